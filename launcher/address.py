@@ -39,7 +39,7 @@ async def wait_until_followed(
     deadline_s = asyncio.get_running_loop().time() + patience_s
     while not await _is_followed(daemon, array_job_id):
         if asyncio.get_running_loop().time() >= deadline_s:
-            return "the launcher has not taken it up; is it running?"
+            return "the launcher has not taken the service up; check that it runs"
         await asyncio.sleep(_POLL_S)
     return ""
 
@@ -63,4 +63,4 @@ def _trouble(url: str) -> str:
     # A protected tenant's services answer 401 without a key, known or not.
     if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
         return ""
-    return f"the gateway answers {status}; is the launcher running?"
+    return f"the gateway answers {status}; check that the launcher runs"

@@ -45,12 +45,15 @@ environment = { OMP_NUM_THREADS = "4" }
 """
 
 service_app = typer.Typer(
-    help="Inference services that follow their requests.", no_args_is_help=True
+    help="Inference services that scale with their requests.", no_args_is_help=True
 )
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
 Force = Annotated[
-    bool, typer.Option("--force", help="Roll over though nothing has changed: the engine has, say.")
+    bool,
+    typer.Option(
+        "--force", help="Roll over even if the file has not changed, such as for a new engine."
+    ),
 ]
 
 
@@ -63,7 +66,7 @@ Force = Annotated[
 def apply_service(
     file: File,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="As plan: check, submit nothing.")
+        bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
     ] = False,
     force: Force = False,
     skip_model_check: SkipModelCheck = False,
@@ -71,11 +74,11 @@ def apply_service(
 ) -> None:
     """Check a service and submit it as a held job array; its replicas start with its requests.
 
-    A service of that name that runs already rolls over: new replicas take the old ones' place, one
-    by one, and no request is lost. Without any change nothing is submitted.
+    A service of this name that already runs rolls over: new replicas replace the old ones, one by
+    one, and no request is lost. If nothing has changed, nothing is submitted.
 
-    The file, the model repository, and what Slurm will be told are checked first; nothing is
-    submitted if anything is wrong. Then it waits until the address answers, for 5 s at most.
+    The file, the model repository and the job for Slurm are checked first; if anything is wrong,
+    nothing is submitted. Then the command waits up to 5 s until the address answers.
     """
     settings = load_settings()
     spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
@@ -135,9 +138,9 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
 def _no_start_note(against: str) -> tuple[str, ...]:
     if not against:
         return ()
-    waits = "It waits if nodes are down or drained (sinfo -R)"
-    never = "else no node ever has such cpus, memory_mib and GPU together"
-    return (f"Slurm could start no replica of it now: {against}. {waits}; {never}",)
+    waits = "If nodes are down or drained (sinfo -R), it waits for them"
+    never = "otherwise no node offers these cpus, memory_mib and GPU together"
+    return (f"Slurm could not start a replica now: {against}. {waits}; {never}",)
 
 
 def _print_applied(
@@ -161,9 +164,9 @@ def plan_service(
     skip_model_check: SkipModelCheck = False,
     as_json: Json = False,
 ) -> None:
-    """Show what apply would do: a new service, which keys of a running one change, or nothing.
+    """Show what apply would do: start a new service, change keys of a running one, or nothing.
 
-    Everything is checked as apply does; nothing is submitted.
+    Makes the same checks as apply; nothing is submitted.
     """
     settings = load_settings()
     spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
@@ -180,7 +183,7 @@ def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_js
 
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
 def render_service(file: File) -> None:
-    """Print the batch script that apply would submit; plain sbatch of it does the same."""
+    """Print the batch script that apply would submit; submitting it with sbatch does the same."""
     typer.echo(_script(read_service_file(file), load_settings()), nl=False)
 
 
@@ -195,7 +198,7 @@ def service_schema(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """The keys of a service file and what they mean."""
+    """Show the keys of a service file and what they mean."""
     if example:
         typer.echo(EXAMPLE, nl=False)
     elif as_json:

@@ -31,14 +31,15 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "Run sbatch, and show what Slicewise decides about the job.",
     ),
     "service": Command(
-        "launcher.cli:service_app", "Inference services that follow their requests."
+        "launcher.cli:service_app", "Inference services that scale with their requests."
     ),
     "profile": Command(
         "launcher.profile_cli:profile_app",
-        "What a model does on the cluster's GPU types: slicewise profile MODEL measures it.",
+        "How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
     ),
     "key": Command(
-        "launcher.key_cli:key_app", "API keys: who may send requests to a tenant's services."
+        "launcher.key_cli:key_app",
+        "API keys: which clients may send requests to a tenant's services.",
     ),
     "explain": Command(
         "slurm_plugin.cli.explain:explain_tenant",

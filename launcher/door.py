@@ -241,7 +241,7 @@ def main(address: str, private: str) -> None:
     context = context_of(private)
     ports = allotted(private)
     if len(ports) != len(BEHIND):
-        sys.exit("Slurm allots the step no ports: MpiParams=ports= of slurm.conf")
+        sys.exit("Slurm gave the step no ports: set MpiParams=ports= in slurm.conf")
     try:
         listeners = [listen(address, port) for port in ports]
     except OSError as error:

@@ -23,18 +23,18 @@ gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_
     " | slicewise gateway render --user haproxy --group haproxy --socket-user slicewise",
 )
 def render_gateway(
-    check: Annotated[bool, typer.Option("--check", help="Let HAProxy read it, too.")] = False,
-    user: Annotated[str, typer.Option(help="As whom HAProxy works, if root starts it.")] = "",
-    group: Annotated[str, typer.Option(help="Likewise.")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Check it with HAProxy, too.")] = False,
+    user: Annotated[str, typer.Option(help="User that HAProxy runs as, if root starts it.")] = "",
+    group: Annotated[str, typer.Option(help="Group that HAProxy runs as, if root starts it.")] = "",
     socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
     socket_group: Annotated[str, typer.Option(help="Group of the runtime socket.")] = "",
 ) -> None:
     """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
 
-    Beside it: hold.lua, the maps, and identity.pem, the key by which replicas know the gateway; its
-    certificate goes to gateway.identity, which every host needs where services are applied.
-    Services, replicas and keys come later, at run time, and what is known of them stays: render
-    again only after settings have changed, then reload HAProxy.
+    Also writes hold.lua, the maps, and identity.pem, the key by which replicas recognize the
+    gateway; its certificate goes to gateway.identity, which every host needs where services are
+    applied. Services, replicas and keys are added at run time, and known ones stay: render again
+    only after settings have changed, then reload HAProxy.
     """
     gateway = load_settings().gateway
     files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))

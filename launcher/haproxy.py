@@ -295,14 +295,14 @@ async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S
     except PermissionError as error:
         raise UnreachableError(
             "SW-GATEWAY-DOWN",
-            f"{socket} may not be used by this user.",
+            f"This user may not use {socket}.",
             "Only root and the launcher's user may: slicewise gateway render --socket-user.",
         ) from error
     except (OSError, TimeoutError) as error:
         raise UnreachableError(
             "SW-GATEWAY-DOWN",
             f"HAProxy does not answer on {socket}: {type(error).__name__}.",
-            "Is it running, with the configuration of: slicewise gateway render?",
+            "Check that it runs with the configuration of: slicewise gateway render",
         ) from error
 
 

@@ -136,7 +136,7 @@ def _make(key: Path) -> None:
             ) from None
         if done.returncode:
             raise UnreachableError(
-                "SW-GATEWAY-PROGRAM", f"openssl makes no key: {done.stderr.strip()}"
+                "SW-GATEWAY-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
             )
         both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
     replace_file(key, both, _PRIVATE)

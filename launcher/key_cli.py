@@ -16,11 +16,11 @@ from cluster.settings import load_settings
 from cluster.wire_keys import KeysAnswer, KeyView
 
 key_app = typer.Typer(
-    help="API keys: who may send requests to a tenant's services.", no_args_is_help=True
+    help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
@@ -35,14 +35,14 @@ _AT_THE_GATEWAY = "within 5 s"
 def create_key(
     tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
     name: Annotated[
-        str, typer.Option(help="What it is for: letters, digits and _ . -", show_default=False)
+        str, typer.Option(help="Name of the key: letters, digits and _ . -", show_default=False)
     ],
     as_json: Json = False,
 ) -> None:
-    """Make a key for a tenant's services, and print it: it is shown this once and kept nowhere.
+    """Make a key for a tenant's services, and print it: it is shown only now and stored nowhere.
 
-    Clients send it as "Authorization: Bearer KEY" or "x-api-key: KEY". From its
-    first key on a tenant's services answer nobody without one.
+    Clients send it as "Authorization: Bearer KEY" or "x-api-key: KEY". As soon as a
+    tenant has a key, its services refuse requests without one.
     """
     key_id, key = new_key()
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -54,8 +54,8 @@ def create_key(
     out.print(Text(key), soft_wrap=True)
     out.print(
         Text(
-            f"Key {key_id} of {tenant} opens the gateway {_AT_THE_GATEWAY}; from then on {tenant}'s"
-            " services answer nobody without a key. Keep it: it is not shown again.",
+            f"Key {key_id} of {tenant} works at the gateway {_AT_THE_GATEWAY}; from then on "
+            f"{tenant}'s services refuse requests without a key. Keep it: it is not shown again.",
             style="dim",
         )
     )
@@ -63,7 +63,7 @@ def create_key(
 
 @key_app.command("list", epilog="Examples: slicewise key list | slicewise key list --json")
 def list_keys(
-    all_keys: Annotated[bool, typer.Option("--all", help="Revoked ones, too.")] = False,
+    all_keys: Annotated[bool, typer.Option("--all", help="Show revoked keys, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the keys of your tenants, without their secrets."""
@@ -83,25 +83,26 @@ def list_keys(
 )
 def revoke_key(
     key_id: Annotated[
-        str, typer.Argument(help="As slicewise key list shows it.", show_default=False)
+        str,
+        typer.Argument(help="The key's id, as slicewise key list shows it.", show_default=False),
     ],
     yes: Yes = False,
 ) -> None:
-    """Let no request with that key in any more; what is in flight finishes.
+    """Refuse requests with this key from now on; requests in flight finish.
 
-    After its last key a tenant's services answer nobody, until another one is made, or "slicewise
-    key open TENANT" lets everybody in.
+    Without any key left, a tenant's services refuse all requests, until another key is made, or
+    "slicewise key open TENANT" lets everyone in.
     """
     key_id = _id_of(key_id)
     if not yes and (tenant := _tenant_of_last(key_id, asyncio.run(_daemon().keys()))):
         typer.confirm(
-            f"{tenant}'s services answer nobody without its last key, until another one is made,"
-            f" or: slicewise key open {tenant}. Revoke it?",
+            f"This is {tenant}'s last key: its services then refuse all requests, until another "
+            f"key is made, or: slicewise key open {tenant}. Revoke it?",
             abort=True,
             err=True,
         )
     asyncio.run(_daemon().revoke_key(key_id))
-    console().print(Text(f"Key {key_id} opens nothing any more, {_AT_THE_GATEWAY}."))
+    console().print(Text(f"Key {key_id} stops working at the gateway {_AT_THE_GATEWAY}."))
 
 
 def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
@@ -118,19 +119,19 @@ def open_tenant(
     tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
     yes: Yes = False,
 ) -> None:
-    """Let requests without a key in again, once all of a tenant's keys are revoked.
+    """Let in requests without a key again, once all of a tenant's keys are revoked.
 
-    Until another key is made. A site that wants keys of everybody (gateway.require_keys) goes on
-    wanting them.
+    This holds until another key is made. A site that requires keys of everyone
+    (gateway.require_keys) still requires them.
     """
     if not yes:
         typer.confirm(
-            f"Everybody who reaches the gateway may use {tenant}'s services then. Go on?",
+            f"Everyone who reaches the gateway can then use {tenant}'s services. Continue?",
             abort=True,
             err=True,
         )
     asyncio.run(_daemon().open_tenant(tenant))
-    console().print(Text(f"{tenant}'s services want no key any more, {_AT_THE_GATEWAY}."))
+    console().print(Text(f"{tenant}'s services need no key any more, {_AT_THE_GATEWAY}."))
 
 
 def new_key() -> tuple[str, str]:

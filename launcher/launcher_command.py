@@ -12,7 +12,9 @@ from cluster.settings import load_settings
 def run_launcher(
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."),
+        typer.Option(
+            help="Settings file; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
+        ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:

@@ -30,8 +30,8 @@ class Leadership(Lead):
         if not self.leads():
             raise UnreachableError(
                 "SW-LAUNCHER-STANDBY",
-                f"This launcher leads no more: {self.holder or 'none'} does.",
-                "It stands by; nothing need be done.",
+                f"This launcher no longer leads: {self.holder or 'none'} does.",
+                "It stands by; no action is needed.",
             )
 
 
@@ -48,7 +48,7 @@ def own_store(settings: Settings) -> StateStore | None:
         raise InvalidInputError(
             "SW-LAUNCHER-PAIR",
             "launcher.pair is true, and the launcher has no database.",
-            "Which of the two leads is a lock there: set [launcher] url_file on both hosts.",
+            "A lock in it decides which of the two leads: set [launcher] url_file on both hosts.",
         )
     return None
 

@@ -82,8 +82,8 @@ def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-SERVICE-LOGS",
         f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
-        f"They are {view.name}-{view.array_job_id}_SLOT.log in {view.directory or 'its directory'},"
-        f" and belong to {view.user}.",
+        f"The logs are {view.name}-{view.array_job_id}_SLOT.log in "
+        f"{view.directory or 'its directory'}, and belong to {view.user}.",
     )
 
 

@@ -38,7 +38,7 @@ SIDE_EVERY_S = 2.0
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
-    "a tenant's server may choose the largest group of TLS, 160 ms of HAProxy at each handshake: "
+    "a tenant's server may choose TLS's largest group, which costs HAProxy 160 ms a handshake: "
     "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
 _DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
@@ -255,7 +255,7 @@ class Reporter:
             self._service(service, turned)
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
-        slow = "the daemon answers slowly: the next turn goes on" if turned.left else ""
+        slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
         self.once("", "wishes_left", slow)
         if turned.retired:
             report("retired", arrays=frozenset(turned.retired))

@@ -27,7 +27,7 @@ class Metrics:
         )
         self._failures = Counter(
             "slicewise_launcher_turn_failures",
-            "Turns that could not look or change, by error.",
+            "Turns that could not read or change something, by error.",
             ["code"],
             registry=self.registry,
         )
@@ -78,7 +78,11 @@ class _Last(Collector):
         seen = "Whether the last turn that asked HAProxy was answered."
         yield gauge(f"{name}_gateway_seen", seen, self.gateway_seen)
         age_s = time.time() - self.decided_s
-        yield gauge(f"{name}_decision_age_seconds", "Since the last decision, or start.", age_s)
+        yield gauge(
+            f"{name}_decision_age_seconds",
+            "Seconds since the last decision, or since the start.",
+            age_s,
+        )
         turned = self.turned
         if turned is not None and turned.plan is not None:
             yield from _of_services(turned, turned.plan.services)
@@ -90,11 +94,11 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         return known.backoff.failures
 
     values: tuple[tuple[str, str, Callable[[ServicePlan], float]], ...] = (
-        ("wanted_replicas", "What the autoscaler wants.", lambda one: one.decision.wanted),
-        ("ready_replicas", "Those that get requests and pass their checks.", _ready),
-        ("waiting_requests", "The backlog.", lambda one: one.load.waiting),
-        ("in_flight_requests", "Those a replica works on.", lambda one: one.load.in_flight),
-        ("failed_starts", "In a row, of the newest generation.", failures),
+        ("wanted_replicas", "Replicas that the autoscaler wants.", lambda one: one.decision.wanted),
+        ("ready_replicas", "Replicas that get requests and pass their checks.", _ready),
+        ("waiting_requests", "Requests that wait for a replica.", lambda one: one.load.waiting),
+        ("in_flight_requests", "Requests that a replica works on.", lambda one: one.load.in_flight),
+        ("failed_starts", "Failed starts in a row, of the newest generation.", failures),
     )
     for what, text, value in values:
         family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])

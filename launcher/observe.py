@@ -254,7 +254,7 @@ def _replica(
 
 def _why(slot: SlotView) -> str:
     if slot.leaves_s == WHEN_REPLACED_S:
-        return f"ends once another one serves: {slot.leaves_why}"
+        return f"ends once another replica serves: {slot.leaves_why}"
     if slot.leaves_s is not None:
         return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
     if slot.state == "released" and slot.reason != "None":

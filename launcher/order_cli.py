@@ -35,20 +35,24 @@ def scale_service(
         int | None, typer.Option("--min", min=0, max=MAX_SLOTS, help="Replicas kept even if idle.")
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--max", min=1, max=MAX_SLOTS, help="Replicas at most.")
+        int | None, typer.Option("--max", min=1, max=MAX_SLOTS, help="Maximum number of replicas.")
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Back to what the file says.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Return to the bounds of the file.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Change how many replicas a service may have, without a new generation.
 
-    What is not given stays as it is. It holds until --reset, also for generations to come.
-    The array's slots bound it: for more, apply a file with a larger max_replicas.
+    A bound that is not given stays as it is. Bounds hold until --reset, for later generations too.
+    The slots of the array are the limit: for more, apply a file with a larger max_replicas.
     """
     settings = load_settings()
     if reset == (least is not None or most is not None):
         raise InvalidInputError(
-            "SW-SERVICE-SCALE", "Nothing says to what.", "Give --min or --max, or --reset."
+            "SW-SERVICE-SCALE",
+            "No new bounds were given.",
+            "Give either --min or --max, or --reset.",
         )
     newest = asyncio.run(find(settings, name))[0]
     bounds = (None, None) if reset else _bounds(newest, least, most)
@@ -83,13 +87,13 @@ def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int
         raise InvalidInputError(
             "SW-SERVICE-SCALE",
             f"--min {wanted[0]} is above --max {wanted[1]}; nothing was changed.",
-            "Give both.",
+            "Give both bounds.",
         )
     if wanted[1] > len(view.slots):
         raise InvalidInputError(
             "SW-SERVICE-SCALE",
             f"--max {wanted[1]}: its array has {len(view.slots)} slots; nothing was changed.",
-            "Apply its file with a larger max_replicas: it rolls over.",
+            "Apply its file with a larger max_replicas: the service rolls over.",
         )
     return wanted
 
@@ -106,8 +110,8 @@ def _say(view: ServiceView, what: str) -> None:
 def restart_service(name: Name, as_json: Json = False) -> None:
     """Replace every replica that runs now, one by one; no request is lost.
 
-    For a model repository whose content has changed, or a replica that behaves oddly. Progress:
-    slicewise service status NAME --watch
+    Use it when the content of a model repository has changed, or when a replica misbehaves. To see
+    progress: slicewise service status NAME --watch
     """
     settings = load_settings()
     newest = asyncio.run(find(settings, name))[0]
@@ -127,16 +131,18 @@ def restart_service(name: Name, as_json: Json = False) -> None:
 def delete_service(
     name: Name,
     now: Annotated[
-        bool, typer.Option("--now", help="Cut off what is in flight, cancel at once.")
+        bool,
+        typer.Option("--now", help="Cut off requests in flight and cancel the job immediately."),
     ] = False,
     wait_s: Annotated[
-        int, typer.Option("--wait", min=0, help="Seconds to wait for the end; it goes on after.")
+        int,
+        typer.Option("--wait", min=0, help="Seconds to wait for the end; it continues after that."),
     ] = 120,
     as_json: Json = False,
 ) -> None:
-    """End a service: its address refuses new requests, what is in flight finishes, it leaves Slurm.
+    """End a service: its address refuses new requests, those in flight finish, it leaves Slurm.
 
-    Exit code 1 if it has not ended within --wait; it still will, by itself.
+    Exit code 1 if it has not ended within --wait; it still ends by itself later.
     """
     settings = load_settings()
     daemon = DaemonClient(settings.daemon)
@@ -153,8 +159,8 @@ def delete_service(
         _say(newest, "has ended")
     if not ended:
         typer.echo(
-            f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it goes on by itself. "
-            "To cut off what is in flight: --now",
+            f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it still ends by "
+            "itself. To cut off requests in flight: --now",
             err=True,
         )
         raise typer.Exit(1)
@@ -177,7 +183,7 @@ async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: i
         if view.complete and not living:
             return True
         replicas = _under_way(living)
-        progress = f"waits for {_counted(replicas)} to finish"
+        progress = f"waiting for {_counted(replicas)} to finish"
         if replicas and progress != told:
             typer.echo(progress, err=True)
             told = progress

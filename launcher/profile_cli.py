@@ -60,7 +60,7 @@ class _MeasureGroup(TyperGroup):
 profile_app = typer.Typer(
     cls=_MeasureGroup,
     no_args_is_help=True,
-    help="What a model does on the cluster's GPU types: slicewise profile MODEL measures it.",
+    help="How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
     epilog="Which instances a load needs: slicewise mig instances",
 )
 
@@ -84,12 +84,12 @@ def _complete_type(incomplete: str) -> list[str]:
 
 
 Repository = Annotated[
-    Path, typer.Option(help="In Triton's layout, on a file system of the nodes.")
+    Path, typer.Option(help="Model repository in Triton's layout, which the nodes can read.")
 ]
 Types = Annotated[
     str | None,
     typer.Option(
-        help="GRES types; all that the cluster has if left out.",
+        help="GRES types; all types of the cluster if left out.",
         show_default=False,
         autocompletion=_complete_type,
     ),
@@ -102,19 +102,20 @@ Processes = Annotated[
     typer.Option(
         parser=_counts(_MOST_PROCESSES),
         metavar="N,N,...",
-        help="How many serve the model at once; as its configuration says if left out.",
+        help="Numbers of processes that serve the model; as its configuration says if left out.",
         show_default=False,
     ),
 ]
 Seconds = Annotated[
-    float, typer.Option(min=1, max=600, help="Of a point at most; a steady one needs less.")
+    float,
+    typer.Option(min=1, max=600, help="Maximum seconds of one point; a steady one needs less."),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(help="A request as JSON, as curl would send it; zeros if left out."),
+    typer.Option(help="File with a request as JSON, as curl would send it; zeros if left out."),
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Of the figures; MODEL.profile.json if left out.")
+    Path | None, typer.Option(help="File for the figures; MODEL.profile.json if left out.")
 ]
 
 
@@ -124,28 +125,36 @@ Output = Annotated[
     " --types 1g.10gb,2g.20gb --batches 1,8,32 --processes 1,2,3 --data request.json"
 )
 def measure(
-    model: Annotated[str, typer.Argument(help="Of the model repository.", show_default=False)],
+    model: Annotated[
+        str, typer.Argument(help="Model in the model repository.", show_default=False)
+    ],
     *,
     model_repository: Repository,
-    account: Annotated[str, typer.Option(help="The tenant, whose quota the jobs use.")],
+    account: Annotated[str, typer.Option(help="Tenant that the jobs are charged to.")],
     types: Types = None,
     batches: Batches = "1,2,4,8,16,32",
     processes: Processes = None,
     seconds: Seconds = 10,
     data: Data = None,
     output: Output = None,
-    runtime: Annotated[str, typer.Option(help="bare, apptainer or pyxis.")] = "bare",
-    image: Annotated[str | None, typer.Option(help="With apptainer or pyxis.")] = None,
-    cpus: Annotated[int, typer.Option(help="Of Triton; the client has one more.")] = 1,
-    memory_mib: Annotated[int, typer.Option(help="Host memory of a job.")] = 4096,
-    partition: Annotated[str | None, typer.Option(help="Slurm's default if left out.")] = None,
+    runtime: Annotated[
+        str, typer.Option(help="How Triton starts: bare, apptainer or pyxis.")
+    ] = "bare",
+    image: Annotated[
+        str | None, typer.Option(help="Container image for apptainer or pyxis.")
+    ] = None,
+    cpus: Annotated[int, typer.Option(help="CPUs for Triton; the client gets one more.")] = 1,
+    memory_mib: Annotated[int, typer.Option(help="Host memory of a job in MiB.")] = 4096,
+    partition: Annotated[
+        str | None, typer.Option(help="Slurm partition; Slurm's default if left out.")
+    ] = None,
     skip_model_check: SkipModelCheck = False,
     as_json: Json = False,
 ) -> None:
-    """Measure throughput and latency of a model on GPU types, by jobs of yours through Triton.
+    """Measure a model's throughput and latency on GPU types, with jobs of yours that run Triton.
 
-    One ordinary job for each type, within your quota. Figures join those that the output has
-    already. Ctrl-C cancels the jobs and keeps what was measured.
+    Submits one ordinary job for each type, within your quota, and adds the figures to those already
+    in the output. Ctrl-C cancels the jobs and keeps what was measured.
     """
     settings = load_settings()
     values = {
@@ -183,7 +192,7 @@ def _require_files(file: Path, data: Path | None) -> None:
         read_measurements(file)
     if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
         raise InvalidInputError(
-            "SW-PROFILE-FILE", f"{file} could not be written.", "Name another one: --output"
+            "SW-PROFILE-FILE", f"{file} could not be written.", "Name another file: --output"
         )
     if data is not None:
         try:
@@ -299,12 +308,12 @@ def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideErr
         raise next(iter(refused.values()))
     for one in seen:
         if not one.is_complete:
-            words = last_words(one.job) or "it has printed nothing"
+            words = last_words(one.job) or "it printed nothing"
             raise OutsideError(
                 "SW-PROFILE-ENDED",
                 f"Job {one.job.job_id} on {one.job.gres_type} ended after {len(one.points)} of "
                 f"{one.job.points} points: {words}",
-                f"Its output is {one.job.output}. What was measured is kept.",
+                f"See its output: {one.job.output}. What was measured is kept.",
             )
 
 
@@ -312,10 +321,12 @@ def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideErr
     epilog="Examples: slicewise profile show bert.profile.json | slicewise profile show bert.csv"
 )
 def show(
-    files: Annotated[list[Path], typer.Argument(help="Of slicewise profile, or ParvaGPU's CSV.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files of slicewise profile, or CSV files of ParvaGPU.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Show what was measured."""
+    """Show what was measured, as a table."""
     rows = merged((), (row for file in files for row in read_measurements(file)))
     if as_json:
         print_json([row.model_dump() for row in rows])

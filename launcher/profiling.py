@@ -299,7 +299,7 @@ def _requests(
         except ValueError as error:
             raise _CannotError(str(error)) from None
         if request is None:
-            raise _CannotError("it answers by streaming only")
+            raise _CannotError("it only answers by streaming")
         yield request
 
 
@@ -318,7 +318,7 @@ def main(work_json: str, socket: str, identity: str, file: str) -> None:
     try:
         asyncio.run(_run(work, sample, socket, identity, Path(file)))
     except _NoTritonError:
-        sys.exit("Triton does not start.")
+        sys.exit("Triton did not start.")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def require_model(spec: ServiceSpec) -> None:
     """
     repository = Path(spec.model_repository)
     if not repository.is_dir():
-        raise _no_model(f"model_repository: {repository} is no directory that you can see here")
+        raise _no_model(f"model_repository: {repository} is not a directory that you can see here")
     model = repository / spec.model
     if not _is_model(model):
         there = sorted(entry.name for entry in _entries(repository) if _is_model(entry))
@@ -85,9 +85,9 @@ def require_writable(directory: Path) -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidInputError(
             "SW-SERVICE-DIRECTORY",
-            f"What jobs print is written into the current directory, {directory}, "
+            f"The output of jobs goes into the current directory, {directory}, "
             "where you may not write.",
-            "Change to a directory of yours that the nodes see, and try again.",
+            "Change to a directory that you can write and the nodes see, and try again.",
         )
 
 

@@ -25,7 +25,7 @@ def complete_service(incomplete: str) -> list[str]:
 Name = Annotated[
     str,
     typer.Argument(
-        help="NAME, or TENANT/NAME where that is ambiguous.",
+        help="NAME of the service, or TENANT/NAME if NAME is ambiguous.",
         show_default=False,
         autocompletion=complete_service,
     ),
@@ -34,7 +34,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipModelCheck = Annotated[
     bool,
     typer.Option(
-        "--skip-model-check", help="Only the nodes see the model repository and the image."
+        "--skip-model-check",
+        help="Skip checks of model repository and image: only the nodes see them.",
     ),
 ]
 

@@ -151,15 +151,15 @@ def _arrays(service: ServiceObservation) -> str:
 
 def _slice(service: ServiceObservation) -> str:
     bounds = f"{service.profile}, {service.min_replicas} to {service.max_replicas}"
-    return f"{bounds} as ordered by service scale" if service.is_scaled else bounds
+    return f"{bounds} as set by service scale" if service.is_scaled else bounds
 
 
 def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
     """Yield heading, text and style of remarks that only some services have."""
     if service.is_ending:
-        yield "ends", "its owner has deleted it; what is in flight finishes", "yellow"
+        yield "ends", "its owner has deleted it; requests in flight finish", "yellow"
     elif outdated := len(_outdated(service)):
-        yield "rolls over", f"{outdated} outdated, each ends when a new one serves", "yellow"
+        yield "rolls over", f"{outdated} outdated; each ends when a new one serves", "yellow"
     if service.note:
         yield "waits", service.note, "yellow"
     if service.loss:
@@ -220,9 +220,11 @@ def _span(seconds: int | None) -> str:
 
 def _requests(service: ServiceObservation) -> str:
     if service.load is None:
-        return "not known: the launcher has told nothing lately"
+        return "not known: the launcher has not reported lately"
     load, news = service.load, service.news
-    rate = f"; {news.rate_per_s:g} came per second" if news is not None and news.rate_per_s else ""
+    rate = (
+        f"; {news.rate_per_s:g} arrive per second" if news is not None and news.rate_per_s else ""
+    )
     return (
         f"{load.in_flight} in flight, {load.waiting} waiting"
         f"{' for a first replica' if load.held else ''}{rate}"

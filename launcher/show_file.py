@@ -61,7 +61,7 @@ def applied(spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url
     if submitted is None:
         return (
             f"{service} is as the file says: array job {plan.array_job_id}. "
-            "Nothing was submitted; --force rolls over all the same."
+            "Nothing was submitted; --force rolls it over anyway."
         )
     if plan.action == "create":
         return f"{service} is array job {submitted.job_id}; its address: {url}"

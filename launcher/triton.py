@@ -40,7 +40,7 @@ _MOST_WORDS_BYTES = 16 * 1024
 _PART_BYTES = 64 * 1024
 """Bytes of tensors sent at a time: other replicas are asked in between."""
 _MOST_WARNINGS = 10
-_TOO_OLD = "known holes let its clients take it over: use Triton 25.07 (2.59.1) or newer"
+_TOO_OLD = "clients can take it over through known holes: use Triton 25.07 (2.59.1) or newer"
 _LOG = logging.getLogger("slicewise.launcher")
 _SILENT = Answer(Probe.SILENT)
 _NO_ANSWER = (
@@ -304,5 +304,5 @@ def _refused(words: str) -> Answer:
     return Answer(
         Probe.SILENT,
         f"the model refused an inference of zeros: {plain[:_SAID]};"
-        ' if that is how it is, set readiness = "model"',
+        ' if it must refuse that, set readiness = "model"',
     )

@@ -24,7 +24,7 @@ view_app = typer.Typer()
 
 @view_app.command("list", epilog="Example: slicewise service list --json")
 def list_services(as_json: Json = False) -> None:
-    """Every service that you may see.
+    """Show every service that you may see.
 
     Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
     """
@@ -43,10 +43,10 @@ def list_services(as_json: Json = False) -> None:
 )
 def service_status(
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Replicas, requests and quota of a service now, and why what is wanted does not run.
+    """Show a service's replicas, requests and quota now, and why wanted replicas do not run.
 
     Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
     """
@@ -84,17 +84,22 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
 )
 def service_logs(
     name: Name,
-    slot: Annotated[int | None, typer.Option(help="Only this slot's.", show_default=False)] = None,
+    slot: Annotated[
+        int | None, typer.Option(help="Show only this slot's log.", show_default=False)
+    ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Show new lines, too, until Ctrl-C.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of each log.")] = 20,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Lines to show of each log.")
+    ] = 20,
     as_json: Json = False,
 ) -> None:
-    """What the replicas of the newest generation have written: batch script and Triton.
+    """Show what the replicas of the newest generation have written: batch script and Triton.
 
-    Those of the slots under way, else the one that was written last; --follow goes on with all.
-    The files are read as you, so they must be yours to read. With --json one object a line.
+    Shows the logs of slots that are under way, else the log written last; --follow continues with
+    all. The files are read as your user, who must be able to read them. With --json, one object per
+    line.
     """
     view = asyncio.run(find(load_settings(), name))[0]
     shown = chosen_slots(view, slot)

@@ -89,7 +89,7 @@ def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Dec
     """
     if not look.is_known:
         wanted = _bounded(scaling, look.supply.coming)
-        return memory, Decision(wanted, "the gateway can't be seen: as it is")
+        return memory, Decision(wanted, "the gateway can't be seen: replicas stay as they are")
     memory = _learnt(memory, look)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
@@ -283,8 +283,8 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
 def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:
     load = look.load
     said = (
-        f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} at once "
-        f"expected in {need.horizon_s:.0f} s, reckoned with {need.reckoned:.3g}, "
+        f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} in parallel "
+        f"expected in {need.horizon_s:.0f} s, planned for {need.reckoned:.3g}, "
         f"{scaling.concurrency} per replica: {need.replicas}"
     )
     if peak > need.replicas:

@@ -61,8 +61,8 @@ def plan_apply(
     if newest.order.delete_s is not None:
         raise InvalidInputError(
             "SW-SERVICE-ENDING",
-            f"{spec.tenant}/{spec.name} is being deleted; what is in flight finishes.",
-            f"Wait until it has ended (slicewise service delete {spec.name} does), and apply then.",
+            f"{spec.tenant}/{spec.name} is being deleted; requests in flight finish.",
+            f"Wait until it has ended (slicewise service delete {spec.name} does), then apply.",
         )
     changes = changed_keys(newest.directives, spec)
     lost = _lost_note(newest)
@@ -94,7 +94,9 @@ def _values(directives: Mapping[str, str]) -> Mapping[str, str]:
 
 def _lost_note(newest: ServiceView) -> tuple[str, ...]:
     lost = sum(slot.state == "gone" for slot in newest.slots)
-    return (f"{lost} of its {len(newest.slots)} slots are lost: a new array has all",) * bool(lost)
+    return (
+        f"{lost} of its {len(newest.slots)} slots are lost; a new array has all of them",
+    ) * bool(lost)
 
 
 def _under_way(living: Sequence[ServiceView]) -> int:
@@ -117,7 +119,7 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     if room:
         return (f"quota: {held}: at most {room} at a time start beside the old ones",)
     gap = "; requests wait at the gateway meanwhile" if replicas == 1 else ""
-    return (f"quota: {held}: old replicas make room, one at a time, drained{gap}",)
+    return (f"quota: {held}: old replicas are drained one at a time to make room{gap}",)
 
 
 def _ceiling(tenant: TenantView) -> int:
@@ -136,7 +138,7 @@ def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tupl
     if most < spec.min_replicas:
         key, asked = "min_replicas", spec.min_replicas
     holds = f"{tenant.name} may hold {slices_words(_ceiling(tenant))} now, loans included"
-    need = f"of {key} {asked}, {slices_words(cost)} each, {most or 'none'} can run"
+    need = f"{most or 'none'} of {key} {asked} can run, {slices_words(cost)} each"
     return (f"quota: {holds}: {need}",)
 
 
@@ -145,5 +147,5 @@ def _order_note(newest: ServiceView) -> tuple[str, ...]:
     if order.min_replicas is None or order.max_replicas is None:
         return ()
     bounds = f"{order.min_replicas} to {order.max_replicas}"
-    said = f"it stays scaled to {bounds}, whatever the file says, until"
+    said = f"it stays scaled to {bounds}, not to the bounds of the file, until"
     return (f"{said}: slicewise service scale {newest.name} --reset",)

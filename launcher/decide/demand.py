@@ -37,7 +37,7 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> De
     """
     goes_on = can_serve and since_s < DRAIN_DEADLINE_S
     left = ceil(load.total / asked.concurrency) if goes_on else 0
-    reason = f"ends by order: {load.in_flight} in flight + {load.waiting} waiting"
+    reason = f"is being deleted: {load.in_flight} in flight + {load.waiting} waiting"
     return Decision(min(left, asked.max_replicas), reason)
 
 

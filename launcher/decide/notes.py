@@ -19,7 +19,7 @@ def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) 
     if not failures:
         return ""
     starts = "1 start has" if failures == 1 else f"{failures} starts in a row have"
-    serves = "; the generation before it serves on" if falls_back else ""
+    serves = "; the generation before it still serves" if falls_back else ""
     words = max((slot.said for slot in view.slots), key=len, default="")
     ended = f"; the last one {words}" if words else ""
     return f"{starts} failed: slicewise service logs {view.name}{serves}{ended}"
@@ -34,7 +34,7 @@ def waiting_text(view: ServiceView) -> str:
     if not reasons:
         return ""
     said = "; ".join(reasons[name] for name in sorted(reasons))
-    return f"Slurm: {said} (in words: slicewise why {view.array_job_id}_{stuck[0].index})"
+    return f"Slurm: {said} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
 
 
 def note(parts: Iterable[str]) -> str:

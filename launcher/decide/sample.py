@@ -59,7 +59,7 @@ def parse_sample(text: str) -> Sample:
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise InvalidInputError(
             "SW-PROFILE-DATA",
-            f"The data are no request for an inference: {type(error).__name__}: {error}.",
+            f"The data are not an inference request: {type(error).__name__}: {error}.",
             'Write {"inputs": [{"name": ..., "datatype": ..., "shape": [1, ...], "data": [...]}]}, '
             "as curl would send it.",
         ) from None

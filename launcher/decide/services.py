@@ -263,7 +263,7 @@ def _with_backoff(decision: Decision, newest: Generation, now_s: float) -> Decis
     left_s = backoff.until_s - now_s
     if left_s <= 0:
         return decision
-    pause = f"{backoff.failures} failed start(s) in a row, the next one in {left_s:.0f} s"
+    pause = f"{backoff.failures} failed start(s) in a row, next start in {left_s:.0f} s"
     return replace(decision, reason=f"{decision.reason}; {pause}")
 
 

@@ -137,7 +137,7 @@ def loss_text(lost: Collection[int]) -> str:
     if not lost:
         return ""
     slots, them = ("1 slot is", "it") if len(lost) == 1 else (f"{len(lost)} slots are", "them")
-    return f"{slots} lost for good; apply the service again to get {them} back"
+    return f"{slots} lost for good; apply the service again to replace {them}"
 
 
 _COSTS = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})

@@ -190,7 +190,7 @@ BAD = [
     ("metacharacter", ('/demo"', '/demo;reboot"'), PATH),
     ("substitution", ('/demo"', '/$(reboot)"'), PATH),
     ("newline", ('/demo"', '/demo\\n#SBATCH --uid=0"'), PATH),
-    ("no repository", ('/demo"', '/none"'), ["model_repository", "no directory"]),
+    ("no repository", ('/demo"', '/none"'), ["model_repository", "not a directory"]),
     ("no such model", ('model = "tokens"', 'model = "bert"'), ["model", "tokens"]),
     (
         "unknown key",

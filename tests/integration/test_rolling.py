@@ -216,7 +216,7 @@ def test_a_generation_that_can_not_start_takes_nothing_from_the_one_before(
     (broken / "tokens" / "config.pbtxt").write_text(configuration)
     load = service.under_load(
         lambda: service.apply(broken),
-        lambda: "the generation before it serves on" in service.status()["note"],
+        lambda: "the generation before it still serves" in service.status()["note"],
     )
     assert load.failed == []
     assert service.ready()[array] == [0, 1]

@@ -42,7 +42,7 @@ async def test_it_waits_for_the_launcher() -> None:
 
 
 async def test_it_says_that_no_launcher_takes_it_up() -> None:
-    assert "is it running?" in await wait_until_followed(
+    assert "check that it runs" in await wait_until_followed(
         cast("DaemonClient", Daemon()), 815, patience_s=0.0
     )
 

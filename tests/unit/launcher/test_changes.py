@@ -71,7 +71,7 @@ def test_the_same_again_is_nothing_unless_forced():
 def test_lost_slots_come_back_by_applying_the_same_again():
     slots = (SlotView(index=0, state="gone"), SlotView(index=1, state="held"))
     seen = view(generation(7, 0).model_copy(update={"slots": slots}))
-    said = "1 of its 2 slots are lost: a new array has all"
+    said = "1 of its 2 slots are lost; a new array has all of them"
     assert plan_apply(spec(), seen, COST) == ApplyPlan("roll over", 7, (), (said,))
 
 
@@ -106,10 +106,10 @@ def test_a_generation_of_an_older_version_is_compared_as_it_stands():
     [
         (2, 2000, None, 1000, "vision holds 2 of 4 slices, a new replica needs 1: new re"),
         (3, 3000, None, 1000, "needs 1: at most 1 at a time start beside the old ones"),
-        (4, 4000, None, 1000, "old replicas make room, one at a time, drained"),
+        (4, 4000, None, 1000, "old replicas are drained one at a time to make room"),
         (4, 4000, 8000, 1000, "vision holds 4 of 8 slices, a new replica needs 1: new re"),
-        (2, 2000, None, 4000, "needs 4: old replicas make room, one at a time, drained"),
-        (1, 4000, None, 1000, "drained; requests wait at the gateway meanwhile"),
+        (2, 2000, None, 4000, "needs 4: old replicas are drained one at a time to make room"),
+        (1, 4000, None, 1000, "one at a time to make room; requests wait at the gateway meanwhile"),
     ],
 )
 def test_quota_for_the_surge(running: int, used: int, ceiling: int | None, cost: int, said: str):
@@ -127,7 +127,7 @@ def test_an_ordered_scale_stays():
     order = ServiceOrder(min_replicas=2, max_replicas=3)
     (note,) = plan_apply(spec(min_replicas=1), view(generation(7, 0, order)), COST).notes
     assert note == (
-        "it stays scaled to 2 to 3, whatever the file says, until: "
+        "it stays scaled to 2 to 3, not to the bounds of the file, until: "
         "slicewise service scale chat --reset"
     )
 
@@ -139,12 +139,20 @@ def test_an_ordered_scale_stays():
         (
             3000,
             1000,
-            ("may hold 3 slices now, loans included: of max_replicas 4, 1 slice each",),
+            ("may hold 3 slices now, loans included: 3 of max_replicas 4 can run, 1 slice each",),
         ),
-        (1000, 1000, ("may hold 1 slice now, loans included: of min_replicas 2, 1 slice each,",)),
-        (0, 1000, ("may hold 0 slices now, loans included: of min_replicas 2, 1 slice each,",)),
+        (
+            1000,
+            1000,
+            ("may hold 1 slice now, loans included: 1 of min_replicas 2 can run, 1 slice each",),
+        ),
+        (
+            0,
+            1000,
+            ("may hold 0 slices now, loans included: none of min_replicas 2 can run, 1 slice",),
+        ),
         (6000, 1000, ()),
-        (6000, 3500, ("loans included: of min_replicas 2, 3.5 slices each, 1 can run",)),
+        (6000, 3500, ("loans included: 1 of min_replicas 2 can run, 3.5 slices each",)),
     ],
 )
 def test_a_quota_that_is_too_small_is_said(ceiling: int | None, cost: int, said: tuple[str, ...]):

@@ -249,7 +249,7 @@ def test_a_port_that_is_taken_is_an_error_in_words(opened: Opened, tmp_path: Pat
 
 
 def test_no_ports_are_an_error_in_words(opened: Opened, tmp_path: Path) -> None:
-    assert "Slurm allots the step no ports" in complaint(tmp_path, "1")
+    assert "Slurm gave the step no ports" in complaint(tmp_path, "1")
 
 
 def complaint(private: Path, told: str) -> str:

@@ -177,7 +177,7 @@ def test_while_the_newest_fails_the_one_before_serves_on_and_starts_again():
     plan = decided(seen, gateway(server(OLD, Mode.READY, 2), waiting=2), state)
     assert wished(plan) == {700: frozenset(), OLD: {0, 1}, NEW: frozenset()}
     assert plan.retired == (700,)
-    assert plan.note.endswith("; the generation before it serves on")
+    assert plan.note.endswith("; the generation before it still serves")
 
 
 def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():

@@ -167,11 +167,11 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
     vision = TenantView(name="vision", nominal_millislices=2000, used_millislices=0)
     lives(monkeypatch, "", services=(), tenants=(vision,))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
-    quota = "quota: vision may hold 2 slices now, loans included: of max_replicas 3, 1"
+    quota = "quota: vision may hold 2 slices now, loans included: 2 of max_replicas 3"
     for words in (("plan", "chat.toml"), ("apply", "chat.toml")):
         said = invoke(*words)
         assert quota in said
-        assert "Slurm could start no replica of it now: no such node." in said
+        assert "Slurm could not start a replica now: no such node." in said
         assert len(json.loads(invoke(*words, "--json"))["notes"]) == 2
 
 

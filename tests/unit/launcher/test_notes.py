@@ -31,7 +31,7 @@ def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
     slots = (SlotView(index=0, state="held", said="ended with 1"), SlotView(index=1, state="held"))
     said = view().model_copy(update={"slots": slots})
     text = failure_text(said, 3, falls_back=True)
-    assert text.endswith("; the generation before it serves on; the last one ended with 1")
+    assert text.endswith("; the generation before it still serves; the last one ended with 1")
     assert len(text) < LONGEST
 
 
@@ -45,7 +45,7 @@ def test_nothing_failed_nothing_said():
     assert failure_text(view(), 0) == ""
 
 
-WHY = "(in words: slicewise why 814_0)"
+WHY = "(explained by: slicewise why 814_0)"
 
 
 def test_of_one_reason_the_details_are_told_once():

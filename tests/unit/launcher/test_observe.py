@@ -111,7 +111,7 @@ def test_generations_are_one_service():
     assert [one.array_job_id for one in found.replicas if one.is_outdated] == [5, 5]
     said = printed(show.service_details(found))
     assert "vision/chat (array job 12, replaces 5)" in said
-    assert "1 outdated, each ends when a new one serves" in said
+    assert "1 outdated; each ends when a new one serves" in said
     assert show.as_json(found)["slots"] == {
         "ready": [0],
         "starting": [],
@@ -132,7 +132,7 @@ def test_an_order_to_scale_is_shown():
     seen = service(7, slot(0, "held"), order=ServiceOrder(min_replicas=2, max_replicas=3))
     found = observed(view=of(seen))
     assert (found.min_replicas, found.max_replicas, found.is_scaled) == (2, 3, True)
-    assert "1g.10gb, 2 to 3 as ordered by service scale" in printed(show.service_details(found))
+    assert "1g.10gb, 2 to 3 as set by service scale" in printed(show.service_details(found))
 
 
 def test_an_ordered_end_is_shown():
@@ -158,11 +158,11 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         "7_1 draining n1 5 min 90 s borrowed; ends in 90 s: node n1 is drained",
         "7_2 held – – out of memory",
         "7_3 starting – – Priority",
-        "7_5 starting n1 5 min – ends once another one serves: node n1 is drained",
+        "7_5 starting n1 5 min – ends once another replica serves: node n1 is drained",
     ]
 
 
-LOSS = "1 slot is lost for good; apply the service again to get it back"
+LOSS = "1 slot is lost for good; apply the service again to replace it"
 
 
 def test_lost_slots_are_told_with_what_to_do():
@@ -207,7 +207,7 @@ def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
     assert slots(found, "starting") == {2, 3, 4}
     said = printed(show.service_details(found))
-    assert "3 in flight, 4 waiting; 1.25 came per second" in said
+    assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
     assert "4 replicas: 3 in flight + 4 waiting: 4" in said
     shown = show.as_json(found)
     keys = ("backlog", "rate_per_s", "wanted", "reason", "failed_starts", "next_start_s")
@@ -263,7 +263,7 @@ def test_people_read_it(said: str):
 
 
 def test_people_read_what_they_may_not_see():
-    assert "the launcher has told nothing lately" in printed(show.service_details(observed(None)))
+    assert "the launcher has not reported lately" in printed(show.service_details(observed(None)))
     assert "–" in printed(show.services_overview([observed(None)]))
 
 

@@ -132,7 +132,7 @@ def test_delete_waits_until_no_generation_is_left_and_tells_what_is(looks):
     result = run("delete", "chat")
     assert told == [OrderRequest(array_job_id=814, what="end")]
     assert result.stdout == "vision/chat: has ended\n"
-    assert result.stderr == "waits for 2 replicas to finish\nwaits for 1 replica to finish\n"
+    assert result.stderr == "waiting for 2 replicas to finish\nwaiting for 1 replica to finish\n"
 
 
 def test_delete_of_what_runs_nowhere_tells_of_no_waiting(looks):
@@ -156,7 +156,7 @@ def test_a_delete_that_takes_longer_is_no_success_and_goes_on(looks):
     looks((NEW,))
     result = run("delete", "chat", "--wait", "0")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "has not ended after 0 s; it goes on by itself" in result.stderr
+    assert "has not ended after 0 s; it still ends by itself" in result.stderr
 
 
 @pytest.mark.parametrize("command", [("scale", "chat", "--min", "1"), ("restart", "chat")])

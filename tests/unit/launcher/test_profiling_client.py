@@ -200,7 +200,7 @@ def test_a_triton_that_never_starts_ends_it_and_says_nothing_of_the_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = Work(model="m", batches=(1, 2), seconds=1)
-    with pytest.raises(SystemExit, match="Triton does not start"):
+    with pytest.raises(SystemExit, match="Triton did not start"):
         main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"))
     assert points(messages(capsys.readouterr().out)) == []
 

@@ -245,7 +245,7 @@ async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
     await Launcher(world, world, replicas=lambda _: world).turn()
-    reason = "the gateway can't be seen: as it is"
+    reason = "the gateway can't be seen: replicas stay as they are"
     assert caplog.messages == [
         f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
     ]
@@ -268,7 +268,7 @@ async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
     await launcher.turn()
     await launcher.turn()
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    loss = "1 slot is lost for good; apply the service again to get it back"
+    loss = "1 slot is lost for good; apply the service again to replace it"
     assert warnings == [
         f'slots_lost service=t/b why="{loss}"',
         'routes_not_kept service=- why="services.map: Permission denied"',
