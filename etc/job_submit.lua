@@ -6,20 +6,20 @@
 
 -- Called by slurmctld for each job; read again whenever this file is changed.
 
--- slicewise begin: as `slicewise admission install` proposes; whatever goes wrong in here,
--- slurmctld goes on: jobs are submitted as ever, and the limits compiled into Slurm hold.
+-- slicewise begin: as `slicewise admission install` proposes; if anything fails in here,
+-- slurmctld goes on: jobs are submitted as before, and the limits compiled into Slurm hold.
 do
     local options = {
         socket = "/run/slicewise/admission/admission.sock",
         -- observe, then advise (sets fields, refuses nothing), then enforce; each time after the
         -- daemon's own mode in slicewise.toml.
         mode = "observe",
-        timeout_s = 0.010, -- slurmctld stands still for so long at most
-        -- As in slicewise.toml; jobs elsewhere are not asked about.
+        timeout_s = 0.010, -- slurmctld waits for the daemon no longer than this
+        -- As in slicewise.toml; the daemon is not asked about jobs in other partitions.
         partitions = { "gpu" },
-        -- What becomes of jobs there that ask for no GPU: refuse, allow.
+        -- What to do with jobs in managed partitions that ask for no GPU: refuse, allow.
         without_gpu = "refuse",
-        off_file = "/etc/slicewise/off", -- while it is there, slicewise does nothing
+        off_file = "/etc/slicewise/off", -- while this file exists, slicewise does nothing
     }
     local loaded, slicewise = pcall(dofile, "/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/slicewise.lua")
     if loaded then
@@ -32,11 +32,11 @@ do
         slurm.log_error("slicewise is off: %s", tostring(slicewise))
     end
 
-    -- From here to ask_slicewise: for while slicewise.lua can't be loaded. What Slurm's limits
-    -- don't hold is refused then, in mode enforce.
+    -- From here to ask_slicewise: used while slicewise.lua can't be loaded. In mode enforce, jobs
+    -- that Slurm's limits do not hold are then refused.
     local GRES = { "gres", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }
-    -- What only slicewise.lua can weigh of a change: texts, and numbers, each with Slurm's word for
-    -- not set.
+    -- Fields of a change that only slicewise.lua can check: texts, and numbers, each with Slurm's
+    -- value for "not set".
     local TEXTS = {
         "partition", "reservation", "qos", "account", "array_inx", "cpus_per_tres", "mem_per_tres",
     }
@@ -56,7 +56,7 @@ do
         return false
     end
 
-    -- Nil if that is its reservation's to say.
+    -- Nil if the job's reservation decides that.
     local function partitions_of(job_desc, part_list)
         local named = job_desc.partition
         for name, partition in pairs(part_list) do
@@ -67,7 +67,7 @@ do
         return named
     end
 
-    -- Slurm's limits count GPUs that have a type, as in gpu:3g.40gb:1, and no others, nor pads.
+    -- Slurm's limits count only GPUs that have a type, as in gpu:3g.40gb:1, and no pads.
     local function is_counted(gpu)
         local kind, count = gpu:match("gpu:([%w_.+-]+)[:=](%d+)$")
         local has_type = kind ~= nil and kind ~= "auto" and kind:find("%a") ~= nil
@@ -79,7 +79,7 @@ do
         local gpus = 0
         for _, field in ipairs(GRES) do
             local asked = job_desc[field] or ""
-            -- Longer ones Slurm refuses, but after us: they would take long to read.
+            -- Slurm refuses longer ones, but only after this: they would take long to read.
             for part in asked:sub(1, 1025):gmatch("[^,]+") do
                 local is_gpu = part:find("gpu") or part:find("shard") or part:find("mps")
                 if #asked > 1024 or (is_gpu and not is_counted(part)) then
@@ -93,7 +93,7 @@ do
 
     local function is_above_limits(job_desc, gpus, is_beside)
         local per_gpu, shared = job_desc.ntasks_per_tres or 0, job_desc.shared or NO_VAL16
-        -- 0 is a whole node, all GPUs of which Slurm counts; above 1 it is kept for one user.
+        -- 0 is a whole node, and Slurm counts all its GPUs; above 1 the node is kept for one user.
         local is_free = gpus == 0 and shared ~= 0 and options.without_gpu == "refuse"
         local keeps_nodes = shared > 1 and shared < NO_VAL16
         local is_untyped = gpus == 0 and per_gpu > 0 and per_gpu < NO_VAL16
@@ -125,7 +125,7 @@ do
         return file ~= nil and file:close()
     end
 
-    -- Root, and SlurmUser, as whom slurmctld runs.
+    -- Root, and SlurmUser, the user that runs slurmctld.
     local function is_trusted(uid)
         local file = uid ~= 0 and io.open("/proc/self/status", "r")
         local status = file and file:read("*a") or ""
@@ -154,7 +154,7 @@ do
             job_desc.qos = qos .. "_borrowed"
         end
         if is_refused then
-            slurm.log_user("slicewise.lua can't be loaded: only GPUs with a type can be had now, "
+            slurm.log_user("slicewise.lua can't be loaded: for now, only ask for GPUs with a type, "
                 .. "as --gres=gpu:TYPE:N. " .. TELL_OPERATOR)
         end
         return is_refused and DENIED or slurm.SUCCESS
@@ -166,9 +166,9 @@ do
             or are_among(names, options.beside)
         local is_refused = options.mode == "enforce" and concerns_us and not is_trusted(modify_uid)
             and is_unweighed(job_desc) and not is_off()
-        -- In older Slurm users would read nothing of it, and slurmctld would log an error.
+        -- In older versions of Slurm users would not see it, and slurmctld would log an error.
         if is_refused and slurm.ESLURM_INVALID_QOS then
-            slurm.log_user("slicewise.lua can't be loaded: nobody can weigh this change of a job "
+            slurm.log_user("slicewise.lua can't be loaded: this change of a job can't be checked "
                 .. "now. " .. TELL_OPERATOR)
         end
         return is_refused and DENIED or slurm.SUCCESS
@@ -187,7 +187,7 @@ do
         return slurm.SUCCESS
     end
 
-    -- The site's own function comes first; what it refuses is not asked about.
+    -- The site's own function comes first; the daemon is not asked about jobs that it refuses.
     local function after(site_function, name)
         return function(...)
             local code = site_function and site_function(...)

@@ -171,7 +171,7 @@ def test_without_the_module_no_change_goes_unweighed(
 ) -> None:
     output = without_module(tmp_path, job=job, modify={**NOTHING, **change})
     assert f"modify\t{code}" in output
-    assert ("nobody can weigh this change" in output) == (code == DENIED)
+    assert ("this change of a job can't be checked" in output) == (code == DENIED)
 
 
 @pytest.mark.parametrize("uid", [ROOT_UID, os.getuid()])
