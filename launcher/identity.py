@@ -63,8 +63,8 @@ def certificate(settings: GatewaySettings) -> str:
         raise InvalidInputError(
             "SW-GATEWAY-IDENTITY",
             f"gateway.identity: {settings.identity} holds no certificate of the gateway: {error}.",
-            "The operator runs: slicewise gateway render, and copies that file to every host where"
-            " services are applied.",
+            "Ask the operator to run slicewise gateway render, and to copy that file to every host "
+            "where services are applied.",
         ) from None
     return text
 
@@ -79,7 +79,7 @@ def require_key(settings: GatewaySettings) -> None:
     except OSError as error:
         raise InvalidInputError(
             "SW-GATEWAY-IDENTITY",
-            f"{settings.directory / KEY}, the gateway's key, can't be used by this user: {error}.",
+            f"This user can't use the gateway's key, {settings.directory / KEY}: {error}.",
             "Only root and the launcher's user may: slicewise gateway render --socket-user.",
         ) from None
 

@@ -211,7 +211,9 @@ def _types(settings: Settings, text: str | None, partition: str | None) -> Seque
     if missing or not asked:
         raise InvalidInputError(
             "SW-PROFILE-UNKNOWN",
-            f"No node has GPUs of type {', '.join(missing) or 'that slicewise.toml lists'}.",
+            f"No node has GPUs of type {', '.join(missing)}."
+            if missing
+            else "No node has GPUs of a type that slicewise.toml lists.",
             f"The nodes have: {', '.join(there) or 'none'}.",
         )
     return asked
