@@ -237,7 +237,8 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
     if spec.tenant != tenant:
         raise InvalidInputError(
             "SW-SERVICE-TENANT",
-            f"tenant: the service is {spec.tenant!r}'s, but the job is charged to {tenant!r}.",
+            f"tenant: the service belongs to {spec.tenant!r}, but the job is charged to"
+            f" {tenant!r}.",
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
         )
     _require_quota(request.uid, tenant, snapshot)
@@ -345,7 +346,8 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> A
     if request.exclusive or (request.min_nodes or 1) > 1:
         raise InvalidInputError(
             "SW-SERVICE-GRES",
-            f"The script asks for whole or several nodes, a replica has {gres_text(replica)}.",
+            "The script asks for whole nodes or for several, but a replica has"
+            f" {gres_text(replica)}.",
             "Leave out --exclusive, and write #SBATCH --nodes=1.",
         )
     gpus = gpus_of(request, snapshot)

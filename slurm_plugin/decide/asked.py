@@ -105,7 +105,7 @@ def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
         raise InvalidInputError(
             "SW-PROFILE-UNKNOWN",
             f"profile: no node has GPU slices of type {name!r}.",
-            f"There are {types_text(snapshot.gpu_types.values())}.",
+            f"Choose one of the {types_text(snapshot.gpu_types.values())}.",
         )
     return known
 
@@ -116,7 +116,7 @@ def too_large(need: str, snapshot: Snapshot) -> InvalidInputError:
     largest = max((one.memory_mib or 0 for one in types), default=0)
     return InvalidInputError(
         "SW-NEED-TOO-LARGE",
-        f"{need} fit into no GPU slice of this cluster that you may have.",
+        f"{need} do not fit into any GPU slice of this cluster that you may use.",
         f"The largest has {largest / 1024:.1f} GiB; {types_text(types)}.",
     )
 
@@ -144,7 +144,7 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
         if shared := shared_gpus(text):
             raise InvalidInputError(
                 "SW-GRES-SHARED",
-                f"Shared GPUs ({shared}) have no cost here, so nobody could charge for them.",
+                f"Shared GPUs ({shared}) have no price here, so they can't be charged.",
                 f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
             )
         gpus, is_open, _ = _read(text)
@@ -170,7 +170,7 @@ def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> 
     if sum(one.is_open for one in gpus) > 1 or not can_write:
         raise InvalidInputError(
             "SW-GRES",
-            f"The types of {text!r} can't be chosen.",
+            f"Slicewise can't choose the types of {text!r}.",
             f"Write --gres=gpu:{AUTO}:N, or a type for each.",
         )
 
@@ -218,7 +218,7 @@ def _named(request: SubmitRequest) -> frozenset[str]:
 def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
     return InvalidInputError(
         "SW-GRES-TYPE",
-        "A GPU of no type is asked for; here GPUs are given in slices.",
+        "The request names no GPU type; this cluster hands out slices of GPUs.",
         f"Write --gres=gpu:TYPE:{count}, or gpu:{AUTO}:{count} for the cheapest; "
         f"{types_text(snapshot.gpu_types.values())}.",
     )

@@ -40,13 +40,16 @@ def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> 
         if lasts_s >= min(ends_in_s, was.get(name, (ends_in_s,))[0]):
             continue
         words = (
-            f"at what runs now ({slices_words(runs)}) its budget is used up in"
+            f"with what runs now ({slices_words(runs)}) its budget is used up in"
             f" {span_text(lasts_s)}; without a grant nothing starts then"
         )
         if name in period_ends_s:
-            words += f" until it begins anew, {span_text(ends_in_s)} from now"
+            words += f" until its next period, {span_text(ends_in_s)} from now"
         if _set_aside(world, name) >= plan.after.left[name].startable_millislice_s:
-            words += "; what runs may use up all of it by its time limits, so nothing starts now"
+            words += (
+                "; running jobs may use up all of it within their time limits, so nothing starts"
+                " now"
+            )
         yield Harm(HarmKind.USED_UP, name, "", 0, words, lasts_s)
 
 

@@ -193,7 +193,7 @@ def check_window(
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"{window.tenant!r} is not a tenant.",
-            "slicewise tenant list shows all; only a cap is for all together.",
+            "slicewise tenant list shows all; only a cap can apply to all tenants together.",
         )
     check_slices("A window", window.amount_millislices)
     _check_times(window)
@@ -201,8 +201,8 @@ def check_window(
     if not any(holds(window, one) for one in moments):
         raise InvalidInputError(
             "SW-WINDOW-TIME",
-            "The window would never hold: none of its days and hours is between first and last.",
-            "Give --days of that time, or none.",
+            "The window would never apply: none of its days and hours is between first and last.",
+            "Give --days within that time, or leave --days out.",
         )
     if window.kind is WindowKind.NOMINAL:
         _check_tree(policy, windows, window, moments)
@@ -337,7 +337,7 @@ def _check_times(window: Window) -> None:
     if not all(0 <= one < DAY_MIN for one in minutes) or not window.days <= set(range(WEEK_DAYS)):
         raise InvalidInputError(
             "SW-WINDOW-TIME",
-            "A window begins on days of the week, and has times of the day.",
+            "A window needs days of the week and times of day that exist.",
             "Write --days mon-fri --from 08:00 --to 18:00.",
         )
     first_s, last_s = window.first_s, window.last_s
@@ -345,7 +345,7 @@ def _check_times(window: Window) -> None:
         raise InvalidInputError(
             "SW-WINDOW-TIME",
             "The window would end before it begins.",
-            "Give a --last that is later than --first.",
+            "Give a --last later than --first.",
         )
 
 

@@ -194,7 +194,8 @@ def _lost(run: Run, end_s: int) -> Observation:
     return Observation(
         run.key,
         f"accounting does not show how run {run.task} of {run.tenant}, started at "
-        f"{run.key.start_s}, ended: charged up to {end_s}, by when it had; sacct may show less",
+        f"{run.key.start_s}, ended: charged up to {end_s}, when it had ended at the latest; sacct"
+        " may show less",
     )
 
 

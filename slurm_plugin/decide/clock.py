@@ -57,7 +57,8 @@ def distrusted(wall_s: float, database_s: float, known_s: Iterable[float | None]
     if wall_s - newest_s > IDLE_S:
         days = (wall_s - newest_s) / 86_400
         return (
-            f"By the clock nothing was written down for {days:.0f} days: was it set? Set it back,"
-            f" or leave it: it is believed {SETTLED_S / 60:.0f} min after the first run to say so."
+            f"By the host's clock the ledger's newest row is {days:.0f} days old. If the clock was"
+            f" set wrongly, set it back; if it is right, it is trusted {SETTLED_S / 60:.0f} min"
+            " after the first run that says this."
         )
     return ""

@@ -28,9 +28,9 @@ def unnamed_warnings(left_out: Iterable[Difference]) -> tuple[str, ...]:
         return ()
     shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
     text = (
-        f"{len(names)} names can't be told to sacctmgr, which takes brackets, commas and quotes "
-        f"for its own: {shown}. What is limited above them holds; their own limits and lists are "
-        "not looked after. Delete these accounts or users."
+        f"{len(names)} names can't be given to sacctmgr, which reads brackets, commas and quotes"
+        f" as its syntax: {shown}. Limits above them apply; Slicewise does not set their own"
+        " limits and lists. Delete these accounts or users."
     )
     return (text,)
 
@@ -40,8 +40,8 @@ def _moved_text(one: AccountDifference) -> str:
     return (
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
         " ledger: limits on types above it in Slurm bind it too. Put it back:"
-        f" sacctmgr modify account where name={one.account} set parent={above}; or take its place"
-        " over: slicewise tenant import."
+        f" sacctmgr modify account where name={one.account} set parent={above}; or adopt its"
+        " place: slicewise tenant import."
     )
 
 
@@ -61,8 +61,8 @@ def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[s
     others = f" and {len(open_ones) - _SHOWN_NAMES} more" if len(open_ones) > _SHOWN_NAMES else ""
     shown = ", ".join(ascii(name[:_LONGEST_NAME])[1:-1] for name in open_ones[:_SHOWN_NAMES])
     text = (
-        f"Nothing bounds how many jobs the users of {shown}{others} may have waiting: one of them "
-        f"can use up MaxJobCount={most_jobs}, and nobody else can submit. Set MaxSubmitJobs on "
+        f"Nothing bounds how many jobs the users of {shown}{others} may have waiting: one of them"
+        f" can use up MaxJobCount={most_jobs}, and no other user can submit. Set MaxSubmitJobs on "
         "the accounts, such as 1000: sacctmgr modify account where name=ACCOUNT set "
         "MaxSubmitJobs=1000 [SW-SUBMITS-OPEN]."
     )
@@ -81,7 +81,7 @@ def _bounds_submits(row: Association, found: Found) -> bool:
 def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
     """Report the site's QOS that stand for a class but do not exist, one sentence each."""
     return tuple(
-        f"[qos] of slicewise.toml names {name}, and slurmdbd has no such QOS: nobody can use it."
+        f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS: no job can use it."
         for name in sorted(named)
         if name not in found.qos
     )
@@ -112,15 +112,15 @@ def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:
     return (
         *(f"Slurm has no account {name}: its quota waits." for name in absent),
         *(
-            f"Tenant {name} can have no limits: QOS {qos_name(name)} would be Slicewise's for "
-            "something else. Name the account otherwise, and take it over."
+            f"Tenant {name} can't have limits: Slicewise uses QOS {qos_name(name)} for something"
+            " else. Give the account another name, and import it."
             for name in sorted(allowed.policy)
             if not can_have_qos(name)
         ),
         *map(_moved_text, moved),
         *(
-            f"QOS {name} has flag OverPartQOS and a GrpTRES=billing: its jobs go through the gate, "
-            "and count towards no quota."
+            f"QOS {name} has flag OverPartQOS and a GrpTRES=billing: its jobs pass the gate and"
+            " count towards no quota."
             for name in through
         ),
         *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),

@@ -322,10 +322,10 @@ def _other_account(
     above = _ours(found.accounts[row.parent].qos) if row.parent in found.accounts else set()
     if row.own_qos or _ours(row.qos) != above:
         listed = INHERITED if only_ours_differ(row, found) else listed
-        settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as above it")
+        settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as its parent's")
     if is_ours(row.own_default_qos):
         key = LimitKey("account", name, DEFAULT_QOS)
-        settings[key] = Setting(known[key].before if key in known else "", "no tenant any more")
+        settings[key] = Setting(known[key].before if key in known else "", "no longer a tenant")
     return settings
 
 
@@ -470,8 +470,8 @@ def _limit(amount: int, why: str) -> Mapping[str, Setting]:
 
 
 def _on_loan(term_s: int) -> Mapping[str, Setting]:
-    term = {EXEMPT: Setting(str(term_s), "term of what is borrowed, in s")} if term_s else {}
-    return {PREEMPT_MODE: Setting(_REQUEUE, "its jobs are to run again"), **term}
+    term = {EXEMPT: Setting(str(term_s), "term of loans, in s")} if term_s else {}
+    return {PREEMPT_MODE: Setting(_REQUEUE, "preempted jobs are requeued"), **term}
 
 
 def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
@@ -612,7 +612,7 @@ def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Differ
             yield Difference(key, now, may, why, row.user, row.partition)
         if is_ours(row.own_default_qos) and row.own_default_qos not in may.split(","):
             key = LimitKey("account", row.account, DEFAULT_QOS)
-            now, why = row.own_default_qos, "not allowed any more"
+            now, why = row.own_default_qos, "no longer allowed"
             yield Difference(key, now, "", why, row.user, row.partition)
 
 

@@ -59,7 +59,7 @@ def _check(request: OrderRequest, script: Bounds) -> None:
     if least > most:
         raise InvalidInputError(
             "SW-SERVICE-SCALE",
-            f"At least {least} and at most {most} replicas: that can't be.",
+            f"At least {least} and at most {most} replicas: the least is above the most.",
             "Give both --min and --max.",
         )
 

@@ -46,15 +46,15 @@ _SHORTER = (
     "A job with a shorter time limit may start in a gap: scontrol update JobId=JOB TimeLimit=T"
 )
 _ASK = "Ask the operators."
-_ANEW = "It will never start: cancel it (scancel JOB) and submit it anew."
-_NOT_CUT = Reason("no GPU is cut into what it asks for now", cause=Cause.NONE_FREE)
+_ANEW = "It will never start: cancel it (scancel JOB) and submit it again."
+_NOT_CUT = Reason("no GPU is now cut into what it asks for", cause=Cause.NONE_FREE)
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
-_BUDGET = Reason("the budget does not allow so long a run now", cause=Cause.BUDGET)
+_BUDGET = Reason("the budget does not allow a run this long now", cause=Cause.BUDGET)
 _OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
 _BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
 _AT_THE_GATE = Reason(
-    "its partition lets no jobs in other QOS than Slicewise's have GPUs",
-    "Give it its tenant's: scontrol update JobId=JOB QOS=slicewise_TENANT",
+    "its partition gives GPUs only to jobs in Slicewise's QOS",
+    "Give it its tenant's QOS: scontrol update JobId=JOB QOS=slicewise_TENANT",
 )
 
 REASONS: Mapping[str, Reason] = {
@@ -62,12 +62,14 @@ REASONS: Mapping[str, Reason] = {
     "AssocGrpGRES": Reason(
         "its tenant may hold no more instances of this type", cause=Cause.TYPE_LIMIT
     ),
-    "Resources": Reason("no node has free what it asks for", _SHORTER, Cause.NONE_FREE),
+    "Resources": Reason("no node has enough free for it", _SHORTER, Cause.NONE_FREE),
     "Priority": Reason("jobs of higher priority go first", _SHORTER, Cause.NONE_FREE),
     "Dependency": Reason(
         "the jobs that it depends on have not ended", "See: scontrol show job JOB"
     ),
-    "DependencyNeverSatisfied": Reason("a job that it depends on ended in another way", _ANEW),
+    "DependencyNeverSatisfied": Reason(
+        "a job that it depends on did not end as it requires", _ANEW
+    ),
     "BeginTime": Reason(
         "its begin time has not come", "Start it earlier: scontrol update JobId=JOB StartTime=now"
     ),
@@ -84,7 +86,7 @@ REASONS: Mapping[str, Reason] = {
     "ReservationDeleted": Reason("its reservation was deleted", _ANEW),
     "ReservationInvalid": Reason("its reservation is not for it", _ANEW),
     "PartitionDown": Reason("its partition is down", _ASK),
-    "PartitionInactive": Reason("its partition starts nothing now", _ASK),
+    "PartitionInactive": Reason("its partition starts no jobs now", _ASK),
     "PartitionTimeLimit": Reason(
         "its time limit is above its partition's",
         "Lower it: scontrol update JobId=JOB TimeLimit=T (see: sinfo -o '%P %l')",
@@ -102,9 +104,11 @@ REASONS: Mapping[str, Reason] = {
     "Cleaning": Reason("Slurm still cleans up after its last run"),
     "Nodes_required_for_job_are_DOWN": Reason("nodes that it needs are down", "See: sinfo -R"),
     "FrontEndDown": Reason("no front end node is up", _ASK),
-    "SchedDefer": Reason("Slurm puts off starting jobs at once"),
+    "SchedDefer": Reason(
+        "Slurm does not start jobs right at submission here (SchedulerParameters=defer)"
+    ),
     "AccountingPolicy": Reason("a limit of accounting, which Slurm does not name", _ASK),
-    "QOSUsageThreshold": Reason("its QOS wants more of its fair share to be unused", _ASK),
+    "QOSUsageThreshold": Reason("its fair share is below the threshold of its QOS", _ASK),
     "BurstBufferResources": Reason("its burst buffer has no room"),
     "BurstBufferStageIn": Reason("its burst buffer is being filled"),
     "DeadLine": Reason("it could not end before its deadline", _ANEW),
@@ -148,7 +152,7 @@ def _limit(name: str) -> Reason | None:
         return None
     span = _SPANS.get(match["time"], " × minutes")
     each = " of one job" if match["per"] == "PerJob" else _EACH.get(match["per"], "")
-    least = "at least so many" if match["kind"] == "Min" else "no more"
+    least = "at least this many" if match["kind"] == "Min" else "no more"
     return Reason(
         f"{_OWNERS[match['of']]} limit allows {least} {_THINGS[match['what']]}{span}{each}"
         f" ({name})",

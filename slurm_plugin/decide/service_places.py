@@ -25,8 +25,8 @@ def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> 
             "SW-SERVICE-GENERATIONS",
             f"name: {spec.tenant}/{spec.name} has {arrays} generations; it may have"
             f" {MOST_GENERATIONS}.",
-            "Those that a newer one replaces are cancelled within seconds: try again then, or"
-            " cancel them: scancel.",
+            "Replaced generations are cancelled within seconds: try again then, or cancel them"
+            " with scancel.",
         )
 
 

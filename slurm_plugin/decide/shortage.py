@@ -204,7 +204,7 @@ def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
     count = sum(idle(node, kind) for node in kept)
     where = ", ".join(f"{node.name} ({node.blocked})" for node in kept[:_NODES])
     more = f" and {len(kept) - _NODES} more nodes" if len(kept) > _NODES else ""
-    return f"; {count} that nobody holds can't be had, on {where}{more}"
+    return f"; {count} that no job holds can't be used, on {where}{more}"
 
 
 def _there(nodes: Iterable[NodeView], kind: str) -> int:

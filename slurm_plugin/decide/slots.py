@@ -131,8 +131,8 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
         return
     raise InvalidInputError(
         "SW-SERVICE-NEEDED",
-        f"Job {service.array_job_id}: slots are under way, or nothing replaces it.",
-        f"To end it at once, its owner can: scancel {service.array_job_id}",
+        f"Job {service.array_job_id}: some of its slots are active, or no newer array replaces it.",
+        f"To end it now, its owner can: scancel {service.array_job_id}",
     )
 
 
@@ -206,6 +206,6 @@ def _note(service: ServiceView, room: Room | None, taken: int) -> str:
     borrows = f", {slices_text(room.most)} with what it may borrow" if room.most > room.own else ""
     return (
         f"quota: {service.tenant} holds {slices_text(room.held + taken)} of "
-        f"{slices_text(room.own)} slices{borrows}, a replica needs "
+        f"{slices_text(room.own)} slices{borrows}; a replica needs "
         f"{slices_text(service.cost_millislices)}"
     )

@@ -117,12 +117,12 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> str:
     has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
     if kind == "gpu":
         return (
-            f"{has} GPUs without a type: Slurm bills by type, so nobody is charged for them and no"
-            " quota counts them. Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of"
+            f"{has} GPUs without a type: Slurm bills by type, so they are not charged and no quota"
+            " counts them. Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of"
             " slicewise.toml: whole."
         )
     return (
-        f"{has} {kind}, which has no price: nobody is charged for it and no quota counts it. Name"
+        f"{has} {kind}, which has no price: it is not charged and no quota counts it. Name"
         " it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut."
     )
 
@@ -184,8 +184,8 @@ def _gate_faults(partition: PartitionView) -> Iterable[str]:
     if partition.qos != GATE_QOS:
         yield (
             f"Partition {partition.name} has no QOS={GATE_QOS} on its line: no quota limits jobs "
-            "there in QOS other than Slicewise's. Add it, once sacctmgr shows that QOS: without it "
-            "slurmctld ends."
+            "there in QOS other than Slicewise's. Add it once sacctmgr shows that QOS: slurmctld"
+            " exits if the QOS does not exist."
         )
 
 

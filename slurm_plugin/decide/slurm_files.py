@@ -71,8 +71,8 @@ def positions(
     if len(after) > len(before):
         raise InvalidInputError(
             "SW-RECUT-PADS",
-            f"The node would have {len(after)} devices, Slurm knows it with {len(before)}.",
-            "Write its lines anew while it is empty: slicewise node gres",
+            f"The node would have {len(after)} devices, but Slurm counts {len(before)}.",
+            "Write its lines again while it is empty: slicewise node gres",
         )
     there = dict(enumerate(before))
     fixed = {index: _kept(there.get(index), after) for index in held}
@@ -137,7 +137,7 @@ def _kinds(
         held = ", ".join(f"{i}: {fixed[i].gres_type}" for i in sorted(fixed))
         raise InvalidInputError(
             "SW-RECUT-ORDER",
-            f"No order of devices was found in which those that are held stay ({held}).",
+            f"No order of devices keeps the held ones in place ({held}).",
             "Wait until some of their jobs have ended.",
         )
     return found
@@ -243,7 +243,7 @@ def _require_one_line(word: str) -> None:
 def _several(text: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-RECUT-TEXT",
-        f"This is no line of a node's GPUs, so it is not written: {text[:200]!a}.",
+        f"This is not a line for a node's GPUs, so it is not written: {text[:200]!a}.",
         "See what the node's driver calls them: slicewise node probe",
     )
 
@@ -273,9 +273,13 @@ def _gpu_lines(lines: Sequence[str], node: str) -> Mapping[int, tuple[str, _Said
 
 def _device(line: str, said: _Said, node: str) -> Device:
     if said.device is None:
-        raise _wrong(f"This line of {node} in gres.conf is not of one device: {line.strip()}")
+        raise _wrong(
+            f"This line of {node} in gres.conf is not for exactly one device: {line.strip()}"
+        )
     if said.unknown:
-        raise _wrong(f"A line of {node} in gres.conf has {said.unknown}, which would be lost.")
+        raise _wrong(
+            f"A line of {node} in gres.conf has {said.unknown}, which a re-cut would lose."
+        )
     return said.device
 
 
@@ -322,5 +326,5 @@ def _wrong(what: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-RECUT-CONF",
         what,
-        "A node whose GPUs are cut anew needs lines of its own in both files: slicewise node gres",
+        "A node with GPUs to re-cut needs lines of its own in both files: slicewise node gres",
     )

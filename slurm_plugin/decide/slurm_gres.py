@@ -175,18 +175,18 @@ def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tu
 def _count_faults(kind: str, here: int, slurm: int) -> Iterator[str]:
     if here < slurm:
         yield (
-            f"Slurm counts on {slurm} gpu:{kind}, the node has {here}: its slurmd will be INVALID"
+            f"Slurm expects {slurm} gpu:{kind}, but the node has {here}: its slurmd will be INVALID"
             " and drained."
         )
     elif here > slurm:
-        yield f"The node has {here} gpu:{kind}, Slurm counts on {slurm}: the rest lies idle."
+        yield f"The node has {here} gpu:{kind}, but Slurm expects {slurm}: the rest lies idle."
 
 
 def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[str, ...]:
     """Types for which no tenant is charged, one sentence each."""
     kinds = dict.fromkeys(one.gres_type for one in found)
     return tuple(
-        f"gpu:{kind} is no type of [gpus] in slicewise.toml: it is not charged."
+        f"gpu:{kind} is not a type of [gpus] in slicewise.toml: it is not charged."
         for kind in kinds
         if kind not in costs
     )

@@ -74,8 +74,8 @@ def _later(plan: Start | None, ours: Start) -> Start:
 def _by_budget(budget: BudgetShortage, sight: Sight) -> Start:
     resets_s = sight.resets_s.get(budget.payer)
     if resets_s is None:
-        return Start(None, f"no estimate: the budget of {budget.payer} does not begin anew")
-    return Start(resets_s, f"when the budget of {budget.payer} begins anew, if not before")
+        return Start(None, f"no estimate: the budget of {budget.payer} has no further period")
+    return Start(resets_s, f"when the next period of {budget.payer}'s budget begins, if not before")
 
 
 def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start | None:
@@ -89,16 +89,18 @@ def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sig
         missing -= one.amount_millislices
         if missing <= 0:
             at_s = max(sight.now_s, one.called_s + sight.grace_s)
-            return Start(at_s, "at the latest: then what its tenant has lent is back")
+            return Start(at_s, "at the latest: by then its tenant has back what it lent")
     return None
 
 
 def _by_time_limits(short: Shortage, sight: Sight) -> Start:
     if short.missing <= 0:
-        return Start(None, "there is room for it now: as soon as its turn comes")
+        return Start(None, "as soon as its turn comes: there is room for it now")
     at_s = back_s(short, sight.now_s)
     if at_s is not None:
-        words = "at the latest, if nothing ahead of it takes it: then enough jobs reach their"
+        words = (
+            "at the latest, unless jobs ahead of it take the room: by then enough jobs reach their"
+        )
         return Start(at_s, f"{words} time limits")
     if sum(amount for _, amount in short.holders) < short.missing:
         return Start(None, "no estimate: it would not fit even if all of these jobs ended")

@@ -218,9 +218,8 @@ def _check_qos(name: str) -> None:
     if not can_have_qos(name):
         raise InvalidInputError(
             "SW-TENANT-NAME",
-            f"{name!r} can't be a tenant: QOS {qos_name(name)} would be Slicewise's for something"
-            " else.",
-            "Name the account otherwise: not gate, and nothing that ends in _borrowed.",
+            f"{name!r} can't be a tenant: Slicewise uses QOS {qos_name(name)} for something else.",
+            "Give the account another name: not gate, and none that ends in _borrowed.",
         )
 
 
@@ -230,7 +229,7 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
     if tenant.parent not in {tenant.name, *policy}:
         raise InvalidInputError(
             "SW-TENANT-PARENT",
-            f"{tenant.parent!r} is no tenant, so {tenant.name!r} can't be below it.",
+            f"{tenant.parent!r} is not a tenant, so {tenant.name!r} can't be below it.",
             "Add it first: slicewise tenant add PARENT.",
         )
     if tenant.parent == tenant.name or tenant.name in ancestors(policy, tenant.parent):
@@ -255,7 +254,7 @@ def _check_quota(quota: Quota) -> None:
         if not _TYPE_OR_MODEL.fullmatch(name):
             raise InvalidInputError(
                 "SW-TYPE-LIMIT",
-                f"{name!r} is the name of no GPU type or model.",
+                f"{name!r} is not a GPU type or model.",
                 "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
             )
     for name, count in quota.type_limits.items():
@@ -343,13 +342,13 @@ def _too_small(
             "SW-QUOTA-TREE",
             f"{tenant} can't have {slices_text(has)} slices: the tenants below it have "
             f"{slices_text(needed)} ({_some(children(policy, tenant))}).",
-            f"Give it {slices_text(needed)} or more, or 0: then it has just what they have.",
+            f"Give it {slices_text(needed)} or more, or 0: then it has exactly what they have.",
         )
     wanted, left = nominal[below], max(0, has - needed + nominal[below])
     return InvalidInputError(
         "SW-QUOTA-TREE",
-        f"{below} needs {slices_text(wanted)} slices; of the {slices_text(has)} of {tenant} "
-        f"{slices_text(left)} are left.",
+        f"{below} needs {slices_text(wanted)} slices; {tenant} has {slices_text(left)} of its"
+        f" {slices_text(has)} left.",
         f"First: slicewise tenant-quota set {tenant} --nominal {slices_text(needed)}",
     )
 

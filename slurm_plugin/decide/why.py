@@ -160,7 +160,7 @@ def _title(job: JobView) -> str:
 
 
 def _heading(short: Shortage) -> str:
-    return f"Who holds {short.of_type}" if short.of_type else "Who holds it"
+    return f"Jobs that hold {short.of_type}" if short.of_type else "Jobs that hold it"
 
 
 def _asks(job: JobView, sight: Sight) -> str:
@@ -172,7 +172,7 @@ def _asks(job: JobView, sight: Sight) -> str:
 
 
 def _quota(job: JobView) -> str:
-    kind = "guaranteed" if job.qos == qos_name(job.account) else "not weighed by Slicewise"
+    kind = "guaranteed" if job.qos == qos_name(job.account) else "priority not set by Slicewise"
     return f"{'on borrowed quota' if is_borrowed(job.qos) else kind} (QOS {job.qos})"
 
 
@@ -244,7 +244,9 @@ def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
     tenant = sight.situation.policy.get(job.account)
     tag = JobTag.find(job.admin_comment)
     if tenant is None or not tenant.quota.borrowing_limit_millislices:
-        yield f"{job.account} may not borrow what others leave idle; its operators can allow it."
+        yield (
+            f"{job.account} may not borrow quota that others leave idle; the operator can allow it."
+        )
     elif tag is not None and tag.is_flexible:
         yield "It moves to borrowed quota by itself when others leave some idle."
     else:
@@ -260,15 +262,15 @@ def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
             about=about,
             state=job.state.value,
             reason=job.reason,
-            headline=f"{_title(job)} waits: Slicewise refuses it, and holds it.",
+            headline=f"{_title(job)} waits: Slicewise refuses and holds it.",
             sentences=(
                 f"{refusal.message} [{refusal.code}]",
-                "It was submitted while the daemon did not answer, and decided later.",
+                "It was submitted while the daemon did not answer, and refused later.",
             ),
             start="no estimate: it will not start as it is",
             hints=(
                 *((refusal.hint,) if refusal.hint else ()),
-                f"Cancel it (scancel {job_name(job)}) and submit it anew.",
+                f"Cancel it (scancel {job_name(job)}) and submit it again.",
             ),
         )
     return WhyAnswer(
@@ -278,7 +280,7 @@ def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
         headline=f"{_title(job)} waits: Slicewise has not decided about it yet.",
         sentences=("It was submitted while the daemon did not answer.",),
         start="no estimate before that",
-        hints=("Ask again in some seconds.",),
+        hints=("Ask again in a few seconds.",),
     )
 
 

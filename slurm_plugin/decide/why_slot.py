@@ -24,7 +24,7 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
         sentences=(
             "The launcher decides when it runs, by the service's requests.",
             f"The daemon releases it then, within the quota of {tag.tenant}.",
-            *((f"Of the service: {note}.",) if note else ()),
+            *((f"The service's note: {note}.",) if note else ()),
         ),
         start="when requests need it",
         hints=(f"See: slicewise service status {service}",),
@@ -43,8 +43,8 @@ def _failing(about: str, job: JobView, news: ServiceNews, sight: Sight) -> WhyAn
         start_s=next_s,
         start="at the earliest; one slot tries for all",
         hints=(
-            f"What it says: slicewise service logs {service}",
-            f"Without that pause, once it is mended: slicewise service restart {service}",
+            f"See its output: slicewise service logs {service}",
+            f"To try again sooner, once it is fixed: slicewise service restart {service}",
         ),
     )
 

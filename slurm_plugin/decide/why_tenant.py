@@ -80,5 +80,5 @@ def _room(room: TypeRoom) -> WhyRow:
 
 def _hints(tenant: str, waiting: int) -> Iterable[str]:
     if waiting:
-        yield "Of one of its jobs: slicewise why JOB"
-    yield f"What allows no more, type by type: slicewise explain {tenant}"
+        yield "For one of its jobs: slicewise why JOB"
+    yield f"Which limits apply, type by type: slicewise explain {tenant}"

@@ -199,7 +199,7 @@ def test_a_coordinators_account_with_a_bracket_stops_no_limit(sandbox: Sandbox, 
         set_quota(sandbox, account, "3")
         assert enforced(sandbox, account) == "3000"
         # Nothing is to be told of it: it inherits what its tenant may use.
-        assert not [text for text in compiled(sandbox)["warnings"] if "told to sacctmgr" in text]
+        assert not [text for text in compiled(sandbox)["warnings"] if "given to sacctmgr" in text]
     finally:
         sacctmgr(sandbox, "delete", "account", f"name={account}")
 
@@ -382,7 +382,7 @@ def test_both_qos_of_a_tenant_together_use_up_no_more_than_its_budget(
             submit(sandbox, account, f"--qos={qos}", "--time=10", seconds=600)
         until_is(lambda: running(sandbox, account).total(), 3)
         assert running(sandbox, account)[borrowed] >= 1
-        until_is(lambda: whys(sandbox, account), {"the budget does not allow so long a run now"})
+        until_is(lambda: whys(sandbox, account), {"the budget does not allow a run this long now"})
         for _ in range(20):
             assert running(sandbox, account).total() == 3
             parts = [int(one.removeprefix("billing=")) for one in run_minutes(sandbox, account)[1:]]

@@ -271,7 +271,7 @@ def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
 def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
     reply = daemon.wish(array, 0, 1, 2, 3)
     assert (reply["released"], reply["kept_back"]) == ([0, 1, 2], [3])
-    assert reply["note"] == "quota: vision holds 3 of 3 slices, a replica needs 1"
+    assert reply["note"] == "quota: vision holds 3 of 3 slices; a replica needs 1"
     until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     for slot in daemon.slots(array)[:3]:
         assert slot["address"] == daemon.sandbox.layout.node_addresses[slot["node"]]

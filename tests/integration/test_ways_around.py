@@ -352,7 +352,7 @@ def blocked(users: Users, job: str) -> str:
     # Until the next look the daemon knows no such job.
     done = users.sandbox.run("root", ("slicewise", "why", job), check=False)
     shown = " ".join(done.stdout.split())
-    return shown if "can't be had" in shown else ""
+    return shown if "can't be used" in shown else ""
 
 
 def test_no_more_than_the_quota_runs_whatever_is_tried(users: Users, clean: None) -> None:

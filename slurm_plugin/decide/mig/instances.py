@@ -152,12 +152,12 @@ def _unreachable(
     name: str, load: ServiceLoad, on: Board, latency_share: Fraction, usable: Sequence[Measured]
 ) -> InvalidInputError:
     if not usable:
-        message = f"The model of {name!r} was measured on no profile of {on.model}."
+        message = f"The model of {name!r} was not measured on any profile of {on.model}."
     else:
         least_ms = min(row.latency_us for row in usable) / 1000
         message = (
             f"No measured configuration of {name!r} meets its SLO of {load.slo_us / 1000:g} ms: "
-            f"its latency has to be below {float(latency_share):g} of that, "
+            f"its latency must be below {float(latency_share):g} of that, "
             f"and the least measured is {least_ms:g} ms."
         )
     return InvalidInputError(

@@ -104,16 +104,19 @@ def _obstacles(look: Look) -> Iterator[str]:
     if node.states & _RESERVED:
         yield "it is reserved"
     if look.inventory is None:
-        yield f"nothing is known of it: slicewise recut survey {node.name}"
+        yield f"it was never surveyed: slicewise recut survey {node.name}"
     elif look.age_s > _OLD_S:
         hours = f"{look.age_s / 3600:.0f} h"
-        yield f"what is known of it is {hours} old: slicewise recut survey {node.name}"
+        yield f"its last survey is {hours} old: slicewise recut survey {node.name}"
     if isinstance(positions, str):
         yield positions
     elif look.inventory is not None:
         yield from differences(node, positions)
         if len(positions) != (most := room(look.inventory)):
-            yield f"Slurm has {len(positions)} devices of it, not {most}: pads, slicewise node gres"
+            yield (
+                f"Slurm has {len(positions)} devices for it, not {most}: add pads with slicewise"
+                " node gres"
+            )
         if {one for those in look.devices.values() for one in those} != look.indices.keys():
             yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
 

@@ -78,7 +78,8 @@ class Program:
             raise OutsideError(
                 "SW-SOLVER",
                 f"HiGHS found no answer: {status}.",
-                "Are the loads and throughputs of a plausible size? Else report it, with them.",
+                "Check that loads and throughputs have plausible sizes; if so, report this with"
+                " them.",
             )
         cost = info.objective_function_value
         return Solution(found.col_value, found.row_dual, cost, info.mip_dual_bound)

@@ -14,9 +14,9 @@ from slurm_plugin.decide.reclaim.search import all_served, some_served
 
 _NAMED = 3
 """Most jobs that one line names."""
-_TOO_LITTLE = "what is free or lent does not suffice for all that wait"
-_IN_TERM = "what it needs is in its term, which ends in {} s at the soonest"
-_WITHIN = "those who hold what it needs hold too little above their own part"
+_TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
+_IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
+_WITHIN = "the tenants that hold what it needs hold too little above their own part"
 
 
 @dataclass(frozen=True)

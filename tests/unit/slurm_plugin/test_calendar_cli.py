@@ -252,7 +252,7 @@ def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) 
 
 def test_a_window_that_would_never_hold_is_refused(ledger: FakeLedger) -> None:
     monday = ("--first", "2026-11-23", "--last", "2026-11-23")
-    with pytest.raises(InvalidInputError, match=r"never hold.*SW-WINDOW-TIME"):
+    with pytest.raises(InvalidInputError, match=r"never apply.*SW-WINDOW-TIME"):
         said("set", "nlp", "--nominal", "1", "--days", "sat", *monday)
     assert ledger.found == []
     said(

@@ -165,7 +165,7 @@ async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str
     found = await compiled(slurm, books)
     assert [own(slurm, one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
     assert found.refused == {}
-    (told,) = (text for text in found.warnings if "can't be told to sacctmgr" in text)
+    (told,) = (text for text in found.warnings if "can't be given to sacctmgr" in text)
     assert ascii(name) in told
     assert "\n" not in told
     assert not any(name in command for command in slurm.commands)

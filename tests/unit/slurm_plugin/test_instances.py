@@ -121,15 +121,15 @@ class TestUnreachable:
         with pytest.raises(InvalidInputError) as refused:
             planned(a=load(1, exact))
         assert str(refused.value) == (
-            "No measured configuration of 'a' meets its SLO of 100 ms: its latency has to be "
-            "below 0.45 of that, and the least measured is 45 ms. Raise the SLO, or measure the "
+            "No measured configuration of 'a' meets its SLO of 100 ms: its latency must be below"
+            " 0.45 of that, and the least measured is 45 ms. Raise the SLO, or measure the "
             "model with smaller batches or on larger profiles. [SW-SLO-UNREACHABLE]"
         )
         assert fewest_gpus({"a": load(1, exact)}, A100, Fraction(46, 100)).gpus == 1
 
     @pytest.mark.parametrize("row", [measured("1g.5gb", 9_000), measured("1g.10gb", 0)])
     def test_a_table_without_a_usable_row(self, row: Measured) -> None:
-        with pytest.raises(InvalidInputError, match="'a' was measured on no profile of A100-80GB"):
+        with pytest.raises(InvalidInputError, match="'a' was not measured on any profile of A100-80GB"):
             planned(a=load(1, row))
 
 

@@ -242,7 +242,7 @@ def test_a_tenant_whose_qos_would_be_another_of_ours_gets_none(name: str):
     rows = [ROOT, account(name)]
     assert changes(tenants(**{name: 1000}), rows) == []
     (said,) = warnings(allowed(tenants(**{name: 1000})), found_of("c", rows, (), CONFIG))
-    assert said.startswith(f"Tenant {name} can have no limits")
+    assert said.startswith(f"Tenant {name} can't have limits")
 
 
 def test_another_preempted_qos_is_left_in_the_list():
@@ -755,4 +755,4 @@ def test_another_clusters_name_is_an_error_and_not_a_cluster_without_tenants(
 def test_a_qos_that_stands_for_a_class_and_is_not_there_is_told_of():
     qos = (Qos("urgent", {}, frozenset()),)
     (said,) = unknown_qos(["urgent", "lost"], found_of("c", [ROOT], qos, CONFIG))
-    assert "names lost, and slurmdbd has no such QOS" in said
+    assert "names lost, but slurmdbd has no such QOS" in said

@@ -194,7 +194,7 @@ def test_doctor_is_content_with_a_node_that_slurm_has_as_it_is(
     result = run(doctor_app, "--node", "gpu07")
     assert result.exit_code == 0
     assert "The node is well, and as Slurm has it." in result.stdout
-    assert "gpu:nvidia_h200 is no type of [gpus]" in result.stdout
+    assert "gpu:nvidia_h200 is not a type of [gpus]" in result.stdout
 
 
 def test_doctor_finds_what_would_drain_the_node(
@@ -204,7 +204,7 @@ def test_doctor_finds_what_would_drain_the_node(
     result = run(doctor_app, "--node", "gpu07", "--json")
     assert result.exit_code == 1
     (fault,) = json.loads(result.stdout)["faults"]
-    assert fault.startswith("Slurm counts on 7 gpu:1g.10gb, the node has 1:")
+    assert fault.startswith("Slurm expects 7 gpu:1g.10gb, but the node has 1:")
 
 
 def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(

@@ -30,7 +30,7 @@ def test_details_and_blanks_do_not_hide_a_reason(shown: str, name: str):
 
 def test_who_waits_until_a_gpu_is_cut_is_told_so():
     shown = f"ReqNodeNotAvail, UnavailableNodes:gpu07,{SHAPES_NODE}"
-    assert translate(shown, "normal").words == "no GPU is cut into what it asks for now"
+    assert translate(shown, "normal").words == "no GPU is now cut into what it asks for"
     assert translate(shown, "normal").cause is Cause.NONE_FREE
 
 
@@ -40,7 +40,7 @@ def test_who_waits_until_a_gpu_is_cut_is_told_so():
         ("AssocGrpCpuLimit", "its account's limit allows no more CPUs"),
         ("QOSMaxJobsPerUserLimit", "its QOS' limit allows no more running jobs of one user"),
         ("QOSGrpMemLimit", "its QOS' limit allows no more memory"),
-        ("QOSMinGRES", "its QOS' limit allows at least so many GPUs"),
+        ("QOSMinGRES", "its QOS' limit allows at least this many GPUs"),
         (
             "AssocGrpGRESRunMinutes",
             "its account's limit allows no more GPUs × minutes that running jobs may still take",

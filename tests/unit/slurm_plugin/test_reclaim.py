@@ -137,7 +137,7 @@ def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes()
 def test_within_its_term_a_run_stays() -> None:
     found = reclaim(taking(wants(12), run(1, start_s=NOW_S - 500)))
     assert found.victims == {}
-    assert found.missing == {12: "what it needs is in its term, which ends in 100 s at the soonest"}
+    assert found.missing == {12: "what it needs is held by jobs in their term, which ends in 100 s at the earliest"}
     assert victims(wants(12), run(1, start_s=NOW_S - 600)) == {1}
 
 
@@ -176,7 +176,7 @@ def test_no_tenant_is_brought_below_its_own_part() -> None:
     assert list(found.missing) == [13]
     alone = reclaim(taking(wants(12), run(1), **above(999)))
     assert alone.missing == {
-        12: "those who hold what it needs hold too little above their own part"
+        12: "the tenants that hold what it needs hold too little above their own part"
     }
 
 
@@ -219,7 +219,7 @@ def test_a_job_without_room_says_why(job: Wanting, why: str) -> None:
 def test_the_first_by_priority_gets_what_there_is() -> None:
     found = reclaim(taking(wants(12, priority=1), wants(13, priority=2), run(1)))
     assert found.victims[1].endswith("job 13 waits")
-    assert found.missing == {12: "what is free or lent does not suffice for all that wait"}
+    assert found.missing == {12: "what is free or lent is not enough for all waiting jobs"}
 
 
 def test_of_very_many_jobs_too_the_first_by_priority_get_what_there_is() -> None:

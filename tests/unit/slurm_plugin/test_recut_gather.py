@@ -253,17 +253,17 @@ async def test_a_node_that_slurm_has_otherwise_is_left_out(
 async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site) -> None:
     site.journal.age_s = 86_400 + 7_200
     (why,) = (await site.gathered()).left_out.values()
-    assert why == "what is known of it is 26 h old: slicewise recut survey gpu01"
+    assert why == "its last survey is 26 h old: slicewise recut survey gpu01"
     site.journal.surveyed = {}
     (why,) = (await site.gathered()).left_out.values()
-    assert why == "nothing is known of it: slicewise recut survey gpu01"
+    assert why == "it was never surveyed: slicewise recut survey gpu01"
 
 
 async def test_a_survey_of_another_version_says_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site.journal, "inventories", lambda: {"gpu01": Seen(NOW_S, '{"v": 0}')})
-    assert "nothing is known" in (await site.gathered()).left_out["gpu01"]
+    assert "it was never surveyed" in (await site.gathered()).left_out["gpu01"]
 
 
 async def test_a_node_that_is_not_cut_as_gres_conf_says_is_left_out(site: Site) -> None:

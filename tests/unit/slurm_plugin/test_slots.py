@@ -66,7 +66,7 @@ def test_wish(states: tuple[SlotState, ...], wished: frozenset[int], held: int, 
 def test_the_quota_keeps_back_and_says_so() -> None:
     plan = plan_wish(service(*["held"] * 4), of(0, 1, 2, 3), holds(1500))
     assert (plan.release, plan.kept_back) == (of(0), of(1, 2, 3))
-    assert plan.note == "quota: vision holds 2.5 of 3 slices, a replica needs 1"
+    assert plan.note == "quota: vision holds 2.5 of 3 slices; a replica needs 1"
 
 
 def test_what_is_given_up_makes_no_room_yet() -> None:
@@ -103,7 +103,7 @@ class TestBorrowing:
             borrow=of(1),
             release=of(0, 1),
             kept_back=of(2, 3),
-            note="quota: vision holds 5 of 3 slices, 5 with what it may borrow, a replica needs 1",
+            note="quota: vision holds 5 of 3 slices, 5 with what it may borrow; a replica needs 1",
         )
 
     def test_a_slot_that_rests_in_the_borrowed_qos_runs_where_there_is_room(self) -> None:

@@ -92,9 +92,9 @@ def test_a_node_that_slurm_has_as_it_is_has_no_fault() -> None:
 
 def test_fewer_more_and_other_instances_are_faults() -> None:
     (fewer,) = gres_faults("gpu07", node(g_10gb=3), TWO)
-    assert fewer.startswith("Slurm counts on 3 gpu:1g.10gb, the node has 2:")
+    assert fewer.startswith("Slurm expects 3 gpu:1g.10gb, but the node has 2:")
     (more,) = gres_faults("gpu07", node(g_10gb=1), TWO)
-    assert more == "The node has 2 gpu:1g.10gb, Slurm counts on 1: the rest lies idle."
+    assert more == "The node has 2 gpu:1g.10gb, but Slurm expects 1: the rest lies idle."
     both = gres_faults("gpu07", node(g_20gb=1), TWO)
     assert [fault.split()[0] for fault in both] == ["The", "Slurm"]
     assert gres_faults("gpu07", None, TWO) == ("Slurm has no node gpu07.",)
@@ -108,5 +108,5 @@ def test_pads_are_no_fault() -> None:
 def test_types_without_a_cost_are_named_once() -> None:
     assert unmanaged(TWO, {"1g.10gb": 1000}) == ()
     assert unmanaged(TWO, {}) == (
-        "gpu:1g.10gb is no type of [gpus] in slicewise.toml: it is not charged.",
+        "gpu:1g.10gb is not a type of [gpus] in slicewise.toml: it is not charged.",
     )

@@ -239,7 +239,7 @@ def test_a_period_that_does_not_exist():
 
 def test_a_child_gets_no_more_than_is_left():
     assert refusal("optics", nominal_millislices=8000) == (
-        "optics needs 8 slices; of the 10 of physics 7 are left. "
+        "optics needs 8 slices; physics has 7 of its 10 left. "
         "First: slicewise tenant-quota set physics --nominal 11 [SW-QUOTA-TREE]"
     )
     tenants.changed(POLICY, update("optics", nominal_millislices=7000))
@@ -247,7 +247,7 @@ def test_a_child_gets_no_more_than_is_left():
 
 def test_a_grandchild_in_a_group_counts_too():
     assert refusal("ct", nominal_millislices=4000) == (
-        "imaging needs 5 slices; of the 10 of physics 4 are left. "
+        "imaging needs 5 slices; physics has 4 of its 10 left. "
         "First: slicewise tenant-quota set physics --nominal 11 [SW-QUOTA-TREE]"
     )
 
@@ -260,7 +260,7 @@ def test_who_moves_must_fit():
 def test_a_parent_keeps_what_its_children_have_or_has_their_sum():
     assert refusal("physics", nominal_millislices=8000) == (
         "physics can't have 8 slices: the tenants below it have 9 (imaging, optics). "
-        "Give it 9 or more, or 0: then it has just what they have. [SW-QUOTA-TREE]"
+        "Give it 9 or more, or 0: then it has exactly what they have. [SW-QUOTA-TREE]"
     )
     group = tenants.changed(POLICY, update("physics", nominal_millislices=0))
     assert tenants.effective_nominal(group)["physics"] == 9000

@@ -126,7 +126,7 @@ def test_waiting_for_borrowed_quota_it_says_who_holds_it():
 
 def test_in_another_qos_it_waits_at_the_gate():
     answer = asked("9", sight(job(9, "QOSGrpBilling", qos="normal"), tenants=(VISION,)))
-    assert "lets no jobs in other QOS than Slicewise's have GPUs" in answer.headline
+    assert "gives GPUs only to jobs in Slicewise's QOS" in answer.headline
     assert "scontrol update JobId=9 QOS=slicewise_TENANT" in answer.hints[0]
 
 
@@ -254,7 +254,7 @@ def test_who_is_over_slices_and_budget_is_told_of_the_budget():
     over_slices = replace(now.jobs[0], reason="QOSGrpBilling", qos="slicewise_vision_borrowed")
     now = replace(now, jobs=(over_slices,), over_budget=frozenset({9}))
     answer = asked("9", now)
-    assert "the budget does not allow so long a run now" in answer.headline
+    assert "the budget does not allow a run this long now" in answer.headline
     assert answer.sentences[1].startswith("The budget of vision leaves 0.5 slice-hours")
     assert answer.reason == "QOSGrpBilling"
 
@@ -262,7 +262,7 @@ def test_who_is_over_slices_and_budget_is_told_of_the_budget():
 def test_a_budget_that_never_begins_anew_allows_no_estimate():
     answer = asked("9", budgeted(0, None))
     assert answer.start_s is None
-    assert "does not begin anew" in answer.start
+    assert "has no further period" in answer.start
     assert not any("TimeLimit=" in hint for hint in answer.hints)
 
 
@@ -279,7 +279,7 @@ def full(*more: JobView) -> Sight:
 def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
     answer = asked("99", full(job(99, "Resources")))
     assert answer.sentences[1] == "0 of 10 1g.10gb are free; this one needs 1."
-    assert answer.tables[0].heading == "Who holds 1g.10gb"
+    assert answer.tables[0].heading == "Jobs that hold 1g.10gb"
     assert [(row.what, row.gpus) for row in answer.tables[0].rows] == [
         ("job 1 of alice", "1 × 1g.10gb"),
         ("job 2 of alice", "1 × 1g.10gb"),
@@ -297,7 +297,7 @@ def test_gpus_of_nodes_without_anything_left_are_not_free():
     answer = asked("99", replace(now, nodes=(blocked, down)))
     assert answer.sentences[1] == (
         "0 of 20 1g.10gb are free; this one needs 1;"
-        " 6 that nobody holds can't be had, on node2 (all of its CPUs are taken)."
+        " 6 that no job holds can't be used, on node2 (all of its CPUs are taken)."
     )
     many = tuple(replace(blocked, name=f"node{n}") for n in range(12))
     answer = asked("99", replace(now, nodes=(node, *many)))
@@ -364,7 +364,7 @@ def test_a_slot_at_rest_says_who_decides_about_it():
     rests = replace(held, admin_comment=JobTag("ab", "vision", "bert").text())
     answer = asked("814_0", sight(rests, tenants=(VISION,), notes={814: "quota: 2 of 2 in use"}))
     assert answer.headline == ("814_0 is a slot of service vision/bert at rest: it costs nothing.")
-    assert answer.sentences[-1] == "Of the service: quota: 2 of 2 in use."
+    assert answer.sentences[-1] == "The service's note: quota: 2 of 2 in use."
     assert answer.hints == ("See: slicewise service status vision/bert",)
 
 
@@ -432,9 +432,9 @@ def test_what_nobody_has_decided_about_says_so():
     assert "has not decided" in undecided().headline
     why = Refusal("SW-NEED-TOO-LARGE", "No GPU type fits.", "Ask for less.")
     refused = undecided(refusals={9: why})
-    assert "refuses it" in refused.headline
+    assert "refuses and holds it" in refused.headline
     assert refused.sentences[0] == "No GPU type fits. [SW-NEED-TOO-LARGE]"
-    assert refused.hints == ("Ask for less.", "Cancel it (scancel 9) and submit it anew.")
+    assert refused.hints == ("Ask for less.", "Cancel it (scancel 9) and submit it again.")
 
 
 # -- Running and ended

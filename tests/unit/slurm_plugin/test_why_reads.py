@@ -85,7 +85,7 @@ async def test_a_job_for_which_the_budget_is_not_enough_is_told_so():
     ledger = ScriptedLedger(shown=policy_of(replace(tenant("vision", 2000), budget=budget)))
     ledger.budgets.enter(BudgetEntry("vision", "roll", 3_599_999, 0, "olga", "begin"), None)
     found = why("9", Reader(ALICE, "", frozenset({"vision"})), ledger, settings(), sync)
-    assert "the budget does not allow so long a run now" in found.headline
+    assert "the budget does not allow a run this long now" in found.headline
     assert found.reason == "QOSGrpBilling"
 
 
