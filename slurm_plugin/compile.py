@@ -139,7 +139,8 @@ class Look:
 UNINSTALLED = Refusal(
     "SW-UNINSTALLED",
     "Slicewise was taken out of Slurm: no limits are set.",
-    "To have them again: slicewise compile --again. To leave it so: disable what still runs "
+    "To set limits again: slicewise compile --again. To keep Slicewise out: disable what still"
+    " runs "
     "(slicewise-daemon, the timer, cron's line).",
 )
 
@@ -536,8 +537,8 @@ class _Refused:
             if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
                 raise OutsideError(
                     "SW-LIMITS-UNSETTLED",
-                    f"Slurm does not take a limit of {kind} {name}: {words.strip()}. "
-                    "All others are set, but for those that would have grown by it.",
+                    f"Slurm did not accept a limit of {kind} {name}: {words.strip()}. "
+                    "All others are set, except those that would have grown with it.",
                     "Something else may be changing them; look at sacctmgr show assoc, qos.",
                 )
 
@@ -587,4 +588,4 @@ def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
         return
     update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))
     with suppress(InvalidInputError):
-        ledger.tenants.change(update, "sacctmgr", "changed by hand in Slurm")
+        ledger.tenants.change(update, "sacctmgr", "changed in Slurm, outside Slicewise")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-_REASON = "by demand: what lies idle is lent, what is wanted goes back"
+_REASON = "by demand: idle quota is lent, and goes back when its lender wants it"
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,14 @@ def linked_version(plugin_dirs: Iterable[str]) -> str:
         return versions.pop()
     where = ", ".join(map(str, plugins))
     what = (
-        f"{where} names {', '.join(sorted(versions)) or 'no Lua'}" if plugins else "it is not here"
+        f"{where} names {', '.join(sorted(versions)) or 'no Lua'}"
+        if plugins
+        else "that file is not here"
     )
     raise InvalidInputError(
         "SW-ADMISSION-LUA",
-        f"Which Lua slurmctld has {PLUGIN} says, and {what}.",
-        "Do it on slurmctld's host, or say it: --lua 5.4",
+        f"{PLUGIN} tells which Lua slurmctld links, but {what}.",
+        "Run this on slurmctld's host, or name the version: --lua 5.4",
     )
 
 

@@ -31,7 +31,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._decision_s = Histogram(
             "slicewise_decision_seconds",
-            "From a question's arrival at the admission worker to its answer.",
+            "Time from a question's arrival at the admission worker to its answer.",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -91,10 +91,18 @@ class _State(Collector):
             "Whether Slicewise was taken out of Slurm: nothing is changed there.",
             self._sync.is_uninstalled,
         )
-        yield gauge("slicewise_leads", "Whether this daemon acts.", self._leader.leads())
-        yield gauge("slicewise_view_complete", "Whether the last look was whole.", view.complete)
+        yield gauge(
+            "slicewise_leads",
+            "Whether this daemon leads: only the leader acts.",
+            self._leader.leads(),
+        )
+        yield gauge(
+            "slicewise_view_complete", "Whether the last look at Slurm was complete.", view.complete
+        )
         age_s = time.time() - view.observed_s
-        yield gauge("slicewise_view_age_seconds", "Since the last complete look began.", age_s)
+        yield gauge(
+            "slicewise_view_age_seconds", "Seconds since the last complete look began.", age_s
+        )
         yield gauge(
             "slicewise_clock_step_seconds",
             "How far ahead the host's clock was set; the books don't follow it for an hour.",
@@ -102,10 +110,14 @@ class _State(Collector):
         )
         pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
         managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
-        yield gauge("slicewise_pending_jobs", "Pending jobs and array tasks of ours.", managed)
+        yield gauge(
+            "slicewise_pending_jobs",
+            "Pending jobs and array tasks that Slicewise manages.",
+            managed,
+        )
         yield gauge(
             "slicewise_unadmitted_jobs",
-            "Jobs with GPUs of managed partitions that slicewise.lua has not marked, in enforce.",
+            "Jobs with GPUs of managed partitions that slicewise.lua did not mark in mode enforce.",
             self._sync.unadmitted.count,
         )
 
@@ -118,7 +130,7 @@ class _State(Collector):
         yield decisions
         for name, text, count in (
             ("worker_restarts", "Admission workers that died.", self._admission.restarts),
-            ("dropped_reports", "Decisions that no log tells of.", self._admission.dropped),
+            ("dropped_reports", "Decisions that could not be logged.", self._admission.dropped),
         ):
             yield CounterMetricFamily(f"slicewise_{name}", text, value=count)
         newest = self._admission.newest
@@ -131,7 +143,7 @@ class _State(Collector):
     def _of_slurm(self) -> Metric:
         unread = CounterMetricFamily(
             "slicewise_slurm_unreadable",
-            "Values of Slurm's that could not be read, at each look.",
+            "Values from Slurm that could not be read, counted at each look.",
             labels=["record", "field"],
         )
         for labels, count in tuple(self._unread.counts.items()):

@@ -178,7 +178,9 @@ class Reads:
     def _count(self, uid: int) -> None:
         waiting = self._waiting
         if waiting[uid] >= _WAITING_PER_UID or waiting.total() >= _WAITING:
-            raise UnreachableError("SW-BUSY", "The daemon reads as much as it can.", "Try again.")
+            raise UnreachableError(
+                "SW-BUSY", "The daemon has as many reads in progress as it allows.", "Try again."
+            )
         waiting[uid] += 1
 
     @contextmanager

@@ -157,7 +157,7 @@ class RemoteSocket:
         self._guests.spoke(_this_task())
         if not (line.startswith(PREFIX) and line.endswith(b"\n")) or b"\0" in line:
             raise InvalidInputError(
-                "SW-MUNGE", "That is no credential.", "Ask with the slicewise command."
+                "SW-MUNGE", "This is not a MUNGE credential.", "Ask with the slicewise command."
             )
         question = await self._in_thread(partial(unseal, self._munge, "question", line))
         if len(question.data) > MESSAGE_BYTES:

@@ -251,7 +251,9 @@ class Sync:
         for service in self.view.services:
             if service.array_job_id == array_job_id:
                 return service
-        raise InvalidInputError("SW-SERVICE-UNKNOWN", f"Job {array_job_id} is no living service.")
+        raise InvalidInputError(
+            "SW-SERVICE-UNKNOWN", f"Job {array_job_id} is not a service in Slurm's queue."
+        )
 
     def _idle_note(self) -> str:
         why = "uninstalled" if self.is_uninstalled else f"mode {self.mode}"

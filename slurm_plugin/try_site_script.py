@@ -47,7 +47,7 @@ async def tried(script: str, version: str) -> Mapping[str, str]:
     if outcomes.pop("trial", "") != "ended":
         raise _failed(
             "the script ended the interpreter, as os.exit does",
-            "It would end slurmctld, too: mend the script first; nothing was written.",
+            "It would end slurmctld, too: fix the script first; nothing was written.",
         )
     return {key: text.replace(str(path), "job_submit.lua") for key, text in outcomes.items()}
 
@@ -58,14 +58,14 @@ async def _run(lua: str, path: Path) -> Reply:
     except UnreachableError:
         raise _failed(
             f"the script did not end within {_DEADLINE_S:g} s",
-            "slurmctld would hang: mend the script first; nothing was written.",
+            "slurmctld would hang: fix the script first; nothing was written.",
         ) from None
 
 
 def require_loads(script: Mapping[str, str]) -> None:
     """Raise InvalidInputError (SW-ADMISSION-LUA) unless the script loads."""
     if script["script"] != "loaded":
-        raise _failed(script["script"], "Mend the script first; nothing was written.")
+        raise _failed(script["script"], "Fix the script first; nothing was written.")
 
 
 def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> None:
@@ -76,13 +76,14 @@ def require_works(proposed: Mapping[str, str], before: Mapping[str, str]) -> Non
     """
     require_loads(proposed)
     if "slicewise" in proposed.get("error", ""):
-        raise _failed(proposed["error"], "slurmctld's host needs what it misses.")
+        raise _failed(proposed["error"], "Install what it misses on slurmctld's host.")
     for name in _FUNCTIONS:
         expected = _expected(before, name)
         if proposed[name] != expected:
             raise _failed(
-                f"{name} gives {proposed[name]!r}, where it is {expected!r} without our lines",
-                "Put the lines in by hand: docs/how-to/install.md, section 5.",
+                f"{name} gives {proposed[name]!r} with Slicewise's lines, but {expected!r} without"
+                " them",
+                "Put the lines in yourself: docs/how-to/install.md, section 5.",
             )
 
 

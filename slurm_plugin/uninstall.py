@@ -328,9 +328,10 @@ async def _undone(
         if rounds == _ROUNDS:
             raise OutsideError(
                 "SW-LIMITS-UNSETTLED",
-                f"Slurm took {len(doing.applied)} changes, and does not show all of them. What is "
+                f"Slurm accepted {len(doing.applied)} changes, but does not show all of them. What"
+                " is "
                 f"still due begins with: sacctmgr {' '.join(stages[0][0])}.",
-                "Run that by hand to see why, then uninstall again.",
+                "Run that command to see why, then uninstall again.",
             )
         await doing.change(stages)
         rounds += 1
@@ -430,7 +431,7 @@ def _require_taken(refused: Mapping[Change, str]) -> None:
             "SW-SLURM-FAILED",
             f"Slurm refused {len(refused)} changes, the first of them:"
             f" sacctmgr {' '.join(change)}: {words}",
-            "All others were made. Run that by hand to see why, then do this again.",
+            "All others were made. Run that command to see why, then do this again.",
         )
 
 
@@ -459,7 +460,9 @@ def _mark(found: Found) -> Iterator[Difference]:
     """The mark to add in Slurm; none where nothing of ours is in Slurm to be put back."""
     name = uninstalled_qos(found.cluster)
     if name not in found.qos and any(map(limits_by, found.qos)):
-        yield Difference(LimitKey("qos", name, NAME), "", name, "says that it was taken out")
+        yield Difference(
+            LimitKey("qos", name, NAME), "", name, "marks that Slicewise was uninstalled"
+        )
 
 
 def _unknown(found: Found) -> Iterator[str]:
@@ -478,8 +481,8 @@ def _unknown(found: Found) -> Iterator[str]:
     name = uninstalled_qos(found.cluster)
     if name in found.qos or any(map(limits_by, found.qos)):
         yield (
-            f"QOS {name} stays, so that nobody sets limits again when PostgreSQL answers: uninstall"
-            f" again then. If it never will: sacctmgr remove qos {name}"
+            f"QOS {name} stays, so that no daemon sets limits again when PostgreSQL answers:"
+            f" uninstall again then. If it never will: sacctmgr remove qos {name}"
         )
 
 
@@ -505,9 +508,10 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
             command for target in targets[:_SHOWN] for command in move_commands(target, qos, jobs)
         )
         yield (
-            f"Slurm does not move what waits to QOS {qos} ({words}), so it goes on where it is: "
-            f"{_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move it by "
-            f"hand: {'; '.join(commands)}"
+            f"Slurm does not move these waiting jobs to QOS {qos} ({words}), so they keep their"
+            " QOS: "
+            f"{_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move them"
+            f" yourself: {'; '.join(commands)}"
         )
     for qos, stuck in jobs.stuck.items():
         settings = " ".join(stuck.settings)
@@ -537,7 +541,7 @@ def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
     for name in gated:
         yield (
             f"Partition {name} has QOS={GATE_QOS}, which {gate}: take it out of slurm.conf, "
-            f"scontrol reconfigure, then {_FINISH}. Without that QOS slurmctld would end."
+            f"scontrol reconfigure, then {_FINISH}. Without that QOS slurmctld would exit."
         )
 
 
@@ -549,6 +553,6 @@ def _named_in(lists: Mapping[tuple[str, str], Collection[str]]) -> Iterator[str]
     for (name, word), qos in lists.items():
         yield (
             f"{word} of partition {name} has {', '.join(sorted(qos))}: take them out of "
-            f"slurm.conf, scontrol reconfigure, then {_FINISH}. Without them slurmctld would end "
-            "(from Slurm 25.11 on)."
+            f"slurm.conf, scontrol reconfigure, then {_FINISH}. Without those QOS slurmctld would"
+            " exit (from Slurm 25.11 on)."
         )

@@ -152,13 +152,13 @@ class UserSocket:
         """Answer one line from a peer on this host or, by munge, on another."""
         match _REQUEST.validate_json(line):
             case WishRequest() | RetireRequest() | GrantsRequest() | NewsRequest() as request:
-                self._require(self._roles.sees_all(peer.uid), "The launcher alone may do that.")
+                self._require(self._roles.sees_all(peer.uid), "Only the launcher may do that.")
                 return await self._of_launcher(request)
             case ViewRequest():
                 return self._view(peer.uid)
             case LeaveRequest() as leave:
                 is_operator = peer.uid in self._roles.administrators
-                self._require(is_operator, "Root and SlurmUser may do that.")
+                self._require(is_operator, "Only root and SlurmUser may do that.")
                 return self._sync.leaving.take(leave, self._sync.view.services)
             case CheckRequest() as check:
                 return self._admission.check(check, peer.uid)

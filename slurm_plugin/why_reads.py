@@ -46,7 +46,7 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
     raise InvalidInputError(
         "SW-FORBIDDEN",
         f"There is no job and no tenant {about!r} that you may see.",
-        f"One submitted just now is seen in a second; ended ones: sacct -j JOB.{yours}",
+        f"A job submitted just now appears within a second; for ended jobs: sacct -j JOB.{yours}",
     )
 
 

@@ -56,7 +56,7 @@ class Budgets(LedgerPart):
         if tuple(found) != (entry.tenant, entry.kind, entry.amount_millislice_s):
             raise InvalidInputError(
                 "SW-BUDGET-KEY",
-                f"The key {key!r} is of another entry: {found.kind} of {found.tenant}.",
+                f"The key {key!r} belongs to another entry: {found.kind} of {found.tenant}.",
                 "Give each entry a key of its own. Nothing was booked.",
             )
         return True

@@ -63,10 +63,10 @@ class Keys(LedgerPart):
                 raise InvalidInputError(
                     "SW-KEY-LIMIT",
                     f"Tenant {tenant!r} has {MOST_KEYS} keys already.",
-                    "Revoke one that nobody uses: slicewise key list",
+                    "Revoke one that is not used: slicewise key list",
                 )
             if connection.execute(same).scalar_one():
-                raise InvalidInputError("SW-KEY-TWICE", "That key is there already.", "Try again.")
+                raise InvalidInputError("SW-KEY-TWICE", "This key exists already.", "Try again.")
             connection.execute(insert(api_keys).values(values))
 
     def revoke(self, key_id: str, author: str) -> None:
@@ -89,7 +89,7 @@ class Keys(LedgerPart):
             if connection.execute(self._valid(tenant)).scalar_one():
                 raise InvalidInputError(
                     "SW-KEY-VALID",
-                    f"Tenant {tenant!r} has keys that let in.",
+                    f"Tenant {tenant!r} has keys that are not revoked.",
                     "Revoke them first: slicewise key list",
                 )
             connection.execute(insert(api_key_openings).values(values))

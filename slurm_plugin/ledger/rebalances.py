@@ -94,7 +94,7 @@ class Rebalances(LedgerPart):
             raise InvalidInputError(
                 "SW-REBALANCE-UNKNOWN",
                 f"There is no run {run_id} of slicewise rebalance.",
-                "See which there are: slicewise rebalance history",
+                "List them: slicewise rebalance history",
             )
         return found[0]
 

@@ -162,7 +162,7 @@ class Recuts(LedgerPart):
             raise InvalidInputError(
                 "SW-RECUT-UNKNOWN",
                 f"There is no re-cut {recut_id}.",
-                "See which there are: slicewise recut history",
+                "List them: slicewise recut history",
             )
         return found[0]
 

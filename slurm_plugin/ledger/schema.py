@@ -156,7 +156,7 @@ def downgrade(url: str, revision: str) -> tuple[str, str]:
     if revision not in older:
         raise InvalidInputError(
             "SW-REVISION",
-            f"{revision!r} is no revision before the database's, {found}.",
+            f"{revision!r} is not a revision before the database's, {found}.",
             f"Choose one of: {', '.join(older) or 'none'}.",
         )
     return _migrate(url, revision)
@@ -207,7 +207,7 @@ def _check_role(connection: Connection, role: str) -> None:
         raise InvalidInputError(
             "SW-DATABASE-ROLE",
             f"The role {role!r} is a superuser or may act as the owner of the ledger's tables.",
-            "Give a role that is neither; nothing could be kept from this one.",
+            "Give a role that is neither: no table could be protected from this one.",
         )
 
 

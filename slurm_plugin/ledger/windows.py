@@ -57,7 +57,7 @@ class Windows(LedgerPart):
                 raise InvalidInputError(
                     "SW-WINDOW-UNKNOWN",
                     f"There is no window {window_id}, or it is over.",
-                    "See which there are: slicewise quota calendar list",
+                    "List them: slicewise quota calendar list",
                 )
             _end(connection, found, author, reason)
             return found[0]
@@ -85,5 +85,5 @@ def _over(window: Window) -> InvalidInputError:
     return InvalidInputError(
         "SW-WINDOW-TIME",
         f"The window for {window.tenant or 'all together'} would be over already.",
-        "Give a --last that is to come.",
+        "Give a --last in the future.",
     )

@@ -58,7 +58,7 @@ async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRec
     try:
         return await site.slurm.runs(int(look.at_s) if since_s is None else since_s), ""
     except (UnreachableError, OutsideError) as error:
-        return (), f"What has ended is charged later: {error}"
+        return (), f"Ended runs are charged later: {error}"
 
 
 def _unsettled(ledger: "Ledger", charges: Sequence[Charge]) -> frozenset[RunKey]:
@@ -102,5 +102,5 @@ async def roll(site: Site, look: Look, *, apply: bool) -> Report:
     return Report(
         saw={"budgets": len(rolls), "due": len(due)},
         lines=lines,
-        why="Accounting does not show yet how runs before it ended." if waits else "",
+        why="Accounting does not show yet how earlier runs ended." if waits else "",
     )

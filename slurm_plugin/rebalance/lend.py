@@ -39,8 +39,8 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
         return Report(saw)
     grace_s = site.settings.lending.grace_s
     why = (
-        f"No daemon asks replicas to go: the first run {grace_s} s or more after the recall lets "
-        "Slurm preempt."
+        f"No daemon asks replicas to end: the first run {grace_s} s or more after the recall lets"
+        " Slurm preempt."
     )
     return Report(saw, tuple(_changes("{1} owes {0}", (), recalls)), why, StepOutcome.SKIPPED)
 

@@ -99,5 +99,5 @@ def _require(is_ours: Callable[[], bool]) -> None:
         raise OutsideError(
             "SW-REBALANCE-LOCK",
             "PostgreSQL has given the lock to another run: this one stopped where it was.",
-            "Nothing is lost: the other run does everything. slicewise rebalance history",
+            "Nothing is lost: the other run does all steps. See: slicewise rebalance history",
         )

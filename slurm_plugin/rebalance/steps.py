@@ -51,7 +51,7 @@ STEPS = (
     Step(StepName.ROLL, roll, frozenset({StepName.RECONCILE}), in_slurm=False),
     # On its older look a run would undo what the daemon has just done.
     Step(StepName.LEND, lend, left_to="lends and takes back"),
-    Step(StepName.RECLAIM, reclaim, frozenset({StepName.LEND}), left_to="asks replicas to go"),
+    Step(StepName.RECLAIM, reclaim, frozenset({StepName.LEND}), left_to="asks replicas to end"),
     # This need not wait for lend: existing loans hold on.
     Step(StepName.COMPILE, compile_step, finishes=True),
     Step(StepName.PRIORITISE, prioritise, left_to="sets priorities"),
@@ -68,5 +68,5 @@ def reason_to_skip(step: Step, site: Site, look: Look, failed: Collection[StepNa
     if missing := sorted(step.after & set(failed)):
         return f"Step {missing[0]} was not done."
     if step.left_to and look.leader and site.enforces:
-        return f"The daemon on {look.leader} {step.left_to} each second."
+        return f"The daemon on {look.leader} {step.left_to} every second."
     return ""

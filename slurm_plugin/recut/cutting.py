@@ -56,8 +56,8 @@ async def cut(
     except LostLockError:
         raise UnreachableError(
             "SW-RECUT-LOCK",
-            "PostgreSQL has let go of the lock: this run stopped where it was.",
-            "The next run goes on: slicewise recut run",
+            "PostgreSQL released the lock: this run stopped where it was.",
+            "The next run continues: slicewise recut run",
         ) from None
 
 
@@ -74,5 +74,5 @@ def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
     return OutsideError(
         "SW-RECUT-STUCK",
         f"Neither done nor undone: re-cut {which}. The node is drained.",
-        "See slicewise recut show ID; mend the cause and run it again, or: slicewise recut close",
+        "See slicewise recut show ID; fix the cause and run it again, or: slicewise recut close",
     )

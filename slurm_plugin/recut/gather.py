@@ -114,7 +114,7 @@ def _text(path: Path) -> str:
         raise InvalidInputError(
             "SW-RECUT-CONF",
             f"{path} can't be read: {error}.",
-            "Where is it? Set slurm_conf and gres_conf of [recut] in slicewise.toml.",
+            "Set slurm_conf and gres_conf of [recut] in slicewise.toml to where they are.",
         ) from None
 
 

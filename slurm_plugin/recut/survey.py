@@ -55,7 +55,7 @@ async def survey(
     if unknown := sorted(set(names) - known):
         raise InvalidInputError(
             "SW-RECUT-NODE",
-            f"{unknown[0]} is no node with GPUs in a managed partition.",
+            f"{unknown[0]} is not a node with GPUs in a managed partition.",
             f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
         )
     wanted = sorted(set(names) or known)

@@ -97,7 +97,7 @@ class Work:
                 "SW-RECUT-CHANGED",
                 f"{planned.gpu_uuid} is cut as {placements_text(found) or 'nothing'}, the plan was"
                 f" made for {placements_text(planned.before) or 'nothing'}.",
-                "The next run plans anew.",
+                "The next run makes a new plan.",
             )
         before = node_positions(*self.site.texts(), planned.node)
         after = recut_looks.with_layout(inventory, planned.gpu_uuid, planned.after)
@@ -118,13 +118,15 @@ class Work:
                 raise _busy(name, jobs, self.move_s)
             told |= jobs
             if jobs:
-                await self.site.leave(jobs, f"GPU of {name} is cut anew: re-cut {recut.recut_id}")
+                await self.site.leave(
+                    jobs, f"a GPU of {name} is being re-cut: re-cut {recut.recut_id}"
+                )
             if now_s - prolonged_s >= _PROLONGED_S:
                 await self._prolong(recut, _RESERVED_MIN)
                 prolonged_s = now_s
             await self.site.wait(POLL_S)
             await self._stay()
-        return f"left: jobs {_listed(told)}" if told else "nobody held anything"
+        return f"left: jobs {_listed(told)}" if told else "no job held any of it"
 
     async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
         """Jobs that hold what is destroyed, if Slurm names them; None if no job holds it.
@@ -170,7 +172,7 @@ class Work:
         await self.site.restart_node(name, recut.reservation)
         await self.site.restart_controller(name)
         await self.site.undrain(name, _DRAINED_BY_SLURM)
-        return f"{name} and slurmctld were told"
+        return f"{name} and slurmctld have read the new lines"
 
     async def _verify(self, recut: Recut, direction: Direction) -> str:
         """Check slurmctld's node and the driver; a node just registered may need a moment."""
@@ -258,15 +260,15 @@ def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
     who = f"jobs {_listed(jobs)}" if jobs else "jobs that Slurm does not name"
     return UnreachableError(
         "SW-RECUT-BUSY",
-        f"After {waited_s:g} s {who} still hold on {node} what is to be destroyed.",
-        "A longer recut.move_s waits longer; the next run plans anew.",
+        f"After {waited_s:g} s {who} still hold instances on {node} that must go.",
+        "A longer recut.move_s waits longer; the next run makes a new plan.",
     )
 
 
 def _started(node: str) -> UnreachableError:
     return UnreachableError(
         "SW-RECUT-BUSY",
-        f"A job on {node} holds what is to be destroyed: it started after a reservation had ended.",
+        f"A job on {node} holds instances that must go: it started after a reservation had ended.",
         "The next run tries again: slicewise recut run",
     )
 

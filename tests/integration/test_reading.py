@@ -206,7 +206,7 @@ def test_a_credential_counts_once_whole_in_time_and_for_the_daemon(site: Site) -
         ("Check that it is complete", site.credential("alice")[:60] + b":"),
         ("Check that it is complete", forged(site.credential("alice"))),
         ("Check that it is complete", b"MUNGE:" + b"QUFB" * 40 + b":"),
-        ("no credential", b"MUNGE:" + b"A" * 1_000_000 + b":"),
+        ("not a MUNGE credential", b"MUNGE:" + b"A" * 1_000_000 + b":"),
         ("Expired credential", expired),
     )
     for why, line in refused:

@@ -207,7 +207,11 @@ REFUSALS = [
         "SW-SERVICE-GRES",
         ["gpu:1g.10gb:4"],
     ),
-    (altered(service(), min_nodes=2), "SW-SERVICE-GRES", ["whole nodes or for several", "--nodes=1"]),
+    (
+        altered(service(), min_nodes=2),
+        "SW-SERVICE-GRES",
+        ["whole nodes or for several", "--nodes=1"],
+    ),
     (altered(service(), exclusive=True), "SW-SERVICE-GRES", ["gpu:1g.10gb:1", "--exclusive"]),
     (altered(service(), tres_per_job="mps:100"), "SW-GRES-SHARED", ["mps"]),
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),

@@ -129,7 +129,9 @@ class TestUnreachable:
 
     @pytest.mark.parametrize("row", [measured("1g.5gb", 9_000), measured("1g.10gb", 0)])
     def test_a_table_without_a_usable_row(self, row: Measured) -> None:
-        with pytest.raises(InvalidInputError, match="'a' was not measured on any profile of A100-80GB"):
+        with pytest.raises(
+            InvalidInputError, match="'a' was not measured on any profile of A100-80GB"
+        ):
             planned(a=load(1, row))
 
 

@@ -43,7 +43,7 @@ def test_a_plugin_that_does_not_say_it_is_not_guessed_at(
 
 def test_away_from_slurmctld_it_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linked_lua, "_USUAL", ())
-    with pytest.raises(InvalidInputError, match="it is not here"):
+    with pytest.raises(InvalidInputError, match="that file is not here"):
         linked_version(())
 
 

@@ -134,7 +134,9 @@ def test_beside_a_daemon_that_leads_loans_and_priorities_are_left_to_it() -> Non
     ended = story.run()
     skipped = [one.step for one in ended.records if one.outcome is StepOutcome.SKIPPED]
     assert skipped == [StepName.LEND, StepName.RECLAIM, StepName.PRIORITISE, StepName.CUT]
-    assert step(ended, StepName.PRIORITISE).why == "The daemon on head sets priorities each second."
+    assert (
+        step(ended, StepName.PRIORITISE).why == "The daemon on head sets priorities every second."
+    )
     assert ended.outcome is RunOutcome.DONE
 
 

@@ -137,7 +137,9 @@ def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes()
 def test_within_its_term_a_run_stays() -> None:
     found = reclaim(taking(wants(12), run(1, start_s=NOW_S - 500)))
     assert found.victims == {}
-    assert found.missing == {12: "what it needs is held by jobs in their term, which ends in 100 s at the earliest"}
+    assert found.missing == {
+        12: "what it needs is held by jobs in their term, which ends in 100 s at the earliest"
+    }
     assert victims(wants(12), run(1, start_s=NOW_S - 600)) == {1}
 
 

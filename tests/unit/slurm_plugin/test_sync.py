@@ -222,7 +222,7 @@ async def test_a_deleted_service_is_cancelled_whole() -> None:
     await sync.turn()
     await sync.delete(814)
     assert slurm.actions == [("cancel", 814)]
-    with pytest.raises(SlicewiseError, match="no living service"):
+    with pytest.raises(SlicewiseError, match="not a service in Slurm's queue"):
         await sync.delete(815)
 
 
