@@ -140,8 +140,7 @@ UNINSTALLED = Refusal(
     "SW-UNINSTALLED",
     "Slicewise was taken out of Slurm: no limits are set.",
     "To set limits again: slicewise compile --again. To keep Slicewise out: disable what still"
-    " runs "
-    "(slicewise-daemon, the timer, cron's line).",
+    " runs (slicewise-daemon, the timer, cron's line).",
 )
 
 

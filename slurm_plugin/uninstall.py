@@ -329,8 +329,7 @@ async def _undone(
             raise OutsideError(
                 "SW-LIMITS-UNSETTLED",
                 f"Slurm accepted {len(doing.applied)} changes, but does not show all of them. What"
-                " is "
-                f"still due begins with: sacctmgr {' '.join(stages[0][0])}.",
+                f" is still due begins with: sacctmgr {' '.join(stages[0][0])}.",
                 "Run that command to see why, then uninstall again.",
             )
         await doing.change(stages)
@@ -509,9 +508,8 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
         )
         yield (
             f"Slurm does not move these waiting jobs to QOS {qos} ({words}), so they keep their"
-            " QOS: "
-            f"{_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move them"
-            f" yourself: {'; '.join(commands)}"
+            f" QOS: {_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move"
+            f" them yourself: {'; '.join(commands)}"
         )
     for qos, stuck in jobs.stuck.items():
         settings = " ".join(stuck.settings)

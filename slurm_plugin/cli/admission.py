@@ -69,13 +69,17 @@ class Proposal:
 )
 def install(
     file: Annotated[
-        Path | None, typer.Option(help="The site's script; else job_submit.lua beside slurm.conf.")
+        Path | None,
+        typer.Option(help="The site's script; by default job_submit.lua beside slurm.conf."),
     ] = None,
     write_proposal: Annotated[
         bool, typer.Option("--write-proposal", help="Write FILE.slicewise-proposed.")
     ] = False,
     lua: Annotated[
-        str, typer.Option(help="slurmctld's Lua, such as 5.4; else as its plugin links.")
+        str,
+        typer.Option(
+            help="slurmctld's Lua version, such as 5.4; by default the one that its plugin links."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -177,7 +181,7 @@ def off() -> None:
         path.chmod(0o644)
     except OSError as error:
         raise _no_access(path, error) from None
-    sys.stdout.write(f"{path} is there: slicewise.lua does nothing from the next job on.\n")
+    sys.stdout.write(f"{path} exists: slicewise.lua does nothing from the next job on.\n")
 
 
 @admission_app.command("on", epilog="Example: slicewise admission on")
@@ -245,7 +249,7 @@ def _may_ask_slurm() -> bool:
 def _no_nodes(why: str) -> UnreachableError:
     return UnreachableError(
         "SW-SLURM-DOWN",
-        f"What is proposed goes by what nodes have, and in which partitions they are: {why}",
+        f"The proposed lines depend on nodes' GPUs and partitions: {why}",
         "Try again once slurmctld answers.",
     )
 
@@ -341,7 +345,7 @@ def _print_proposal(proposal: Proposal, written: Path | None, version: str) -> N
 
 _NEXT_NEW = """\
 It works under Lua {version}, in mode observe. slurm.conf needs JobSubmitPlugins=lua; slurmctld
-must be restarted if that is new. Later changes of the file it reads by itself."""
+must be restarted if that is new. It reads later changes of the file by itself."""
 _NEXT_OWN = """\
 It works under Lua {version}. Your script was not changed: put the lines in, all at once (mv, not
 an editor that writes in place). slurmctld reads it again by itself."""
@@ -357,11 +361,11 @@ def _no_access(path: Path, error: OSError | UnicodeDecodeError) -> InvalidInputE
 def _remedy(path: Path, error: OSError | UnicodeDecodeError) -> str:
     match error:
         case FileExistsError():
-            return "It was made before: look at it, or remove it and try again."
+            return "It exists already: look at it, or remove it and try again."
         case FileNotFoundError() | NotADirectoryError():
-            return f"There must be a directory {path.parent}."
+            return f"The directory {path.parent} must exist."
         case IsADirectoryError() | UnicodeDecodeError():
             return "A text file must be there, or none."
         case PermissionError():
-            return "Do it as root or SlurmUser."
-    return "Mend that, and try again."
+            return "Run this as root or SlurmUser."
+    return "Fix that, and try again."

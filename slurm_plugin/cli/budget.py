@@ -48,7 +48,9 @@ RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the histo
 
 Key = Annotated[
     str | None,
-    typer.Option(help="Any word, for scripts: given again with the same key it is booked once."),
+    typer.Option(
+        help="Any word, for scripts: an entry given again with the same key is booked once."
+    ),
 ]
 
 
@@ -61,18 +63,27 @@ def set_budget(
     tenant: TenantName,
     *,
     period: Annotated[
-        str | None, typer.Option(metavar="PERIOD", help="day, week, month, or none: given once.")
+        str | None,
+        typer.Option(
+            metavar="PERIOD", help="day, week, month, or none: one amount that never renews."
+        ),
     ] = None,
     amount: Annotated[
-        str | None, typer.Option(metavar="SLICE-HOURS", help="At the start of each.")
+        str | None, typer.Option(metavar="SLICE-HOURS", help="Given at the start of each period.")
     ] = None,
     carry_over: Annotated[
         str | None,
-        typer.Option(metavar="SLICE-HOURS", help="Left over that go on at most, or all."),
+        typer.Option(
+            metavar="SLICE-HOURS",
+            help="Most unused slice-hours carried into the next period, or all.",
+        ),
     ] = None,
     overdraft: Annotated[
         str | None,
-        typer.Option(metavar="SLICE-HOURS", help="That may start beyond it, or unlimited."),
+        typer.Option(
+            metavar="SLICE-HOURS",
+            help="Slice-hours that jobs may start beyond the budget, or unlimited.",
+        ),
     ] = None,
     reason: Reason = "",
     as_json: Json = False,
@@ -103,9 +114,9 @@ def set_budget(
     was = f" (was {budget_text(before)})" if before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
     if adjusted:
-        console().print(f"Counts at once: {hours_change_text(adjusted)} in this period.")
+        console().print(f"Applies now: {hours_change_text(adjusted)} in this period.")
     if not begun:
-        console().print("The daemon is not running (or busy): the period begins when it does.")
+        console().print("The daemon is not running, or busy: it begins the period later.")
 
 
 def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Amend:
@@ -152,7 +163,7 @@ def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     if as_json:
         print_json({"tenant": tenant, "payer": payer})
         return
-    pays = "nothing but its quota binds it" if payer == tenant else f"{payer} pays for its new runs"
+    pays = "only its quota limits it" if payer == tenant else f"{payer} pays for its new runs"
     console().print(Text(f"{tenant} has no budget any more; {pays}."))
 
 
@@ -218,7 +229,7 @@ def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
         raise InvalidInputError(
             "SW-BUDGET-NONE",
             f"Tenant {tenant!r} has no budget of its own.",
-            "Set it: slicewise budget set NAME --period month --amount SLICE_HOURS",
+            "Set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
         )
     return budget
 
@@ -232,7 +243,7 @@ def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
         raise InvalidInputError(
             "SW-BUDGET-BEGINS",
             f"The running period of {tenant}'s budget has not begun in the ledger yet.",
-            "The daemon begins it, within seconds where it runs. Then try again.",
+            "A running daemon begins it within seconds. Then try again.",
         )
 
 
@@ -326,8 +337,8 @@ def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
         except UnreachableError as error:
             raise UnreachableError(
                 error.refusal.code,
-                f"{error.refusal.message} Whether it was booked is not known.",
-                f"The same again books it once: --key {entry.key}",
+                f"{error.refusal.message} It is not known whether the entry was booked.",
+                f"Run the same again with --key {entry.key}: it is booked only once.",
             ) from None
 
 

@@ -76,35 +76,48 @@ _READERS = (
 Tenant = Annotated[
     str | None,
     typer.Argument(
-        help="A Slurm account; --all in its place.",
+        help="A Slurm account; or --all instead.",
         show_default=False,
         autocompletion=complete_tenant,
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="All tenants together; with --cap.")]
-Nominal = Annotated[str | None, typer.Option(metavar="SLICES", help="Guaranteed to it meanwhile.")]
+All = Annotated[bool, typer.Option("--all", help="All tenants together; needs --cap.")]
+Nominal = Annotated[
+    str | None, typer.Option(metavar="SLICES", help="Guaranteed to the tenant during the window.")
+]
 Cap = Annotated[
     str | None,
-    typer.Option(metavar="SLICES", help="It and those below it hold no more meanwhile."),
+    typer.Option(
+        metavar="SLICES", help="Most that it and the tenants below it hold during the window."
+    ),
 ]
 Days = Annotated[
     str | None,
-    typer.Option(metavar="DAYS", help="On which it begins: mon-fri, or sat,sun; each if left out."),
+    typer.Option(
+        metavar="DAYS",
+        help="Days on which the window begins: mon-fri, or sat,sun; every day if left out.",
+    ),
 ]
-From = Annotated[str, typer.Option("--from", metavar="HH:MM", help="When it begins.")]
+From = Annotated[
+    str, typer.Option("--from", metavar="HH:MM", help="Time at which the window begins.")
+]
 To = Annotated[
     str,
     typer.Option(
-        "--to", metavar="HH:MM", help="When it ends; the next day if not later than --from."
+        "--to",
+        metavar="HH:MM",
+        help="Time at which the window ends; on the next day if not later than --from.",
     ),
 ]
 First = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="A day or a time before which it does not hold."),
+    typer.Option(metavar="TIME", help="The first day, or the time from which the window applies."),
 ]
 Last = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="The last day, or a time from which it holds no more."),
+    typer.Option(
+        metavar="TIME", help="The last day, or the time from which the window no longer applies."
+    ),
 ]
 
 
@@ -143,7 +156,7 @@ def set_window(
     zone = settings.ledger.time_zone
     kind, amount = _one_value((nominal, borrowing_limit, lending_limit, cap))
     if (tenant is not None) == all_together or (all_together and kind is not WindowKind.CAP):
-        raise typer.BadParameter("Say whose: one tenant; or --all, with --cap.")
+        raise typer.BadParameter("Name one tenant, or give --all with --cap.")
     window = Window(
         window_id=0,
         tenant=tenant or ALL,
@@ -172,7 +185,7 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
     """Return the window's kind and amount; ``texts`` are in the order of ``_READERS``."""
     given = [(one, text) for one, text in zip(_READERS, texts, strict=True) if text is not None]
     if len(given) != 1:
-        raise typer.BadParameter(f"Say one of {', '.join(option for _, option, _ in _READERS)}.")
+        raise typer.BadParameter(f"Give one of {', '.join(option for _, option, _ in _READERS)}.")
     ((kind, option, reader), text) = given[0]
     return kind, reader(text, option)
 
@@ -228,7 +241,10 @@ def list_windows(
     tenant: AnyTenant = None,
     *,
     history: Annotated[
-        bool, typer.Option("--history", help="Also those that are over or removed, and by whom.")
+        bool,
+        typer.Option(
+            "--history", help="Also show windows that are over or removed, and by which user."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -307,7 +323,7 @@ def _print_history(
     elif records:
         console().print(present.history_table(records, settings.ledger.time_zone))
     else:
-        _say("There was never a window.")
+        _say("There were never any windows.")
 
 
 @calendar_app.command(
@@ -316,7 +332,7 @@ def _print_history(
 )
 def remove_window(
     window_id: Annotated[
-        int, typer.Argument(metavar="ID", help="As slicewise quota calendar list has it.")
+        int, typer.Argument(metavar="ID", help="The id that slicewise quota calendar list shows.")
     ],
     reason: Reason = "",
     as_json: Json = False,

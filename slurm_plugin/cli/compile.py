@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")]
 
 _REMAINS = """\
-To be done by hand:
+To do yourself:
 - job_submit.lua: take out slicewise's lines;
 - slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
 - the services slicewise-daemon and slicewise-launcher, cron's line, the timer: disable them.
-The ledger keeps its data. Nobody sets limits again before: slicewise compile --again"""
+The ledger keeps its data. No limits are set again before: slicewise compile --again"""
 
 
 def compile_command(
@@ -55,7 +55,7 @@ def compile_command(
         bool, typer.Option("--slurm-conf", help="Print the lines that slurm.conf needs.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Also after an uninstall: limits are wanted again.")
+        bool, typer.Option("--again", help="Set limits again after an uninstall.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +92,7 @@ def _require_enforce(settings: Settings) -> None:
         raise InvalidInputError(
             "SW-COMPILE-MODE",
             f"daemon.mode is {settings.daemon.mode!r}: nothing was written into Slurm.",
-            'Look with --dry-run, or set daemon.mode = "enforce".',
+            'Preview with --dry-run, or set daemon.mode = "enforce".',
         )
 
 
@@ -148,12 +148,10 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
 
 def uninstall_command(
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
     finishing: Annotated[
         bool,
-        typer.Option(
-            "--finish", help="Remove what had to stay, as far as no job uses it any more."
-        ),
+        typer.Option("--finish", help="Remove what had to stay, where no job uses it any more."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -208,8 +206,8 @@ def _summary(done: Undone) -> str:
     qos, jobs = _count(len(done.in_use), "QOS", "QOS"), _count(total, "job", "jobs")
     return (
         f"Slurm is as it was before, but for this. {jobs} in {qos} of Slicewise: run"
-        " slicewise uninstall --finish again when they have ended. A daemon that is started, or"
-        " slicewise rebalance from cron, does so by itself."
+        " slicewise uninstall --finish again when they have ended. A running daemon, or slicewise"
+        " rebalance from cron, does this by itself."
     )
 
 
@@ -228,7 +226,9 @@ def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
         try:
             ledger = stack.enter_context(opened_ledger(settings))
         except (UnreachableError, OutsideError) as error:
-            sys.stderr.write(f"{error}\nWithout the ledger: by what stands in Slurm alone.\n")
+            sys.stderr.write(
+                f"{error}\nContinuing without the ledger, by Slurm's settings alone.\n"
+            )
         yield ledger
 
 
@@ -237,7 +237,8 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
     if done is None:
         raise InvalidInputError(
             "SW-UNINSTALL-NONE",
-            "No uninstall has begun, or limits are wanted again since: nothing was changed.",
+            "No uninstall is under way (none began, or compile --again ended it): nothing was"
+            " changed.",
             "To take Slicewise out of Slurm: slicewise uninstall --dry-run",
         )
     return done

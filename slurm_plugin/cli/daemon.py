@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def run_daemon(
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."),
+        typer.Option(
+            help="Settings file; by default $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
+        ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:

@@ -44,8 +44,8 @@ def current(as_json: Json = False) -> None:
 
 @db_app.command("downgrade", epilog="Example: slicewise db downgrade 0001")
 def downgrade(
-    revision: Annotated[str, typer.Argument(help="An older revision, or base for no tables.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    revision: Annotated[str, typer.Argument(help="An older revision, or base to drop all tables.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
 ) -> None:
     """Go back to an older revision; data for which it has no tables is lost."""
     from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
@@ -61,7 +61,7 @@ def downgrade(
     " | slicewise db grant auditor --as reader",
 )
 def grant(
-    role: Annotated[str, typer.Argument(help="A role of PostgreSQL.", show_default=False)],
+    role: Annotated[str, typer.Argument(help="A PostgreSQL role.", show_default=False)],
     duty: Annotated[
         Duty,
         typer.Option("--as", metavar="DUTY", help="daemon, operator, reader or launcher."),

@@ -48,7 +48,7 @@ def _positive(text: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or not 0 < number <= _MOST:
-        raise typer.BadParameter(f"{text!r} is no number above 0, up to {_MOST:,}.")
+        raise typer.BadParameter(f"{text!r} is not a number above 0, up to {_MOST:,}.")
     return number
 
 
@@ -79,30 +79,33 @@ def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[
         known = ", ".join(sorted({row.model for row in rows})) or "none"
         raise InvalidInputError(
             "SW-PROFILE-FILE",
-            f"The figures are of these models: {known}.",
-            "Say which: --model, or a --service with the model's name.",
+            f"The measurements are of these models: {known}.",
+            "Choose one: --model, or a --service with the model's name.",
         )
     return found
 
 
 def instances(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Of slicewise profile, or ParvaGPU's CSV.")
+        list[Path] | None, typer.Argument(help="Files of slicewise profile, or ParvaGPU's CSV.")
     ] = None,
     *,
     rate: Annotated[
         Any, typer.Option(parser=_positive, metavar="R", help="Requests per second.")
     ] = None,
     slo_ms: Annotated[
-        Any, typer.Option(parser=_positive, metavar="MS", help="How long a request may take.")
+        Any,
+        typer.Option(parser=_positive, metavar="MS", help="Milliseconds that a request may take."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Of several in the files.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Which model, if the files have several.")
+    ] = None,
     service: Annotated[
         list[Any] | None,
         typer.Option(
             parser=_wanted,
             metavar="NAME=FILE,RATE,SLO_MS",
-            help="Instead: one of several services, which share GPUs.",
+            help="Instead of the above: one of several services that share GPUs.",
         ),
     ] = None,
     gpu_model: Annotated[
@@ -130,7 +133,7 @@ def instances(
     elif files or not services:
         raise InvalidInputError(
             "SW-PROFILE-LOAD",
-            "Nothing says which load.",
+            "No load is given.",
             "Give FILE with --rate and --slo-ms, or --service NAME=FILE,RATE,SLO_MS.",
         )
     on = _board(services, gpu_model)
@@ -150,8 +153,8 @@ def _board(services: Sequence[Wanted], named: str | None) -> Board:
     if named is None and len(models) > 1:
         raise InvalidInputError(
             "SW-PROFILE-FILE",
-            f"The figures are of several GPU models: {', '.join(models)}.",
-            "Say which: --board",
+            f"The measurements are of several GPU models: {', '.join(models)}.",
+            "Choose one: --board",
         )
     return board(named or models[0])
 

@@ -30,17 +30,19 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names a
 Since = Annotated[
     datetime | None,
     typer.Option(
-        parser=local_time, metavar="TIME", help="Runs that ended then or later, or still run."
+        parser=local_time,
+        metavar="TIME",
+        help="Show runs that still run, or ended at this time or later.",
     ),
 ]
 
 From = Annotated[
     datetime | None,
-    typer.Option("--from", parser=local_time, metavar="TIME", help="What was used from then on."),
+    typer.Option("--from", parser=local_time, metavar="TIME", help="Count use from this time on."),
 ]
 Until = Annotated[
     datetime | None,
-    typer.Option("--until", parser=local_time, metavar="TIME", help="What was used before."),
+    typer.Option("--until", parser=local_time, metavar="TIME", help="Count use before this time."),
 ]
 
 
@@ -134,7 +136,7 @@ def verify(
     seal: Annotated[
         str,
         typer.Option(
-            help="One that was printed earlier and kept elsewhere: it has to be there still.",
+            help="A seal printed earlier and kept elsewhere: verify that it is still in the chain.",
             show_default=False,
         ),
     ] = "",
@@ -170,7 +172,7 @@ def _imbalance(found: Verification) -> OutsideError:
     return OutsideError(
         "SW-LEDGER-IMBALANCE",
         f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up.{faults}",
-        "Somebody wrote to the tables around the triggers: compare with a backup.",
+        "The tables were written to around the triggers: compare with a backup.",
     )
 
 
@@ -182,11 +184,15 @@ def _imbalance(found: Verification) -> OutsideError:
 def export(
     since: Annotated[
         datetime | None,
-        typer.Option(parser=local_time, metavar="TIME", help="Transfers recorded then or later."),
+        typer.Option(
+            parser=local_time, metavar="TIME", help="Transfers recorded at this time or later."
+        ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="One line per transfer.")] = Format.CSV,
+    form: Annotated[
+        Format, typer.Option("--format", help="Format of the export: one line per transfer.")
+    ] = Format.CSV,
     output: Annotated[
-        Path | None, typer.Option(help="A file, written whole or not at all; else stdout.")
+        Path | None, typer.Option(help="A file, written whole or not at all; by default stdout.")
     ] = None,
 ) -> None:
     """Write every transfer, oldest first, for example to fill a ledger of your own."""

@@ -70,10 +70,10 @@ def layouts(
     model: Model,
     wanted: Annotated[
         list[str] | None,
-        typer.Option("--with", help="Only those with this profile; may be given several times."),
+        typer.Option("--with", help="Only layouts with this profile; may be given several times."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--every", help="Also those to which something could be added.")
+        bool, typer.Option("--every", help="Also layouts to which an instance could be added.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -155,9 +155,11 @@ class Wish:
     " | slicewise mig import config.yaml --model H200-141GB --json",
 )
 def import_(
-    file: Annotated[Path, typer.Argument(help="A file of mig-parted; - for standard input.")],
+    file: Annotated[
+        Path, typer.Argument(help="A configuration file of mig-parted; - for standard input.")
+    ],
     config: Annotated[
-        str | None, typer.Option(help="One configuration of it; all if left out.")
+        str | None, typer.Option(help="One of the file's configurations; all if left out.")
     ] = None,
     model: Annotated[
         str | None,

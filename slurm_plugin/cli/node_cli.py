@@ -41,7 +41,7 @@ HostRoot = Annotated[
 ]
 NodeName = Annotated[
     str | None,
-    typer.Option("--node", help="Its name in slurm.conf; this host's if left out."),
+    typer.Option("--node", help="The node's name in slurm.conf; this host's name if left out."),
 ]
 
 
@@ -112,9 +112,11 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     epilog="Examples: slicewise node cut GPU-5a7... --from 1g.10gb@0,1g.10gb@1 --to 2g.20gb@0"
 )
 def cut(
-    gpu_uuid: Annotated[str, typer.Argument(help="As slicewise node probe --json has it.")],
-    before: Annotated[str, typer.Option("--from", help="The instances that it has.")],
-    after: Annotated[str, typer.Option("--to", help="Those that it gets.")],
+    gpu_uuid: Annotated[
+        str, typer.Argument(help="The GPU's UUID, as slicewise node probe --json shows it.")
+    ],
+    before: Annotated[str, typer.Option("--from", help="The instances that the GPU has now.")],
+    after: Annotated[str, typer.Option("--to", help="The instances that it gets.")],
     host_root: HostRoot = ROOT,
 ) -> None:
     """Re-cut one GPU of this node, as root; print the result as JSON.
@@ -173,7 +175,7 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
     else:
         _print_diagnosis(found)
         if not found.faults:
-            console().print(Text("The node is well, and as Slurm has it.", style="green"))
+            console().print(Text("The node is well, and has what Slurm expects.", style="green"))
     if found.faults:
         raise typer.Exit(1)
 
@@ -205,7 +207,7 @@ def _by_slurm(
         nodes, config, closed = asyncio.run(_asked(managed))
     except SlicewiseError as error:
         first_line, _, _ = error.refusal.message.partition("\n")
-        return (f"Slurm does not say what it has: {first_line}",), ()
+        return (f"Slurm does not say what the node has: {first_line}",), ()
     wrong = slurm_gres.gres_faults(name, _named(nodes, name), devices)
     return (*wrong, *closed), isolation_faults(config)
 

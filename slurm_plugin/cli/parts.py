@@ -66,15 +66,19 @@ AnyTenant = Annotated[
 
 BorrowingLimit = Annotated[
     str | None,
-    typer.Option(metavar="SLICES", help="Beyond nominal, that others leave idle, or unlimited."),
+    typer.Option(
+        metavar="SLICES", help="Most idle slices of others that it may borrow, or unlimited."
+    ),
 ]
 LendingLimit = Annotated[
     str | None,
-    typer.Option(metavar="SLICES", help="Idle ones that others may hold, or unlimited."),
+    typer.Option(
+        metavar="SLICES", help="Most of its idle slices that others may borrow, or unlimited."
+    ),
 ]
 Overcommit = Annotated[
     bool,
-    typer.Option("--overcommit", help="Also if the cluster has less than all quotas together."),
+    typer.Option("--overcommit", help="Allow quotas that exceed the cluster's slices together."),
 ]
 
 
@@ -84,7 +88,7 @@ def local_time(text: str) -> datetime:
         with suppress(ValueError, OverflowError):
             return datetime.strptime(text, form).astimezone()
     raise typer.BadParameter(
-        f"{text!r} is no time. Write it as 2026-01-31, 2026-01-31T18:30 or 2026-01-31T18:30:05."
+        f"{text!r} is not a time. Write it as 2026-01-31, 2026-01-31T18:30 or 2026-01-31T18:30:05."
     )
 
 

@@ -88,8 +88,8 @@ def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
         found.append("slicewise.lua does nothing: slicewise admission on")
     if here.problem:
         found.append(
-            f"slurmctld can't run slicewise.lua, so no job is asked about: {here.problem} Once that"
-            " is mended: slicewise admission install, and touch job_submit.lua."
+            f"slurmctld can't run slicewise.lua, so no job is asked about: {here.problem} Once"
+            " that is fixed: slicewise admission install, and touch job_submit.lua."
         )
     if here.has_old_lines:
         found.append(
@@ -109,17 +109,17 @@ def advice(answer: StatusAnswer | None, here: Here, now_s: float) -> list[str]:
         )
     if not answer.module:
         found.append(
-            "slicewise.lua has not asked this daemon yet. Once a GPU job is submitted it should:"
-            " is JobSubmitPlugins=lua set? slicewise admission install"
+            "slicewise.lua has not asked this daemon yet. It should once a GPU job is submitted:"
+            " check that JobSubmitPlugins=lua is set. slicewise admission install"
         )
     elif answer.module != here.on_disk:
         found.append(
             f"slurmctld runs version {answer.module}, on disk is {here.on_disk}: touch"
-            " job_submit.lua, slurmctld reads both anew at the next job."
+            " job_submit.lua, slurmctld reads both again at the next job."
         )
     if answer.module and answer.module_mode != answer.mode:
         found.append(
-            f"slicewise.lua is in mode {answer.module_mode}, the daemon in {answer.mode}: what"
-            " that means says docs/explanation/daemon.md, Modes."
+            f"slicewise.lua is in mode {answer.module_mode}, the daemon in {answer.mode}:"
+            " docs/explanation/daemon.md, Modes, says what that means."
         )
     return found

@@ -42,11 +42,11 @@ def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
 def hand_change_text(change: HandChange) -> str:
     """Describe a change made outside Slicewise.
 
-    An example: ``account vision: grptres=billing was 6000, somebody made it 9000``.
+    An example: ``account vision: grptres=billing was 6000, changed outside Slicewise to 9000``.
     """
     was, now = change.was or "not set", change.now or "not set"
     key = change.key
-    return f"{key.entity} {key.name}: {key.field} was {was}, somebody made it {now}"
+    return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
 
 
 def hand_changes_json(changes: Iterable[HandChange]) -> list[dict[str, str]]:

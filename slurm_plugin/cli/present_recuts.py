@@ -67,7 +67,7 @@ def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
     for model, one in sorted(boards.items()):
         counts = sorted(one.demand.guaranteed.items())
         if words := ", ".join(f"{count} {profile}" for profile, count in counts):
-            yield f"Kept of {model}, since guarantees need it: {words}."
+            yield f"Kept on {model} for guarantees: {words}."
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
@@ -82,7 +82,7 @@ def dry_run_lines(planned: Planned) -> list[str]:
         StepName.RESERVE: f"a reservation lets nothing new start on {planned.node}",
         StepName.MOVE: _move_words(planned, gone),
         StepName.CUT: f"{planned.gpu_uuid}: {change_text(planned.before, planned.after)}",
-        StepName.TELL: f"{planned.node} in gres.conf and slurm.conf; slurmctld and its slurmd anew",
+        StepName.TELL: f"{planned.node} in gres.conf and slurm.conf; slurmctld and slurmd restart",
         StepName.VERIFY: f"{planned.gpu_uuid} has {placements_text(planned.after) or _FREE}",
         StepName.RESUME: "the reservation ends",
     }
@@ -92,7 +92,7 @@ def dry_run_lines(planned: Planned) -> list[str]:
 def _move_words(planned: Planned, gone: Sequence[Placement]) -> str:
     if planned.moves:
         return f"{', '.join(planned.moves)}: a successor first, then the end"
-    return f"wait until nobody holds {placements_text(gone)}" if gone else "nothing is destroyed"
+    return f"wait until no job holds {placements_text(gone)}" if gone else "nothing is destroyed"
 
 
 def step_line(recut: Recut, record: StepRecord) -> Text:

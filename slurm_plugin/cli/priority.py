@@ -26,7 +26,9 @@ def explain(
     job: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="A waiting job: 814, or 814_3 of an array.", show_default=False
+            metavar="JOB",
+            help="A waiting job: 814, or 814_3 for an array task.",
+            show_default=False,
         ),
     ],
     as_json: Json = False,

@@ -53,19 +53,19 @@ def set_quota(
     nominal: Annotated[
         str | None,
         typer.Option(
-            metavar="SLICES", help="At one time, such as 6 or 3.5; a GPU of weight 1 has 7."
+            metavar="SLICES", help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."
         ),
     ] = None,
     borrowing_limit: BorrowingLimit = None,
     lending_limit: LendingLimit = None,
     weight: Annotated[
-        int | None, typer.Option(help="Its share of what is idle, against other borrowers.")
+        int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=LIMIT",
-            help="TYPE=COUNT, MODEL=SLICES or NAME=none; for several.",
+            help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
             show_default=False,
         ),
     ] = None,
@@ -88,7 +88,7 @@ def set_quota(
         weight=weight,
     )
     if update == TenantUpdate(tenant) and not limit:
-        raise typer.BadParameter("Say what to set: --nominal, --limit or another option.")
+        raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         policy = ledger.tenants.policy()

@@ -34,17 +34,20 @@ quota_app.add_typer(calendar_app, name="calendar")
 )
 def plan_quotas(
     file: Annotated[
-        Path | None, typer.Argument(help="TOML, as --example has it.", show_default=False)
+        Path | None, typer.Argument(help="A TOML file like that of --example.", show_default=False)
     ] = None,
     *,
-    example: Annotated[bool, typer.Option("--example", help="Print such a file.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print an example of such a file.")
+    ] = False,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Set all of it, or nothing if any is refused.")
+        bool,
+        typer.Option("--apply", help="Apply the whole file, or nothing if any part is refused."),
     ] = False,
     overcommit: Annotated[
         bool,
         typer.Option(
-            "--overcommit", help="Apply it also if the cluster has less than all together."
+            "--overcommit", help="Apply even if the quotas exceed the cluster's slices together."
         ),
     ] = False,
     reason: Reason = "",
@@ -77,7 +80,7 @@ def plan_quotas(
 def show_loans(
     tenant: AnyTenant = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Every loan that the tenant gave or took.")
+        bool, typer.Option("--history", help="Show every loan that the tenant gave or took.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +115,7 @@ def show_loans(
 
 def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
     if tenant is None:
-        raise typer.BadParameter("--history is of one tenant: name it.")
+        raise typer.BadParameter("--history needs one tenant: name it.")
     changes = ledger.loans.history(tenant)
     if as_json:
         print_json([present.loan_change_json(one) for one in changes])

@@ -149,7 +149,7 @@ def _check_removal(words: Mapping[str, object]) -> None:
         raise InvalidInputError(
             "SW-QUOTA-FILE",
             "remove is true, and the only key of its table.",
-            "Take out the others, or remove itself.",
+            "Take out the other keys, or the key remove.",
         )
 
 
@@ -158,7 +158,7 @@ def _parent(words: Mapping[str, object]) -> str | None:
     if given is None or isinstance(given, str):
         return given
     raise InvalidInputError(
-        "SW-TENANT-PARENT", f"parent: {given!r} is no text.", 'Name a tenant; "" is at the top.'
+        "SW-TENANT-PARENT", f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
     )
 
 
@@ -190,7 +190,7 @@ def _text(value: object, key: str) -> str:
     Raises InvalidInputError (SW-UNITS) for anything else.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidInputError("SW-UNITS", f"{key}: {value!r} is neither number nor text.")
+        raise InvalidInputError("SW-UNITS", f"{key}: {value!r} is neither a number nor text.")
     return str(value)
 
 
@@ -198,7 +198,7 @@ def _weight(text: str, key: str) -> int:
     if not text.isdecimal():
         raise InvalidInputError(
             "SW-WEIGHT-RANGE",
-            f"{key}: {text!r} is no whole number.",
+            f"{key}: {text!r} is not a whole number.",
             "2 gets twice the share of 1.",
         )
     return int(text)

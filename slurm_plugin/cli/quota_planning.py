@@ -242,10 +242,10 @@ def _print_plan(planned: _Planned) -> None:
         console().print("\nLoans:")
         console().print(present.loan_changes_table(planned.plan.loans))
     if planned.harms:
-        console().print("\nWhom it would hurt:")
+        console().print("\nJobs and tenants that it would harm:")
         console().print(present.harms_table(planned.harms))
     else:
-        console().print("\nIt would hurt nobody.")
+        console().print("\nIt would harm no job or tenant.")
     if planned.differences:
         console().print("\nIn Slurm:")
         console().print(differences_table(planned.differences))
@@ -266,7 +266,7 @@ def _print_calendar(planned: _Planned, named: set[str]) -> None:
     now = planned.plan.after.policy
     if hidden := sorted(name for name in named if now.get(name) != planned.policy.get(name)):
         names = ", ".join(hidden)
-        console().print(Text(f"By the calendar other quotas hold now for: {names}."))
+        console().print(Text(f"By the calendar other quotas are in force now for: {names}."))
     if planned.ended_windows:
         ids = ", ".join(map(str, planned.ended_windows))
         console().print(Text(f"Windows of the calendar that end with their tenants: {ids}."))

@@ -37,7 +37,7 @@ on a large site, with over a million of them, collecting took as long as the run
 _LONG_S = 3600.0
 """Longer than any run takes, although a run that cuts GPUs waits for jobs to end."""
 
-RunId = Annotated[int, typer.Argument(help="As slicewise rebalance history has it.")]
+RunId = Annotated[int, typer.Argument(help="The id that slicewise rebalance history shows.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print what each step would do; write nothing.")
 ]
@@ -65,7 +65,7 @@ def rebalance(
     "history", epilog="Examples: slicewise rebalance history | slicewise rebalance history --json"
 )
 def history(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most runs to show.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -76,7 +76,7 @@ def history(
     elif found:
         console().print(present.history_table(found))
     else:
-        console().print("There was no run yet.")
+        console().print("There were no runs yet.")
 
 
 @rebalance_app.command(

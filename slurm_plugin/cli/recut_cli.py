@@ -31,7 +31,7 @@ recut_app = typer.Typer(
     no_args_is_help=True, help="Cut GPUs anew, so that those who wait find what they ask for."
 )
 
-RecutId = Annotated[int, typer.Argument(help="As slicewise recut history has it.")]
+RecutId = Annotated[int, typer.Argument(help="The id that slicewise recut history shows.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; do nothing.")]
 
 
@@ -88,7 +88,7 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
     "history", epilog="Examples: slicewise recut history | slicewise recut history --limit 100"
 )
 def history(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most re-cuts to show.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List re-cuts, newest first."""
@@ -99,7 +99,7 @@ def history(
     elif found:
         console().print(present.history_table(found))
     else:
-        console().print("No GPU was cut anew yet.")
+        console().print("No GPU was re-cut yet.")
 
 
 @recut_app.command(
@@ -147,13 +147,13 @@ def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
         raise OutsideError(
             "SW-RECUT-LOCK",
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
-            "Close it when that has ended: slicewise recut history",
+            "Close it when that run has ended: slicewise recut history",
         )
     if ledger.recuts.find(recut_id).state is not State.STUCK:
         raise InvalidInputError(
             "SW-RECUT-NOT-STUCK",
             f"Re-cut {recut_id} is not stuck: nothing was changed.",
-            "One that runs is ended by: slicewise recut run",
+            "One in state running is finished by: slicewise recut run",
         )
     ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
 
@@ -167,7 +167,8 @@ def _lock(ledger: "Ledger") -> "LeaderLock":
 )
 def look(
     nodes: Annotated[
-        list[str] | None, typer.Argument(help="All with GPUs if left out.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Nodes to look at; all with GPUs if left out.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -192,7 +193,9 @@ def look(
 def _require_root(what: str) -> None:
     if os.geteuid() != 0:
         raise InvalidInputError(
-            "SW-RECUT-ROOT", f"Only root may {what}: nothing was done.", "Run it by sudo or cron."
+            "SW-RECUT-ROOT",
+            f"Only root may {what}: nothing was done.",
+            "Run it with sudo or from cron.",
         )
 
 
@@ -211,7 +214,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
     if found:
         console().print(present.plan_table(found))
     else:
-        console().print("No GPU is to be cut anew: no change would pay for itself.")
+        console().print("No GPU is to be re-cut: no change would pay for itself.")
     for line in present.guaranteed_lines(seen.boards):
         console().print(line, markup=False, soft_wrap=True)
     for line in present.left_out_lines(seen.left_out):
@@ -250,7 +253,7 @@ def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
         for one in ended:
             _print_end(one)
         if not ended:
-            console().print("No GPU is to be cut anew.")
+            console().print("No GPU is to be re-cut.")
     if stuck := stuck_error(ended):
         raise stuck
     if any(one.state is not State.DONE for one in ended):

@@ -38,7 +38,7 @@ sbatch_app = typer.Typer()
 def sbatch(
     context: typer.Context,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Submit nothing: sbatch --test-only.")
+        bool, typer.Option("--preview", help="Submit nothing, as sbatch --test-only does.")
     ] = False,
     shell_function: Annotated[
         bool,

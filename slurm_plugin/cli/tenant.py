@@ -52,7 +52,8 @@ def add_tenant(
     parent: Annotated[
         str | None,
         typer.Option(
-            help="The tenant above it, '' for none; else the nearest above its account in Slurm."
+            help="The tenant above it, '' for none; by default the nearest above its account in"
+            " Slurm."
         ),
     ] = None,
     reason: Reason = "",
@@ -166,7 +167,7 @@ def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False
     if as_json:
         print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
         return
-    console().print(Text(f"{tenant} is no tenant any more, {present.force_text(took_s)}."))
+    console().print(Text(f"{tenant} is no longer a tenant, {present.force_text(took_s)}."))
     if running:
         console().print(f"{running} of its runs go on and are charged.")
 
@@ -213,7 +214,7 @@ def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> N
             "SW-TENANT-IMPORT",
             f"Accounts that can't be taken over: {len(refused)}; the others "
             + ("could be." if dry_run else "are."),
-            "The table says why; mend that and import again.",
+            "The table says why; fix that and import again.",
         )
 
 

@@ -21,7 +21,7 @@ def why(
         str,
         typer.Argument(
             metavar="JOB|TENANT",
-            help="814, 814_3 of an array, or a Slurm account.",
+            help="A job (814), an array task (814_3), or a Slurm account.",
             show_default=False,
         ),
     ],

@@ -47,7 +47,7 @@ def _days(part: str) -> Iterator[int]:
     if first not in DAYS or (last or first) not in DAYS or part.endswith("-"):
         raise InvalidInputError(
             "SW-WINDOW-TIME",
-            f"{part!r} is no day of the week.",
+            f"{part!r} is not a day of the week.",
             f"Write {', '.join(DAYS)}, or mon-fri.",
         )
     begin, end = DAYS.index(first), DAYS.index(last or first)
@@ -62,7 +62,7 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
     found = _CLOCK.fullmatch(text)
     if found is None and not (ends and text == _MIDNIGHT):
         raise InvalidInputError(
-            "SW-WINDOW-TIME", f"{key} {text!r} is no time of the day.", "Write it as 08:30."
+            "SW-WINDOW-TIME", f"{key} {text!r} is not a time of day.", "Write it as 08:30."
         )
     return int(found[1]) * 60 + int(found[2]) if found else 0
 
@@ -80,7 +80,7 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
             return unix_s(datetime.strptime(text, form), zone)  # noqa: DTZ007
     raise InvalidInputError(
         "SW-WINDOW-TIME",
-        f"{key} {text!r} is no time.",
+        f"{key} {text!r} is not a time.",
         "Write it as 2026-12-01 or 2026-12-01T08:30.",
     )
 

@@ -92,7 +92,7 @@ def test_the_proposal_is_written_beside_it_once(site: Path) -> None:
     admission.install(write_proposal=True)
     proposal = site.with_name("job_submit.lua.slicewise-proposed")
     assert without_lines(proposal.read_text()).replace("\n\n\n", "\n\n") == SITE
-    with pytest.raises(InvalidInputError, match="made before: look at it, or remove it"):
+    with pytest.raises(InvalidInputError, match="exists already: look at it, or remove it"):
         admission.install(write_proposal=True)
     assert site.read_text() == SITE
 
@@ -103,8 +103,8 @@ def test_a_file_that_is_no_script_is_refused_with_what_to_do(site: Path) -> None
     for file, words in (
         (site.parent, "Is a directory. Nothing was changed. A text file must be there"),
         (binary, "not UTF-8 text. Nothing was changed. A text file must be there"),
-        (site.parent / "none" / "a.lua", f"There must be a directory {site.parent}/none."),
-        (binary / "a.lua", f"There must be a directory {binary}."),
+        (site.parent / "none" / "a.lua", f"The directory {site.parent}/none must exist."),
+        (binary / "a.lua", f"The directory {binary} must exist."),
     ):
         with pytest.raises(InvalidInputError, match=r"\[SW-ADMISSION-FILE\]") as raised:
             admission.install(file=file)

@@ -107,7 +107,7 @@ def test_a_difference_shows_what_is_and_what_should_be():
 
 def test_a_change_by_hand_is_told_in_a_sentence():
     said = hand_change_text(HandChange(KEY, "6000", ""))
-    assert said == "account vision: grptres=billing was 6000, somebody made it not set"
+    assert said == "account vision: grptres=billing was 6000, changed outside Slicewise to not set"
 
 
 class Site:

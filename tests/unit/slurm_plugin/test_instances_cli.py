@@ -118,7 +118,7 @@ def test_figures_of_several_files_join_and_a_board_is_chosen(place: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "Nothing says which load.*SW-PROFILE-LOAD"),
+        ((), "No load is given.*SW-PROFILE-LOAD"),
         (("bert.json", "--rate", "1"), "SW-PROFILE-LOAD"),
         (("bert.json", "--service", "a=bert.json,1,100"), "SW-PROFILE-LOAD"),
         (("--service", "a=bert.json,1,100", "--service", "a=bert.json,1,100"), "one name"),

@@ -193,7 +193,7 @@ def test_doctor_is_content_with_a_node_that_slurm_has_as_it_is(
     slurm_has(monkeypatch, ALL)
     result = run(doctor_app, "--node", "gpu07")
     assert result.exit_code == 0
-    assert "The node is well, and as Slurm has it." in result.stdout
+    assert "The node is well, and has what Slurm expects." in result.stdout
     assert "gpu:nvidia_h200 is not a type of [gpus]" in result.stdout
 
 
@@ -251,7 +251,7 @@ def test_doctor_without_slurm_says_so(
     monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
     result = run(doctor_app, "--node", "gpu07")
     assert result.exit_code == 1
-    assert "Slurm does not say what it has: slurmctld does not answer." in result.stdout
+    assert "Slurm does not say what the node has: slurmctld does not answer." in result.stdout
     assert "More of it" not in result.stdout
 
 

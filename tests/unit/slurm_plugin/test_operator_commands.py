@@ -210,7 +210,7 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
 
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     said("tenant", "import")
-    assert "optics is no tenant any more" in said("tenant", "remove", "optics")
+    assert "optics is no longer a tenant" in said("tenant", "remove", "optics")
     assert "removed" in said("tenant-quota", "history", "optics")
     assert read("tenant", "remove", "bio") == {"tenant": "bio", "running": 0, "in_force": True}
 
@@ -442,7 +442,7 @@ def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgete
 
 
 def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
-    assert "nothing but its quota" in said("budget", "remove", "bio")
+    assert "only its quota limits it" in said("budget", "remove", "bio")
     said("budget", "set", "physics", "--period", "day", "--amount", "1")
     said("budget", "set", "optics", "--period", "day", "--amount", "1")
     assert "physics pays for its new runs" in said("budget", "remove", "optics")
@@ -562,7 +562,7 @@ def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
     for command in ("statement", "export"):
         result = CliRunner().invoke(app, ("ledger", command, "--since", "yes"))
         assert result.exit_code == 2
-        assert "--since': 'yes' is no time. Write it as 2026-01-31" in result.output
+        assert "--since': 'yes' is not a time. Write it as 2026-01-31" in result.output
     for since in ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05"):
         result = CliRunner().invoke(app, ("ledger", "statement", "--since", since))
         assert result.exit_code == 0

@@ -147,7 +147,7 @@ remove = false
         ("[tenants]\na = 3\n", "must be a table"),
         ("[tenants.a]\nlimits = 3\n", "must be a table"),
         ("[tenants.a]\nbudget = { perod = 'day' }\n", "did you mean period?"),
-        ("[tenants.a]\nnominal = 2026-01-01\n", "neither number nor text"),
+        ("[tenants.a]\nnominal = 2026-01-01\n", "neither a number nor text"),
     ],
 )
 def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str, said: str):

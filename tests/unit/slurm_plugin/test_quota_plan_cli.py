@@ -142,7 +142,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, q
     text = said("plan", str(quotas))
     assert "physics: nominal 7 slices" in text
     assert "new → 3" in text
-    assert "It would hurt nobody." in text
+    assert "It would harm no job or tenant." in text
     assert "account  optics" in text
     assert "Nothing was changed." in text
     assert (ledger.shown, ledger.authors) == ({}, [])
@@ -245,7 +245,9 @@ def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     assert "with --apply --overcommit" in said("plan", str(quotas))
     assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
     assert ledger.shown == {}
-    assert "Whom it would hurt" in said("plan", str(quotas), "--apply", "--overcommit")
+    assert "Jobs and tenants that it would harm" in said(
+        "plan", str(quotas), "--apply", "--overcommit"
+    )
     assert ledger.shown["bio"].quota.nominal_millislices == 15_000
 
 

@@ -126,7 +126,7 @@ def test_a_dry_run_after_a_run_would_do_nothing(story: Story) -> None:
 
 
 def test_history_has_what_was_done_and_what_was_not(story: Story) -> None:
-    assert rebalance("history").stdout == "There was no run yet.\n"
+    assert rebalance("history").stdout == "There were no runs yet.\n"
     rebalance("--quiet")
     story.world.failure = DOWN
     rebalance("--quiet")

@@ -213,7 +213,7 @@ def test_a_plan_says_what_stays_for_guarantees(
 
     monkeypatch.setattr(recut_cli, "gathered", gathered)
     recut_cli.show_plan()
-    said = "Kept of A100-80GB, since guarantees need it: 2 1g.10gb, 4 7g.80gb."
+    said = "Kept on A100-80GB for guarantees: 2 1g.10gb, 4 7g.80gb."
     assert said in capsys.readouterr().out
     recut_cli.show_plan(as_json=True)
     found = json.loads(capsys.readouterr().out)["guaranteed"]
@@ -222,7 +222,7 @@ def test_a_plan_says_what_stays_for_guarantees(
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     recut_cli.history()
-    assert capsys.readouterr().out == "No GPU was cut anew yet.\n"
+    assert capsys.readouterr().out == "No GPU was re-cut yet.\n"
     recut_cli.run_recuts()
     capsys.readouterr()
     recut_cli.history()
