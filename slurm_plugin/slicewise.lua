@@ -351,8 +351,8 @@ local function give_way(job_desc)
     local may_stay = config.mode ~= "enforce" or job_desc.user_id == 0 or not is_own_qos(qos)
     if not may_stay and not is_off() then
         job_desc.qos = qos .. BORROWED
-        slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to who needs them.",
-            job_desc.qos)
+        slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to jobs that need "
+            .. "them.", job_desc.qos)
     end
 end
 

@@ -30,22 +30,22 @@ local NONE_OF_THEM = {
 -- slurmctld 22.05 ends when it starts a job on no node, and again after each restart.
 local NO_NODE = {
     code = "SW-NO-NODE",
-    message = "The job asks for 0 nodes at least, and has GPUs on none.",
+    message = "The job asks for 0 nodes at least, and GPUs need one.",
     hint = "Write --nodes=1 or more, or leave it out.",
 }
 
 local KEPT_FOR_ONE = {
     code = "SW-EXCLUSIVE",
-    message = "--exclusive=user and =mcs keep others from GPUs for which nobody is charged.",
+    message = "--exclusive=user and =mcs keep other users from GPUs that are not charged.",
     hint = "Leave it out, or write --exclusive: then all GPUs of the nodes are charged.",
 }
 
 local function beside(partition)
     return {
         code = "SW-BESIDE",
-        message = ("Partition %s shares nodes with GPUs, and has none to give: nobody would be "
-            .. "charged for them."):format(partition),
-        hint = "Ask for GPUs in a partition of theirs alone, and for no whole nodes here.",
+        message = ("Partition %s is not managed, but shares nodes with one that is: GPUs there "
+            .. "would not be charged."):format(partition),
+        hint = "Ask for GPUs in a managed partition, and for no whole nodes here.",
     }
 end
 

@@ -216,15 +216,15 @@ function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
             code = "SW-NOT-ADMITTED",
             message = "This job was not admitted to GPUs: a change of its " .. field
                 .. " can't bring it to any.",
-            hint = "Cancel it and submit it anew, with the GPUs and the partition that it needs.",
+            hint = "Cancel it and submit it again, with the GPUs and the partition that it needs.",
         }
     end
     local field = forbidden_change(job_desc, job_rec, comment, tag_start)
     return field and {
         field = field,
         code = "SW-MANAGED-JOB",
-        message = "Slicewise manages this job: its " .. field .. " is not its owner's to change.",
-        hint = "Cancel it and submit it anew, or ask for slots by way of its service.",
+        message = "Slicewise manages this job: its " .. field .. " can't be changed by its owner.",
+        hint = "Cancel it and submit it again, or ask for slots through its service.",
     }
 end
 
