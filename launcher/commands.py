@@ -83,7 +83,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
     ),
     "recut": Command(
         "slurm_plugin.cli.recut_cli:recut_app",
-        "Cut GPUs anew, so that those who wait find what they ask for.",
+        "Cut GPUs again, so that waiting jobs find what they ask for.",
     ),
     "rebalance": Command(
         "slurm_plugin.cli.rebalance_cli:rebalance_app",

@@ -23,8 +23,8 @@ rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
     "for cron.\n\n"
     "One run looks once and takes its steps in order, beside a daemon or without one. Each is "
-    "written down before it begins, with what it saw, did, and why. A run that is killed is done "
-    "anew by the next one. Exits 0 if all was done, 1 if something was not, 75 if another run is "
+    "written down before it begins, with what it saw, did, and why. The next run repeats one that"
+    " was killed. Exits 0 if all was done, 1 if something was not, 75 if another run is "
     "under way.",
     epilog="Examples: slicewise rebalance --dry-run | slicewise rebalance --quiet"
     " | slicewise rebalance history",

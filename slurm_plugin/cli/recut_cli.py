@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 recut_app = typer.Typer(
-    no_args_is_help=True, help="Cut GPUs anew, so that those who wait find what they ask for."
+    no_args_is_help=True, help="Cut GPUs again, so that waiting jobs find what they ask for."
 )
 
 RecutId = Annotated[int, typer.Argument(help="The id that slicewise recut history shows.")]
