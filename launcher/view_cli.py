@@ -26,7 +26,8 @@ view_app = typer.Typer()
 def list_services(as_json: Json = False) -> None:
     """Show every service that you may see.
 
-    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
+    Works on other hosts, too, where daemon.connect names the daemon; there requests are shown as
+    the launcher last reported them.
     """
     services = asyncio.run(observe(load_settings()))
     if as_json:
@@ -48,7 +49,8 @@ def service_status(
 ) -> None:
     """Show a service's replicas, requests and quota now, and why wanted replicas do not run.
 
-    Works on other hosts, too, where daemon.connect names the daemon; requests are not shown there.
+    Works on other hosts, too, where daemon.connect names the daemon; there requests are shown as
+    the launcher last reported them.
     """
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
