@@ -51,7 +51,7 @@ lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), 
 	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra docs --output-file requirements-docs.lock
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
-	@missing="$$($(BIN)/python -m sandbox.packages)"; \
+	@missing="$$($(BIN)/python -m sandbox.host.packages)"; \
 	for lua in lua5.1 lua5.3 lua5.4; do command -v $$lua >/dev/null || missing="$$missing $$lua"; done; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 

@@ -7,8 +7,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
 
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.model import Charge, Run, RunKey, Transfer, TransferKind
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.ledger.store import Ledger
 
 CLUSTER = "bench"

@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cluster.jobs import JobState, JobTag, JobView, NodeView, PartitionView, StepView
-from cluster.units import Millislices, MillisliceSeconds
-from cluster.wire import SubmitRequest
-from slurm_plugin.decide.policy import Budget, Period, Policy, Quota, Tenant
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView, PartitionView, StepView
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.messages import SubmitRequest
+from slurm_plugin.quota.types import Budget, Period, Policy, Quota, Tenant
 
 TENANTS, NODES, JOBS = 10_000, 10_000, 200_000
 _GROUPS = 100

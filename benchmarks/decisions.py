@@ -22,13 +22,13 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import crowd
 from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
-from cluster.jobs import JobView, NodeView, StepView
-from cluster.settings import DaemonSettings, load_settings
-from cluster.slurm.commands import CommandSlurm
+from cluster.language.jobs import JobView, NodeView, StepView
+from cluster.settings.file import DaemonSettings, load_settings
 from cluster.slurm.interface import Submission
-from slurm_plugin.admission_process import AdmissionProcess
-from slurm_plugin.decide.snapshot import Snapshot
-from slurm_plugin.sync import Sync
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.admission.snapshot import Snapshot
+from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.state.controller import Sync
 
 _ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 _LISTENING_S = 60.0

@@ -27,16 +27,17 @@ from rich.table import Table
 from benchmarks import reporting
 from benchmarks.gateway_clients import MODEL, SERVICE, Connection, GrpcConnection, HttpConnection
 from benchmarks.machine import machine
-from cluster.console import console
-from cluster.errors import SlicewiseError
-from cluster.gateway_settings import GatewaySettings, LimitSettings
-from launcher import door, identity
-from launcher.decide.gateway import Endpoint, Mode
-from launcher.decide.routing import Route, plan_routes
-from launcher.haproxy import HaproxyRuntime, prepare
-from launcher.render import CONFIGURATION, gateway_files
-from sandbox import triton
+from cluster.language.errors import SlicewiseError
+from cluster.runtime.console import console
+from cluster.settings.gateway import GatewaySettings, LimitSettings
+from launcher.gateway import identity
+from launcher.gateway.haproxy import HaproxyRuntime, prepare
+from launcher.gateway.routing import Route, plan_routes
+from launcher.gateway.types import Endpoint, Mode
+from launcher.scripts import door
+from launcher.scripts.render import CONFIGURATION, gateway_files
 from sandbox.demo.commands import publish_models
+from sandbox.servers import triton
 
 CONNECTIONS = (1, 16, 256)
 INSTANCES, SERVICE_S = 4, 0.005

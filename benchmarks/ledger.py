@@ -18,9 +18,9 @@ from benchmarks.compiling import compile_s
 from benchmarks.machine import machine
 from benchmarks.reporting import run
 from benchmarks.server import SETTINGS, Server, server
-from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.booking import OPTIONS
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables.booking import OPTIONS
 
 MANY_CLIENTS, MANY_TENANTS = 8, 1000
 PGBENCH, IN_SQL = "pgbench", "reserve in SQL"

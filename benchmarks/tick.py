@@ -12,11 +12,11 @@ from random import Random
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
-from launcher.decide.gateway import Backend, Gateway, Mode, Server
-from launcher.decide.runs import Answer, Probe
-from launcher.decide.services import Plan, decide
-from launcher.decide.state import State, after_wish
+from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from launcher.gateway.types import Backend, Gateway, Mode, Server
+from launcher.turn.endpoints import Answer, Probe
+from launcher.turn.plan import Plan, decide
+from launcher.turn.state import State, after_wish
 
 SERVICES, SLOTS, LINES, TENANTS, COST = 1000, 8, 16, 50, 1000
 _SEED = 5

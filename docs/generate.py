@@ -20,13 +20,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
-from cluster.leadership import ALONE
-from cluster.service import ServiceSpec, allowed_words
-from cluster.settings import Settings
-from launcher.cli import EXAMPLE
-from launcher.commands import FOR_EVERYBODY, FOR_OPERATORS, Command
-from launcher.metrics import Metrics as LauncherMetrics
-from slurm_plugin.metrics import Metrics as DaemonMetrics
+from cluster.language.service import ServiceSpec, allowed_words
+from cluster.runtime.leadership import ALONE
+from cluster.settings.file import Settings
+from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.cli.service import EXAMPLE
+from launcher.process.metrics import Metrics as LauncherMetrics
+from slurm_plugin.daemon.metrics import Metrics as DaemonMetrics
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Written by docs/generate.py: change the code, then run make docs. -->"

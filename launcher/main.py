@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from cluster.errors import Refusal, SlicewiseError
-from launcher.commands import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
-from launcher.help_text import fit_for_terminals
+from cluster.language.errors import Refusal, SlicewiseError
+from launcher.cli.command_table import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.cli.help_text import fit_for_terminals
 
 _GARBAGE_AFTER = 1_000_000
 """New objects after which Python looks for garbage."""
@@ -146,7 +146,7 @@ def _leave_garbage() -> None:
 
 
 def _tell(refusal: Refusal) -> None:
-    import_module("cluster.console").print_refusal(refusal)
+    import_module("cluster.runtime.console").print_refusal(refusal)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Runs migrations on the connection that ``slurm_plugin.ledger.schema`` hands over."""
+"""Runs migrations on the connection that ``slurm_plugin.ledger_tables.schema`` hands over."""
 
 from alembic import context
 from sqlalchemy import Connection, text
 
-from slurm_plugin.ledger.tables import SCHEMA, metadata
+from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
 
 _LOCK = 5_171_717
 """A number of no meaning, the same in every version: two upgrades at the same time run one after

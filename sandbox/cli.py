@@ -14,11 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cluster.errors import SlicewiseError
-from sandbox import gpus, lifecycle, process
+from cluster.language.errors import SlicewiseError
+from sandbox import lifecycle
 from sandbox.cluster import Sandbox
-from sandbox.directory import default_directory
-from sandbox.status import NodeRow, ServerRow, node_rows, server_rows
+from sandbox.host import process
+from sandbox.host.directory import default_directory
+from sandbox.host.status import NodeRow, ServerRow, node_rows, server_rows
+from sandbox.servers import gpus
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import SlicewiseError
-from sandbox import gpus, lifecycle, packages, process, restart, slurm
-from sandbox.directory import checked
-from sandbox.host import Host, Progress
-from sandbox.layout import Layout
+from cluster.language.errors import SlicewiseError
+from sandbox import lifecycle, restart
+from sandbox.host import packages, process
+from sandbox.host.directory import checked
+from sandbox.host.host import Host, Progress
+from sandbox.host.layout import Layout
+from sandbox.host.state import State, load
 from sandbox.nvml.driver import EmulatedDriver
-from sandbox.state import State, load
+from sandbox.servers import gpus, slurm
 
 
 class Sandbox:

@@ -9,21 +9,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.errors import SlicewiseError
-from sandbox import (
-    gpus,
-    haproxy,
-    mariadb,
-    munge,
-    postgres,
-    process,
-    restart,
-    slicewise,
-    slurm,
-    triton,
-    users,
-)
-from sandbox.directory import (
+from cluster.language.errors import SlicewiseError
+from sandbox import restart
+from sandbox.host import process, users
+from sandbox.host.directory import (
     checked,
     chosen_slot,
     claimed,
@@ -32,12 +21,13 @@ from sandbox.directory import (
     require_room,
     storable,
 )
-from sandbox.host import Host, Progress, hosts_text
-from sandbox.inventory import NODES
-from sandbox.layout import Layout
-from sandbox.libraries import build_nodelay
-from sandbox.staging import stage, write_commands
-from sandbox.state import State, load, save
+from sandbox.host.host import Host, Progress, hosts_text
+from sandbox.host.inventory import NODES
+from sandbox.host.layout import Layout
+from sandbox.host.libraries import build_nodelay
+from sandbox.host.staging import stage, write_commands
+from sandbox.host.state import State, load, save
+from sandbox.servers import gpus, haproxy, mariadb, munge, postgres, slicewise, slurm, triton
 
 STOP_PATIENCE_S = 3.0
 _STOP_STAGES: tuple[tuple[str, ...], ...] = (

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
-from cluster.errors import SlicewiseError
-from sandbox import haproxy, mariadb, munge, postgres, process, slicewise, slurm
-from sandbox.host import Host, Progress
-from sandbox.inventory import NODES
-from sandbox.process import Process
+from cluster.language.errors import SlicewiseError
+from sandbox.host import process
+from sandbox.host.host import Host, Progress
+from sandbox.host.inventory import NODES
+from sandbox.host.process import Process
+from sandbox.servers import haproxy, mariadb, munge, postgres, slicewise, slurm
 
 _PATIENCE_S = 10.0
 

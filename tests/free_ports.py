@@ -9,7 +9,7 @@ import socket
 from collections import deque
 
 _RANGE = (*range(15_100, 16_000), *range(32_000, 32_768))
-"""Ports that no sandbox uses (sandbox/layout.py), either."""
+"""Ports that no sandbox uses (sandbox/host/layout.py), either."""
 _HELD: deque[socket.socket] = deque()
 _MOST_HELD = 100
 """Most ports that this process holds: a test that asked for a port long ago needs it no more."""

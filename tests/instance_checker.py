@@ -6,10 +6,10 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
+from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Layout, geometry
-from cluster.mig_profiles import Board
-from slurm_plugin.decide.mig.covers import Demand
-from slurm_plugin.decide.mig.instances import InstancePlan, Measured, ServiceLoad
+from slurm_plugin.mig.covers import Demand
+from slurm_plugin.mig.instances import InstancePlan, Measured, ServiceLoad
 
 Filling = Mapping[str, int]
 

@@ -9,18 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
-from cluster.jobs import JobState, JobView, RunRecord
-from cluster.periods import next_start_s, period_start_s
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.budgets import amended, unspent
-from slurm_plugin.decide.charging import (
-    ACCOUNTING_DELAY_S,
-    Tariff,
-    charge,
-    next_watermark_s,
-)
-from slurm_plugin.decide.gone import LOST_AFTER_S, Gone, gone_runs, live_runs, lost_ends
-from slurm_plugin.decide.model import (
+from cluster.language.jobs import JobState, JobView, RunRecord
+from cluster.language.periods import next_start_s, period_start_s
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.budgets import amended, unspent
+from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
+from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, Gone, gone_runs, live_runs, lost_ends
+from slurm_plugin.accounting.types import (
     Balance,
     BudgetEntry,
     Charge,
@@ -28,9 +23,9 @@ from slurm_plugin.decide.model import (
     RunKey,
     StatementRow,
 )
-from slurm_plugin.decide.policy import Budget, Period, Quota, Tenant
-from slurm_plugin.decide.tenants import payers
-from slurm_plugin.rolls import roll_budgets
+from slurm_plugin.quota.tenants import payers
+from slurm_plugin.quota.types import Budget, Period, Quota, Tenant
+from slurm_plugin.quota_cycle.rollover import roll_budgets
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from own_parts import OwnParts
 
-from cluster.units import MillisliceSeconds
-from slurm_plugin.decide.budgets import unspent
-from slurm_plugin.decide.model import (
+from cluster.language.units import MillisliceSeconds
+from slurm_plugin.accounting.budgets import unspent
+from slurm_plugin.accounting.statement import open_row, totals
+from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
     PAYERS,
     Account,
@@ -23,7 +24,6 @@ from slurm_plugin.decide.model import (
     Transfer,
     Verification,
 )
-from slurm_plugin.decide.statement import open_row, totals
 
 
 class Store(Protocol):

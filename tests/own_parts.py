@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from slurm_plugin.calendar_times import moment
-from slurm_plugin.decide.books import Books
-from slurm_plugin.decide.calendar import Moment
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.quota.calendar import Moment
+from slurm_plugin.quota.calendar_times import moment
 
 PARTS = (
     "tenants",

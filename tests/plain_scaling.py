@@ -6,21 +6,21 @@ This is for tests of what a turn does with a number of replicas, whatever led to
 from math import ceil
 from unittest.mock import patch
 
-from cluster.wire import ViewAnswer
-from launcher.decide import services
-from launcher.decide.autoscale import Memory
-from launcher.decide.gateway import Gateway
-from launcher.decide.replicas import Answers
-from launcher.decide.scaling import Decision, Look, Scaling
-from launcher.decide.services import Plan
-from launcher.decide.state import State
+from cluster.rpc.messages import ViewAnswer
+from launcher.autoscale.policy import Memory
+from launcher.autoscale.types import Decision, Look, Scaling
+from launcher.gateway.types import Gateway
+from launcher.turn import plan
+from launcher.turn.generations import Answers
+from launcher.turn.plan import Plan
+from launcher.turn.state import State
 
 
 def decide(
     view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
 ) -> tuple[State, Plan] | None:
-    with patch.object(services, "autoscale", _plain):
-        return services.decide(view, gateway, answers, state, now_s)
+    with patch.object(plan, "autoscale", _plain):
+        return plan.decide(view, gateway, answers, state, now_s)
 
 
 def _plain(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:

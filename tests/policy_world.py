@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import event
 
-from cluster.errors import InvalidInputError, UnreachableError
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.ceilings import ceilings
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.policy import (
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.tenants import changed
+from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Loan,
@@ -30,8 +32,6 @@ from slurm_plugin.decide.policy import (
     Tenant,
     TenantUpdate,
 )
-from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger.store import Ledger
 
 CAPACITY = 40
 

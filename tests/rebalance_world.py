@@ -17,23 +17,23 @@ from recut_world import Killed
 from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
 from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
-from cluster.errors import InvalidInputError, UnreachableError
-from cluster.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
-from cluster.periods import next_start_s
-from cluster.settings import Settings
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
+from cluster.language.periods import next_start_s
+from cluster.language.units import MillisliceSeconds
+from cluster.rpc.messages import StatusAnswer
+from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos
-from cluster.units import MillisliceSeconds
-from cluster.wire import StatusAnswer
-from slurm_plugin.decide.mig.recut_steps import Recut
-from slurm_plugin.decide.policy import Budget, KnownLimit, LimitKey, Period
-from slurm_plugin.decide.rebalance_steps import (
+from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.rebalance.look import Site
+from slurm_plugin.mig.steps import Recut
+from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Period
+from slurm_plugin.rebalance.observe import Site
 from slurm_plugin.rebalance.run import run
 
 START_S = 1_800_000_000
@@ -432,7 +432,7 @@ class Story:
     def clock(self) -> Any:
         """Patch the clock of limits that follow from budgets, so that it shows the world's time."""
         stopped = SimpleNamespace(time=lambda: self.world.now_s, monotonic=lambda: 0.0)
-        return patch("slurm_plugin.compile.time", stopped)
+        return patch("slurm_plugin.quota_cycle.compile.time", stopped)
 
     def state(self) -> tuple[object, ...]:
         """Everything but the journal, to compare."""

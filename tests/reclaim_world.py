@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from own_parts import books_of
 from scripted import job, policy_of, tenant
 
-from cluster.jobs import JobState, JobView, NodeView
-from cluster.mig_profiles import WholeBoard
-from cluster.units import Millislices
-from cluster.wire import ServiceView, SlotView
-from slurm_plugin.decide.calendar import Moment, Window
-from slurm_plugin.decide.ceilings import QosUse, by_use, ceilings
-from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import qos_use
-from slurm_plugin.decide.policy import Loan, Policy, Recall
-from slurm_plugin.decide.qos_names import borrowed_qos, is_borrowed, qos_name
-from slurm_plugin.decide.quota_round import plan
-from slurm_plugin.decide.reclaim.waits import Lenders, about_to_start, still_waiting
-from slurm_plugin.decide.tenants import own_part
-from slurm_plugin.decide.world import Rules, Seen, World
+from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.mig_profiles import WholeBoard
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView, SlotView
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
+from slurm_plugin.quota.calendar import Moment, Window
+from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
+from slurm_plugin.quota.demand import qos_use
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Loan, Policy, Recall
+from slurm_plugin.quota_cycle.round import plan
+from slurm_plugin.quota_cycle.world import Rules, Seen, World
+from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
 
 COSTS = {
     "1g.10gb": Millislices(1000),

@@ -9,14 +9,13 @@ from typing import Any
 from no_threads import no_threads
 from own_parts import OwnParts
 
-from cluster.errors import OutsideError, UnreachableError
-from cluster.gres import parse_gpu_requests
-from cluster.jobs import NodeView
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.gres import parse_gpu_requests
+from cluster.language.jobs import NodeView
+from cluster.language.mig_profiles import board
 from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import board
-from slurm_plugin.decide import slurm_files, slurm_gres
-from slurm_plugin.decide.mig.recut_steps import (
+from slurm_plugin.mig.steps import (
     UNFINISHED,
     Direction,
     Next,
@@ -26,9 +25,11 @@ from slurm_plugin.decide.mig.recut_steps import (
     State,
     StepRecord,
 )
-from slurm_plugin.decide.slurm_gres import Device
-from slurm_plugin.recut.executor import Executor
-from slurm_plugin.recut.work import Work
+from slurm_plugin.repartition.actions import Work
+from slurm_plugin.repartition.executor import Executor
+from slurm_plugin.slurm_config import gres as slurm_gres
+from slurm_plugin.slurm_config import node_lines
+from slurm_plugin.slurm_config.gres import Device
 
 A100 = board("A100-80GB")
 NODE, GPU = "gpu01", "GPU-a"
@@ -288,30 +289,30 @@ class RecutWorld:
         return self.slurm_conf, self.gres_conf
 
     def write(self, node: str, found: Sequence[Device | None]) -> None:
-        padded = slurm_files.padded(found, "/dev")
+        padded = node_lines.padded(found, "/dev")
         lines = slurm_gres.gres_conf(node, padded)
         with self.crashes.call("write gres.conf"):
             must({one.files for one in found if one} == self._files())
-            self.gres_conf = slurm_files.with_node_lines(self.gres_conf, node, lines)
+            self.gres_conf = node_lines.with_node_lines(self.gres_conf, node, lines)
         with self.crashes.call("write slurm.conf"):
             gres = slurm_gres.node_gres(padded)
-            self.slurm_conf = slurm_files.with_node_gres(self.slurm_conf, node, gres)
+            self.slurm_conf = node_lines.with_node_gres(self.slurm_conf, node, gres)
 
     def put_back(self, recut: Recut) -> None:
         if recut.slurm_conf is None or recut.gres_conf is None:
             return
         with self.crashes.call("put_back"):
             self.told = self.told or self.texts()
-            self.slurm_conf = slurm_files.as_kept(self.slurm_conf, recut.slurm_conf, NODE)
-            self.gres_conf = slurm_files.as_kept(self.gres_conf, recut.gres_conf, NODE)
+            self.slurm_conf = node_lines.as_kept(self.slurm_conf, recut.slurm_conf, NODE)
+            self.gres_conf = node_lines.as_kept(self.gres_conf, recut.gres_conf, NODE)
 
     def put_told(self, recut: Recut) -> None:
         if self.told is None:
             return
         with self.crashes.call("put_told"):
             slurm_conf, gres_conf = self.told
-            self.slurm_conf = slurm_files.as_kept(self.slurm_conf, slurm_conf, NODE)
-            self.gres_conf = slurm_files.as_kept(self.gres_conf, gres_conf, NODE)
+            self.slurm_conf = node_lines.as_kept(self.slurm_conf, slurm_conf, NODE)
+            self.gres_conf = node_lines.as_kept(self.gres_conf, gres_conf, NODE)
         self.told = None
 
     def forget_told(self, recut: Recut) -> None:
@@ -359,7 +360,7 @@ class RecutWorld:
         return {one.files for one in self.found(self.layout)}
 
     def _positions(self) -> tuple[Device | None, ...]:
-        return slurm_files.node_positions(self.slurm_conf, self.gres_conf, NODE)
+        return node_lines.node_positions(self.slurm_conf, self.gres_conf, NODE)
 
 
 def planned() -> Planned:

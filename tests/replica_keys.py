@@ -8,8 +8,8 @@ from tempfile import mkdtemp
 
 from run_folder import current
 
-from cluster.gateway_settings import GatewaySettings
-from launcher import identity
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway import identity
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cluster.errors import SlicewiseError
-from sandbox import lifecycle, process
-from sandbox.directory import MARKER
+from cluster.language.errors import SlicewiseError
+from sandbox import lifecycle
+from sandbox.host import process
+from sandbox.host.directory import MARKER
 
 _VARIABLE = "SLICEWISE_TEST_RUN"
 _PATIENCE_S = 8.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from memory_ledger import MemoryStore
 
-from cluster.errors import SlicewiseError, UnreachableError
-from cluster.jobs import (
+from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.language.jobs import (
     JobState,
     JobView,
     NodeView,
@@ -19,7 +19,9 @@ from cluster.jobs import (
     RunRecord,
     StepView,
 )
-from cluster.settings import DaemonSettings, Settings, load_settings
+from cluster.language.units import Millislices
+from cluster.rpc.key_messages import GrantsAnswer, KeyView
+from cluster.settings.file import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import (
     Association,
     Changed,
@@ -31,17 +33,15 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
-from cluster.units import Millislices
-from cluster.wire_keys import GrantsAnswer, KeyView
-from slurm_plugin.admit import Admission
-from slurm_plugin.decide.books import UNINSTALLED_ID
-from slurm_plugin.decide.calendar import Window
-from slurm_plugin.decide.decayed_use import Holding
-from slurm_plugin.decide.lending import within_limits
-from slurm_plugin.decide.orders import Ordered
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
-from slurm_plugin.decide.qos_names import GATE_QOS
-from slurm_plugin.sync import Sync
+from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+from slurm_plugin.admission.decayed_use import Holding
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.common.qos_names import GATE_QOS
+from slurm_plugin.quota.calendar import Window
+from slurm_plugin.quota.lending import within_limits
+from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
+from slurm_plugin.services.orders import Ordered
+from slurm_plugin.state.controller import Sync
 
 ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 SCRIPT = "#!/bin/bash\n#SLICEWISE name=bert\n#SLICEWISE tenant=vision\n#SLICEWISE max_replicas=3\n"

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
-from cluster.slurm.commands import CommandSlurm
+from cluster.language.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
 from cluster.slurm.interface import Slurm, Tasks
+from cluster.slurm_client.commands import CommandSlurm
 from sandbox.cluster import Sandbox
 
 PATIENCE_S = 120.0

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 from own_parts import OwnParts
 
-from cluster.billing import MILLISLICES, BillingUnit
-from cluster.jobs import JobState, JobView, NodeView, PartitionView
-from cluster.lending_settings import LendingSettings
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.jobs import JobState, JobView, NodeView, PartitionView
+from cluster.language.units import MillisliceSeconds
+from cluster.settings.lending import LendingSettings
+from cluster.slurm.fields import duration_s
 from cluster.slurm.interface import Association, Changed, JobChange, Qos, Target
-from cluster.slurm.updates import address, named_qos
-from cluster.slurm.values import duration_s
-from cluster.units import MillisliceSeconds
-from slurm_plugin.decide.books import UNINSTALLED_ID
-from slurm_plugin.decide.model import Balance
-from slurm_plugin.decide.policy import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
-from slurm_plugin.decide.slurm_conf import conf_lines
-from slurm_plugin.decide.tenants import changed
+from cluster.slurm_client.batch import address, named_qos
+from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+from slurm_plugin.accounting.types import Balance
+from slurm_plugin.quota.tenants import changed
+from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
+from slurm_plugin.slurm_config.slurm_conf import conf_lines
 
 CLUSTER = "c"
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}

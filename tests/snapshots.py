@@ -1,8 +1,8 @@
 """Makes snapshots, which are what admission knows, for tests."""
 
-from cluster.settings import PrioritySettings
-from slurm_plugin.decide.snapshot import Rules, Snapshot
-from slurm_plugin.formula import formula_of
+from cluster.settings.file import PrioritySettings
+from slurm_plugin.admission.snapshot import Rules, Snapshot
+from slurm_plugin.state.formula import formula_of
 
 
 def snapshot(**quotas: int) -> Snapshot:

@@ -7,16 +7,16 @@ from typing import Any
 from scripted import job as slot
 from scripted import policy_of
 
-from cluster.jobs import JobState, JobTag, JobView, NodeView
-from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import ceilings, less_elsewhere
-from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import held
-from slurm_plugin.decide.explain import Situation
-from slurm_plugin.decide.free import free_instances
-from slurm_plugin.decide.policy import Loan, Tenant
-from slurm_plugin.decide.qos_names import qos_name
-from slurm_plugin.decide.shortage import Sight
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.free_instances import free_instances
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.explain.headroom import Situation
+from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.quota.ceilings import ceilings, less_elsewhere
+from slurm_plugin.quota.demand import held
+from slurm_plugin.quota.types import Loan, Tenant
 
 NOW_S = 10_000
 SMALL, LARGE = "1g.10gb", "3g.40gb"

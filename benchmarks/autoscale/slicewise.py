@@ -2,9 +2,9 @@
 
 from benchmarks.autoscale.policy import Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S
-from launcher.decide.autoscale import Memory, autoscale, initial
-from launcher.decide.gateway import Load
-from launcher.decide.scaling import Look, Scaling, Start, Supply
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.types import Look, Scaling, Start, Supply
+from launcher.gateway.types import Load
 
 
 class Slicewise:

@@ -24,7 +24,7 @@ from benchmarks.placement.optimum import Bounds, optimum
 from benchmarks.placement.policies import policies
 from benchmarks.placement.speed import decision_us
 from benchmarks.reporting import REPORTS
-from cluster.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError
 
 _DATA = Path("../shared/data")
 _LISTS = ("openb_pod_list_default", "openb_pod_list_gpushare100")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.placement.pods import BOARD, SLICES, Request
 from benchmarks.placement.policies import GEOMETRY
 from cluster.mig.layouts import Placement
-from slurm_plugin.decide.mig.solver import Program
+from slurm_plugin.common.solver import Program
 
 _Row = tuple[float, Mapping[int, float]]
 """A lower bound, and the columns' factors: their weighted sum is at least that bound."""

@@ -17,18 +17,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import InvalidInputError
-from cluster.measurements import Measurement, read_measurements
+from cluster.language.errors import InvalidInputError
+from cluster.language.measurements import Measurement, read_measurements
+from cluster.language.mig_profiles import board
 from cluster.mig.layouts import geometry
-from cluster.mig_profiles import board
-from slurm_plugin.decide.mig.instances import (
+from slurm_plugin.common.solver import Program
+from slurm_plugin.mig.instances import (
     LATENCY_SHARE,
     InstancePlan,
     Measured,
     ServiceLoad,
     fewest_gpus,
 )
-from slurm_plugin.decide.mig.solver import Program
 
 Services = Mapping[str, ServiceLoad]
 Tables = Mapping[str, Sequence[Measured]]

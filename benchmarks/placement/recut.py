@@ -12,9 +12,9 @@ from heapq import heappop, heappush
 
 from benchmarks.placement.pods import BOARD, SLICES, Request
 from cluster.mig.layouts import Placement
-from slurm_plugin.decide.mig.recutting import Step, Terms, plan
-from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job
-from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting
+from slurm_plugin.mig.candidates import Gpu, Instance, Job
+from slurm_plugin.mig.planner import Step, Terms, plan
+from slurm_plugin.mig.value import Demand, Waiting
 
 PATIENCE_S = 1_800
 RECUT_S = 60

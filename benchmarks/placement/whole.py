@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks.placement import pods
 from benchmarks.placement.pods import SLICES, Request
 from benchmarks.placement.recut import first_cut
-from cluster.jobs import NodeView
-from cluster.units import Millislices
-from launcher.decide.slots import Goal, Phase, Slot, SlotId, plan_slots
-from slurm_plugin.decide.mig.node_weights import changes
+from cluster.language.jobs import NodeView
+from cluster.language.units import Millislices
+from launcher.turn.slots import Goal, Phase, Slot, SlotId, plan_slots
+from slurm_plugin.mig.node_weights import changes
 
 _GPUS, _REQUESTS, _WARM, _SEEDS = 32, 4_000, 0.2, 10
 _PER_NODE, _LOADS = (1, 4, 8), (0.6, 0.8)

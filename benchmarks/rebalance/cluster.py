@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.rebalance.tenants import BOARD, COSTS, SPAN_S, Wishes
 from cluster.mig.layouts import geometry
-from slurm_plugin.decide.mig.solver import Program
+from slurm_plugin.common.solver import Program
 
 GPUS_PER_NODE = 8
 

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.rebalance.fewest import fewest
 from benchmarks.rebalance.victims import POLICIES, Eviction, candidates
 from benchmarks.rebalance.worlds import Sizes, world
-from slurm_plugin.decide.reclaim.victims import Running, Taking
+from slurm_plugin.reclaim.victims import Running, Taking
 
 _TENANTS = 8
 MIXES: Mapping[str, tuple[float, float]] = {

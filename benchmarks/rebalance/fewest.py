@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.errors import OutsideError
-from slurm_plugin.decide.mig.solver import Program
-from slurm_plugin.decide.reclaim.victims import Running, Taking
+from cluster.language.errors import OutsideError
+from slurm_plugin.common.solver import Program
+from slurm_plugin.reclaim.victims import Running, Taking
 
 _TOLERANCE = 0.5
 """Millislices within which costs are equal: they are whole, but HiGHS computes with fractions."""

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from benchmarks.rebalance import site
 from benchmarks.rebalance.site import PARTITION, Site
-from cluster.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
-from cluster.slurm.commands import CommandSlurm
+from cluster.language.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
 from cluster.slurm.interface import (
     Association,
     Changed,
@@ -16,8 +15,9 @@ from cluster.slurm.interface import (
     Submission,
     Target,
 )
-from cluster.slurm.updates import named_qos
-from slurm_plugin.decide.qos_names import GATE_QOS
+from cluster.slurm_client.batch import named_qos
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.common.qos_names import GATE_QOS
 
 CLUSTER = "bench"
 _NORMAL = frozenset({"normal"})
@@ -92,7 +92,7 @@ class Replies(CommandSlurm):
         return {}
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        """Apply changes that ``decide.limit_changes`` writes for tenants; none is refused.
+        """Apply changes that ``limits.changes`` writes for tenants; none is refused.
 
         Raises AssertionError for any other change.
         """

@@ -20,29 +20,29 @@ from benchmarks.rebalance import site
 from benchmarks.rebalance.replies import CLUSTER, Replies
 from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
-from cluster.database import postgres_engine, writing
-from cluster.errors import UnreachableError
-from cluster.settings import DaemonSettings, Settings, load_settings
+from cluster.language.errors import UnreachableError
+from cluster.rpc.messages import StatusAnswer
+from cluster.runtime.database import postgres_engine, writing
+from cluster.settings.file import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import Slurm
-from cluster.wire import StatusAnswer
-from slurm_plugin.cli.rebalance_cli import GARBAGE_AFTER
-from slurm_plugin.decide.policy import Tenant, TenantUpdate
-from slurm_plugin.decide.rebalance_steps import RebalanceRun, RunOutcome, StepName
-from slurm_plugin.decide.snapshot import Snapshot
-from slurm_plugin.decide.world import Seen
-from slurm_plugin.enforcement import Enforcement
-from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.part import Database
-from slurm_plugin.ledger.policy_rows import change_values
+from slurm_plugin.admission.snapshot import Snapshot
+from slurm_plugin.cli.rebalance import GARBAGE_AFTER
+from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepName
+from slurm_plugin.daemon.quota_loop import Enforcement
+from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.rebalances import Rebalances
-from slurm_plugin.ledger.recut_tables import mig_nodes
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.tables import quota_changes
-from slurm_plugin.ledger_reads import books_now
-from slurm_plugin.lending import planned
-from slurm_plugin.rebalance.look import Site as Place
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables.policy_rows import change_values
+from slurm_plugin.ledger_tables.repartition_tables import mig_nodes
+from slurm_plugin.ledger_tables.tables import quota_changes
+from slurm_plugin.quota.types import Tenant, TenantUpdate
+from slurm_plugin.quota_cycle.lend import planned
+from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.rebalance.observe import Site as Place
 from slurm_plugin.rebalance.run import run
-from slurm_plugin.sync import Sync
+from slurm_plugin.state.controller import Sync
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"

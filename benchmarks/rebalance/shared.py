@@ -14,23 +14,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.rebalance.cluster import Cluster
 from benchmarks.rebalance.tenants import COSTS, SPAN_S, Wishes
 from benchmarks.rebalance.wants import Counts, Terms, Want, policy
-from slurm_plugin.decide.ceilings import ceilings
-from slurm_plugin.decide.demand import Waiting
-from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.reclaim.ready import Left
-from slurm_plugin.decide.reclaim.recalls import (
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import Waiting
+from slurm_plugin.quota.types import Loan, Recall
+from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
+from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.hold_back import Lenders, still_waiting
+from slurm_plugin.reclaim.recalls import (
     have_room,
     meanwhile,
     over_entitlement,
     recalled,
     short_lenders,
 )
-from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import Turn, who_goes
-from slurm_plugin.decide.reclaim.victims import Reclaim, Running, Taking, Wanting
-from slurm_plugin.decide.reclaim.waits import Lenders, still_waiting
-from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
-from slurm_plugin.leaving import REST_S
+from slurm_plugin.reclaim.startable import Left
+from slurm_plugin.reclaim.turns import Turn, who_goes
+from slurm_plugin.reclaim.victims import Reclaim, Running, Taking, Wanting
+from slurm_plugin.state.eviction import REST_S
 
 _LEND_S = 15
 """Seconds after which the daemon lends again though no lender is short."""
@@ -186,7 +186,10 @@ class Shared:
         return True
 
     def _demand(self) -> Mapping[str, int]:
-        """As ``decide.demand.demand``, if waiting jobs have the QOS that ``decide.moves`` gives."""
+        """As ``quota.demand.demand``.
+
+        Waiting jobs have the QOS that ``admission.qos_switch`` gives them.
+        """
         wanted = (
             held + self._cost(number) * len(self._queues[number])
             for number, held in enumerate(self._held)
@@ -250,7 +253,7 @@ class Shared:
         return True
 
     def _waits(self) -> Waits:
-        """As ``decide.whole_jobs.waits``."""
+        """As ``quota_cycle.whole_jobs.waits``."""
         left = Left(self._free)
         for number in range(len(self._wishes)):
             for _ in self._queues[number][: self._own_room(number)]:
@@ -326,9 +329,9 @@ class Shared:
     def _head(self, number: int, *, is_borrowed: bool) -> Want | None:
         """The tenant's first ask that waits for that QOS; None if there is none that may start.
 
-        As in ``decide.moves``, the first asks get what is left of their tenant's own part. No
-        replica starts on borrowed quota while others of its tenant leave (``leaving.py``); batch
-        jobs are never asked to leave.
+        As in ``admission.qos_switch``, the first asks get what is left of their tenant's own part.
+        No replica starts on borrowed quota while others of its tenant leave (``eviction.py``);
+        batch jobs are never asked to leave.
         """
         if is_borrowed and self._kept_until_s[number] > self._now_s:
             return None

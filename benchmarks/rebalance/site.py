@@ -9,22 +9,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from cluster.jobs import JobState, JobTag, JobView, NodeView, RunRecord
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView, RunRecord
+from cluster.language.mig_profiles import board
+from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import board
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.policy import (
-    MAX_NOMINAL_MILLISLICES,
-    Budget,
-    Period,
-    Policy,
-    Quota,
-    Tenant,
-)
-from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
-from slurm_plugin.decide.slurm_files import padded, room
-from slurm_plugin.decide.slurm_gres import Device, devices, gres_conf, node_gres, types_by_kind
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Period, Policy, Quota, Tenant
+from slurm_plugin.slurm_config.gres import Device, devices, gres_conf, node_gres, types_by_kind
+from slurm_plugin.slurm_config.node_lines import padded, room
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 COSTS: Mapping[str, Millislices] = {ONE: Millislices(1000), THREE: Millislices(3500)}

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.autoscale import servegen
 from benchmarks.autoscale.traces import opened
 from benchmarks.autoscale.workload import Floats
-from cluster.mig_profiles import board, cost_millislices
+from cluster.language.mig_profiles import board, cost_millislices
 
 BOARD = board("H200-141GB")
 KINDS = ("1g.18gb", "2g.35gb", "1g.18gb", "3g.71gb")

@@ -8,7 +8,7 @@ beyond their term.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.reclaim.victims import Running, Taking, Wanting, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2

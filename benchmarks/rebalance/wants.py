@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.rebalance.tenants import COSTS, Ask, Wishes
-from cluster.units import Millislices
-from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+from cluster.language.units import Millislices
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from random import Random
 from typing import Any
 
 from benchmarks.rebalance.worlds import COSTS
-from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import QosUse, by_use, ceilings
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.mig.solver import Program
-from slurm_plugin.decide.policy import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
-from slurm_plugin.decide.qos_names import borrowed_qos
-from slurm_plugin.decide.reclaim.room import Need, shape_of
-from slurm_plugin.decide.reclaim.victims import Taking
-from slurm_plugin.decide.tenants import own_part, parent
-from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+from cluster.language.units import Millislices
+from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.common.solver import Program
+from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
+from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.tenants import own_part, parent
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
+from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+from slurm_plugin.reclaim.capacity import Need, shape_of
+from slurm_plugin.reclaim.victims import Taking
 
 _OWN = ", own parts"
 KINDS = tuple(

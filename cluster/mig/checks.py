@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from cluster.language.mig_profiles import Board, MigProfile, boards
 from cluster.mig.inventory import Gpu, Instance, Inventory
-from cluster.mig_profiles import Board, MigProfile, boards
 
 _OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that a program causes on a healthy board: those that NVIDIA's device plugin for Kubernetes

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import Board
 
 
 @dataclass(frozen=True)

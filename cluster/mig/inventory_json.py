@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cluster.errors import OutsideError
+from cluster.language.errors import OutsideError
+from cluster.language.mig_profiles import Board, MigProfile
 from cluster.mig.inventory import ComputeInstance, Gpu, Inventory, LostGpu
 from cluster.mig.layouts import Placement
 from cluster.mig.placement_text import PROFILE
-from cluster.mig_profiles import Board, MigProfile
 
 _Read = TypeVar("_Read")
 _INVENTORY = TypeAdapter(Inventory)

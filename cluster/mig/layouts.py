@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from cluster.mig_profiles import Board, MigProfile
+from cluster.language.mig_profiles import Board, MigProfile
 
 
 @dataclass(frozen=True, order=True)

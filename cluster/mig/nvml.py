@@ -13,7 +13,8 @@ from typing import Any
 
 import pynvml as nv
 
-from cluster.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.language.mig_profiles import Board, MigProfile, boards, model_of
 from cluster.mig import host
 from cluster.mig.inventory import (
     ComputeInstance,
@@ -25,7 +26,6 @@ from cluster.mig.inventory import (
     LostGpu,
 )
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import Board, MigProfile, boards, model_of
 
 ROOT = Path("/")
 _MIB = 1024 * 1024

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError
+from cluster.language.mig_profiles import Board
 from cluster.mig.inventory import Gpu
 from cluster.mig.layouts import Layout, geometry
-from cluster.mig_profiles import Board
 
 VERSION = "v1"
 _FIELDS = frozenset({"device-filter", "devices", "mig-enabled", "mig-devices"})

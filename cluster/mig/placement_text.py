@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from cluster.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError
+from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import Board
 
 PROFILE = r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z.]{1,16})?"
 """The form of a profile's name, such as ``1g.10gb`` and ``1g.24gb+me.all``."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cluster.jobs import (
+from cluster.language.jobs import (
     JobView,
     NodeView,
     PartitionView,

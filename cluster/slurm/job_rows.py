@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.errors import OutsideError
-from cluster.jobs import JobState, JobView
+from cluster.language.errors import OutsideError
+from cluster.language.jobs import JobState, JobView
+from cluster.slurm.fields import duration_s, hosts, numbers, plain, time_s, tres, unreadable
 from cluster.slurm.unread import Fields, Told, each
-from cluster.slurm.values import duration_s, hosts, numbers, plain, time_s, tres, unreadable
 
 JOB_FIELDS = (
     "JobId",

@@ -1,4 +1,4 @@
-"""Parses what Slurm's commands print into the types of ``cluster.jobs`` and ``interface``.
+"""Parses what Slurm's commands print into the types of ``cluster.language.jobs`` and ``interface``.
 
 Written for 22.05, 24.11 and 26.05. Users choose names, comments and paths, and Slurm quotes none of
 them. So jobs are read from ``squeue`` with a separator that no user can guess (``job_rows``),
@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import eq
 
-from cluster.jobs import NodeView, PartitionView, StepView
-from cluster.slurm.interface import Association, Qos
-from cluster.slurm.unread import Fields, Told, Unread, quoted
-from cluster.slurm.values import (
+from cluster.language.jobs import NodeView, PartitionView, StepView
+from cluster.slurm.fields import (
     duration_s,
     gpu_counts,
     gpu_indices,
@@ -30,6 +28,8 @@ from cluster.slurm.values import (
     untyped_gpus,
     weights,
 )
+from cluster.slurm.interface import Association, Qos
+from cluster.slurm.unread import Fields, Told, Unread, quoted
 
 ASSOCIATION_FIELDS = (
     "Cluster",

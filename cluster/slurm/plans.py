@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cluster.jobs import PlannedStart, ReservationView
+from cluster.language.jobs import PlannedStart, ReservationView
+from cluster.slurm.fields import gpu_indices, hosts, named, names, numbers, time_s
 from cluster.slurm.unread import Told, each
-from cluster.slurm.values import gpu_indices, hosts, named, names, numbers, time_s
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 RESERVED_FIELDS = ("JobId", "Reservation")

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
+from cluster.slurm.fields import plain, weights
 from cluster.slurm.interface import PriorityRow
 from cluster.slurm.unread import Told, each
-from cluster.slurm.values import plain, weights
 
 _PARTS = {
     "age": "A",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from cluster.slurm.values import answers
+from cluster.slurm.fields import answers
 
 
 def script_questions(job_ids: Sequence[int], mark: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from cluster.errors import SlicewiseError
-from cluster.events import event_line
+from cluster.language.errors import SlicewiseError
+from cluster.runtime.log import event_line
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Tell(Protocol):
     """Logs an event and its fields."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """Take an event and fields as ``cluster.events.event_line`` does."""
+        """Take an event and fields as ``cluster.runtime.log.event_line`` does."""
         ...
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cluster.errors import SlicewiseError
+from cluster.language.errors import SlicewiseError
 from sandbox.demo import run as demo
 from sandbox.demo.summary import summary
 

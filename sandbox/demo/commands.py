@@ -10,7 +10,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cluster.errors import OutsideError, Refusal
+from cluster.language.errors import OutsideError, Refusal
 from sandbox.demo.record import LedgerView
 from sandbox.demo.scenario import TenantPlan
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cluster.units import slices_text
+from cluster.language.units import slices_text
 from sandbox.demo.record import Sample
 
 PLAIN_INTERVAL_S = 5.0

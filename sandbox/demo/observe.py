@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from cluster.settings import Settings
-from launcher.observe import ServiceObservation, observe
+from cluster.settings.file import Settings
+from launcher.services.overview import ServiceObservation, observe
 from sandbox.demo.record import Replicas, ServiceState
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from cluster.errors import Refusal
+from cluster.language.errors import Refusal
 
 
 @dataclass(frozen=True)

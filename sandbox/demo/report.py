@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from cluster.errors import Refusal
+from cluster.language.errors import Refusal
 from sandbox.demo.record import Recording, RequestRecord, Sample, by_service, replicas_over_time
 
 REPLICAS_EXPECTED = 4

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.errors import Refusal
-from cluster.mig_profiles import board, cost_millislices
-from cluster.settings import load_settings
+from cluster.language.errors import Refusal
+from cluster.language.mig_profiles import board, cost_millislices
+from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import Commands, publish_models, write_service_file
 from sandbox.demo.live import Display
@@ -37,7 +37,7 @@ from sandbox.demo.scenario import (
 )
 from sandbox.demo.story import Story
 from sandbox.demo.trace import Arrival, arrivals, read_extract
-from sandbox.inventory import gpu_types
+from sandbox.host.inventory import gpu_types
 from sandbox.lifecycle import down
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cluster.errors import OutsideError, Refusal, SlicewiseError
+from cluster.language.errors import OutsideError, Refusal, SlicewiseError
 from sandbox.demo.commands import Commands
 from sandbox.demo.live import Display, Scene
 from sandbox.demo.load import Load

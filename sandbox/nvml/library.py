@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from sandbox.libraries import build
+from sandbox.host.libraries import build
 
 NAME = "libnvidia-ml.so.1"
 

@@ -14,20 +14,20 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json
-from cluster.daemon_client import DaemonClient
-from cluster.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.jobs import NodeView
-from cluster.mig_profiles import cost_millislices, whole_board, whole_cost
-from cluster.settings import Settings, load_settings, settings_file
-from cluster.slurm.commands import CommandSlurm
-from cluster.wire import StatusAnswer
-from slurm_plugin.cli.parts import Json
-from slurm_plugin.cli.present_admission import Here, print_standing, standing_fields
-from slurm_plugin.decide.beside import partitions_beside
-from slurm_plugin.decide.shares import GpuSize, shares
-from slurm_plugin.linked_lua import linked_version
-from slurm_plugin.site_script import (
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.jobs import NodeView
+from cluster.language.mig_profiles import cost_millislices, whole_board, whole_cost
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import StatusAnswer
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings, settings_file
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.admission.partitions_beside import partitions_beside
+from slurm_plugin.admission.shares import GpuSize, shares
+from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_views.admission import Here, print_standing, standing_fields
+from slurm_plugin.lua.linked_lua import linked_version
+from slurm_plugin.lua.site_script import (
     Wiring,
     calls_slicewise,
     has_lines,
@@ -37,11 +37,11 @@ from slurm_plugin.site_script import (
     with_lines,
     without_lines,
 )
-from slurm_plugin.try_site_script import require_loads, require_works, tried
+from slurm_plugin.lua.try_site_script import require_loads, require_works, tried
 
 admission_app = typer.Typer(help="slicewise.lua in slurmctld.", no_args_is_help=True)
 
-MODULE = Path(__file__).resolve().parents[1] / "slicewise.lua"
+MODULE = Path(__file__).resolve().parents[1] / "lua" / "slicewise.lua"
 _NAME = "job_submit.lua"
 
 

@@ -8,18 +8,20 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json
-from cluster.errors import InvalidInputError, UnreachableError
-from cluster.periods import period_start_s
-from cluster.settings import Settings, load_settings
-from slurm_plugin.cli import present_budgets as present
-from slurm_plugin.cli.amounts import (
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.periods import period_start_s
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from slurm_plugin.accounting.budgets import Amend, amended, unspent
+from slurm_plugin.accounting.overview import used_since
+from slurm_plugin.accounting.types import Balance, BudgetEntry
+from slurm_plugin.cli_common.amounts import (
     BudgetWords,
     budget_from_words,
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slurm_plugin.cli.parts import (
+from slurm_plugin.cli_common.options import (
     AnyTenant,
     Json,
     Reason,
@@ -30,13 +32,11 @@ from slurm_plugin.cli.parts import (
     resets_s,
     wait_until,
 )
-from slurm_plugin.cli.present import budget_text, hours_change_text, slice_hours_text
-from slurm_plugin.decide.budgets import Amend, amended, unspent
-from slurm_plugin.decide.model import Balance, BudgetEntry
-from slurm_plugin.decide.policy import Budget, TenantUpdate
-from slurm_plugin.decide.standing import used_since
-from slurm_plugin.decide.tenants import check_words, payers
-from slurm_plugin.ledger_reads import books_now, left_millislice_s
+from slurm_plugin.cli_views import budgets as present
+from slurm_plugin.cli_views.texts import budget_text, hours_change_text, slice_hours_text
+from slurm_plugin.ledger.summaries import books_now, left_millislice_s
+from slurm_plugin.quota.tenants import check_words, payers
+from slurm_plugin.quota.types import Budget, TenantUpdate
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

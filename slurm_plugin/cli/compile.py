@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.settings import Settings, load_settings
-from cluster.slurm.commands import CommandSlurm
-from slurm_plugin.cli.parts import Json, opened_ledger
-from slurm_plugin.cli.present_limits import (
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.cli_common.options import Json, opened_ledger
+from slurm_plugin.cli_views.limits import (
     differences_json,
     differences_table,
     hand_change_text,
     hand_changes_json,
 )
-from slurm_plugin.compile import Compiled, Look, compile_limits, look
-from slurm_plugin.decide.limit_changes import Change
-from slurm_plugin.decide.slurm_conf import conf_lines
-from slurm_plugin.uninstall import (
+from slurm_plugin.limits.changes import Change
+from slurm_plugin.quota_cycle.compile import Compiled, Look, compile_limits, look
+from slurm_plugin.quota_cycle.uninstall import (
     Tell,
     Undone,
     WayBack,
@@ -34,6 +33,7 @@ from slurm_plugin.uninstall import (
     uninstall,
     want_again,
 )
+from slurm_plugin.slurm_config.slurm_conf import conf_lines
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.errors import InvalidInputError
-from cluster.settings import DaemonSettings, Settings, database_url, load_settings
-from cluster.slurm.choose import chosen_slurm
+from cluster.language.errors import InvalidInputError
+from cluster.settings.file import DaemonSettings, Settings, database_url, load_settings
 from cluster.slurm.unread import UnreadLog
-from slurm_plugin.observe import configure_logging, report, warn
+from cluster.slurm_client.open import chosen_slurm
+from slurm_plugin.common.log import configure_logging, report, warn
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -42,7 +42,7 @@ def run_daemon(
 
 
 async def _serve(settings: Settings, ledger: "Ledger") -> None:
-    from slurm_plugin.daemon import serve  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.daemon.main import serve  # noqa: PLC0415 -- not for --help
 
     unread = UnreadLog(warn)
     async with chosen_slurm(settings.daemon.slurm, report, warn, unread) as slurm:

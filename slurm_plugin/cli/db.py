@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cluster.console import console, print_json
-from cluster.settings import database_url, load_settings
-from slurm_plugin.cli.parts import Json
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import database_url, load_settings
+from slurm_plugin.cli_common.options import Json
 
 db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
 
@@ -25,7 +25,7 @@ class Duty(StrEnum):
 @db_app.command("upgrade", epilog="Example: slicewise db upgrade")
 def upgrade() -> None:
     """Bring the ledger's tables up to date; do nothing if they already are."""
-    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
 
     _print_step(schema.upgrade(_url()))
 
@@ -33,7 +33,7 @@ def upgrade() -> None:
 @db_app.command("current", epilog="Example: slicewise db current")
 def current(as_json: Json = False) -> None:
     """Show the database's revision, and the one that this version of Slicewise needs."""
-    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
 
     revisions = {"current": schema.current_of(_url()), "head": schema.head()}
     if as_json:
@@ -48,7 +48,7 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
 ) -> None:
     """Go back to an older revision; data for which it has no tables is lost."""
-    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
 
     if not yes:
         typer.confirm("What the older revision has no tables for will be lost. Go on?", abort=True)
@@ -73,7 +73,7 @@ def grant(
     the daemon charges; the launcher stores what it has learnt and can't read the ledger. Run the
     command as the owner of the tables.
     """
-    from slurm_plugin.ledger import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
 
     schema.grant(_url(), role, duty.value)
     console().print(f"{role} may do what a {duty} does.", markup=False)

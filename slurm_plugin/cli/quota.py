@@ -1,223 +1,125 @@
-"""``slicewise tenant-quota``: what tenants may hold at one time."""
+"""``slicewise quota``: what a change of quotas would do, and which loans there are."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json
-from cluster.errors import InvalidInputError
-from cluster.settings import Settings, load_settings
-from cluster.units import Millislices, millislices_from_text, slices_text, slices_words
-from slurm_plugin.cli import present_tenants as present
-from slurm_plugin.cli.amounts import limit_from_text, limits_from_texts
-from slurm_plugin.cli.gather import details, gathered
-from slurm_plugin.cli.parts import (
-    BorrowingLimit,
-    Json,
-    LendingLimit,
-    Overcommit,
-    Reason,
-    TenantName,
-    author_name,
-    opened_ledger,
-    wait_until_compiled,
-)
-from slurm_plugin.cli.slurm_look import look_at_slurm, try_to_look_at_slurm
-from slurm_plugin.cli.tenant import place_in_slurm
-from slurm_plugin.compile import require_installed
-from slurm_plugin.decide.policy import Policy, Quota, TenantUpdate
-from slurm_plugin.decide.standing import overcommitted_millislices, standings
-from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger_reads import books_now
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from slurm_plugin.cli.calendar import calendar_app
+from slurm_plugin.cli_common.options import AnyTenant, Json, Reason, opened_ledger, require_tenant
+from slurm_plugin.cli_views import quota_plan as present
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-tenant_quota_app = typer.Typer(help="Who may hold how many slices.", no_args_is_help=True)
-
-
-@tenant_quota_app.command(
-    "set",
-    epilog="Examples: slicewise tenant-quota set vision --nominal 6"
-    " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
-    " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'",
+quota_app = typer.Typer(
+    help="Plans, loans and calendars of quotas.",
+    no_args_is_help=True,
+    epilog="Examples: slicewise quota plan quotas.toml | slicewise quota loans"
+    " | slicewise quota calendar list",
 )
-def set_quota(
-    tenant: TenantName,
+quota_app.add_typer(calendar_app, name="calendar")
+
+
+@quota_app.command(
+    "plan",
+    epilog="Examples: slicewise quota plan --example > quotas.toml"
+    " | slicewise quota plan quotas.toml"
+    " | slicewise quota plan quotas.toml --apply --reason 'new GPUs'",
+)
+def plan_quotas(
+    file: Annotated[
+        Path | None, typer.Argument(help="A TOML file like that of --example.", show_default=False)
+    ] = None,
     *,
-    nominal: Annotated[
-        str | None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print an example of such a file.")
+    ] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Apply the whole file, or nothing if any part is refused."),
+    ] = False,
+    overcommit: Annotated[
+        bool,
         typer.Option(
-            metavar="SLICES", help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."
+            "--overcommit", help="Apply even if the quotas exceed the cluster's slices together."
         ),
-    ] = None,
-    borrowing_limit: BorrowingLimit = None,
-    lending_limit: LendingLimit = None,
-    weight: Annotated[
-        int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=LIMIT",
-            help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
-            show_default=False,
-        ),
-    ] = None,
-    overcommit: Overcommit = False,
+    ] = False,
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Set what a tenant may hold at one time; options left out keep their values.
+    """Show what a change of quotas would do now, and which tenants it would hurt.
 
-    The change is recorded immediately; the daemon writes it into Slurm's limits within moments.
-    A lower quota stops new starts and may recall loans; jobs on the tenant's own part run on. An
-    account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm. After
-    slicewise uninstall the command is refused, because no limit would follow.
+    Nothing is changed without --apply. Ceilings and loans are computed for the jobs that run and
+    wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
+    ends a job that runs on its tenant's own part.
     """
-    update = TenantUpdate(
-        tenant,
-        nominal_millislices=_read(millislices_from_text, nominal, "--nominal"),
-        borrowing_limit_millislices=_read(limit_from_text, borrowing_limit, "--borrowing-limit"),
-        lending_limit_millislices=_read(limit_from_text, lending_limit, "--lending-limit"),
-        weight=weight,
-    )
-    if update == TenantUpdate(tenant) and not limit:
-        raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
+    if example:
+        from slurm_plugin.cli_common.quota_file import EXAMPLE  # noqa: PLC0415
+
+        typer.echo(EXAMPLE, nl=False)
+        return
+    if file is None:
+        raise typer.BadParameter("Name a file, or say --example.")
+    # Imported here: planning takes three times as long to import as the rest, for this command.
+    from slurm_plugin.cli import quota_plan  # noqa: PLC0415
+
+    quota_plan.plan(file, apply=apply, overcommit=overcommit, reason=reason, as_json=as_json)
+
+
+@quota_app.command(
+    "loans",
+    epilog="Examples: slicewise quota loans | slicewise quota loans vision --history"
+    " | slicewise quota loans --json",
+)
+def show_loans(
+    tenant: AnyTenant = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show every loan that the tenant gave or took.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show every loan: lender, borrower, since when, and until when it is promised.
+
+    A job that starts on a loan is left alone for term_s (slicewise.toml), so a loan is promised
+    until term_s after it last grew. Neither lender nor borrower can start jobs on a part that is
+    recalled; it is back by the time shown, or sooner.
+    """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        require_installed(ledger.limits.is_uninstalled())
-        if tenant in policy:
-            look = try_to_look_at_slurm(settings)
-        else:
-            look = look_at_slurm(settings)
-            update = replace(update, parent=place_in_slurm(policy, tenant, look))
-        require_installed(look is not None and look.is_uninstalled)
-        if limit:
-            update = _limited(update, policy, settings, limit)
-        if look is not None and not overcommit:
-            check_capacity(policy, changed(policy, update), look.capacity_millislices)
-        began_s = time.monotonic()
-        change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, change.change_id, began_s)
-    outcome = present.Outcome(policy.get(tenant), changed(policy, update)[tenant], change, took_s)
-    if as_json:
-        print_json(present.outcome_json(outcome))
-    else:
-        console().print(Text(present.outcome_text(outcome)))
-    if look is not None:
-        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
-
-
-def _read(
-    reader: Callable[[str, str], Millislices], text: str | None, key: str
-) -> Millislices | None:
-    return None if text is None else reader(text, key)
-
-
-def _limited(
-    update: TenantUpdate, policy: Policy, settings: Settings, limits: Sequence[str]
-) -> TenantUpdate:
-    """Return the update with all limits of types and models, unchanged ones included."""
-    quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
-    found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
-    return replace(update, type_limits=found.types, model_limits=found.models)
-
-
-def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
-    """Refuse a policy that exceeds the cluster's capacity by more than the one before.
-
-    One wrong number would squeeze every tenant's ceiling. Raises InvalidInputError
-    (SW-QUOTA-CAPACITY).
-    """
-    above = overcommitted_millislices(after, capacity_millislices)
-    if above > overcommitted_millislices(before, capacity_millislices):
-        raise InvalidInputError(
-            "SW-QUOTA-CAPACITY",
-            f"The quotas at the top would be {slices_words(above)} above the cluster's"
-            f" {slices_text(capacity_millislices)}, and every tenant's ceiling squeezed.",
-            "Give less, or say --overcommit.",
+        if history:
+            _print_history(ledger, tenant, as_json=as_json)
+            return
+        if tenant is not None:
+            require_tenant(ledger.tenants.policy(), tenant)
+        lines = present.loan_lines(
+            ledger.loans.terms(),
+            ledger.loans.recalls(),
+            now_s=int(time.time()),
+            grace_s=settings.lending.grace_s,
+            term_s=settings.lending.term_s,
         )
-
-
-def _warn_of_overcommitment(policy: Policy, capacity_millislices: int) -> None:
-    if above := overcommitted_millislices(policy, capacity_millislices):
-        typer.echo(
-            f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
-            f" {slices_text(capacity_millislices)}; every ceiling is squeezed.",
-            err=True,
-        )
-
-
-@tenant_quota_app.command(
-    "show",
-    epilog="Examples: slicewise tenant-quota show vision"
-    " | slicewise tenant-quota show vision --json",
-)
-def show_quota(tenant: TenantName, as_json: Json = False) -> None:
-    """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-        if tenant not in books.tenants:
-            raise _no_quota(ledger, tenant)
-        found = details(ledger, books, books.tenants, settings, tenant)
+    shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
     if as_json:
-        print_json(present.details_json(found))
+        print_json([present.loan_json(line) for line in shown])
+    elif shown:
+        console().print(present.loans_table(shown))
     else:
-        console().print(present.quotas_table([replace(found.standing, depth=0)]))
-        console().print(Text(f"Changed {present.last_change_text(found.last)}."))
-        console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
+        console().print("Nothing is lent.")
 
 
-@tenant_quota_app.command(
-    "list",
-    epilog="Examples: slicewise tenant-quota list | slicewise tenant-quota list --json",
-)
-def list_quotas(as_json: Json = False) -> None:
-    """List every tenant's quota and what it holds now, with the tenants below it.
-
-    A group, a tenant without a nominal of its own, shows the sum of its parts, dimmed.
-    """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-    found = standings(gathered(books, books.tenants, None))
+def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
+    if tenant is None:
+        raise typer.BadParameter("--history needs one tenant: name it.")
+    changes = ledger.loans.history(tenant)
     if as_json:
-        print_json([present.standing_json(one) for one in found])
-    elif found:
-        console().print(present.quotas_table(found))
+        print_json([present.loan_change_json(one) for one in changes])
+    elif changes:
+        console().print(present.loan_history_table(changes))
     else:
-        console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
-
-
-@tenant_quota_app.command(
-    "history",
-    epilog="Examples: slicewise tenant-quota history vision"
-    " | slicewise tenant-quota history vision --json",
-)
-def quota_history(tenant: TenantName, as_json: Json = False) -> None:
-    """Show every change ever made to a tenant, newest first, with time, author and reason."""
-    with opened_ledger(load_settings()) as ledger:
-        changes = ledger.tenants.history(tenant)
-        if not changes:
-            raise _no_quota(ledger, tenant)
-    if as_json:
-        print_json([present.change_json(change) for change in changes])
-    else:
-        console().print(present.history_table(changes))
-
-
-def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
-    known = ", ".join(sorted(ledger.tenants.policy())) or "none"
-    return InvalidInputError(
-        "SW-QUOTA-NONE",
-        f"Tenant {tenant!r} has no quota.",
-        f"Tenants with one: {known}. Set it: slicewise tenant-quota set NAME --nominal N",
-    )
+        console().print(Text(f"{tenant} has never lent or borrowed anything."))

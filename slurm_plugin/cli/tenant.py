@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from cluster.console import console, print_json
-from cluster.errors import InvalidInputError
-from cluster.settings import load_settings
-from slurm_plugin.cli import present_tenants as present
-from slurm_plugin.cli.gather import details, gathered
-from slurm_plugin.cli.output import counting
-from slurm_plugin.cli.parts import (
+from cluster.language.errors import InvalidInputError
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from slurm_plugin.accounting.overview import standings
+from slurm_plugin.cli_common.options import (
     Json,
     Reason,
     TenantName,
@@ -22,17 +20,19 @@ from slurm_plugin.cli.parts import (
     opened_ledger,
     wait_until_compiled,
 )
-from slurm_plugin.cli.slurm_look import (
+from slurm_plugin.cli_common.output import counting
+from slurm_plugin.cli_common.slurm_look import (
     SlurmLook,
     look_at_slurm,
     require_account,
     try_to_look_at_slurm,
 )
-from slurm_plugin.decide.accounts import TakeOver, differences, take_over, tenant_parent
-from slurm_plugin.decide.policy import Policy, TenantUpdate
-from slurm_plugin.decide.standing import standings
-from slurm_plugin.decide.tenants import changed
-from slurm_plugin.ledger_reads import books_now
+from slurm_plugin.cli_common.tenant_overview import details, gathered
+from slurm_plugin.cli_views import tenants as present
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.quota.accounts import TakeOver, differences, take_over, tenant_parent
+from slurm_plugin.quota.tenants import changed
+from slurm_plugin.quota.types import Policy, TenantUpdate
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

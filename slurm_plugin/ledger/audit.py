@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, text
 
-from cluster.database import reading
-from slurm_plugin.decide.calendar import loosely_within
-from slurm_plugin.decide.model import Statement, StatementRow, Verification
-from slurm_plugin.decide.statement import totals
-from slurm_plugin.ledger import queries, reads, replay, window_rows
-from slurm_plugin.ledger.part import LedgerPart
+from cluster.runtime.database import reading
+from slurm_plugin.accounting.statement import totals
+from slurm_plugin.accounting.types import Statement, StatementRow, Verification
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import queries, reads, replay, window_rows
+from slurm_plugin.quota.calendar import loosely_within
 
 _EXPORTED_AT_ONCE = 2000
 _PAGE_DEADLINE_MS = 8000

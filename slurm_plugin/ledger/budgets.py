@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, text
 
-from cluster.database import reading, writing
-from cluster.errors import InvalidInputError
-from slurm_plugin.decide.budgets import Amend, unspent
-from slurm_plugin.decide.model import Balance, BudgetEntry
-from slurm_plugin.decide.policy import Budget
-from slurm_plugin.ledger import queries, reads
-from slurm_plugin.ledger.part import LedgerPart
+from cluster.language.errors import InvalidInputError
+from cluster.runtime.database import reading, writing
+from slurm_plugin.accounting.budgets import Amend, unspent
+from slurm_plugin.accounting.types import Balance, BudgetEntry
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import queries, reads
+from slurm_plugin.quota.types import Budget
 
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 

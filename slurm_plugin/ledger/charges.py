@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import case, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.database import reading, writing
-from slurm_plugin.decide.decayed_use import Holding
-from slurm_plugin.decide.model import Charge, Reservation, RunKey, Transfer
-from slurm_plugin.ledger import reads
-from slurm_plugin.ledger.booking import book
-from slurm_plugin.ledger.part import LedgerPart
-from slurm_plugin.ledger.tables import (
+from cluster.runtime.database import reading, writing
+from slurm_plugin.accounting.types import Charge, Reservation, RunKey, Transfer
+from slurm_plugin.admission.decayed_use import Holding
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import reads
+from slurm_plugin.ledger_tables.booking import book
+from slurm_plugin.ledger_tables.tables import (
     accounts,
     open_reservations,
     runs,
     transfers,
     watermarks,
 )
-from slurm_plugin.ledger.window_rows import NOW_S
+from slurm_plugin.ledger_tables.window_rows import NOW_S
 
 _BOOK = "SELECT slicewise.book(%s)"
 _ROWS_AT_ONCE = 5000

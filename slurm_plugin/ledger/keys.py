@@ -5,11 +5,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, exists, extract, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.database import reading, writing
-from cluster.errors import InvalidInputError
-from cluster.wire_keys import GrantsAnswer, KeyView
-from slurm_plugin.ledger.part import DEADLINE, LedgerPart
-from slurm_plugin.ledger.tables import api_key_openings, api_key_revocations, api_keys
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.key_messages import GrantsAnswer, KeyView
+from cluster.runtime.database import reading, writing
+from slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slurm_plugin.ledger_tables.tables import api_key_openings, api_key_revocations, api_keys
 
 MOST_KEYS = 100
 """Most valid keys of one tenant: each is a line of the gateway's map."""

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, delete, or_
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.database import reading, writing
-from slurm_plugin.decide.calendar import loosely_within
-from slurm_plugin.decide.lending import called_back
-from slurm_plugin.decide.policy import Loan, LoanChange, LoanTerm, Policy, Recall
-from slurm_plugin.decide.tenants import check_words
-from slurm_plugin.ledger import policy_rows as rows
-from slurm_plugin.ledger import reads
-from slurm_plugin.ledger.part import LedgerPart
-from slurm_plugin.ledger.rebalance_tables import recalls
-from slurm_plugin.ledger.tables import loan_changes
+from cluster.runtime.database import reading, writing
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import policy_rows as rows
+from slurm_plugin.ledger_tables import reads
+from slurm_plugin.ledger_tables.rebalance_tables import recalls
+from slurm_plugin.ledger_tables.tables import loan_changes
+from slurm_plugin.quota.calendar import loosely_within
+from slurm_plugin.quota.lending import called_back
+from slurm_plugin.quota.tenants import check_words
+from slurm_plugin.quota.types import Loan, LoanChange, LoanTerm, Policy, Recall
 
 _AUTHOR = "slicewise"
 

@@ -1,7 +1,7 @@
 """Locks that one process has at a time, while its connection lives."""
 
-from cluster.leader_lock import LeaderLock
-from slurm_plugin.ledger.part import LedgerPart
+from cluster.runtime.leader_lock import LeaderLock
+from slurm_plugin.ledger.base import LedgerPart
 
 
 class Locks(LedgerPart):

@@ -7,20 +7,20 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.database import reading, writing
-from cluster.errors import InvalidInputError
-from slurm_plugin.decide.clock import SETTLED_S
-from slurm_plugin.decide.rebalance_steps import (
+from cluster.language.errors import InvalidInputError
+from cluster.runtime.database import reading, writing
+from slurm_plugin.accounting.clock import SETTLED_S
+from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.ledger import reads
-from slurm_plugin.ledger.journal import entries_of, with_steps
-from slurm_plugin.ledger.part import LedgerPart, seconds
-from slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
+from slurm_plugin.ledger.base import LedgerPart, seconds
+from slurm_plugin.ledger_tables import reads
+from slurm_plugin.ledger_tables.journal import entries_of, with_steps
+from slurm_plugin.ledger_tables.rebalance_tables import rebalance_runs, rebalance_steps
 
 KEPT_DAYS = 90
 """Days for which runs are kept. A run every three minutes writes 3,400 rows a day."""

@@ -3,24 +3,24 @@
 from types import TracebackType
 from typing import Self
 
-from cluster.database import postgres_engine, reading
-from slurm_plugin.calendar_times import moment
-from slurm_plugin.decide.books import Books
-from slurm_plugin.ledger import reads, schema
+from cluster.runtime.database import postgres_engine, reading
+from slurm_plugin.accounting.ledger_view import Books
 from slurm_plugin.ledger.audit import Audit
-from slurm_plugin.ledger.booking import booking_engine
+from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.budgets import Budgets
+from slurm_plugin.ledger.calendar import Windows
 from slurm_plugin.ledger.charges import Charges
 from slurm_plugin.ledger.keys import Keys
 from slurm_plugin.ledger.limits import Limits
 from slurm_plugin.ledger.loans import Loans
 from slurm_plugin.ledger.locks import Locks
 from slurm_plugin.ledger.orders import Orders
-from slurm_plugin.ledger.part import Database
 from slurm_plugin.ledger.rebalances import Rebalances
-from slurm_plugin.ledger.recuts import Recuts
+from slurm_plugin.ledger.repartitions import Recuts
 from slurm_plugin.ledger.tenants import Tenants
-from slurm_plugin.ledger.windows import Windows
+from slurm_plugin.ledger_tables import reads, schema
+from slurm_plugin.ledger_tables.booking import booking_engine
+from slurm_plugin.quota.calendar_times import moment
 
 
 class Ledger:

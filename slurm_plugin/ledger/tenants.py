@@ -6,18 +6,20 @@ from dataclasses import replace
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.database import reading, writing
-from cluster.units import Millislices
-from slurm_plugin.calendar_times import moment
-from slurm_plugin.decide.budgets import Amend
-from slurm_plugin.decide.calendar import in_force, loosely_within
-from slurm_plugin.decide.lending import called_back
-from slurm_plugin.decide.policy import Budget, Policy, QuotaChange, TenantUpdate
-from slurm_plugin.decide.tenants import changed_together, check_words
-from slurm_plugin.ledger import budgets, loans, reads, windows
-from slurm_plugin.ledger import policy_rows as rows
-from slurm_plugin.ledger.part import LedgerPart
-from slurm_plugin.ledger.tables import quota_changes
+from cluster.language.units import Millislices
+from cluster.runtime.database import reading, writing
+from slurm_plugin.accounting.budgets import Amend
+from slurm_plugin.ledger import budgets, loans
+from slurm_plugin.ledger import calendar as windows
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import policy_rows as rows
+from slurm_plugin.ledger_tables import reads
+from slurm_plugin.ledger_tables.tables import quota_changes
+from slurm_plugin.quota.calendar import in_force, loosely_within
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.lending import called_back
+from slurm_plugin.quota.tenants import changed_together, check_words
+from slurm_plugin.quota.types import Budget, Policy, QuotaChange, TenantUpdate
 
 QUOTA_CHANNEL = "slicewise_quota"
 """The channel on which NOTIFY carries the id of each quota change."""

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cluster.units import slices_text, slices_words
-from slurm_plugin.decide.policy import Loan, Recall
-from slurm_plugin.decide.rebalance_steps import StepOutcome
-from slurm_plugin.ledger_reads import held_lately
-from slurm_plugin.lending import Renewed, planned, renew
-from slurm_plugin.rebalance.look import Look, Report, Site
+from cluster.language.units import slices_text, slices_words
+from slurm_plugin.common.rebalance_steps import StepOutcome
+from slurm_plugin.ledger.summaries import held_lately
+from slurm_plugin.quota.types import Loan, Recall
+from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
+from slurm_plugin.rebalance.observe import Look, Report, Site
 
 
 async def lend(site: Site, look: Look, *, apply: bool) -> Report:

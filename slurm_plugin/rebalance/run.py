@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from cluster.errors import OutsideError, SlicewiseError
-from slurm_plugin.decide.rebalance_steps import (
+from cluster.language.errors import OutsideError, SlicewiseError
+from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.rebalance.look import Look, Report, Site, looked
+from slurm_plugin.rebalance.observe import Look, Report, Site, looked
 from slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_plugin.compile import UNINSTALLED
-from slurm_plugin.decide.rebalance_steps import StepName
-from slurm_plugin.rebalance.books import reconcile, roll
-from slurm_plugin.rebalance.cut import cut
+from slurm_plugin.common.rebalance_steps import StepName
+from slurm_plugin.quota_cycle.compile import UNINSTALLED
+from slurm_plugin.rebalance.charging import reconcile, roll
+from slurm_plugin.rebalance.compile_limits import compile_step
 from slurm_plugin.rebalance.lend import lend, reclaim
-from slurm_plugin.rebalance.limits import compile_step
-from slurm_plugin.rebalance.look import Look, Report, Site
-from slurm_plugin.rebalance.queue import prioritise
+from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.rebalance.priorities import prioritise
+from slurm_plugin.rebalance.repartition import cut
 
 
 class Act(Protocol):

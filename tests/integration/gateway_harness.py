@@ -21,13 +21,13 @@ from free_ports import free_port
 from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from cluster.errors import UnreachableError
-from cluster.gateway_settings import GatewaySettings
-from launcher.decide.gateway import Endpoint, Load, Mode, load_of
-from launcher.decide.routing import MarkComplete, Route, plan_routes
-from launcher.haproxy import HaproxyRuntime, check_configuration, prepare
-from launcher.identity import KEY
-from launcher.render import CONFIGURATION, gateway_files
+from cluster.language.errors import UnreachableError
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.haproxy import HaproxyRuntime, check_configuration, prepare
+from launcher.gateway.identity import KEY
+from launcher.gateway.routing import MarkComplete, Route, plan_routes
+from launcher.gateway.types import Endpoint, Load, Mode, load_of
+from launcher.scripts.render import CONFIGURATION, gateway_files
 
 GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
 """Of every gateway here: a replica is there before its gateway."""

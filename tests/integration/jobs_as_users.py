@@ -12,7 +12,7 @@ from typing import Any
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 TAG = re.compile(r"slicewise:1 token=[0-9a-f]{16} tenant=(\w+)( service=\w+)?( class=\w+)?( \w+)*")
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from waiting import PATIENCE_S
 
-from cluster.settings import load_settings
-from launcher import show
-from launcher.address import wait_for_route
-from launcher.observe import observe
+from cluster.settings.file import load_settings
+from launcher.cli import show_services
+from launcher.services.address import wait_for_route
+from launcher.services.overview import observe
 from sandbox.cluster import Sandbox
 
 
 def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
     """By tenant/name; raises SlicewiseError where the commands would say so."""
     found = asyncio.run(observe(load_settings(sandbox.layout.settings_file)))
-    return {one.service: json.loads(json.dumps(show.as_json(one))) for one in found}
+    return {one.service: json.loads(json.dumps(show_services.as_json(one))) for one in found}
 
 
 def status(sandbox: Sandbox, service: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from jobs_as_users import Job, Users
 
 from sandbox.cluster import Sandbox
-from sandbox.inventory import CLUSTER, PARTITION
-from slurm_plugin.decide.qos_names import is_ours
+from sandbox.host.inventory import CLUSTER, PARTITION
+from slurm_plugin.common.qos_names import is_ours
 
 Dump = Mapping[str, str]
 

@@ -11,7 +11,7 @@ from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
-from slurm_plugin.site_script import Wiring, minimal
+from slurm_plugin.lua.site_script import Wiring, minimal
 
 pytestmark = pytest.mark.integration
 

@@ -21,10 +21,10 @@ from service_status import status
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
-from cluster.errors import SlicewiseError
+from cluster.language.errors import SlicewiseError
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from sandbox.process import MARK, is_alive, read_stat
+from sandbox.host.process import MARK, is_alive, read_stat
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from second_witness import accounted_runs
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -10,10 +10,10 @@ import pytest
 from jobs_as_users import Users
 from waiting import until, until_is
 
-from cluster.daemon_client import DaemonClient
-from cluster.settings import load_settings
+from cluster.rpc.client import DaemonClient
+from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from run_folder import path_for
 
-from sandbox import process
+from sandbox.host import process
 
 pytestmark = pytest.mark.integration
 

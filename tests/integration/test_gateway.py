@@ -18,9 +18,8 @@ from gateway_harness import (
     unread,
 )
 
-from launcher.address import wait_for_route
-from launcher.decide.gateway import Gateway, Load, Mode
-from launcher.decide.routing import (
+from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.routing import (
     AddRoute,
     RemoveRoute,
     Route,
@@ -29,8 +28,9 @@ from launcher.decide.routing import (
     SetTarget,
     plan_routes,
 )
-from launcher.haproxy import HaproxyRuntime
-from launcher.haproxy_text import Maps
+from launcher.gateway.runtime_api import Maps
+from launcher.gateway.types import Gateway, Load, Mode
+from launcher.services.address import wait_for_route
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ import pytest
 from gateway_harness import Harness, eventually, gateway_up, replica_process
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.decide.gateway import Load, Mode
-from launcher.decide.routing import RemoveRoute, Route
+from launcher.gateway.routing import RemoveRoute, Route
+from launcher.gateway.types import Load, Mode
 
 pytestmark = pytest.mark.integration
 

@@ -22,9 +22,9 @@ from gateway_harness import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.decide.gateway import Load, Mode
-from launcher.decide.routing import MarkComplete, Route
-from launcher.haproxy_text import Maps
+from launcher.gateway.routing import MarkComplete, Route
+from launcher.gateway.runtime_api import Maps
+from launcher.gateway.types import Load, Mode
 
 pytestmark = pytest.mark.integration
 

@@ -22,14 +22,14 @@ from quotas import until_in_force
 from service_status import services, status, until_routed
 from waiting import until, until_is
 
-from launcher.haproxy_text import Maps
-from sandbox import haproxy
+from launcher.gateway.runtime_api import Maps
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.demo.load import Load
 from sandbox.demo.record import RequestRecord
 from sandbox.demo.trace import Arrival
-from sandbox.process import read_stat
+from sandbox.host.process import read_stat
+from sandbox.servers import haproxy
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from waiting import until
 
-from cluster.errors import UnreachableError
-from cluster.leader_lock import LeaderLock
+from cluster.language.errors import UnreachableError
+from cluster.runtime.leader_lock import LeaderLock
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration

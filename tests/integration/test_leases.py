@@ -16,11 +16,11 @@ from service_status import status
 from steady_load import SteadyLoad
 from waiting import until
 
-from cluster.daemon_client import DaemonClient
-from cluster.settings import load_settings
+from cluster.rpc.client import DaemonClient
+from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

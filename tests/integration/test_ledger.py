@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from ledger_world import World
 
-from cluster.database import postgres_engine
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.units import Millislices, MillisliceSeconds
-from launcher import store
-from slurm_plugin.decide.model import (
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.runtime.database import postgres_engine
+from launcher.process import store
+from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
     Balance,
     BudgetEntry,
@@ -30,12 +30,12 @@ from slurm_plugin.decide.model import (
     Transfer,
     TransferKind,
 )
-from slurm_plugin.decide.policy import Budget, Loan, Period, TenantUpdate
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.charges import _values
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.tables import SCHEMA, metadata
-from slurm_plugin.posting import post
+from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
+from slurm_plugin.quota.types import Budget, Loan, Period, TenantUpdate
+from slurm_plugin.quota_cycle.post_charges import post
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}
 

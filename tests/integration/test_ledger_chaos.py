@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import OutsideError, UnreachableError
-from cluster.units import Millislices, MillisliceSeconds
-from sandbox import process
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.units import Millislices, MillisliceSeconds
 from sandbox.cluster import Sandbox
-from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from sandbox.host import process
+from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from takeovers import Takeover
 from waiting import PATIENCE_S, best_of_three, until, until_is
 
 from sandbox.cluster import Sandbox
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -16,13 +16,17 @@ from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
-from cluster.database import postgres_engine
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.units import Millislices, MillisliceSeconds
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
-from slurm_plugin.decide.calendar import Window, WindowKind
-from slurm_plugin.decide.model import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.decide.policy import (
+from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
+from slurm_plugin.ledger_tables import schema
+from slurm_plugin.quota.calendar import Window, WindowKind
+from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     Budget,
@@ -35,10 +39,6 @@ from slurm_plugin.decide.policy import (
     Tenant,
     TenantUpdate,
 )
-from slurm_plugin.decide.rebalance_steps import RunOutcome, StepName, StepOutcome
-from slurm_plugin.ledger import schema
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
 
 pytestmark = pytest.mark.integration
 

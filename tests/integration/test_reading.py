@@ -15,8 +15,8 @@ import pytest
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
-from sandbox.inventory import CLUSTER
-from slurm_plugin.decide.model import StatementRow
+from sandbox.host.inventory import CLUSTER
+from slurm_plugin.accounting.types import StatementRow
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.model import Charge, Run, RunKey, Transfer, TransferKind
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration

@@ -21,7 +21,7 @@ from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from sandbox.probes import unix_socket_answers
+from sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -14,12 +14,12 @@ from service_status import status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
-from cluster.errors import SlicewiseError
-from cluster.jobs import SHAPES_NODE
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import SHAPES_NODE
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from slurm_plugin.decide.mig.recut_steps import Outcome, StepName
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.mig.steps import Outcome, StepName
 
 pytestmark = pytest.mark.integration
 

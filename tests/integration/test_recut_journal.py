@@ -6,16 +6,9 @@ from dataclasses import replace
 import pytest
 from recut_world import AFTER, BEFORE, planned
 
-from cluster.errors import InvalidInputError, OutsideError
-from slurm_plugin.decide.mig.recut_steps import (
-    Direction,
-    Next,
-    Outcome,
-    Recut,
-    State,
-    StepName,
-)
+from cluster.language.errors import InvalidInputError, OutsideError
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.mig.steps import Direction, Next, Outcome, Recut, State, StepName
 
 pytestmark = pytest.mark.integration
 

@@ -17,16 +17,17 @@ import pytest
 from run_folder import path_for
 from waiting import until, until_is
 
-from cluster.errors import SlicewiseError
+from cluster.language.errors import SlicewiseError
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.placement_text import placements_text
-from cluster.settings import load_settings
-from cluster.slurm import maintenance, node_command
-from sandbox import process
+from cluster.settings.file import load_settings
+from cluster.slurm_client import maintenance, node_command
 from sandbox.cluster import Sandbox
-from sandbox.inventory import NODES
-from sandbox.slurm import slurmd_version
-from slurm_plugin.decide import slurm_files, slurm_gres
+from sandbox.host import process
+from sandbox.host.inventory import NODES
+from sandbox.servers.slurm import slurmd_version
+from slurm_plugin.slurm_config import gres as slurm_gres
+from slurm_plugin.slurm_config import node_lines
 
 pytestmark = pytest.mark.integration
 
@@ -301,11 +302,11 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
         slurm_gres.types_by_kind(settings.boards_by_type),
         recut.devices_of(node),
     )
-    there = slurm_files.node_positions(slurm_conf, gres_conf, node)
-    devices = slurm_files.padded(slurm_files.positions(there, found, held), recut.devices_of(node))
+    there = node_lines.node_positions(slurm_conf, gres_conf, node)
+    devices = node_lines.padded(node_lines.positions(there, found, held), recut.devices_of(node))
     lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
-    recut.gres_conf.write_text(slurm_files.with_node_lines(gres_conf, node, lines))
-    recut.slurm_conf.write_text(slurm_files.with_node_gres(slurm_conf, node, gres))
+    recut.gres_conf.write_text(node_lines.with_node_lines(gres_conf, node, lines))
+    recut.slurm_conf.write_text(node_lines.with_node_gres(slurm_conf, node, gres))
     await maintenance.restart_node(node, name, recut.restart_slurmd)
     await maintenance.restart_controller(recut.restart_slurmctld, (22, 5, 8), node)
     await maintenance.release(name)
@@ -450,7 +451,7 @@ def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     directory = path_for("broken")
-    monkeypatch.setattr("sandbox.mariadb._SMALL", ("--no-such-option",))
+    monkeypatch.setattr("sandbox.servers.mariadb._SMALL", ("--no-such-option",))
     with pytest.raises(SlicewiseError, match="no-such-option"):
         Sandbox.up(directory, progress=print, services=False)
     assert process.leftovers(directory, ()) == ()

@@ -8,16 +8,16 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from cluster.database import postgres_engine
-from cluster.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.wire_keys import GrantsAnswer
-from cluster.wire_orders import ServiceOrder
-from launcher.store import StateStore
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.rpc.key_messages import GrantsAnswer
+from cluster.rpc.order_messages import ServiceOrder
+from cluster.runtime.database import postgres_engine
+from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
-from slurm_plugin.decide.orders import Ordered
-from slurm_plugin.ledger import schema
 from slurm_plugin.ledger.keys import MOST_KEYS
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_tables import schema
+from slurm_plugin.services.orders import Ordered
 
 pytestmark = pytest.mark.integration
 

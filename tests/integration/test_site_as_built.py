@@ -19,8 +19,8 @@ from site_dumps import Dump, Site, assert_same, reason, split_reasons
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
-from sandbox.inventory import PARTITION
-from slurm_plugin.decide.qos_names import GATE_QOS
+from sandbox.host.inventory import PARTITION
+from slurm_plugin.common.qos_names import GATE_QOS
 
 pytestmark = pytest.mark.integration
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
-from cluster.jobs import JobState, JobView
-from cluster.slurm.commands import CommandSlurm
+from cluster.language.jobs import JobState, JobView
 from cluster.slurm.interface import JobChange, Target, Tasks
+from cluster.slurm_client.commands import CommandSlurm
 from sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]

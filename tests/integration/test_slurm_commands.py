@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import pytest
 
-from cluster.errors import OutsideError, UnreachableError
-from cluster.jobs import JobState, JobTag, JobView
-from cluster.slurm import commands
-from cluster.slurm.commands import CommandSlurm
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import Submission, Tasks
-from cluster.slurm.submit import submit
+from cluster.slurm_client import commands
+from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.sbatch import submit
 from sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]

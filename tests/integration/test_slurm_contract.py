@@ -7,9 +7,9 @@ from importlib.util import find_spec
 import pytest
 from slurm_contract import Look, SlurmContract, assert_same, look, scene_on
 
-from cluster.slurm.commands import CommandSlurm
-from cluster.slurm.pyslurm_client import PyslurmSlurm
 from cluster.slurm.unread import ignored
+from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.pyslurm_client import PyslurmSlurm
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = ROOT / "slurm_plugin" / "slicewise.lua"
+MODULE = ROOT / "slurm_plugin" / "lua" / "slicewise.lua"
 RUN_CASE = Path(__file__).with_name("run_case.lua")
 ALICE, SLURM_UID, ROOT_UID = 61001, 64030, 0
 PARTITIONS = {"cpu": {"flag_default": 0}, "gpu": {"flag_default": 1}}

@@ -32,7 +32,7 @@ GPU, CPU = {"partition": "gpu"}, {"partition": "cpu"}
 
 def run(tmp_path: Path, module: str, mode: str = "observe", **call: Any) -> str:
     script = (ROOT / "etc" / "job_submit.lua").read_text()
-    before = '"/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/slicewise.lua"'
+    before = '"/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/lua/slicewise.lua"'
     assert before in script
     # First: the clone itself may lie in a folder of that name.
     script = script.replace("/run/", f"{tmp_path}/").replace(before, f'"{module}"')
@@ -59,7 +59,7 @@ def without_module(tmp_path: Path, **call: Any) -> str:
 
 
 def test_with_the_module(tmp_path: Path) -> None:
-    output = run(tmp_path, str(ROOT / "slurm_plugin" / "slicewise.lua"))
+    output = run(tmp_path, str(ROOT / "slurm_plugin" / "lua" / "slicewise.lua"))
     assert "info: slicewise: no answer" in output
     assert "submit\t0" in output
     assert "error" not in output

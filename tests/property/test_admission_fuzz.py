@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from effort import examples
 
-from slurm_plugin.admission_process import AdmissionProcess
-from slurm_plugin.decide.priority import Formula
-from slurm_plugin.decide.snapshot import GpuType, Living, Rules, Snapshot
+from slurm_plugin.admission.priority import Formula
+from slurm_plugin.admission.snapshot import GpuType, Living, Rules, Snapshot
+from slurm_plugin.admission_server.process import AdmissionProcess
 
 MESSAGES = examples(20_000, nightly=100_000)
 SEED = 41

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from launcher.decide.autoscale import Memory, autoscale, initial
-from launcher.decide.gateway import Load
-from launcher.decide.scaling import Decision, Look, Scaling, Start, Supply
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.types import Decision, Look, Scaling, Start, Supply
+from launcher.gateway.types import Load
 
 COUNTS = st.integers(0, 500)
 REPLICAS = st.integers(0, 20)

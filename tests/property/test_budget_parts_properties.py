@@ -7,9 +7,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.units import Millislices
-from slurm_plugin.decide.budget_parts import Claims, WaitingRun, drawn_on, larger_parts, parts
-from slurm_plugin.decide.policy import Policy, Quota, Tenant
+from cluster.language.units import Millislices
+from slurm_plugin.limits.budget_parts import Claims, WaitingRun, drawn_on, larger_parts, parts
+from slurm_plugin.quota.types import Policy, Quota, Tenant
 
 NAMES = ("a", "b", "c", "d", "e")
 MINUTES = st.integers(0, 50) | st.integers(0, 10**12)

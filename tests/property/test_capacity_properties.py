@@ -8,14 +8,14 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.jobs import NodeView
+from cluster.language.jobs import NodeView
+from cluster.language.mig_profiles import board, cost_millislices, whole_board
+from cluster.language.units import Millislices
 from cluster.mig.layouts import Layout, geometry
-from cluster.mig_profiles import board, cost_millislices, whole_board
-from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import ceilings
-from slurm_plugin.decide.demand import capacity
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.policy import Quota, Tenant
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import capacity
+from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.types import Quota, Tenant
 
 MODELS = ("A100-80GB", "A30-24GB")
 MANAGED = frozenset({"gpu"})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.decide.decayed_use import DecayedUse, Holding, folded, recorded, shares
+from slurm_plugin.admission.decayed_use import DecayedUse, Holding, folded, recorded, shares
 
 _HALF_LIFE_S = 3600.0
 _NOW_S = 1_000_000

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.language.mig_profiles import Board, board
 from cluster.mig.layouts import geometry
-from cluster.mig_profiles import Board, board
-from slurm_plugin.decide.mig.covers import Demand, cheapest_cover
-from slurm_plugin.decide.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
+from slurm_plugin.mig.covers import Demand, cheapest_cover
+from slurm_plugin.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
 from tests.effort import examples
 from tests.instance_checker import broken_rules, demand_of, fewest, measured, price_of, proven
 

@@ -22,19 +22,19 @@ from slurm_database import (
 )
 from slurm_database import settings as site
 
-from cluster.billing import MILLISLICES, BillingUnit
-from cluster.errors import InvalidInputError, OutsideError
-from cluster.jobs import JobState, JobView
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.jobs import JobState, JobView
+from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Qos
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.compile import compile_in_turn, compile_limits, look, slurm_now
-from slurm_plugin.decide.explain import explain, situation
-from slurm_plugin.decide.limits import BILLING
-from slurm_plugin.decide.policy import Budget, LimitKey, Loan, Period, TenantUpdate
-from slurm_plugin.decide.world import Seen
-from slurm_plugin.ledger_reads import books_now
-from slurm_plugin.uninstall import uninstall
-from slurm_plugin.world import world_of
+from slurm_plugin.explain.headroom import explain, situation
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.limits.desired import BILLING
+from slurm_plugin.quota.types import Budget, LimitKey, Loan, Period, TenantUpdate
+from slurm_plugin.quota_cycle.compile import compile_in_turn, compile_limits, look, slurm_now
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.uninstall import uninstall
+from slurm_plugin.quota_cycle.world import Seen
 
 ACCOUNTS = ("a", "b", "c", "d")
 Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]

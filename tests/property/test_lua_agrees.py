@@ -10,13 +10,13 @@ from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import InvalidInputError
-from cluster.gres import parse_gpu_requests, shared_gpus
-from cluster.service import directives_of_script, head_lines, is_service
+from cluster.language.errors import InvalidInputError
+from cluster.language.gres import parse_gpu_requests, shared_gpus
+from cluster.language.service import directives_of_script, head_lines, is_service
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBMIT_EACH = ROOT / "tests" / "lua" / "submit_each.lua"
-MODULE = ROOT / "slurm_plugin" / "slicewise.lua"
+MODULE = ROOT / "slurm_plugin" / "lua" / "slicewise.lua"
 HEAD = 65_536
 
 Read = Mapping[str, str] | str

@@ -9,9 +9,9 @@ from emulated_gpus import gpu_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.language.mig_profiles import board
 from cluster.mig.layouts import Placement, geometry
 from cluster.mig.nvml import opened
-from cluster.mig_profiles import board
 from sandbox.nvml.driver import EmulatedGpu
 
 

@@ -12,12 +12,12 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.language.mig_profiles import Board, board, cost_millislices
 from cluster.mig.layouts import Layout, geometry
-from cluster.mig_profiles import Board, board, cost_millislices
-from slurm_plugin.decide.mig.recut_gpus import with_last_ones
-from slurm_plugin.decide.mig.recutting import Step, Terms, plan
-from slurm_plugin.decide.mig.recutting_changes import Gpu, Instance, Job, Replica
-from slurm_plugin.decide.mig.recutting_worth import Demand, Waiting, worth
+from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
+from slurm_plugin.mig.gpu_state import with_last_ones
+from slurm_plugin.mig.planner import Step, Terms, plan
+from slurm_plugin.mig.value import Demand, Waiting, worth
 
 TERMS = Terms(recut_s=60, horizon_s=3_600, nodes_at_once=2)
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from scripted import job as slot
 from scripted import policy_of, tenant
 
-from cluster.jobs import JobState, JobTag, JobView
+from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
-from cluster.units import Millislices
-from slurm_plugin.decide.moves import moves
-from slurm_plugin.decide.policy import Policy
-from slurm_plugin.decide.qos_names import borrowed_qos, qos_name
-from slurm_plugin.decide.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.quota.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.quota.types import Policy
 
 COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
 MANAGED = frozenset({"gpu"})

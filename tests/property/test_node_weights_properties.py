@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.jobs import NodeView
-from cluster.units import Millislices
-from slurm_plugin.decide.mig.node_weights import changes, own_weights
+from cluster.language.jobs import NodeView
+from cluster.language.units import Millislices
+from slurm_plugin.mig.node_weights import changes, own_weights
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 MANAGED = frozenset({"gpu"})

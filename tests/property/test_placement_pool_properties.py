@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from benchmarks.placement.outlook import outlook
 from benchmarks.placement.pool import Gpu, Instance, Pool
+from cluster.language.mig_profiles import Board, board
 from cluster.mig.layouts import geometry
-from cluster.mig_profiles import Board, board
 
 BOARDS = [board(model) for model in ("A30-24GB", "A100-80GB", "RTX-PRO-6000-Blackwell-96GB")]
 MIXES = [{}, {"1g.10gb": 5.0, "3g.40gb": 2.0, "7g.80gb": 1.0}]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.errors import InvalidInputError
-from slurm_plugin.decide.slurm_files import Positions, positions
-from slurm_plugin.decide.slurm_gres import Device
+from cluster.language.errors import InvalidInputError
+from slurm_plugin.slurm_config.gres import Device
+from slurm_plugin.slurm_config.node_lines import Positions, positions
 
 
 def kinds_of(found: Positions) -> list[str | None]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.decide.priority import Formula, Terms, share, site_factor
+from slurm_plugin.admission.priority import Formula, Terms, share, site_factor
 
 _SLURM_MOST = 2**31 - 1
 """slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""

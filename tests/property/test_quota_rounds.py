@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reclaim_world import COSTS, GRACE_S, MUCH, PARTITIONS, ROUND_S, Cluster, one
 
-from cluster.errors import InvalidInputError
-from cluster.jobs import JobState, JobView
-from cluster.mig_profiles import WholeBoard
-from cluster.units import Millislices
-from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.policy import Policy, TenantUpdate
-from slurm_plugin.decide.qos_names import is_borrowed
-from slurm_plugin.decide.services import used_by_tenant
-from slurm_plugin.decide.tenants import by_parent, changed, effective_nominal, own_part
+from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import JobState, JobView
+from cluster.language.mig_profiles import WholeBoard
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.quota.tenants import by_parent, changed, effective_nominal, own_part
+from slurm_plugin.quota.types import Policy, TenantUpdate
+from slurm_plugin.services.state import used_by_tenant
 
 ONE, THREE, SEVEN = COSTS
 PAD = "pad1"

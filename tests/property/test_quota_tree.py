@@ -13,18 +13,18 @@ from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import InvalidInputError
-from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import Ceiling, ceilings
-from slurm_plugin.decide.lending import lend, within_limits
-from slurm_plugin.decide.policy import Loan, Policy, Quota, Tenant, TenantUpdate
-from slurm_plugin.decide.tenants import (
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices
+from slurm_plugin.quota.ceilings import Ceiling, ceilings
+from slurm_plugin.quota.lending import lend, within_limits
+from slurm_plugin.quota.tenants import (
     changed,
     changed_together,
     effective_nominal,
     own_part,
     payers,
 )
+from slurm_plugin.quota.types import Loan, Policy, Quota, Tenant, TenantUpdate
 
 PLENTY = 10**9
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from slurm_plugin.decide.rates import Rate, Used, after_change, wait_s
+from slurm_plugin.services.rate_limit import Rate, Used, after_change, wait_s
 
 RATE = Rate(at_once=5, every_s=10.0)
 pauses = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=60)

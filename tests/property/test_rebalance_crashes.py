@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rebalance_world import AMOUNT, BEGAN_S, MIDNIGHT_S, STAGES, Calls, Story, changed, record
 from recut_world import Killed
 
-from cluster.jobs import JobState
-from slurm_plugin.decide.rebalance_steps import RunOutcome
+from cluster.language.jobs import JobState
+from slurm_plugin.common.rebalance_steps import RunOutcome
 
 _CALLS = 90
 """More than any run makes."""

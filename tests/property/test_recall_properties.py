@@ -7,13 +7,13 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.units import Millislices
-from slurm_plugin.decide.ceilings import ceilings
-from slurm_plugin.decide.demand import Waiting
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.policy import Loan, Policy, Quota, Recall, Tenant
-from slurm_plugin.decide.reclaim.recalls import over_entitlement, recalled
-from slurm_plugin.decide.tenants import effective_nominal, own_part
+from cluster.language.units import Millislices
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import Waiting
+from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.tenants import effective_nominal, own_part
+from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
+from slurm_plugin.reclaim.recalls import over_entitlement, recalled
 
 PLENTY = Millislices(10**9)
 GRACE_S = 60

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, policy
 
 from benchmarks.rebalance.worlds import Sizes, world
-from cluster.errors import OutsideError
-from cluster.jobs import JobView
-from slurm_plugin.decide.mig.solver import Program
-from slurm_plugin.decide.policy import Loan
-from slurm_plugin.decide.reclaim.program import Choice
-from slurm_plugin.decide.reclaim.room import Need, Room, Run, shape_of
-from slurm_plugin.decide.reclaim.victims import Running, Taking, reclaim
-from slurm_plugin.decide.tenants import own_part
-from slurm_plugin.decide.whole_jobs import own_needs_now
+from cluster.language.errors import OutsideError
+from cluster.language.jobs import JobView
+from slurm_plugin.common.solver import Program
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Loan
+from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
+from slurm_plugin.reclaim.capacity import Need, Room, Run, shape_of
+from slurm_plugin.reclaim.ilp import Choice
+from slurm_plugin.reclaim.victims import Running, Taking, reclaim
 
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000

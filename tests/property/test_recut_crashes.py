@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recut_world import Crashes, Killed, MemoryJournal, RecutWorld, planned, run
 
-from slurm_plugin.decide.mig.recut_steps import State
+from slurm_plugin.mig.steps import State
 
 _ENDS = {State.DONE, State.ROLLED_BACK}
 _FAILING = (

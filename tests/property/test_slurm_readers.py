@@ -9,11 +9,11 @@ from effort import examples
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import SlicewiseError
-from cluster.jobs import JobState, JobView
-from cluster.slurm import values
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import JobState, JobView
+from cluster.slurm import fields as values
+from cluster.slurm.accounting import RUN_FIELDS, parse_runs
 from cluster.slurm.job_rows import JOB_FIELDS, parse_jobs, parse_pending, parse_rows
-from cluster.slurm.nodes import Place, parse_places
 from cluster.slurm.parse import (
     ASSOCIATION_FIELDS,
     QOS_FIELDS,
@@ -35,10 +35,10 @@ from cluster.slurm.plans import (
     parse_threads,
 )
 from cluster.slurm.priorities import parse_priorities
-from cluster.slurm.pyslurm_records import job_view
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.runs import RUN_FIELDS, parse_runs
 from cluster.slurm.unread import Unread, UnreadLog, ignored
+from cluster.slurm_client.nodes import Place, parse_places
+from cluster.slurm_client.pyslurm_records import job_view
 
 SEPARATOR = "x00ff00ffx"
 

@@ -6,9 +6,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.units import Millislices, MillisliceSeconds
-from slurm_plugin.decide.model import Reservation, Run, RunKey, StatementRow
-from slurm_plugin.decide.statement import open_row, part, totals
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.statement import open_row, part, totals
+from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
 
 NOW_S, LONG_AGO_S = 1000, -(10**9)
 

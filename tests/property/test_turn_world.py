@@ -14,10 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_scaling import decide
 
-from cluster.wire import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
-from cluster.wire_orders import NO_ORDER, ServiceOrder
-from launcher.decide.gateway import Backend, Endpoint, Gateway, Mode, Server
-from launcher.decide.routing import (
+from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from launcher.gateway.routing import (
     AddRoute,
     Change,
     EndSessions,
@@ -27,10 +26,11 @@ from launcher.decide.routing import (
     SetMode,
     SetTarget,
 )
-from launcher.decide.runs import Answer, Probe
-from launcher.decide.services import Plan
-from launcher.decide.slots import Phase
-from launcher.decide.state import ServiceState, State, after_retirement, after_silence, after_wish
+from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.turn.endpoints import Answer, Probe
+from launcher.turn.plan import Plan
+from launcher.turn.slots import Phase
+from launcher.turn.state import ServiceState, State, after_retirement, after_silence, after_wish
 
 SLOTS, LINES, CONCURRENCY, KEEP_ALIVE_S = 4, 6, 2, 3
 START_TICKS, END_TICKS, LEASE_S = 3, 4, 60

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.decide.gateway import Mode
-from launcher.decide.slots import Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
+from launcher.gateway.types import Mode
+from launcher.turn.slots import Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 
 ARRAY = 814
 LIVE = (Phase.SERVING, Phase.WARM, Phase.DRAINING, Phase.STARTING)

@@ -15,18 +15,24 @@ from reclaim_world import COSTS as COSTS_OF
 from reclaim_world import ROUND_S, Cluster, one, policy
 from scripted import policy_of, tenant
 
-from cluster.jobs import JobState, JobView
-from slurm_plugin.decide.charging import run_cost
-from slurm_plugin.decide.demand import demand
-from slurm_plugin.decide.lending import lend, within_limits
-from slurm_plugin.decide.policy import Loan, Policy
-from slurm_plugin.decide.reclaim.inputs import taking
-from slurm_plugin.decide.reclaim.room import Need
-from slurm_plugin.decide.reclaim.turns import Turn
-from slurm_plugin.decide.reclaim.victims import Taking
-from slurm_plugin.decide.tenants import own_part
-from slurm_plugin.decide.whole_jobs import WaitingJob, Waits, lend_whole_jobs, waits, whose_turn
-from slurm_plugin.decide.world import World as Seen
+from cluster.language.jobs import JobState, JobView
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.quota.demand import demand
+from slurm_plugin.quota.lending import lend, within_limits
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Loan, Policy
+from slurm_plugin.quota_cycle.claims import taking
+from slurm_plugin.quota_cycle.whole_jobs import (
+    WaitingJob,
+    Waits,
+    lend_whole_jobs,
+    waits,
+    whose_turn,
+)
+from slurm_plugin.quota_cycle.world import World as Seen
+from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.turns import Turn
+from slurm_plugin.reclaim.victims import Taking
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}

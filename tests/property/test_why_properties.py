@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from scripted import tenant
 from why_world import NOW_S, SMALL, job, running, sight
 
-from cluster.jobs import JobState, JobTag, JobView
-from slurm_plugin.decide.qos_names import SHARED_QOS, qos_name
-from slurm_plugin.decide.reasons import REASONS
-from slurm_plugin.decide.shortage import Sight, ends_s
-from slurm_plugin.decide.why import jobs_named, why_job
-from slurm_plugin.decide.why_tenant import why_tenant
+from cluster.language.jobs import JobState, JobTag, JobView
+from slurm_plugin.common.qos_names import SHARED_QOS, qos_name
+from slurm_plugin.explain.reasons import REASONS
+from slurm_plugin.explain.shortage import Sight, ends_s
+from slurm_plugin.explain.why_job import jobs_named, why_job
+from slurm_plugin.explain.why_tenant import why_tenant
 
 TENANTS = (tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("other", 2000, "lab"))
 USERS = {"lab": "laura", "vision": "alice", "other": "mallory", "none": "nobody"}

@@ -19,10 +19,10 @@ from gateway_harness import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from cluster.errors import SlicewiseError
-from launcher.decide.gateway import Load, Mode
-from launcher.decide.routing import MarkComplete
-from launcher.haproxy import REPLACED_DEADLINE_S
+from cluster.language.errors import SlicewiseError
+from launcher.gateway.haproxy import REPLACED_DEADLINE_S
+from launcher.gateway.routing import MarkComplete
+from launcher.gateway.types import Load, Mode
 
 pytestmark = pytest.mark.integration
 

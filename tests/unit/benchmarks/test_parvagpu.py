@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.placement import parvagpu
-from cluster.errors import InvalidInputError
-from cluster.mig_profiles import board
-from slurm_plugin.decide.mig.instances import LATENCY_SHARE, fewest_gpus
-from slurm_plugin.decide.mig.solver import Program
+from cluster.language.errors import InvalidInputError
+from cluster.language.mig_profiles import board
+from slurm_plugin.common.solver import Program
+from slurm_plugin.mig.instances import LATENCY_SHARE, fewest_gpus
 from tests.instance_checker import broken_rules, demand_of, price_of, proven
 
 DATA = Path(__file__).parents[2] / "assets" / "parvagpu"

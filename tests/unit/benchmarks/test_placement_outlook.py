@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.placement.outlook import outlook
+from cluster.language.mig_profiles import board
 from cluster.mig.layouts import Placement
-from cluster.mig_profiles import board
 
 A100 = board("A100-80GB")
 EVEN = {"1g.10gb": 4.0, "2g.20gb": 2.0, "3g.40gb": 1.0, "4g.40gb": 1.0, "7g.80gb": 1.0}

@@ -12,21 +12,16 @@ from benchmarks.rebalance import __main__ as command
 from benchmarks.rebalance import rounds, site
 from benchmarks.rebalance.replies import Replies
 from benchmarks.rebalance.site import Size
-from cluster.jobs import JobState, JobView
-from slurm_plugin.decide.ceilings import ceilings
-from slurm_plugin.decide.demand import capacity, demand
-from slurm_plugin.decide.lending import lend
-from slurm_plugin.decide.limit_changes import stages
-from slurm_plugin.decide.limits import (
-    Allowed,
-    differences,
-    found_of,
-    wanted,
-)
-from slurm_plugin.decide.mig.recut_gpus import lines_by_node
-from slurm_plugin.decide.qos_names import borrowed_qos
-from slurm_plugin.decide.reclaim.recalls import short_lenders
-from slurm_plugin.decide.slurm_files import node_positions
+from cluster.language.jobs import JobState, JobView
+from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.limits.changes import stages
+from slurm_plugin.limits.desired import Allowed, differences, found_of, wanted
+from slurm_plugin.mig.gpu_state import lines_by_node
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import capacity, demand
+from slurm_plugin.quota.lending import lend
+from slurm_plugin.reclaim.recalls import short_lenders
+from slurm_plugin.slurm_config.node_lines import node_positions
 
 SMALL = Size(tenants=200, jobs=1_000, gpus=480, services=20)
 NOW_S = 1_700_000_000

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rebalance import evictions
 from benchmarks.rebalance.fewest import Fewest, fewest
 from benchmarks.rebalance.victims import POLICIES, Eviction
-from slurm_plugin.decide.reclaim.victims import Running, Taking, Wanting
+from slurm_plugin.reclaim.victims import Running, Taking, Wanting
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 NOW_S = 10_000

@@ -1,6 +1,6 @@
-from sandbox.process import Process
+from sandbox.host.process import Process
 from sandbox.restart import ended
-from sandbox.slurm import responds
+from sandbox.servers.slurm import responds
 
 
 def program(name: str) -> Process:

@@ -1,0 +1,396 @@
+"""Reads services from TOML or ``#SLICEWISE`` lines, by one schema, and such lines of other jobs."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import cache
+from itertools import islice
+from math import ceil
+from pathlib import PurePosixPath
+from string import whitespace
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from cluster.language.environment import ENVIRONMENT, Environment, encoded
+from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import JobClass
+
+DIRECTIVE = "#SLICEWISE"
+MAX_SLOTS = 256
+"""Slots of one service at most: each is an array task that slurmctld keeps in memory."""
+
+DEFAULT_LEASE_S = 900
+
+_HEAD_BYTES = 65_536
+_HEAD_DIRECTIVES = 64
+_DIRECTIVE_BYTES = 2048
+"""Bytes of one directive at most. This and the two limits above are also those of slicewise.lua,
+which reads the same lines of the same script at submission.
+"""
+
+
+def _without_parents(path: str) -> str:
+    if ".." in PurePosixPath(path).parts:
+        raise ValueError("a part is '..'")
+    return path
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+_NAME = "1 to 32 lower-case letters, digits and hyphens, with no hyphen at either end"
+Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$")]
+_TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+_MODEL_NAME = "1 to 128 letters, digits and _ . -, the first no . or -"
+Partition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+GresType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}$")]
+_GRES_TYPE = "1 to 63 letters, digits and _ . + -, the first a letter or digit"
+SafePath = Annotated[
+    str,
+    StringConstraints(pattern=r"^/[A-Za-z0-9_./@%+=:,-]*$", max_length=1024),
+    AfterValidator(_without_parents),
+]
+_SAFE_PATH = (
+    "an absolute path of letters, digits and _ . / @ % + = : , -, "
+    "at most 1024 characters, with no part '..'"
+)
+Image = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+=-]*$", max_length=1024)
+]
+_IMAGE = "at most 1024 letters, digits and _ . / : @ # + = -, the first a letter, a digit or /"
+
+
+class ServiceSpec(BaseModel):
+    """One inference service: a job array of Triton servers with an elastic number of replicas."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
+
+    name: Name = Field(description="Part of the service's address: lower case, digits, hyphens.")
+    tenant: Tenant = Field(
+        description="The Slurm account that is charged (Slurm keeps these in lower case)."
+    )
+    model_repository: SafePath = Field(
+        description="Absolute path of a Triton model repository that the nodes can read."
+    )
+    model: ModelName = Field(
+        description="The model in the repository that must be ready before a replica serves."
+    )
+    profile: GresType | None = Field(
+        None, description="GRES type of one replica, such as 1g.10gb. Give either this or need_gib."
+    )
+    need_gib: float | None = Field(
+        None,
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="GPU memory of one replica in GiB; the cheapest profile that fits is chosen.",
+    )
+    min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Replicas kept even if idle.")
+    max_replicas: int = Field(
+        1, ge=1, le=MAX_SLOTS, description="Maximum number of replicas: slots of the job array."
+    )
+    concurrency: int = Field(
+        1, ge=1, le=1024, description="Requests that one replica serves in parallel; more wait."
+    )
+    max_queue_s: float | None = Field(
+        None,
+        gt=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Objective: seconds that a request may wait for a replica. Not with p95_ms.",
+    )
+    p95_ms: int | None = Field(
+        None,
+        ge=1,
+        le=86_400_000,
+        description="Objective: 95 % of requests are answered within these ms, waiting included.",
+    )
+    keep_alive_s: float | None = Field(
+        None,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Idle seconds before a replica ends; unset: the cost of keeping it is weighed "
+        "against the cost of a start.",
+    )
+    lease_s: int = Field(
+        DEFAULT_LEASE_S,
+        ge=60,
+        le=2_592_000,
+        description="Slurm's time limit of a replica in seconds; extended while it is needed.",
+    )
+    priority_class: JobClass = Field(
+        "normal", description="Priority of its waiting slots: low, normal or high."
+    )
+    engine: Literal["triton"] = Field("triton", description="What serves the model: triton.")
+    runtime: Literal["bare", "apptainer", "pyxis"] = Field(
+        "bare",
+        description="How the engine starts: bare (as installed on the node), apptainer, pyxis.",
+    )
+    image: Image | None = Field(
+        None, description="Container image, such as /images/triton.sif; not with runtime bare."
+    )
+    environment: Environment = Field(
+        (), description='Environment variables of the engine: { NAME = "text" }.'
+    )
+    readiness: Literal["inference", "model"] = Field(
+        "inference",
+        description="When a replica is ready: inference, once its model has answered a made-up "
+        "request; model, once Triton says so.",
+    )
+    cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
+    memory_mib: int = Field(1024, ge=64, description="Host memory of one replica in MiB.")
+    partition: Partition | None = Field(
+        None, description="Slurm partition; unset: Slurm's default."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas: {self.min_replicas} is above max_replicas {self.max_replicas}; "
+                f"allowed: 0 to {self.max_replicas}"
+            )
+        if (self.profile is None) == (self.need_gib is None):
+            raise ValueError("profile, need_gib: give exactly one of the two")
+        if self.max_queue_s is not None and self.p95_ms is not None:
+            raise ValueError("max_queue_s, p95_ms: give at most one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _container(self) -> Self:
+        if (self.runtime == "bare") != (self.image is None):
+            raise ValueError("image: needed with runtime apptainer or pyxis, and only there")
+        # Both runtimes separate the parts of a mount by these characters.
+        if self.runtime != "bare" and set(self.model_repository) & set(":,"):
+            raise ValueError("model_repository: a container can't be given a path with : or ,")
+        return self
+
+    @property
+    def time_limit_min(self) -> int:
+        """The lease as Slurm's time limit, in minutes."""
+        return limit_min(self.lease_s)
+
+    @property
+    def gives_back_s(self) -> int:
+        """``gives_back_s`` of the service's lease."""
+        return gives_back_s(self.lease_s)
+
+    def values(self) -> Mapping[str, str]:
+        """Every key that is set, with its value as text, as directives have it."""
+        dumped = self.model_dump(exclude_none=True, exclude={"environment"})
+        said = {key: _plain(value) for key, value in dumped.items()}
+        return said | ({"environment": encoded(self.environment)} if self.environment else {})
+
+    def directives(self) -> tuple[str, ...]:
+        """The ``#SLICEWISE key=value`` lines of this service."""
+        return tuple(f"{DIRECTIVE} {key}={value}" for key, value in self.values().items())
+
+
+def limit_min(lease_s: int) -> int:
+    """Slurm's time limit of a run with this lease, in minutes, rounded up."""
+    return ceil(lease_s / 60)
+
+
+def gives_back_s(lease_s: int) -> int:
+    """Seconds of its time limit that are left when a replica's script ends the replica.
+
+    The script does so unless the replica's lease is extended.
+    """
+    return max(15, min(60, lease_s // 4))
+
+
+def _plain(value: object) -> str:
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+_SHOWN = 200
+"""Characters of a line, a key or a value that a refusal repeats at most."""
+
+_LINE = re.compile(rf"^{DIRECTIVE}[ \t]+(?P<key>[a-z_]+)=(?P<value>\S*)[ \t]*$")
+
+
+def head_lines(script: str) -> Sequence[str]:
+    """The lines of a script in which directives may stand: those of its first 64 KiB."""
+    head = script[:_HEAD_BYTES].encode()[:_HEAD_BYTES]
+    return head.decode(errors="replace").split("\n")
+
+
+def directive_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """The lines that ``directives_of_script`` reads."""
+    return tuple(islice(_directive_lines(lines), _HEAD_DIRECTIVES))
+
+
+def directives_of_script(lines: Iterable[str]) -> Mapping[str, str]:
+    """The first 64 ``#SLICEWISE`` lines before a script's first command; {} if it has none.
+
+    Raises InvalidInputError (SW-DIRECTIVE) for a line that is not ``#SLICEWISE key=value``, or is
+    longer than 2048 bytes.
+    """
+    return dict(map(_directive, directive_lines(lines)))
+
+
+def _directive_lines(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        text = line.strip(whitespace)
+        if text and not text.startswith("#"):
+            return
+        if text.startswith(DIRECTIVE):
+            yield text
+
+
+def _directive(text: str) -> tuple[str, str]:
+    is_short = len(text.encode(errors="replace")) <= _DIRECTIVE_BYTES
+    match = _LINE.match(text) if is_short else None
+    if match is None:
+        raise InvalidInputError(
+            "SW-DIRECTIVE",
+            f"Line {text[:_SHOWN]!r} can't be read.",
+            f"Write {DIRECTIVE} key=value, in at most {_DIRECTIVE_BYTES} bytes.",
+        )
+    return match["key"], match["value"]
+
+
+@dataclass(frozen=True)
+class JobDirectives:
+    """What the ``#SLICEWISE`` lines of a job that is not a service say.
+
+    Attributes:
+        need_mib: GPU memory in MiB that each of its GPUs must have; None leaves that open.
+        job_class: the class of its priority; None leaves that open.
+    """
+
+    need_mib: int | None = None
+    job_class: JobClass | None = None
+
+
+_SERVICE_LINE = re.compile(rf"{DIRECTIVE}[ \t]+name=")
+_NEED_LINE = re.compile(rf"{DIRECTIVE}[ \t]+need=")
+_CLASSES: Mapping[str, JobClass] = {one: one for one in get_args(JobClass)}
+_NEED = re.compile(r"(?P<amount>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>GiB|MiB)")
+_JOB_KEYS = (
+    f"A job has need (such as 9.5GiB or 512MiB) and class ({', '.join(_CLASSES)}); "
+    "a service has a name."
+)
+
+
+def is_service(lines: Iterable[str]) -> bool:
+    """Whether these directives are a service's: one of them sets its name."""
+    return any(_SERVICE_LINE.match(line) for line in lines)
+
+
+def says_need(lines: Iterable[str]) -> bool:
+    """Whether one of these directives sets the GPU memory that the job needs."""
+    return any(_NEED_LINE.match(line) for line in lines)
+
+
+def job_directives(values: Mapping[str, str]) -> JobDirectives:
+    """Read the directives of a job that is not a service.
+
+    Raises InvalidInputError (SW-DIRECTIVE) for an unknown key or a value that can't be read.
+    """
+    if unknown := sorted(values.keys() - {"need", "class"}):
+        raise _bad_directive(f"{unknown[0]:.{_SHOWN}}: a job has no such key.")
+    need, job_class = values.get("need"), values.get("class")
+    return JobDirectives(
+        None if need is None else _need_mib(need),
+        None if job_class is None else _class(job_class),
+    )
+
+
+def _class(text: str) -> JobClass:
+    if text not in _CLASSES:
+        raise _bad_directive(f"class: {text!r:.{_SHOWN}} is not a class.")
+    return _CLASSES[text]
+
+
+def _need_mib(text: str) -> int:
+    match = _NEED.fullmatch(text)
+    amount = Fraction(match["amount"]) if match else Fraction(0)
+    if match is None or not amount:
+        raise _bad_directive(f"need: {text!r:.{_SHOWN}} is not an amount of memory.")
+    return ceil(amount * (1024 if match["unit"] == "GiB" else 1))
+
+
+def _bad_directive(problem: str) -> InvalidInputError:
+    return InvalidInputError("SW-DIRECTIVE", problem, _JOB_KEYS)
+
+
+def service_spec(values: Mapping[str, object]) -> ServiceSpec:
+    """Validate a service's settings, from TOML or from directives (where every value is text).
+
+    Raises InvalidInputError (SW-SERVICE) that names each bad key, what is allowed, what was given.
+    """
+    try:
+        return ServiceSpec.model_validate(dict(values))
+    except ValidationError as error:
+        problems = error.errors()
+        about_keys = any(item["type"] in {_MISSING, _UNKNOWN} for item in problems)
+        said = [_problem(item) for item in problems[:_MOST_PROBLEMS]]
+        if more := len(problems) - len(said):
+            said.append(f"and {more} more")
+        raise InvalidInputError(
+            "SW-SERVICE", f"{'; '.join(said)}.", _KEYS if about_keys else ""
+        ) from None
+
+
+_MISSING, _UNKNOWN = "missing", "extra_forbidden"
+_MOST_PROBLEMS = 12
+"""Problems that a refusal names at most. slurmctld waits for the answer, 10 ms for all of it, and
+each guess at what a key should have been takes a tenth of a millisecond.
+"""
+_KEYS = f"Keys: {', '.join(ServiceSpec.model_fields)}."
+
+
+def _problem(item: Any) -> str:
+    if not item["loc"]:
+        return str(item["msg"]).removeprefix("Value error, ")
+    key = str(item["loc"][0])
+    if item["type"] == _MISSING:
+        return f"{key}: missing"
+    if item["type"] == _UNKNOWN:
+        near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
+        return f"{key:.{_SHOWN}}: no such key" + (f" (did you mean {near}?)" if near else "")
+    return f"{key}: {allowed_words()[key]}, not {item['input']!r:.{_SHOWN}}"
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    found = next(one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    if words := found.get("enum", [found["const"]] if "const" in found else []):
+        return " or ".join(words)
+    kind = "a whole number" if found["type"] == "integer" else "a number"
+    if "exclusiveMinimum" in found:
+        most = f", at most {found['maximum']}" if "maximum" in found else ""
+        return f"{kind} above {found['exclusiveMinimum']}{most}"
+    if "maximum" in found:
+        return f"{kind} from {found['minimum']} to {found['maximum']}"
+    return f"{kind} from {found['minimum']} up"
+
+
+_TEXTS = {
+    "name": _NAME,
+    "tenant": _TENANT,
+    "model_repository": _SAFE_PATH,
+    "model": _MODEL_NAME,
+    "profile": _GRES_TYPE,
+    "partition": "1 to 63 letters, digits and _ . -",
+    "image": _IMAGE,
+    "environment": ENVIRONMENT,
+}
+
+
+@cache
+def allowed_words() -> Mapping[str, str]:
+    """What each key may hold, in words."""
+    schemas = ServiceSpec.model_json_schema()["properties"]
+    return _TEXTS | {key: _allowed(schema) for key, schema in schemas.items() if key not in _TEXTS}

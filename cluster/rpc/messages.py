@@ -1,0 +1,377 @@
+"""Versioned messages to the daemon from slicewise.lua, the launcher and commands, with answers.
+
+Every message is one line of JSON, and so is its answer. ``v`` is the version of the protocol.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cluster.rpc.message import Message
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+
+VERSION = 2
+"""Version of submissions. The daemon answers 1 as well, as it is upgraded before slicewise.lua."""
+LINE_LIMIT = 64 * 1024 * 1024
+"""Bytes of one answer (a view of 1,000 services has 3 MiB). Requests have smaller limits, see the
+sockets.
+"""
+
+
+Count = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class SubmitRequest(Message):
+    """slicewise.lua: a job is being submitted. The texts are Slurm's own, "" where unset.
+
+    Attributes:
+        token: made by slicewise.lua; the tag in the answer has it.
+        module, mode: version of the slicewise.lua that slurmctld has loaded, and its mode.
+        gres: tres_per_node.
+        tasks, min_nodes, tasks_per_node, cpus_per_task: as asked for, None where unset.
+        exclusive: whether the job asks for whole nodes, with all of their GPUs.
+        interactive: whether the job comes from salloc or srun, and so has no script.
+        requeue: whether the job may be requeued; None is Slurm's default (JobRequeue).
+        explain: whether the user wants to read the decision.
+        directives: the script's ``#SLICEWISE`` lines, whole.
+    """
+
+    v: Literal[1, 2]
+    op: Literal["submit"]
+    token: str = Field("", max_length=64, pattern=r"^[0-9a-f]*$")
+    module: str = Field("", max_length=64)
+    mode: str = Field("", max_length=16)
+    uid: int
+    account: str = ""
+    default_account: str = ""
+    partition: str = ""
+    qos: str = ""
+    name: str = ""
+    gres: str = ""
+    tres_per_job: str = ""
+    tres_per_socket: str = ""
+    tres_per_task: str = ""
+    tasks: Count | None = None
+    min_nodes: Count | None = None
+    tasks_per_node: Count | None = None
+    cpus_per_task: Count | None = None
+    exclusive: bool = False
+    interactive: bool = False
+    requeue: bool | None = None
+    array: str = ""
+    time_limit_min: Count | None = None
+    explain: bool = False
+    directives: tuple[str, ...] = ()
+
+
+class SubmitAnswer(Message):
+    """What slicewise.lua has to do.
+
+    ``pass``: leave the job as it is, Slicewise does not manage it. ``admit``: set the fields that
+    are not None. ``refuse``: show ``message``, ``hint`` and ``code`` to the user and return an
+    error.
+
+    Attributes:
+        gres, tres_per_job, tres_per_socket, tres_per_task: the whole text that replaces the one
+            asked for, in its own prefix.
+        tag: text to append to admin_comment.
+        notice: shown to every user: what the user might not expect of the job.
+        decision: one line, shown to users who want to read it.
+    """
+
+    v: Literal[1, 2] = 1
+    action: Literal["pass", "admit", "refuse"]
+    gres: str | None = None
+    tres_per_job: str | None = None
+    tres_per_socket: str | None = None
+    tres_per_task: str | None = None
+    qos: str | None = None
+    site_factor: int | None = None
+    tag: str | None = None
+    hold: bool = False
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+    notice: str = ""
+    decision: str = ""
+
+
+SlotState = Literal["held", "released", "starting", "running", "ending", "gone"]
+"""held: costs nothing. released: pending, waits for Slurm. starting: allotted, but the ports are
+not known yet. running: the ports are known. ending: completing. gone: the slot's task has ended.
+The daemon brings the task back if Slurm still has a record of it (``job_id``), else the index is
+lost for good.
+"""
+
+
+WHEN_REPLACED_S = 3600
+"""``leaves_s`` of a slot on a drained node: it may stay until another slot serves in its place."""
+SOON_S = 240
+"""Seconds before an announced end at which the launcher starts a successor."""
+
+
+class SlotView(Message):
+    """One slot of a service as Slurm shows it."""
+
+    index: int
+    state: SlotState
+    job_id: int | None = None
+    reason: str = ""
+    node: str = ""
+    address: str = ""
+    ports: tuple[int, ...] = ()
+    certificate: str = ""
+    """Certificate by which the replica proves that it is this run's: base64 of DER; "" while not
+    known.
+    """
+    start_s: int | None = None
+    time_left_s: int | None = None
+    released_s: int | None = None
+    """Unix seconds since when the slot may start; up to ``start_s`` it waited for Slurm."""
+    leaves_s: int | None = None
+    """Seconds until the slot must end, whatever is wished; None: its lease is extended while
+    wished.
+    """
+    leaves_why: str = ""
+    """Why the slot must end, for people: a preemption, a reservation, its node is drained, ..."""
+    is_borrowed: bool = False
+    """Whether the slot runs or waits in the borrowed QOS, so that its lender may take it back."""
+    said: str = ""
+    """How the slot's last run ended, if it failed: ``ended with 1``."""
+    ended: str = ""
+    """How the task of a gone slot ended, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
+    node_held_millislices: int | None = None
+    """What jobs hold of the slot's node now, with the slot's own job."""
+
+
+class ServiceView(Message):
+    """One generation of a service (one job array that carries Slicewise's tag).
+
+    Applying a service again submits a new array: the one with the largest ``array_job_id`` is the
+    newest generation, which replaces the older ones of the same tenant and name.
+    """
+
+    array_job_id: int
+    tenant: str
+    name: str
+    user: str
+    submit_s: int
+    directives: dict[str, str]
+    profile: str
+    cost_millislices: int
+    """Cost of one replica."""
+    slots: tuple[SlotView, ...]
+    note: str = ""
+    """Why slots that should run do not, for people: quota, else the launcher's note, else ""."""
+    order: ServiceOrder = NO_ORDER
+    """What the service's owner ordered: the same in all generations."""
+    directory: str = ""
+    """The directory from which its user submitted it: its logs are there."""
+    is_followed: bool = False
+    """Whether the launcher has wished for this generation: the service's address leads to it."""
+
+
+SlotPlace = tuple[int, int]
+"""Array job id and slot."""
+
+
+class ServiceNews(Message):
+    """What the launcher saw of a service last, and what it decided, for people.
+
+    Attributes:
+        in_flight, queued, held: requests that replicas work on, requests that wait for a place in a
+            replica, and requests that wait for a first replica.
+        rate_per_s: requests that have come within the last seconds, per second.
+        wanted: number of replicas; ``reason``: why this number.
+        ready: slots of replicas that get requests and pass their health checks.
+        draining: slots of replicas that only finish the requests that they have.
+        failures: starts of the newest generation that failed in a row.
+        next_start_s: Unix seconds before which no other start is tried; None if none has failed.
+    """
+
+    tenant: str = Field(max_length=64)
+    name: str = Field(max_length=64)
+    in_flight: int
+    queued: int
+    held: int
+    rate_per_s: float
+    wanted: int
+    reason: str = Field(max_length=500, pattern=r"^[ -~]*$")
+    ready: tuple[SlotPlace, ...] = ()
+    draining: tuple[SlotPlace, ...] = ()
+    failures: int = 0
+    next_start_s: float | None = None
+
+
+class NewsRequest(Message):
+    """The launcher: the news of these services."""
+
+    v: Literal[1] = 1
+    op: Literal["news"] = "news"
+    services: tuple[ServiceNews, ...]
+
+
+class TenantView(Message):
+    """A tenant's quota and what it holds now, in millislices."""
+
+    name: str
+    nominal_millislices: int
+    used_millislices: int
+    ceiling_millislices: int | None = None
+    """What the tenant's jobs may hold together now: its quota and what is lent to it; None is
+    unknown.
+    """
+
+
+class ViewRequest(Message):
+    """Asks for services and tenants as they are now.
+
+    The launcher, root and SlurmUser see all, other users those of their own tenants.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["view"] = "view"
+
+
+class ViewAnswer(Message):
+    """Services and tenants as they are now.
+
+    Attributes:
+        observed_s: Unix seconds of the look at Slurm.
+        complete: False means that the receiver must not act.
+        news: news of these services that the launcher has sent lately; not sent to the launcher.
+    """
+
+    v: Literal[1] = 1
+    observed_s: float
+    complete: bool
+    services: tuple[ServiceView, ...]
+    tenants: tuple[TenantView, ...]
+    news: tuple[ServiceNews, ...] = ()
+
+
+class WishRequest(Message):
+    """The launcher's wish for one service: these slots are to run, every other one is to be held.
+
+    The daemon holds the slots that ``run`` does not name; they must have been drained before.
+    ``note`` is shown to the service's users while the daemon has nothing of its own to say.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["wish"] = "wish"
+    array_job_id: int
+    run: tuple[int, ...]
+    note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
+    urgency: float = Field(0.0, ge=0, le=1)
+    """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
+    slots' priority.
+    """
+
+
+class WishAnswer(Message):
+    """What the daemon did for a wish; ``kept_back`` slots were not released, ``note`` says why."""
+
+    v: Literal[1] = 1
+    released: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    kept_back: tuple[int, ...] = ()
+    note: str = ""
+
+
+class RetireRequest(Message):
+    """The launcher: cancel an array that has no slot under way.
+
+    Allowed only if a newer generation replaces the array, or its owner has ordered its end.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["retire"] = "retire"
+    array_job_id: int
+
+
+class LeaveRequest(Message):
+    """Root or SlurmUser: let these replicas end, each once another one serves in its place.
+
+    The request is for the runs that go on now, and valid for half a minute: a caller that still
+    wants it asks again. Jobs that are no replicas stay as they are.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["leave"] = "leave"
+    job_ids: tuple[int, ...] = Field(max_length=1024)
+    why: str = Field(max_length=200, pattern=r"^[ -~]+$")
+
+
+class DeleteRequest(Message):
+    """Cancels a service's arrays immediately, whatever is in flight.
+
+    For the service's owner, root or SlurmUser.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["delete"] = "delete"
+    array_job_id: int
+
+
+class CheckRequest(Message):
+    """Asks what the answer to this submission would be; leaves nothing behind."""
+
+    v: Literal[1] = 1
+    op: Literal["check"] = "check"
+    tenant: str
+    directives: tuple[str, ...]
+
+
+class StatusRequest(Message):
+    """Asks for the state of the daemon and slicewise.lua. Every user may ask."""
+
+    v: Literal[1] = 1
+    op: Literal["status"] = "status"
+
+
+class StatusAnswer(Message):
+    """The daemon's state.
+
+    Attributes:
+        version: version of the daemon's program.
+        leads: whether this daemon acts on Slurm; another daemon does if not.
+        is_uninstalled: whether Slicewise was taken out of Slurm: it changes nothing there.
+        complete, observed_s: whether its last look at Slurm was complete; Unix seconds of it.
+        asked_s, module, module_mode: Unix seconds at which slicewise.lua asked last, its version
+            and its mode; None, "" if none has asked.
+        decisions: number of decisions by action, since the daemon began.
+        unadmitted, unadmitted_s: number of jobs without Slicewise's mark; Unix seconds at which
+            the newest was submitted.
+    """
+
+    v: Literal[1] = 1
+    version: str
+    mode: str
+    host: str
+    leads: bool
+    is_uninstalled: bool = False
+    complete: bool
+    observed_s: float
+    asked_s: float | None = None
+    module: str = ""
+    module_mode: str = ""
+    decisions: dict[str, int] = Field(default_factory=dict)
+    unadmitted: int = 0
+    unadmitted_s: float | None = None
+
+
+class DoneAnswer(Message):
+    """The request was carried out."""
+
+    v: Literal[1] = 1
+    ok: Literal[True] = True
+
+
+class FailureAnswer(Message):
+    """The request was refused or failed."""
+
+    v: Literal[1] = 1
+    ok: Literal[False] = False
+    code: str
+    message: str
+    hint: str = ""

@@ -1,0 +1,69 @@
+"""Questions to the daemon and its answers as munge credentials, for the way between two hosts.
+
+A credential proves its author and can be decoded by only one user, once, within a minute. A nonce
+binds an answer to its question. A long answer is sent in numbered parts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from cluster.language.errors import OutsideError
+from cluster.rpc.message import Message
+from cluster.rpc.munge import PAYLOAD_LIMIT, Munge
+
+PREFIX = b"MUNGE:"
+CREDENTIAL_LIMIT = 512 * 1024
+"""Bytes of one line on the wire: base64 makes a payload a third longer."""
+
+_TTL_S = 60
+_PART_BYTES = PAYLOAD_LIMIT - 1024
+Kind = Literal["question", "answer"]
+
+
+class _Heading(Message):
+    """The first line of each payload; the bytes of the message follow."""
+
+    v: Literal[1] = 1
+    kind: Kind
+    nonce: str = Field(pattern=r"^[0-9a-f]{32}$")
+    part: int = Field(ge=0)
+    parts: int = Field(ge=1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the ``parts`` of a message, and the user who wrote it."""
+
+    uid: int
+    nonce: str
+    part: int
+    parts: int
+    data: bytes
+
+
+def seal(munge: Munge, kind: Kind, nonce: str, message: bytes, for_uid: int) -> Iterator[bytes]:
+    """Credentials, a line each, that only this user can decode. Raises what ``Munge`` raises."""
+    starts = range(0, max(1, len(message)), _PART_BYTES)
+    for part, start in enumerate(starts):
+        heading = _Heading(kind=kind, nonce=nonce, part=part, parts=len(starts))
+        payload = heading.model_dump_json().encode() + b"\n" + message[start : start + _PART_BYTES]
+        yield munge.encode(payload, for_uid, _TTL_S) + b"\n"
+
+
+def unseal(munge: Munge, kind: Kind, line: bytes) -> Part:
+    """The part of a message that a credential has.
+
+    Raises OutsideError (SW-WIRE) if it has none of this kind, and what ``Munge`` raises.
+    """
+    message = munge.decode(line.rstrip(b"\n"))
+    heading, _, data = message.payload.partition(b"\n")
+    try:
+        found = _Heading.model_validate_json(heading)
+    except ValidationError:
+        found = None
+    if found is None or found.kind != kind:
+        raise OutsideError("SW-WIRE", f"The credential holds no {kind}.")
+    return Part(message.uid, found.nonce, found.part, found.parts, data)

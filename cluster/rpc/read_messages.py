@@ -1,0 +1,204 @@
+"""Messages that only read: what may start, what was used, why a job waits, its priority."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from cluster.rpc.message import Message
+
+TenantText = Annotated[str, Field(max_length=64)]
+"""A tenant as a user has typed it."""
+Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
+"""Job ids and Unix seconds."""
+Record = dict[str, JsonValue]
+"""A value of the plug-in, by field; only the plug-in's own programs read it."""
+
+
+class ExplainRequest(Message):
+    """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
+
+    v: Literal[1] = 1
+    op: Literal["explain"] = "explain"
+    tenant: TenantText
+
+
+class ExplainAnswer(Message):
+    """``explanation``: the fields of ``slicewise explain --json``."""
+
+    v: Literal[1] = 1
+    explanation: Record
+
+
+class StatementPlace(Message):
+    """Where a page of a statement ends: its last run, and up to when running ones are counted."""
+
+    tenant: TenantText
+    start_s: Number
+    job_id: Number
+    now_s: Number
+
+
+class StatementRequest(Message):
+    """Asks what was used, run by run, by a tenant or by all that the user may read.
+
+    ``after`` is ``more`` of an earlier answer, to get the next page.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["statement"] = "statement"
+    tenant: TenantText | None = None
+    since_s: Number = 0
+    after: StatementPlace | None = None
+
+
+class StatementAnswer(Message):
+    """One page. ``more`` is where the next page begins; None after the last page."""
+
+    v: Literal[1] = 1
+    now_s: int
+    rows: tuple[Record, ...]
+    more: StatementPlace | None = None
+
+
+class BalanceRequest(Message):
+    """Asks for accounts as they stand, of a tenant or of all that the user may read."""
+
+    v: Literal[1] = 1
+    op: Literal["balance"] = "balance"
+    tenant: TenantText | None = None
+
+
+class BalanceAnswer(Message):
+    """One line for each tenant that ever had a run or a budget."""
+
+    v: Literal[1] = 1
+    balances: tuple[Record, ...]
+
+
+class WhyRequest(Message):
+    """Asks why a job waits, or how a tenant stands; for users who may see the job or tenant.
+
+    ``about``: ``814``, ``814_3``, or a tenant's name.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["why"] = "why"
+    about: str = Field(max_length=64)
+
+
+class WhyRow(Message):
+    """A line of a table, such as a tenant's jobs, what they hold and until when.
+
+    ``amount_millislices`` is None where it is not a matter of slices; ``ends_s`` are Unix seconds.
+    """
+
+    what: str
+    gpus: str = ""
+    amount_millislices: int | None = None
+    ends_s: int | None = None
+    note: str = ""
+
+
+class WhyTable(Message):
+    """Rows under a heading."""
+
+    heading: str
+    rows: tuple[WhyRow, ...]
+
+
+class WhyAnswer(Message):
+    """One screen about a job or a tenant.
+
+    Attributes:
+        about: the job or tenant.
+        state: state of a job; "" for an array with several records and for a tenant.
+        reason: Slurm's own word, "" if it has none.
+        headline, sentences: the answer in words, with numbers.
+        start_s: Unix seconds at which the job is to start, by ``start``; None without an estimate.
+        start: what the estimate rests on, or why there is none; "" for what does not wait.
+        hints: what can be done.
+    """
+
+    v: Literal[1] = 1
+    about: str
+    state: str = ""
+    reason: str = ""
+    headline: str
+    sentences: tuple[str, ...] = ()
+    tables: tuple[WhyTable, ...] = ()
+    start_s: int | None = None
+    start: str = ""
+    hints: tuple[str, ...] = ()
+
+
+class PriorityRequest(Message):
+    """Asks what a waiting job's priority is made of; for users who may see the job.
+
+    ``job``: ``814``, or ``814_3``; of an array, the record that is ahead of its others.
+    """
+
+    v: Literal[1] = 1
+    op: Literal["priority"] = "priority"
+    job: str = Field(max_length=64)
+
+
+class PriorityTerm(Message):
+    """A term of site_factor.
+
+    Attributes:
+        value: in 0..1.
+        weight: weight against the other terms; None for the wait, which closes the gap that they
+            leave.
+        points: the term's part of site_factor; those of all terms add up to it.
+    """
+
+    name: Literal["class", "share", "urgency", "wait"]
+    value: float
+    weight: int | None = None
+    points: int
+
+
+class PriorityFactor(Message):
+    """A factor of Slurm's own formula: its weight in slurm.conf, and what it adds now."""
+
+    name: str
+    weight: str
+    points: int
+
+
+class PriorityAnswer(Message):
+    """The priority of one waiting job.
+
+    Attributes:
+        tasks: number of an array's untouched tasks, if the record is of these; else 1.
+        job_class: low, normal or high.
+        site_factor: by the formula, now.
+        site_factor_in_slurm, factors, priority: as Slurm has them; None and () if it shows none.
+        max, quantum, wait_full_s: the site's settings.
+        full_s: Unix seconds from which the job has the maximum.
+        ahead: number of jobs and tasks that go before it; ``ahead_own``: those of its own tenant.
+        others_at_most: what Slurm's own factors, but for age, can add to another job.
+    """
+
+    v: Literal[1] = 1
+    job: str
+    tenant: str
+    tasks: int
+    job_class: str
+    wait_s: int
+    terms: tuple[PriorityTerm, ...]
+    site_factor: int
+    site_factor_in_slurm: int | None = None
+    factors: tuple[PriorityFactor, ...]
+    priority: int | None = None
+    max: int
+    quantum: int
+    wait_full_s: int
+    full_s: int
+    ahead: int
+    ahead_own: int
+    others_at_most: int
+
+
+ReadRequest = ExplainRequest | StatementRequest | BalanceRequest | WhyRequest | PriorityRequest
+"""The requests that ``slurm_plugin.api.reads`` answers."""

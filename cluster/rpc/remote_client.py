@@ -1,0 +1,99 @@
+"""Asks a daemon on another host; munge proves which user asks, and that the daemon answers."""
+
+import asyncio
+import pwd
+import secrets
+from itertools import count
+
+from pydantic import ValidationError
+
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.rpc.messages import LINE_LIMIT, FailureAnswer
+from cluster.rpc.munge import Munge
+from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, Part, seal, unseal
+from cluster.settings.file import DaemonSettings, host_and_port
+
+_SAID_LIMIT = 300
+
+
+async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
+    """The answer of the daemon at ``place``, one of ``connect``; b"" if it hangs up.
+
+    Raises OSError if the place can't be reached, InvalidInputError (SW-DAEMON-USER) if this host
+    has no SlurmUser, InvalidInputError (SW-MUNGE) if the daemon can't verify the asking user,
+    OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to this question,
+    UnreachableError (SW-BUSY, SW-DAEMON-DOWN, SW-MUNGE) and what ``Munge`` raises.
+    """
+    munge, nonce = Munge(settings.munge_socket), secrets.token_hex(16)
+    daemon_uid = _slurm_uid(settings.slurm_user)
+    question = await asyncio.to_thread(
+        lambda: b"".join(seal(munge, "question", nonce, line, daemon_uid))
+    )
+    reader, writer = await asyncio.open_connection(*host_and_port(place), limit=CREDENTIAL_LIMIT)
+    try:
+        writer.write(question)
+        await writer.drain()
+        return await _answer(reader, munge, nonce, frozenset({0, daemon_uid}))
+    finally:
+        writer.close()
+
+
+async def _answer(
+    reader: asyncio.StreamReader, munge: Munge, nonce: str, authors: frozenset[int]
+) -> bytes:
+    answer = bytearray()
+    for number in count():
+        line = await reader.readline()
+        if not line:
+            return b""
+        if not line.startswith(PREFIX):
+            raise _refused(line)
+        part = await asyncio.to_thread(unseal, munge, "answer", line)
+        _check(part, number, nonce, authors)
+        answer += part.data
+        if len(answer) > LINE_LIMIT:
+            raise OutsideError("SW-WIRE", "The daemon's answer is too long.")
+        if part.part + 1 == part.parts:
+            break
+    return bytes(answer)
+
+
+def _check(part: Part, number: int, nonce: str, authors: frozenset[int]) -> None:
+    if part.uid not in authors:
+        raise OutsideError(
+            "SW-MUNGE",
+            f"Uid {part.uid} answered in the daemon's place.",
+            "Check daemon.slurm_user, and which process listens at daemon.connect.",
+        )
+    if (part.nonce, part.part) != (nonce, number):
+        raise OutsideError("SW-WIRE", "The answer belongs to another request.")
+
+
+def _refused(line: bytes) -> InvalidInputError | UnreachableError:
+    """The error for an answer that is not sealed.
+
+    A daemon that could not verify the asking user seals nothing, so anyone may have written this.
+    """
+    try:
+        said = FailureAnswer.model_validate_json(line)
+    except ValidationError:
+        return UnreachableError(
+            "SW-DAEMON-DOWN", "What listens at daemon.connect is not a slicewise daemon."
+        )
+    if said.code == "SW-BUSY":
+        return UnreachableError(
+            "SW-BUSY", "The slicewise daemon has too many requests.", "Try again."
+        )
+    words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
+    return InvalidInputError(
+        "SW-MUNGE", f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
+    )
+
+
+def _slurm_uid(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise InvalidInputError(
+            "SW-DAEMON-USER", f"daemon.slurm_user: this host has no user {name!r}."
+        ) from None

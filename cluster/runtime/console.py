@@ -1,0 +1,178 @@
+"""Prints for the commands: tables that fit the terminal, JSON, and refusals."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cluster.language.errors import Refusal
+
+_PIPE_WIDTH = 10_000
+"""Width where there is no terminal: nothing is left out, shortened or folded."""
+_FOLD_WIDTH = 30
+"""Width that free text gets at least before other columns are left out for it."""
+_GAP, _EDGE = 2, 1
+"""Width that each column needs beside its cells, and a table beside its columns (``FittingTable``).
+"""
+
+
+class PipeConsole(Console):
+    """The console where there is no terminal: a row is one line, for ``grep`` and ``awk``."""
+
+    def __init__(self) -> None:
+        super().__init__(width=_PIPE_WIDTH)
+
+
+def console() -> Console:
+    """A console with colours and the terminal's width on a terminal; else a ``PipeConsole``."""
+    return Console() if sys.stdout.isatty() else PipeConsole()
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_refusal(refusal: Refusal) -> None:
+    """Print what happened, what to do and the code, on stderr."""
+    out = Console(stderr=True)
+    # As Text, so that text of others (a log's "[Note]", a user's path) is not read as markup.
+    out.print(Text(printable(refusal.message), style="red"), soft_wrap=True)
+    if refusal.hint:
+        out.print(Text(printable(refusal.hint)), soft_wrap=True)
+    out.print(Text(refusal.code, style="dim"))
+
+
+def printable(text: str) -> str:
+    """The text with each control character, which a terminal would obey, replaced by U+FFFD.
+
+    Line breaks and tabs stay.
+    """
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        cells: the cells, row by row.
+        brief: shorter cells for narrow terminals; () if they can't be shortened.
+        right: whether the cells are aligned to the right, as numbers are.
+        folds: whether the cells are free text, which may continue over several lines.
+        rank: narrow terminals leave columns out, those with the highest rank first; 0 always stays.
+    """
+
+    heading: str
+    cells: tuple[Text, ...]
+    brief: tuple[Text, ...] = ()
+    right: bool = False
+    folds: bool = False
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        """Width that the column needs on the terminal."""
+        natural = max(cell.cell_len for cell in (Text(self.heading), *self.cells))
+        return min(natural, _FOLD_WIDTH) if self.folds else natural
+
+
+def column(
+    heading: str,
+    cells: Iterable[object],
+    *,
+    brief: Iterable[object] = (),
+    right: bool = False,
+    folds: bool = False,
+    rank: int = 0,
+) -> Column:
+    """Build a column of any values; what is not Text is shown as it is, never read as markup."""
+    return Column(heading, _texts(cells), _texts(brief), right, folds, rank)
+
+
+def _texts(cells: Iterable[object]) -> tuple[Text, ...]:
+    return tuple(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in cells)
+
+
+def table_width(columns: Sequence[Column]) -> int:
+    """Width that a table of these columns needs."""
+    return _EDGE + sum(one.width + _GAP for one in columns)
+
+
+def fitted(columns: Sequence[Column], width: int) -> tuple[Column, ...]:
+    """The columns for a terminal of this width: shortened if needed, then left out by rank."""
+    shown = tuple(columns)
+    if table_width(shown) > width:
+        shown = tuple(replace(one, cells=one.brief or one.cells) for one in shown)
+    while table_width(shown) > width and (rank := max(one.rank for one in shown)):
+        shown = tuple(one for one in shown if one.rank < rank)
+    return shown
+
+
+@dataclass(frozen=True)
+class FittingTable:
+    """A table that shows what the terminal has room for; no cell is ever cut off."""
+
+    columns: tuple[Column, ...]
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the table for the width that rich gives."""
+        if isinstance(out, PipeConsole):
+            yield from _lines(
+                _padded((Text(one.heading), *one.cells), right=one.right) for one in self.columns
+            )
+            return
+        shown = fitted(self.columns, options.max_width)
+        fits = table_width(shown) <= options.max_width
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for one in shown:
+            table.add_column(
+                Text(one.heading),
+                justify="right" if one.right else "left",
+                overflow="fold",
+                # Where even the columns of rank 0 do not fit, all cells fold rather than being cut.
+                no_wrap=fits and not one.folds,
+            )
+        for cells in zip(*(one.cells for one in shown), strict=True):
+            table.add_row(*cells)
+        yield table
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Headings, each with its text; on a terminal, a text that is too long folds."""
+
+    rows: tuple[tuple[str, Text], ...]
+
+    def __rich_console__(self, out: Console, _options: ConsoleOptions) -> RenderResult:
+        """Render the rows for rich."""
+        if isinstance(out, PipeConsole):
+            headings, texts = zip(*self.rows, strict=True)
+            yield from _lines((_padded(_texts(headings)), _padded(texts)))
+            return
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for heading, text in self.rows:
+            table.add_row(Text(heading), text)
+        yield table
+
+
+def _lines(columns: Iterable[Sequence[str]]) -> Iterable[Text]:
+    """One line a row, with two spaces between columns and no trailing blanks."""
+    for row in zip(*columns, strict=True):
+        yield Text("  ".join(row).rstrip())
+
+
+def _padded(cells: Sequence[Text], *, right: bool = False) -> Sequence[str]:
+    width = max((cell.cell_len for cell in cells), default=0)
+    gaps = (" " * (width - cell.cell_len) for cell in cells)
+    texts = (cell.plain.replace("\n", " ") for cell in cells)
+    return [
+        f"{gap}{text}" if right else f"{text}{gap}" for gap, text in zip(gaps, texts, strict=True)
+    ]

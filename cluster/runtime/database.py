@@ -1,0 +1,156 @@
+"""Connects to PostgreSQL, and turns its failures into the project's own errors."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pydantic_core import from_json
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+
+CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
+"""Arguments of every connection."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_INSUFFICIENT_PRIVILEGE = "42501"
+_UNDEFINED_TABLE = "42P01"
+
+
+def postgres_engine(url: str) -> Engine:
+    """An engine for ``postgresql://...``; nothing is connected yet.
+
+    Raises InvalidInputError (SW-DATABASE-URL) for any other text, without showing the text: it may
+    hold a password.
+    """
+    parsed = _parsed(url)
+    if parsed is None or parsed.get_backend_name() != "postgresql":
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            "The database's URL can't be read as a PostgreSQL one.",
+            "Write postgresql://USER@HOST/DATABASE; in a password @ is %40 and / is %2F.",
+        )
+    return create_engine(
+        parsed.set(drivername="postgresql+psycopg"),
+        connect_args=dict(CONNECT),
+        # Set whatever the server's default is: functions read rows again after they locked them.
+        isolation_level="READ COMMITTED",
+        # Thousands of rows have a short JSON text; the json module takes nine times as long.
+        json_deserializer=from_json,
+        # A connection that a restart of the server broke is replaced instead of failing once.
+        pool_pre_ping=True,
+        pool_size=2,
+    )
+
+
+def _parsed(url: str) -> URL | None:
+    """The parsed URL; None if it can't be read for certain.
+
+    SQLAlchemy takes what stands after a first ``@`` for the host, and what stands after a ``/``
+    before any ``@`` for the database. Parts of a password with these would be shown under those
+    names.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+    return None if url.count("@") > 1 or "@" in (parsed.database or "") else parsed
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A read-only connection for one consistent look.
+
+    Raises what ``translated`` raises, such as UnreachableError (SW-DATABASE-DOWN) and OutsideError
+    (SW-DATABASE-FAILED).
+    """
+    with translated(engine), engine.connect() as connection:
+        connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A connection for one transaction: in the end all of it is on disk, or nothing.
+
+    Raises what ``reading`` raises, and OutsideError (SW-LEDGER-REFUSED) if a rule of the database
+    itself forbids the change.
+    """
+    with translated(engine), engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        yield connection
+
+
+@contextmanager
+def translated(engine: Engine) -> Iterator[None]:
+    """Turn SQLAlchemy's errors into the project's own, without a password or a statement in them.
+
+    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN. OutsideError: SW-LEDGER-REFUSED,
+    SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-TEXT, SW-DATABASE-OLD.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            "SW-TEXT", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
+        ) from None
+    except (OperationalError, InterfaceError) as error:
+        if _state(error) == _LOCK_NOT_AVAILABLE:
+            raise UnreachableError(
+                "SW-DATABASE-BUSY",
+                f"A table of the database {_place(engine)} is in use for too long.",
+                "Nothing was changed. Try again; a long query or a dump may be running.",
+            ) from None
+        raise UnreachableError(
+            "SW-DATABASE-DOWN",
+            f"The database {_place(engine)} does not answer: {_reason(engine, error)}.",
+            "Check that PostgreSQL is running and that the URL names it.",
+        ) from None
+    except IntegrityError as error:
+        raise OutsideError(
+            "SW-LEDGER-REFUSED",
+            f"The ledger refused a change: {_reason(engine, error)}.",
+            "Nothing was written. Run: slicewise ledger verify",
+        ) from None
+    except SQLAlchemyError as error:
+        if _state(error) == _INSUFFICIENT_PRIVILEGE:
+            raise OutsideError(
+                "SW-DATABASE-RIGHTS",
+                f"The role may not do this in {_place(engine)}: {_reason(engine, error)}.",
+                "As the tables' owner: slicewise db grant ROLE --as DUTY",
+            ) from None
+        if _state(error) == _UNDEFINED_TABLE:
+            raise InvalidInputError(
+                "SW-DATABASE-OLD",
+                f"The database {_place(engine)} lacks a table: {_reason(engine, error)}.",
+                "Run: slicewise db upgrade",
+            ) from None
+        raise OutsideError(
+            "SW-DATABASE-FAILED",
+            f"The database {_place(engine)} failed: {_reason(engine, error)}.",
+        ) from None
+
+
+def _state(error: SQLAlchemyError) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _place(engine: Engine) -> str:
+    url = engine.url
+    host = url.host or url.query.get("host") or "the local socket"
+    return f"{url.database!r} at {host}" + (f":{url.port}" if url.port else "")
+
+
+def _reason(engine: Engine, error: SQLAlchemyError) -> str:
+    """The first line of PostgreSQL's own words, with the password masked."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    password = str(engine.url.password or "")
+    return lines[0].replace(password, "***") if password else lines[0]

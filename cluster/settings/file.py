@@ -1,0 +1,521 @@
+"""Reads slicewise.toml, the one settings file of the daemon, the launcher and the commands."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Gt, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import JobClass
+from cluster.language.mig_profiles import (
+    Board,
+    WholeBoard,
+    board,
+    cost_millislices,
+    profile_of,
+    whole_board,
+    whole_cost,
+    whole_memory_mib,
+)
+from cluster.language.periods import check_zone
+from cluster.language.units import Millislices, slices_words
+from cluster.settings.gateway import GatewaySettings
+from cluster.settings.lending import LendingSettings
+from cluster.settings.repartition import RecutSettings
+
+CONFIG_VARIABLE = "SLICEWISE_CONFIG"
+DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
+LAUNCHER_DATABASE_VARIABLE = "SLICEWISE_LAUNCHER_DATABASE_URL"
+_PORTS = 65536
+DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+def _weight(value: object) -> Fraction:
+    try:
+        return Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError('write a number such as "1.5" or "3/2"') from None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split ``head:6820`` or ``[::1]:6820`` into host and port; ValueError for anything else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
+        raise ValueError('write "HOST:PORT"')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(text: str) -> str:
+    if text:
+        host_and_port(text)
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+def _listed(value: object) -> object:
+    return ((value,) if value else ()) if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed)]
+"""One address, or several in a list."""
+Weight = Annotated[Fraction, BeforeValidator(_weight), Gt(Fraction(0))]
+PerSlice = Annotated[Weight, Le(Fraction(1_000_000))]
+"""At most a million: Slurm counts up to 2^64, and the largest budget still fits into that."""
+
+
+class ClusterSettings(_Section):
+    """[cluster]"""
+
+    name: str = Field(description="Slurm's ClusterName: part of every key in the ledger.")
+    partitions: tuple[str, ...] = Field(
+        min_length=1,
+        description="Managed partitions, whose GPUs are counted and charged. Their "
+        "TRESBillingWeights follow from billing_per_slice.",
+    )
+    billing_per_slice: PerSlice = Field(
+        MILLISLICES.per_slice,
+        description="What Slurm bills for one slice; what it bills for each GRES type must be a "
+        "whole number.",
+    )
+
+
+class GpuSettings(_Section):
+    """[gpus."A100-80GB"]: a GPU model of the MIG table, its weight and its GRES types.
+
+    A model that can't be cut may have any name, and has whole GPUs only.
+    """
+
+    weight: Weight = Field(
+        Fraction(1), description="Cost of a slice of this model, in slices of a GPU of weight 1."
+    )
+    types: tuple[str, ...] = Field(
+        (), description="MIG profiles, each at the price of the MIG table."
+    )
+    whole: tuple[str, ...] = Field(
+        (), description="GPUs that are not cut: each costs 7 slices times the weight."
+    )
+
+    @model_validator(mode="after")
+    def _some_type(self) -> Self:
+        if not self.types and not self.whole:
+            raise ValueError("types: name at least one GRES type, or one of whole GPUs")
+        return self
+
+
+class DaemonSettings(_Section):
+    """[daemon]: as whom it runs, what it may do; docs/explanation/daemon.md."""
+
+    run_dir: Path = Field(
+        Path("/run/slicewise"),
+        description="Its sockets: admission/admission.sock, user.sock; local to each host.",
+    )
+    slurm_user: str = Field("slurm", description="SlurmUser, as whom the daemon runs.")
+    launcher_user: str = Field(
+        "slicewise", description="The one unprivileged user that may wish slots."
+    )
+    sync_interval_s: float = Field(1.0, gt=0, le=60, description="How often it looks at Slurm.")
+    mode: Literal["observe", "advise", "enforce"] = Field(
+        "observe",
+        description="observe, advise: nothing is changed in Slurm; enforce: limits are set, slots "
+        "are moved. job_submit.lua has a mode of its own.",
+    )
+    pair: bool = Field(
+        False,
+        description="A daemon runs on each of two SlurmctldHosts; only the one that leads acts.",
+    )
+    listen: Address = Field(
+        "",
+        description="HOST:PORT where users of other hosts, known by munge, reach the daemon; "
+        "empty: none.",
+    )
+    connect: Addresses = Field(
+        (),
+        description="HOST:PORT where commands on other hosts find the daemon; for a pair, a list "
+        "of both.",
+    )
+    slurm: Literal["auto", "commands", "pyslurm"] = Field(
+        "auto",
+        description="How jobs are read; auto: with pyslurm where it fits the running Slurm, else "
+        "with Slurm's commands.",
+    )
+    munge_socket: Path | None = Field(
+        None, description="Socket of munged, if it is not libmunge's default."
+    )
+    metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
+    extend_leases: bool = Field(
+        True,
+        description="Extend the time limit of replicas that are still needed; false: a successor "
+        "takes over.",
+    )
+
+    @property
+    def admission_socket(self) -> Path:
+        """Path of the socket for SlurmUser and root only."""
+        return self.run_dir / "admission" / "admission.sock"
+
+    @property
+    def user_socket(self) -> Path:
+        """Path of the socket for every user on this host."""
+        return self.run_dir / "user.sock"
+
+
+class DatabaseSettings(_Section):
+    """[database]: where the ledger is, unless SLICEWISE_DATABASE_URL says so."""
+
+    url_file: Path | None = Field(
+        None, description="A file with postgresql://..., that only SlurmUser and root can read."
+    )
+
+
+class LedgerSettings(_Section):
+    """[ledger]: rules of charging and limits that a site may choose; docs/explanation/ledger.md."""
+
+    node_failure: Literal["tenant", "operator"] = Field(
+        "tenant",
+        description="Who bears the use of a run that a failure of its node ended: tenant is "
+        "charged as usual, operator waives it.",
+    )
+    by_hand: Literal["put back", "adopt"] = Field(
+        "put back",
+        description="What to do with a limit that was changed with sacctmgr; adopt takes the "
+        "billing limit of a tenant's own QOS over as its quota.",
+    )
+    time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
+        "UTC", description="Time zone in which days, weeks and months of budgets begin."
+    )
+
+
+_PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None
+
+
+class AdmissionSettings(_Section):
+    """[admission]: rules of admission that a site may choose; docs/how-to/install.md."""
+
+    untyped: str = Field(
+        "refuse",
+        description="Requests for GPUs without a type: refuse, auto (the cheapest type that fits), "
+        "or the GRES type to use.",
+    )
+    without_gpu: Literal["refuse", "allow"] = Field(
+        "refuse", description="Whether managed partitions take jobs that ask for no GPU."
+    )
+    cpus_per_slice: _PerSlice = Field(
+        None,
+        description="Maximum CPUs for each slice; unset: what the nodes have for each slice; any: "
+        "no maximum.",
+    )
+    memory_gib_per_slice: _PerSlice = Field(
+        None, description="Maximum memory in GiB for each slice, in the same way."
+    )
+
+
+class PlacementSettings(_Section):
+    """[placement]: how Slurm is made to choose nodes for jobs; docs/explanation/placement.md."""
+
+    node_weights: bool = Field(
+        False,
+        description="Set Weight of nodes, so that Slurm fills nodes in use before empty ones.",
+    )
+
+
+class PrioritySettings(_Section):
+    """[priority]: what is added to Slurm's formula as site_factor; docs/explanation/priority.md."""
+
+    max: int = Field(
+        10_000, ge=100, le=1_000_000, description="Highest site_factor; the lowest is 0."
+    )
+    class_weight: int = Field(
+        3, ge=0, le=1000, description="Weight of the job's class; 0 leaves the term out."
+    )
+    share_weight: int = Field(
+        5,
+        ge=0,
+        le=1000,
+        description="Weight of how little the tenant has used; 0 leaves the term out.",
+    )
+    urgency_weight: int = Field(
+        2, ge=0, le=1000, description="Weight of a service's backlog; 0 leaves the term out."
+    )
+    half_life_h: float = Field(168.0, gt=0, description="Hours after which use counts half.")
+    wait_full_h: float = Field(
+        24.0, gt=0, description="Hours of waiting after which no newer job is ahead of a job."
+    )
+    quantum: int = Field(
+        100, ge=1, description="Changes of site_factor below this are not written to Slurm."
+    )
+    updates_per_s: float = Field(
+        20.0, gt=0, le=1000, description="Most changes of priorities per second in Slurm."
+    )
+    high_class_for: tuple[str, ...] = Field(
+        (), description="Tenants whose jobs may say class=high."
+    )
+
+    @property
+    def half_life_s(self) -> float:
+        """The half-life in seconds."""
+        return self.half_life_h * 3600
+
+
+def _site_qos(name: str) -> str:
+    """Return a site's QOS name as slurmdbd stores it, in small letters.
+
+    ValueError for what is no such name, or begins with "slicewise".
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name.lower().startswith("slicewise"):
+        raise ValueError("write the name of a QOS of the site")
+    return name.lower()
+
+
+SiteQos = Annotated[str, AfterValidator(_site_qos)]
+
+
+def _once(names: object) -> object:
+    if isinstance(names, dict) and len({str(name).lower() for name in names}) < len(names):
+        raise ValueError("one QOS is named twice: Slurm ignores the case of its name")
+    return names
+
+
+class TritonSettings(_Section):
+    """[triton]: how a replica's server is started on a node."""
+
+    command: Path = Field(
+        Path("/opt/tritonserver/bin/tritonserver"),
+        description="tritonserver on the nodes, for runtime bare.",
+    )
+    image_command: str = Field(
+        "tritonserver", description="tritonserver in images, for runtime apptainer and pyxis."
+    )
+    apptainer: str = Field(
+        "apptainer", description="apptainer on the nodes, for runtime apptainer."
+    )
+    python: str = Field(
+        "python3",
+        description="Python 3.8 or newer on the nodes; runs what lets only the gateway in.",
+    )
+    private_shm: bool = Field(
+        True,
+        description="Give each replica a /dev/shm of its own; false where each job has one anyway.",
+    )
+
+
+class LauncherSettings(_Section):
+    """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
+
+    interval_s: float = Field(
+        0.25, gt=0, le=1, description="Seconds between turns while nothing happens."
+    )
+    pair: bool = Field(
+        False, description="A launcher runs on each of two hosts; only the one that leads acts."
+    )
+    metrics: Address = Field("", description="HOST:PORT of Prometheus metrics; empty: none.")
+    url_file: Path | None = Field(
+        None,
+        description="File with the URL of the launcher's own database; without a database, a "
+        "restart loses what it has learnt.",
+    )
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    cluster: ClusterSettings
+    gpus: Mapping[str, GpuSettings] = Field(min_length=1)
+    daemon: DaemonSettings = DaemonSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    placement: PlacementSettings = PlacementSettings()
+    priority: PrioritySettings = PrioritySettings()
+    gateway: GatewaySettings = GatewaySettings()
+    triton: TritonSettings = TritonSettings()
+    launcher: LauncherSettings = LauncherSettings()
+    recut: RecutSettings = RecutSettings()
+    lending: LendingSettings = LendingSettings()
+    qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
+        {}, description="Class of GPU jobs that name this QOS of the site, by QOS."
+    )
+
+    @model_validator(mode="after")
+    def _types_are_unambiguous(self) -> Self:
+        types = [kind for gpu in self.gpus.values() for kind in (*gpu.types, *gpu.whole)]
+        twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
+        if twice:
+            raise ValueError(
+                f"gpus: type {', '.join(twice)} is listed for two models, but Slurm bills by type; "
+                "give the nodes' GRES types distinct names"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bills_whole_numbers(self) -> Self:
+        for kind, cost in self.costs.items():
+            billed = self.billing.exact(cost)
+            if billed.denominator != 1:
+                nearest = " and ".join(map(str, self.billing.nearest(self.costs.values())))
+                raise ValueError(
+                    f"cluster.billing_per_slice: {self.billing.per_slice} would bill {billed} for "
+                    f"{kind}, which costs {slices_words(cost)}, but Slurm limits whole numbers; "
+                    f"the nearest values that bill whole numbers for all types: {nearest}"
+                )
+        return self
+
+    @cached_property
+    def billing(self) -> BillingUnit:
+        """The unit in which Slurm bills slices."""
+        return BillingUnit(self.cluster.billing_per_slice)
+
+    @cached_property
+    def costs(self) -> Mapping[str, Millislices]:
+        """Millislices of one instance, or of one whole GPU, by GRES type."""
+        return {
+            gres_type: cost_millislices(board(model), gres_type, gpu.weight)
+            for model, gpu in self.gpus.items()
+            for gres_type in gpu.types
+        } | {kind: whole_cost(gpu.weight) for gpu in self.gpus.values() for kind in gpu.whole}
+
+    @cached_property
+    def whole_boards(self) -> Mapping[str, WholeBoard]:
+        """The whole board that each GRES type of MIG instances is a part of."""
+        return {
+            gres_type: whole_board(board(model), gpu.weight)
+            for model, gpu in self.gpus.items()
+            for gres_type in gpu.types
+        }
+
+    @cached_property
+    def models(self) -> Mapping[str, str]:
+        """The GPU model of each GRES type."""
+        return {k: model for model, gpu in self.gpus.items() for k in (*gpu.types, *gpu.whole)}
+
+    @cached_property
+    def whole_types(self) -> Mapping[str, str]:
+        """The first GRES type of whole GPUs, by model; models without one are left out."""
+        return {model: gpu.whole[0] for model, gpu in self.gpus.items() if gpu.whole}
+
+    @cached_property
+    def memory_mib(self) -> Mapping[str, int | None]:
+        """MiB of GPU memory that a process sees, by GRES type; None where no source gives it."""
+        return {
+            kind: profile_of(on, kind).memory_mib for kind, on in self.boards_by_type.items()
+        } | {
+            kind: whole_memory_mib(model) for model, gpu in self.gpus.items() for kind in gpu.whole
+        }
+
+    @cached_property
+    def boards_by_type(self) -> Mapping[str, Board]:
+        """The board of each GRES type of MIG instances."""
+        return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
+
+
+def settings_file(path: Path | None = None) -> Path:
+    """``path``, or $SLICEWISE_CONFIG, or /etc/slicewise/slicewise.toml."""
+    return path or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read and check the ``settings_file``.
+
+    Raises InvalidInputError (SW-SETTINGS) naming the file, the key and what is wrong with it.
+    """
+    place = settings_file(path)
+    try:
+        settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise InvalidInputError(
+            "SW-SETTINGS",
+            f"{place} does not exist.",
+            f"Copy etc/slicewise.toml there, or set {CONFIG_VARIABLE}.",
+        ) from None
+    except OSError as error:
+        raise InvalidInputError("SW-SETTINGS", f"{place}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError("SW-SETTINGS", f"{place} is not TOML: {error}.") from None
+    except InvalidInputError as error:
+        refusal = error.refusal
+        raise InvalidInputError(
+            refusal.code, f"{place}: gpus: {refusal.message}", refusal.hint
+        ) from None
+    except ValidationError as error:
+        problems = "; ".join(_problem(item) for item in error.errors())
+        raise InvalidInputError("SW-SETTINGS", f"{place}: {problems}.") from None
+    return settings
+
+
+def _problem(item: Any) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return f"{key}: missing"
+    return message if not key else f"{key}: {message}, not {item.get('input')!r}"
+
+
+def database_url(settings: DatabaseSettings) -> str:
+    """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
+
+    There is no default. Raises InvalidInputError (SW-DATABASE-URL) if neither is set, or if the
+    file can't be read; only operators can read it.
+    """
+    url = os.environ.get(DATABASE_VARIABLE, "")
+    if not url and settings.url_file is not None:
+        hint = (
+            "Only operators may read it. For your tenants: slicewise explain, why, ledger statement"
+        )
+        url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
+    if not url:
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            "No ledger database is configured.",
+            f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
+        )
+    return url
+
+
+def launcher_database_url(settings: LauncherSettings) -> str:
+    """The URL of the launcher's own database; "" if none is configured.
+
+    $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file. Raises InvalidInputError
+    (SW-DATABASE-URL) if the file can't be read.
+    """
+    url = os.environ.get(LAUNCHER_DATABASE_VARIABLE, "")
+    if url or settings.url_file is None:
+        return url
+    hint = "It must belong to the user that runs the launcher (daemon.launcher_user)."
+    return _url_in(settings.url_file, "launcher", LAUNCHER_DATABASE_VARIABLE, hint)
+
+
+def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except PermissionError as error:
+        raise InvalidInputError(
+            "SW-DATABASE-URL", f"{section}.url_file {file}: {error.strerror}.", denied_hint
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInputError(
+            "SW-DATABASE-URL",
+            f"{section}.url_file {file}: {why}.",
+            f"Write postgresql://... into it, or set {variable}.",
+        ) from None

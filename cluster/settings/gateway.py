@@ -1,0 +1,102 @@
+"""[gateway] of slicewise.toml: HAProxy, and the limits on clients and tenants."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cluster.language.service_places import Places
+
+
+class TenantLimits(BaseModel):
+    """[gateway.limits.tenants.NAME]: of one tenant's services together; unset is unlimited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_s: int | None = Field(None, ge=1, description="Requests a second.")
+    concurrent: int | None = Field(
+        None, ge=1, description="Requests in flight and waiting, taken together."
+    )
+
+
+class LimitSettings(BaseModel):
+    """[gateway.limits]: limits for each tenant without limits of its own; 0 is unlimited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_s: int = Field(1000, ge=0, description="Requests a second.")
+    concurrent: int = Field(
+        1000, ge=0, description="Requests in flight and waiting, taken together."
+    )
+    connections_per_host: int = Field(
+        10_000,
+        ge=0,
+        description="Open connections of one client address; the default is a fifth of what the "
+        "gateway takes.",
+    )
+    tenants: Mapping[str, TenantLimits] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether tenants have any limit."""
+        return bool(self.requests_per_s or self.concurrent or self.tenants)
+
+
+class GatewaySettings(BaseModel):
+    """[gateway]: HAProxy; docs/how-to/gateway.md."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(
+        "http://127.0.0.1:8080", description="Where clients send their requests, as users are told."
+    )
+    bind: str = Field("127.0.0.1:8080", description="Where HAProxy listens, for HTTP and gRPC.")
+    runtime_socket: Path = Field(
+        Path("/run/haproxy/slicewise.sock"),
+        description="HAProxy's Runtime API, by which the launcher sets routes.",
+    )
+    directory: Path = Field(
+        Path("/etc/haproxy/slicewise"), description="Directory of the gateway's maps and Lua file."
+    )
+    master_socket: Path | None = Field(
+        None,
+        description="HAProxy's master socket (option -S); shows what processes that a reload has "
+        "replaced still do.",
+    )
+    domain: str = Field(
+        "", description="Clients may also address a service as SERVICE.TENANT.DOMAIN."
+    )
+    certificate: Path | None = Field(
+        None, description="PEM file with certificate and key; if set, clients must use TLS."
+    )
+    identity: Path = Field(
+        Path("/etc/slicewise/gateway.crt"),
+        description="Certificate by which replicas recognize the gateway; readable by every user.",
+    )
+    require_keys: bool = Field(
+        True,
+        description="Every service requires an API key; false: only services of tenants that have "
+        "a key do.",
+    )
+    limits: LimitSettings = LimitSettings()
+    backends: int = Field(
+        8, ge=1, le=512, description="Services that the gateway can carry at the same time."
+    )
+    services_per_tenant: int | None = Field(
+        None, ge=1, description="Maximum number of services of one tenant; unset: half of backends."
+    )
+    servers: int = Field(16, ge=1, le=256, description="Maximum number of replicas of one service.")
+    hold_s: int = Field(
+        300, ge=1, le=480, description="Maximum seconds that a request waits for a replica."
+    )
+    max_json_mib: int = Field(
+        16,
+        ge=1,
+        le=1024,
+        description="Maximum MiB of JSON in one inference request; binary tensors don't count.",
+    )
+
+    @property
+    def places(self) -> Places:
+        """The gateway's places for services."""
+        return Places(self.backends, self.services_per_tenant or max(1, self.backends // 2))

@@ -1,0 +1,453 @@
+"""Access to Slurm through its own commands, which works with every version and needs no library."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.jobs import (
+    JobView,
+    NodeView,
+    PartitionView,
+    PlannedStart,
+    ReservationView,
+    RunRecord,
+    StepView,
+)
+from cluster.slurm import parse
+from cluster.slurm.accounting import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
+from cluster.slurm.fields import answers, time_text, without_prompts
+from cluster.slurm.interface import (
+    Association,
+    Changed,
+    JobChange,
+    JobRequest,
+    PriorityRow,
+    Qos,
+    Slurm,
+    Submission,
+    Target,
+    Tasks,
+)
+from cluster.slurm.job_rows import (
+    JOB_FIELDS,
+    RELEASE_FIELDS,
+    job_format,
+    last_end_s,
+    parse_jobs,
+    parse_pending,
+    parse_rows,
+    shown_name,
+    started,
+    waits_in_array,
+)
+from cluster.slurm.plans import (
+    PLAN_FIELDS,
+    RESERVED_FIELDS,
+    by_job,
+    parse_cores,
+    parse_devices,
+    parse_plans,
+    parse_reservations,
+    parse_reserved,
+)
+from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
+from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
+from cluster.slurm.submissions import parse_scripts, script_questions
+from cluster.slurm.unread import Told, UnreadLog
+from cluster.slurm_client.batch import address, named_qos, weights_script
+from cluster.slurm_client.change_jobs import change_jobs
+from cluster.slurm_client.nodes import NodeReader, read_threads
+from cluster.slurm_client.run import (
+    CHANGE_DEADLINE_S,
+    IDS,
+    SQUEUE,
+    attempt,
+    run,
+    secret,
+    secret_columns,
+)
+from cluster.slurm_client.steps import StepReader
+
+_LONGEST_WAIT_S = 2.0
+"""Wait before a release at most, however far apart this clock and slurmctld's are."""
+_PLAIN = ("--noheader", "--parsable2")
+_UNSTARTABLE = "StartTime=now+60"
+"""Keeps a pending job from starting for longer than a hold takes."""
+_SACCTMGRS = 32
+"""Processes at a time: slurmdbd has 100 threads for all clients (MaxDBDThreads of old versions)."""
+_LINES, _LINE_BYTES = 50, 4000
+"""Lines that one ``sacctmgr`` reads at most, and bytes of each."""
+_LINE_S = 1.0
+"""Added to the deadline for each line: where slurmdbd is busy, the lines wait one after the other.
+"""
+_WORD = re.compile(r"[!#-&(-~]+")
+"""A word that ``sacctmgr`` reads unchanged: no blanks or quotes, and no character that readline,
+through which it may read its lines, takes for a key. The character 0x15 deletes everything before
+it, even without a terminal.
+"""
+_FEW_QOS = 100
+"""Up to this number, QOS are asked for by name: their names are shorter than an argument may be."""
+_FEW_JOBS = 100
+"""Up to this number, jobs are asked for one by one, a millisecond each; all jobs of a large cluster
+together take a tenth of a second.
+"""
+_SCRIPTS = 20
+"""Scripts at a time: each may have 4 MB (max_script_size), and all are in memory together."""
+
+
+class CommandSlurm(Slurm):
+    """Runs squeue, scontrol, scancel, sacct and sacctmgr as the user that this process runs as."""
+
+    def __init__(self, told: Told | None = None) -> None:
+        """``told`` takes what can't be read; by default it is logged as a warning."""
+        self._told: Told = UnreadLog() if told is None else told
+        self._nodes = NodeReader(self._told)
+        self._steps = StepReader(self._told)
+        self._do_arrays_wait = True
+
+    async def version(self) -> tuple[int, ...]:
+        """Read it from slurmctld's configuration: the commands may be of another version."""
+        return parse.parse_version((await self.config())["SLURM_VERSION"])
+
+    async def config(self) -> Mapping[str, str]:
+        """Run ``scontrol show config``."""
+        return parse.parse_config(await run(("scontrol", "show", "config")))
+
+    async def partitions(self) -> tuple[PartitionView, ...]:
+        """Run ``scontrol show partition``."""
+        shown = await run(("scontrol", "show", "partition"))
+        return parse.parse_partitions(shown, self._told)
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """Run ``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
+
+        While tasks of arrays wait, another ``squeue`` before it lists their indices; see
+        ``parse_jobs``.
+        """
+        rows: Sequence[Mapping[str, str]] = ()
+        if not self._do_arrays_wait:
+            rows = await _rows("all")
+            self._do_arrays_wait = any(map(waits_in_array, rows))
+        if not self._do_arrays_wait:
+            return parse_jobs(rows, {}, self._told)
+        listed = await run((*SQUEUE, "--states=pending", IDS))
+        rows = await _rows("all")
+        self._do_arrays_wait = any(map(waits_in_array, rows))
+        return parse_jobs(rows, parse_pending(listed, self._told), self._told)
+
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        """Run ``squeue`` for these arrays."""
+        return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """Run ``scontrol show node -d``, and ``sinfo`` where its answer may have changed."""
+        return await self._nodes.read()
+
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        """Run ``squeue --steps``, and one ``scontrol`` for the ports of new steps."""
+        return await self._steps.read(jobs)
+
+    async def plans(self) -> tuple[PlannedStart, ...]:
+        """Run ``squeue`` for pending jobs."""
+        return parse_plans(await _rows("pending", PLAN_FIELDS), self._told)
+
+    async def reservations(self) -> tuple[ReservationView, ...]:
+        """Run ``scontrol show reservation``."""
+        shown = await run(("scontrol", "--oneliner", "show", "reservation"))
+        return parse_reservations(shown, self._told)
+
+    async def reserved(self) -> Mapping[int, frozenset[str]]:
+        """Run ``squeue`` for running jobs."""
+        return parse_reserved(await _rows("running", RESERVED_FIELDS), self._told)
+
+    async def cores(self, jobs: Collection[JobView]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Run one ``scontrol show job -d`` for all of them, and ``sinfo``."""
+        threads = await read_threads()
+        answered = zip(jobs, await _details(jobs), strict=False)
+        return {job.job_id: parse_cores(text, threads) for job, text in answered}
+
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Run ``scontrol show job -d`` for each job; for more than 100, once for all jobs."""
+        if len(jobs) > _FEW_JOBS:
+            shown = await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S)
+            texts = by_job(shown)
+        else:
+            answered = zip(jobs, await _details(jobs), strict=False)
+            texts = {job.job_id: text for job, text in answered}
+        return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
+
+    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+        """Run ``sacct`` for requeued runs too (``-D``), of whole jobs (``-X``), by state.
+
+        Without states sacct leaves out runs that have no eligible time, and any user can remove
+        that of a running job by ``scontrol hold``. A requeued run can also lose its start. Then its
+        job is asked for again with the batch step, which started in the same second.
+        """
+        text = await _accounting(since_s, "--allocations")
+        if without := jobs_without_start(text):
+            text += await _accounting(since_s, f"--jobs={','.join(map(str, sorted(without)))}")
+        return parse_runs(text, since_s, self._told)
+
+    async def batch_script(self, job_id: int) -> str:
+        """Run ``scontrol write batch_script`` to standard output; its failures have status 0."""
+        reply = await attempt(("scontrol", "write", "batch_script", str(job_id), "-"))
+        if not reply.output:
+            raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
+        return reply.output
+
+    async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:
+        """Run one ``scontrol`` for every 20 scripts, and one ``squeue`` for the directories.
+
+        A path may hold any text at which a line of ``scontrol`` would be cut.
+        """
+        asked = sorted(job_ids)
+        rows = await _rows("all", ("JobId", "ArrayJobId", "WorkDir"), asked) if asked else ()
+        keys = ("JobId", "ArrayJobId")
+        places = {row[key]: row["WorkDir"] for row in rows for key in keys}
+        scripts: dict[int, str] = {}
+        for start in range(0, len(asked), _SCRIPTS):
+            scripts |= await _scripts(asked[start : start + _SCRIPTS])
+        return {
+            job_id: Submission(scripts[job_id], places.get(str(job_id), "")) for job_id in scripts
+        }
+
+    async def associations(self) -> tuple[Association, ...]:
+        """Run ``sacctmgr show assoc`` twice, with inheritance and without.
+
+        It asks for slurmctld's own ClusterName.
+        """
+        where = f"where cluster={(await self.config())['ClusterName']}"
+        columns = secret_columns(parse.ASSOCIATION_FIELDS)
+        text, own = await asyncio.gather(
+            _show_secretly(f"show assoc {where}", columns),
+            _show_secretly(f"show assoc {where} wopl", columns),
+        )
+        return parse.parse_associations(text, own, columns, self._told)
+
+    async def qos(self) -> tuple[Qos, ...]:
+        """Run ``sacctmgr show qos``."""
+        return parse.parse_qos(await _show("qos", parse.QOS_FIELDS), self._told)
+
+    async def qos_elsewhere(self) -> frozenset[str]:
+        """Run ``sacctmgr show assoc`` for every cluster."""
+        here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
+        return parse.parse_qos_elsewhere(text, here["ClusterName"], self._told)
+
+    async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
+        """Run ``squeue`` for all pending jobs."""
+        found = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
+        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+    async def hold(self, target: Target) -> None:
+        """Run ``scontrol hold``: as administrator if this process is SlurmUser or root.
+
+        On a task that has started meanwhile, it would remove the eligible time of the task's run in
+        accounting, and so hide the run from sacct. So the start of all is delayed first, which
+        Slurm refuses for those that run. What is pending then can't start before it is held.
+        """
+        delay = ("scontrol", "update", f"JobId={address(target)}", _UNSTARTABLE)
+        is_pending = (await attempt(delay)).status == 0
+        if isinstance(target, int):
+            if is_pending:
+                await run(("scontrol", "hold", address(target)))
+            return
+        begun = started(await _rows_of(target))
+        if pending := target.indices - begun:
+            await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
+
+    async def release(self, target: Target, limit_min: int | None = None) -> None:
+        """Set StartTime=now and release.
+
+        Without StartTime, a requeued task waits as long as its old credential lives (120 s). If a
+        task's run has just ended, this comes up to a second late: slurmd takes a credential made in
+        the second in which it revoked the last one for that one, and the task would end FAILED
+        ("already killed, do not launch batch job"). For a task that never ran nothing changes.
+        """
+        named = address(target)
+        rows = await _rows_of(target)
+        now_s = time.time()
+        wait_s = last_end_s(rows, int(now_s)) + 1 - now_s
+        await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
+        limit = "" if limit_min is None else f" TimeLimit={limit_min}"
+        lines = f"update JobId={named} StartTime=now{limit}\nrelease {named}\n"
+        await run(("scontrol",), stdin=lines)
+
+    async def requeue_hold(self, target: Target) -> None:
+        """Run ``scontrol requeuehold``, also for a job that its user has forbidden to requeue."""
+        again = ("scontrol", "requeuehold", address(target))
+        if (await attempt(again)).status:
+            await attempt(("scontrol", "update", f"JobId={address(target)}", "Requeue=1"))
+            await run(again)
+
+    async def cancel(self, target: Target) -> None:
+        """Run ``scancel``; for a job that has ended already this is no error."""
+        await run(("scancel", address(target)))
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        """Run one ``scontrol`` for every 200 changes, and one for each change that fits on no line.
+
+        A job that has started meanwhile takes a site_factor all the same.
+        """
+        return await change_jobs(changes)
+
+    async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
+        """Run one ``scontrol``. For each line of its input, Slurm changes all nodes or none."""
+        await run(("scontrol",), stdin=weights_script(weights), deadline_s=CHANGE_DEADLINE_S)
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        """Run ``sprio`` for all jobs."""
+        argv = ("sprio", "--noheader", "--local", f"--format={PRIORITY_FORMAT}")
+        return parse_priorities(await run(argv), job_ids, self._told)
+
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        """Run up to 50 modifications by each ``sacctmgr``, and up to 32 of these at a time.
+
+        A thousand processes take four times as long. If one modification of such a group is
+        refused, each of the group is made again by a process of its own, which shows which one it
+        was. An error such as slurmdbd being down is raised only after all processes that had begun
+        have ended.
+        """
+        turn = asyncio.Semaphore(_SACCTMGRS)
+
+        async def alone(change: tuple[str, ...]) -> Mapping[tuple[str, ...], str]:
+            async with turn:
+                argv = ("sacctmgr", "--immediate", *change)
+                reply = await attempt(argv, deadline_s=CHANGE_DEADLINE_S)
+            return {change: reply.complaint or reply.output.strip()} if reply.status else {}
+
+        async def together(some: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+            if len(some) == 1:
+                return await alone(some[0])
+            lines = "".join(f"{' '.join(change)}\n" for change in some)
+            deadline_s = CHANGE_DEADLINE_S + _LINE_S * len(some)
+            async with turn:
+                argv = ("sacctmgr", "--immediate")
+                try:
+                    reply = await attempt(argv, stdin=lines, deadline_s=deadline_s)
+                except UnreachableError as error:
+                    raise _partly(error, len(some)) from None
+            return await _all(map(alone, some)) if reply.status else {}
+
+        lined = [change for change in changes if _is_line(change)]
+        parts = [lined[at : at + _LINES] for at in range(0, len(lined), _LINES)]
+        apart = [change for change in changes if not _is_line(change)]
+        return await _all([*map(together, parts), *map(alone, apart)])
+
+    async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
+        """Run ``sacctmgr``, then ``sacctmgr show qos`` for these QOS; of more than 100, for all."""
+        refused = await self.sacctmgr(changes)
+        names = named_qos(changes)
+        if not names:
+            return Changed(refused)
+        where = ("where", f"name={','.join(sorted(names))}") if len(names) <= _FEW_QOS else ()
+        shown = parse.parse_qos(await _show("qos", parse.QOS_FIELDS, *where), self._told)
+        return Changed(refused, tuple(one for one in shown if one.name in names))
+
+
+def _is_line(change: tuple[str, ...]) -> bool:
+    """Whether one ``sacctmgr`` may read the change among others, and read it again after a refusal.
+
+    Only modifications qualify: what was added can't be added once more. sacctmgr cuts a line at
+    blanks outside of quotes, and without readline after 4095 bytes.
+    """
+    is_short = sum(len(word) + 1 for word in change) < _LINE_BYTES
+    return change[0] == "modify" and is_short and all(map(_WORD.fullmatch, change))
+
+
+def _partly(error: UnreachableError, lines: int) -> UnreachableError:
+    said = error.refusal
+    return UnreachableError(
+        said.code,
+        f"{said.message}. Some of {lines} changes may have been made; the next look at limits "
+        "makes the rest.",
+        said.hint,
+    )
+
+
+async def _all(
+    runs: Iterable[Awaitable[Mapping[tuple[str, ...], str]]],
+) -> Mapping[tuple[str, ...], str]:
+    refused: dict[tuple[str, ...], str] = {}
+    for outcome in await asyncio.gather(*runs, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        refused |= outcome
+    return refused
+
+
+async def _details(jobs: Collection[JobView]) -> Sequence[str]:
+    mark = secret()
+    # Under its own number, the last task of an array would be shown with all other tasks.
+    lines = (f"show job {shown_name(job)}\nshow hostnames {mark}\n" for job in jobs)
+    # A job that has ended meanwhile is no failure.
+    reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
+    return answers(reply.output, mark)
+
+
+async def _accounting(since_s: int, which: str) -> str:
+    window = (f"--starttime={time_text(since_s)}", "--endtime=now")
+    states = f"--state={','.join(RUN_STATES)}"
+    fields = f"--format={','.join(RUN_FIELDS)}"
+    kind = ("--noconvert", "--allusers", "--duplicates", which)
+    # A line break in an account's name could imitate a run, but not a separator made just now.
+    separator = secret()
+    cut = f"--delimiter={separator}"
+    text = await run(("sacct", *_PLAIN, cut, *kind, *window, states, fields))
+    return text.replace("|", "/").replace(separator, "|")
+
+
+async def _show(what: str, fields: Sequence[str], *where: str) -> str:
+    columns = f"format={','.join(fields)}"
+    argv = ("sacctmgr", *_PLAIN, "show", what, *where, columns)
+    return await run(argv, deadline_s=CHANGE_DEADLINE_S)
+
+
+async def _show_secretly(question: str, columns: Sequence[str]) -> str:
+    """Show columns without naming them in an argument, which every user can read while it runs.
+
+    Each column has another width, or sacctmgr would show a field only once; with ``--parsable2`` it
+    cuts nothing.
+    """
+    shown = ",".join(f"{name}%{width}" for width, name in enumerate(columns, 1))
+    line = f"{question} format={shown}"
+    argv = ("sacctmgr", *_PLAIN)
+    return without_prompts(await run(argv, stdin=f"{line}\n", deadline_s=CHANGE_DEADLINE_S))
+
+
+async def _scripts(job_ids: Sequence[int]) -> Mapping[int, str]:
+    """Read these scripts by one ``scontrol``.
+
+    If scontrol can't reach slurmctld, it says so for each job and exits with status 0.
+    """
+    mark = secret()
+    questions = script_questions(job_ids, mark)
+    reply = await attempt(("scontrol",), stdin=questions, deadline_s=CHANGE_DEADLINE_S)
+    return parse_scripts(reply.output, job_ids, mark)
+
+
+async def _rows(
+    states: str, fields: Sequence[str] = JOB_FIELDS, job_ids: Collection[int] = ()
+) -> tuple[Mapping[str, str], ...]:
+    """Rows of ``squeue``, of all jobs unless some are named."""
+    separator = secret()
+    # Not as an argument: every user can read those of a running command.
+    variables = {"SQUEUE_FORMAT2": job_format(fields, separator)}
+    only = (f"--jobs={','.join(map(str, sorted(job_ids)))}",) if job_ids else ()
+    argv = (*SQUEUE, "--array", f"--states={states}", *only)
+    return parse_rows(await run(argv, variables=variables), fields, separator)
+
+
+async def _rows_of(target: Target) -> Sequence[Mapping[str, str]]:
+    """Rows of these tasks with RELEASE_FIELDS.
+
+    squeue 22.05 finds only some tasks of ``--jobs=814_[0-2]``, so the whole array is asked for.
+    """
+    if isinstance(target, int):
+        return await _rows("all", RELEASE_FIELDS, (target,))
+    rows = await _rows("all", RELEASE_FIELDS, (target.array_job_id,))
+    indices = {str(index) for index in target.indices}
+    return [row for row in rows if row["ArrayTaskId"] in indices]

@@ -1,0 +1,196 @@
+"""Access to Slurm through pyslurm where it is right and faster: jobs, steps, batch scripts.
+
+Everything else, and every call in which pyslurm fails, goes through the commands.
+"""
+
+import asyncio
+import os
+import pickle
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from cluster.language.jobs import JobView, StepView
+from cluster.slurm.unread import Tell, Told
+from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.pyslurm_worker import LENGTH
+from cluster.slurm_client.run import DEADLINE_S
+
+T = TypeVar("T")
+
+_LIBRARIES = {(25, 11): 44}
+"""API number of Slurm's library, which has no other name, by the Slurm of a tested pyslurm.
+
+Older pyslurm does not show what a job was allotted.
+"""
+_ENDING_S = 1.0
+_FAILED_REST_S = 5.0
+_BROKEN_REST_S = 30.0
+_UNFIT_REST_S = 600.0
+
+
+class PyslurmError(Exception):
+    """pyslurm can't answer; for the next ``rest_s`` seconds it is not worth asking again."""
+
+    def __init__(self, why: str, rest_s: float) -> None:
+        super().__init__(why)
+        self.rest_s = rest_s
+
+
+class PyslurmSlurm(CommandSlurm):
+    """Asks pyslurm while it works and fits the running slurmctld, else the commands.
+
+    ``report`` and ``warn`` log which of the two is used.
+    """
+
+    def __init__(self, report: Tell, warn: Tell, told: Told) -> None:
+        super().__init__(told)
+        self._report = report
+        self._warn = warn
+        self._worker = PyslurmWorker()
+        self._turn = asyncio.Lock()
+        self._rest_until_s = 0.0
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """Call ``Jobs.load()``: one look, where squeue takes two."""
+        return await self._ask(super().jobs, "jobs")
+
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        """Call ``JobSteps.load_all()``."""
+        if not jobs:
+            return ()
+        by_commands, job_ids = super().steps, (str(job.job_id) for job in jobs)
+        return await self._ask(lambda: by_commands(jobs), "steps", *job_ids)
+
+    async def batch_script(self, job_id: int) -> str:
+        """Call ``Job.get_batch_script()``."""
+        by_commands = super().batch_script
+        return await self._ask(lambda: by_commands(job_id), "batch_script", str(job_id))
+
+    async def close(self) -> None:
+        """End the worker."""
+        await self._worker.end()
+
+    async def _ask(self, by_commands: Callable[[], Awaitable[T]], *request: str) -> T:
+        async with self._turn:
+            if self._rest_until_s <= time.monotonic():
+                try:
+                    answer: T = await self._read(request)
+                except BaseException as error:
+                    # Also after a cancellation: the next question must not get this one's answer.
+                    status = await self._worker.end()
+                    if not isinstance(error, PyslurmError):
+                        raise
+                    self._rest_until_s = time.monotonic() + error.rest_s
+                    self._warn(
+                        "pyslurm_failed",
+                        request=request[0],
+                        why=error,
+                        status=status,
+                        retry_s=error.rest_s,
+                    )
+                else:
+                    return answer
+        return await by_commands()
+
+    async def _read(self, request: tuple[str, ...]) -> Any:
+        if not self._worker.is_started:
+            built = await self._worker.start()
+            running = await self.version()
+            if running[:2] != built[:2]:
+                raise PyslurmError(
+                    f"pyslurm is for Slurm {_text(built)}, slurmctld is {_text(running)}",
+                    _UNFIT_REST_S,
+                )
+            self._report("slurm_by", implementation="pyslurm", version=_text(built))
+        return await self._worker.ask(*request)
+
+
+class PyslurmWorker:
+    """The process that holds pyslurm; it answers one question at a time.
+
+    After ``start`` or ``ask`` has raised PyslurmError, the process has to be ended.
+    """
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the process was started and not ended."""
+        return self._process is not None
+
+    async def start(self) -> tuple[int, ...]:
+        """Start the process; return the version of Slurm that pyslurm is built for.
+
+        Slurm's library on this host must be of that version, too.
+        """
+        # -P: load no module from the current directory, where other users may write.
+        argv = (sys.executable, "-P", "-m", "cluster.slurm_client.pyslurm_worker")
+        # Without it, index lists end after 64 characters; libslurm reads it at the first use.
+        variables = {**os.environ, "SLURM_BITSTR_LEN": "0"}
+        self._process = await asyncio.create_subprocess_exec(
+            *argv, stdin=PIPE, stdout=PIPE, env=variables, start_new_session=True
+        )
+        try:
+            built, library = await self._answer(self._process)
+        except PyslurmError as error:
+            raise PyslurmError(str(error), _UNFIT_REST_S) from None
+        tested = _LIBRARIES.get(built[:2])
+        if tested != library:
+            raise PyslurmError(
+                f"pyslurm of Slurm {_text(built)} with a library of API {library} is not tested",
+                _UNFIT_REST_S,
+            )
+        return tuple(built)
+
+    async def ask(self, *words: str) -> Any:
+        """The process's answer to this request."""
+        if self._process is None:
+            raise PyslurmError("its process is not running", _FAILED_REST_S)
+        requests = cast("asyncio.StreamWriter", self._process.stdin)
+        requests.write(f"{' '.join(words)}\n".encode())
+        return await self._answer(self._process)
+
+    async def end(self) -> int | None:
+        """Kill the process if it still runs; return its exit status, None without a process."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        with suppress(ProcessLookupError):
+            process.kill()
+        while process.returncode is None:
+            # A cancellation meanwhile is ignored, as a killed process ends immediately. Its answer
+            # is read to the end, or ``wait`` would wait for ever for a pipe that asyncio has
+            # stopped reading.
+            with suppress(asyncio.CancelledError):
+                await process.communicate()
+        return process.returncode
+
+    async def _answer(self, process: Process) -> Any:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                went_well, value = await _received(process)
+        except TimeoutError:
+            raise PyslurmError(f"no answer within {DEADLINE_S:g} s", _BROKEN_REST_S) from None
+        except asyncio.IncompleteReadError:
+            # asyncio loses the status of a process that is killed while it ends.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _ENDING_S)
+            raise PyslurmError("its process ended", _BROKEN_REST_S) from None
+        if not went_well:
+            raise PyslurmError(value, _FAILED_REST_S)
+        return value
+
+
+async def _received(process: Process) -> Any:
+    replies = cast("asyncio.StreamReader", process.stdout)
+    (length,) = LENGTH.unpack(await replies.readexactly(LENGTH.size))
+    return pickle.loads(await replies.readexactly(length))  # noqa: S301 -- our own child
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,84 @@
+"""Submits a batch script as the user who runs this process, in its environment and directory."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+
+from cluster.language.errors import OutsideError, UnreachableError
+
+_DEADLINE_S = 60.0
+_TRIAL_DEADLINE_S = 5.0
+_PREFIX = re.compile(r"^sbatch: (?:error: ?)?", flags=re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that Slurm accepted, and the lines that it showed the user."""
+
+    job_id: int
+    messages: tuple[str, ...]
+
+
+def submit(script: str) -> Submitted:
+    """Run ``sbatch`` with the script on its standard input.
+
+    Raises OutsideError (SW-SBATCH) if Slurm refuses the script, with sbatch's own lines, which
+    include Slicewise's code and hint; UnreachableError (SW-SLURM-DOWN) if sbatch does not end
+    within 60 s.
+    """
+    try:
+        reply = subprocess.run(
+            ("sbatch", "--parsable"),
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_DEADLINE_S,
+        )
+    except FileNotFoundError:
+        raise OutsideError(
+            "SW-SBATCH", "sbatch is not on PATH.", "Submit on a host of the Slurm cluster."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(
+            "SW-SLURM-DOWN",
+            f"sbatch did not end within {_DEADLINE_S:g} s.",
+            "The job may still have been submitted: see squeue --me.",
+        ) from None
+    return read_reply(reply.returncode, reply.stdout, reply.stderr)
+
+
+def why_no_start(script: str) -> str:
+    """Slurm's words if it could start the script on no node as the nodes are now, else "".
+
+    Nothing is submitted (``sbatch --test-only``). Also "" if sbatch is missing or too slow: a real
+    submission then says so itself.
+    """
+    try:
+        reply = subprocess.run(
+            ("sbatch", "--test-only"),
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TRIAL_DEADLINE_S,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    return read_trial(reply.returncode, reply.stderr)
+
+
+def read_trial(status: int, complaint: str) -> str:
+    """The last line that ``sbatch --test-only`` has printed, if it failed; else ""."""
+    lines = _PREFIX.sub("", complaint).split("\n")
+    said = next((line for line in reversed(lines) if line.strip()), f"sbatch ended with {status}")
+    return said.removeprefix("allocation failure: ") if status else ""
+
+
+def read_reply(status: int, output: str, complaint: str) -> Submitted:
+    """Read what ``sbatch --parsable`` printed; OutsideError (SW-SBATCH) if it failed."""
+    messages = tuple(line for line in _PREFIX.sub("", complaint).splitlines() if line.strip())
+    job_id = output.strip().partition(";")[0]
+    if status or not job_id.isdigit():
+        raise OutsideError("SW-SBATCH", "\n".join(messages) or f"sbatch ended with {status}.")
+    return Submitted(int(job_id), messages)

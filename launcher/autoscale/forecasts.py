@@ -1,0 +1,156 @@
+"""Forecasts how many requests there are at the same time when a start ends, and learns its errors.
+
+Numbers are compared by twice the difference of their square roots. Where requests come at random,
+that has a deviation of 1 at any rate (Anscombe, 1948), so one distribution of surprises serves a
+service that gets a request a minute and one that gets a thousand a second. What is not random
+(bursts, drift, long requests) makes the distribution wider, and is learnt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from operator import add
+
+from launcher.autoscale.arrivals import AVERAGED_S
+from launcher.autoscale.histogram import added
+
+_STEPS = 8
+"""Number of steps in a start's delay; each begins a forecast."""
+_AFTER = 1.25
+"""Until this multiple of a start's delay a start that is ordered now must carry the load; later
+starts carry what follows."""
+_COMPARED_S = 600.0
+_SURPRISE_S = 3600.0
+_EDGES = (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 13, 17)
+_LOWS = (_EDGES[0] - 1, *_EDGES)
+_BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
+_TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
+"""Assumed weights of surprises, added to those seen: nearly at random, with a heavier upper tail,
+from which bursts come."""
+_NOTHING = (0.0,) * len(_LOWS)
+_CALM = 0.375
+"""Added under the square root; makes the deviation 1 at small numbers, too."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An eighth of a start's delay: the forecasts made at its beginning, and its most requests."""
+
+    at_s: float
+    forecasts: tuple[float, ...]
+    most: int
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far one average's forecasts were off.
+
+    Attributes:
+        weight, total, squares: number, sum and sum of squares of its surprises; old ones fade away.
+        within: weights of the surprises of the peak until a start would have ended.
+        after: weights of the surprises of the peak when it would have ended.
+    """
+
+    weight: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    within: tuple[float, ...] = _NOTHING
+    after: tuple[float, ...] = _NOTHING
+
+    @property
+    def spread(self) -> float:
+        """Scatter of the surprises around their mean; the mean itself is in the distributions."""
+        return self.squares - self.total * self.total / self.weight if self.weight else 0.0
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Forecasts under way (``steps``), and the errors of those before, by average."""
+
+    steps: tuple[Step, ...] = ()
+    errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
+
+    @property
+    def best(self) -> int:
+        """Index of the average with the least scatter of its errors."""
+        spreads = [errors.spread for errors in self.errors]
+        return spreads.index(min(spreads))
+
+
+def expected(load: int, rate: float, horizon_s: float, service_s: float) -> float:
+    """Return the requests expected after ``horizon_s``: those left of ``load``, and new ones."""
+    left = exp(-horizon_s / service_s)
+    return load * left + rate * service_s * (1 - left)
+
+
+def learn_forecasts(
+    known: Forecasts,
+    load: int,
+    at_s: float,
+    horizon_s: float,
+    forecasts: tuple[float, ...] | None,
+) -> Forecasts:
+    """Learn from a look: ``load`` is how many requests there are, ``forecasts`` what comes next.
+
+    ``forecasts`` is None if too little is known to forecast anything. What is judged now does not
+    depend on ``load``.
+    """
+    while known.steps and at_s - known.steps[0].at_s >= _AFTER * horizon_s:
+        known = _judged(known, at_s, horizon_s)
+    steps = known.steps
+    if steps and at_s - steps[-1].at_s < horizon_s / _STEPS:
+        newest = steps[-1]
+        if load <= newest.most:
+            return known
+        return replace(known, steps=(*steps[:-1], Step(newest.at_s, newest.forecasts, load)))
+    if forecasts is None:
+        return known
+    return replace(known, steps=(*steps, Step(at_s, forecasts, load)))
+
+
+def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:
+    """Judge the oldest forecast, which is due; after a pause in looking, drop all of them."""
+    oldest, *later = known.steps
+    if at_s - oldest.at_s > 2 * _AFTER * horizon_s:
+        return replace(known, steps=())
+    until_s = oldest.at_s + horizon_s
+    within = max(step.most for step in known.steps if step.at_s < until_s)
+    after = max((step.most for step in later if step.at_s >= until_s), default=within)
+    judged = zip(known.errors, oldest.forecasts, strict=True)
+    errors = tuple(_with(e, f, within, after, horizon_s / _STEPS) for e, f in judged)
+    return Forecasts(tuple(later), errors)
+
+
+def _with(known: Errors, forecast: float, within: int, after: int, step_s: float) -> Errors:
+    calm = sqrt(forecast + _CALM)
+    off = 2 * (sqrt(after + _CALM) - calm)
+    fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
+    return Errors(
+        known.weight * fade + 1,
+        known.total * fade + off,
+        known.squares * fade + off * off,
+        added(known.within, _EDGES, 2 * (sqrt(within + _CALM) - calm), keep),
+        added(known.after, _EDGES, off, keep),
+    )
+
+
+def at_once(
+    surprises: Sequence[float], bursts: float, forecast: float, worth_per_s: float
+) -> float:
+    """Return the number of requests at the same time up to which a replica still pays.
+
+    By the newsvendor's rule: in the cases with more requests, those that come meanwhile and would
+    be late cost just as much as one replica. ``bursts`` is the part of the assumed bursts that
+    counts: a burst lasts for about a request's time. ``worth_per_s`` is how many replicas it is
+    worth to have one request more in time, each second.
+    """
+    always = [*_BODY, *(bursts * weight for weight in _TAIL)]
+    weights = [*map(add, surprises, always)]
+    calm, share = sqrt(forecast + _CALM), worth_per_s / sum(weights)
+    costs = 0.0
+    for low, weight in zip(reversed(_LOWS), reversed(weights), strict=True):
+        case = max(0.0, max(0.0, calm + low / 2 + 0.125) ** 2 - _CALM)
+        costs += weight * share * case
+        if costs >= 1:
+            return case
+    return 0.0

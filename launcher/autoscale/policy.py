@@ -1,0 +1,297 @@
+"""Decides how many replicas a service wants: enough for the load expected when a start would end.
+
+The method, its sources and the reason for each number: docs/explanation/autoscaling.md.
+"""
+
+from dataclasses import dataclass, field, replace
+from math import ceil, floor
+from operator import attrgetter
+
+from launcher.autoscale.arrivals import Arrivals, learn_arrivals
+from launcher.autoscale.forecasts import Forecasts, at_once, expected, learn_forecasts
+from launcher.autoscale.idle import Idle, is_worth_keeping, learn_pause
+from launcher.autoscale.service_time import Work, learn_work
+from launcher.autoscale.start_delay import Delays, learn_starts
+from launcher.autoscale.types import Decision, Look, Scaling, Supply
+
+_HOLD_LOADS = 0.5
+"""Share of a model's loading time for which a need that has passed still counts; less makes the
+number of replicas flap."""
+_SETTLE_S = 60.0
+"""Seconds after the launcher's start during which nothing shrinks."""
+_GAP_S = 10.0
+"""Seconds between two looks from which on the pause counts as a restart: how busy the replicas were
+meanwhile is unknown."""
+_LEAST_HORIZON_S, _MOST_HORIZON_S = 3.0, 600.0
+_RAREST_S = 36.0
+"""Lowest request rate that is priced as it is: one request in this many seconds. A service with
+fewer requests pays for a late one as if it had that rate."""
+_DEAREST_IDLE_S = 900.0
+"""Highest price of a late request, in slice-seconds, for a service without any request."""
+_LATE_AFTER, _LATE_WITHIN = 0.2, 0.1
+"""Share of a period's requests that is late if there are no places for its peak: a peak is short.
+After: when a start could help. Within: until then, a longer period, so its peak makes a smaller
+share late."""
+_MARGIN = 0.5
+"""Share of a request's permitted wait to plan with; the rest evens out irregular arrivals."""
+_USUAL_WAIT_S = 5.0
+_TAIL = 3.0
+"""Multiple of the mean service time that the slowest requests take; a latency objective leaves the
+rest for waiting."""
+_NEARLY = 0.001
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A need that still counts: until ``until_s`` at least ``replicas`` are wanted."""
+
+    until_s: float
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The gateway's counters at the last look."""
+
+    at_s: float
+    arrived: int
+    answered: int
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the autoscaler remembers of a service; ``Memory()`` is a service that was never seen."""
+
+    seen: Seen | None = None
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    forecasts: Forecasts = field(default_factory=Forecasts)
+    work: Work = field(default_factory=Work)
+    delays: Delays = field(default_factory=Delays)
+    idle: Idle = field(default_factory=Idle)
+    peaks: tuple[Peak, ...] = ()
+
+
+def initial(supply: Supply, at_s: float) -> Memory:
+    """Return the memory of a launcher that has just started and knows nothing.
+
+    What already runs counts as wanted for a while, so a restart never shrinks a service
+    immediately.
+    """
+    return Memory(peaks=(Peak(at_s + _SETTLE_S, supply.coming),))
+
+
+def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
+    """Return the new memory and the decision.
+
+    While the gateway can't be seen, the replicas that serve or will are wanted (within the
+    service's bounds), and nothing is learnt.
+    """
+    if not look.is_known:
+        wanted = _bounded(scaling, look.supply.coming)
+        return memory, Decision(wanted, "the gateway can't be seen: replicas stay as they are")
+    memory = _learnt(memory, look)
+    need = _need(scaling, memory, look)
+    until_s = look.at_s + _hold_s(scaling, memory, look)
+    peaks = _remember(memory.peaks, Peak(until_s, need.replicas), look.at_s)
+    wanted = _bounded(scaling, peaks[0].replicas)
+    reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
+    return replace(memory, peaks=peaks), Decision(
+        wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
+    )
+
+
+def _bounded(scaling: Scaling, replicas: int) -> int:
+    return min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+
+
+def _learnt(memory: Memory, look: Look) -> Memory:
+    load, delays = look.load, learn_starts(memory.delays, look.starts)
+    seen = Seen(look.at_s, load.arrived, load.answered, load.in_flight)
+    idle = learn_pause(memory.idle, load.total, look.at_s)
+    before = memory.seen
+    if before is None or look.at_s <= before.at_s:
+        return replace(memory, seen=seen, delays=delays, idle=idle)
+    elapsed_s = look.at_s - before.at_s
+    if elapsed_s > _GAP_S:
+        settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
+        peaks = _remember(memory.peaks, settled, look.at_s)
+        return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
+    arrivals = learn_arrivals(memory.arrivals, _more(before.arrived, load.arrived), elapsed_s)
+    busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
+    work = learn_work(memory.work, busy_s, _more(before.answered, load.answered))
+    forecasts = _forecasts(memory.forecasts, arrivals, work, look, _horizon_s(delays))
+    return Memory(seen, arrivals, forecasts, work, delays, idle, memory.peaks)
+
+
+def _forecasts(
+    known: Forecasts, arrivals: Arrivals, work: Work, look: Look, horizon_s: float
+) -> Forecasts:
+    load, made = look.load.total, None
+    if arrivals.seen_s >= 2 * horizon_s:
+        rates = arrivals.rates
+        made = tuple(expected(load, rate, horizon_s, work.service_s) for rate in rates)
+    return learn_forecasts(known, load, look.at_s, horizon_s, made)
+
+
+def _more(before: int, now: int) -> int:
+    """Return what was counted since ``before``; a counter that is lower now started again at 0."""
+    return now - before if now >= before else now
+
+
+def _horizon_s(delays: Delays) -> float:
+    return min(max(delays.start_s, _LEAST_HORIZON_S), _MOST_HORIZON_S)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is needed now, and what it follows from.
+
+    Attributes:
+        expected: requests forecast to be there at the same time after ``horizon_s``.
+        reckoned: places to provide: the forecast with surprises, less what waiting may even out, or
+            what the backlog needs if that is more.
+        horizon_s: seconds that a start takes.
+    """
+
+    replicas: int
+    expected: float
+    reckoned: float
+    horizon_s: float
+
+
+def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
+    horizon_s, service_s = _horizon_s(memory.delays), memory.work.service_s
+    best = memory.forecasts.best
+    errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
+    forecast = expected(look.load.total, rate, horizon_s, service_s)
+    worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
+    after = at_once(errors.after, bursts, forecast, _LATE_AFTER * worth)
+    within = at_once(errors.within, bursts, forecast, _LATE_WITHIN * worth)
+    patience = service_s / (service_s + _MARGIN * _wait_s(scaling, service_s))
+    needed = max(
+        after * patience,
+        min(within * patience, look.supply.coming * scaling.concurrency),
+        _places_for_backlog(forecast / service_s * horizon_s, horizon_s, scaling, service_s, look),
+    )
+    is_used = look.load.total or _is_kept(scaling, memory, look)
+    replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
+    return Need(replicas, forecast, needed, horizon_s)
+
+
+def _is_kept(scaling: Scaling, memory: Memory, look: Look) -> bool:
+    """Whether running replicas are kept though there is no request; without one nothing starts."""
+    if not memory.peaks or not memory.peaks[0].replicas:
+        return False
+    if scaling.keep_alive_s is not None:
+        return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
+    costs_s = memory.delays.load_s + min(_price_s(scaling, memory.arrivals), _DEAREST_IDLE_S)
+    return is_worth_keeping(memory.idle, look.at_s, costs_s)
+
+
+def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
+    """Return the price of one late request, in slice-seconds.
+
+    If another replica is started at that price whenever without it more than ``1 - aim`` of the
+    usual requests would be late, the share ``aim`` is in time.
+    """
+    return 1 / ((1 - scaling.aim) * max(arrivals.usual_rate, 1 / _RAREST_S))
+
+
+def _places_for_backlog(
+    arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: Look
+) -> float:
+    """Return the places needed once a start is over, for the backlog and for what keeps coming.
+
+    A place serves one request at a time: it begins one immediately and one more every
+    ``service_s``, and no request may begin later than its objective allows. Until the start is over
+    ready replicas serve, and pending or starting ones for half of that time.
+    """
+    supply = look.supply
+    started = (supply.pending + supply.starting) / 2
+    served = (supply.ready + started) * scaling.concurrency * horizon_s / service_s
+    left = max(0.0, look.load.total + arrivals - served)
+    span_s = horizon_s + _wait_s(scaling, service_s) + service_s
+    return (left + arrivals) * service_s / span_s
+
+
+def _wait_s(scaling: Scaling, service_s: float) -> float:
+    """Return the seconds that a request may wait for its place."""
+    if scaling.max_queue_s is not None:
+        return scaling.max_queue_s
+    if scaling.p95_s is not None:
+        return max(0.0, scaling.p95_s - _TAIL * service_s)
+    return _USUAL_WAIT_S
+
+
+def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
+    """Return the seconds for which this need counts.
+
+    Borrowed replicas are given back sooner, since others may need the slices.
+    """
+    if not look.load.total:
+        return 0.0
+    if scaling.keep_alive_s is not None:
+        return scaling.keep_alive_s
+    hold_s = _HOLD_LOADS * memory.delays.load_s
+    return hold_s / 2 if look.supply.borrowed else hold_s
+
+
+def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak, ...]:
+    """Return the peaks that still count, the largest first.
+
+    A peak that is both no larger and over no later than another is dropped.
+    """
+    left = [
+        peak
+        for peak in peaks
+        if peak.until_s > at_s
+        and (peak.replicas > newest.replicas or peak.until_s > newest.until_s)
+    ]
+    if all(peak.replicas < newest.replicas or peak.until_s < newest.until_s for peak in left):
+        left.append(newest)
+    return tuple(sorted(left, key=_size, reverse=True))
+
+
+_size = attrgetter("replicas")
+
+
+def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
+    """Return the seconds until the last waiting request gets its place, as things stand.
+
+    None if nothing is on its way and quota has no room for a start.
+    """
+    supply, load = look.supply, look.load
+    if supply.ready:
+        return load.waiting * memory.work.service_s / (supply.ready * scaling.concurrency)
+    if supply.starting:
+        return memory.delays.load_s
+    return None if look.room == 0 and not supply.pending else memory.delays.start_s
+
+
+def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
+    """Return how many requests may wait so that the last one still begins in time.
+
+    None if no objective is stated, or if no replica is ready: then all requests are held.
+    """
+    if not supply.ready or (scaling.max_queue_s is None and scaling.p95_s is None):
+        return None
+    service_s = memory.work.service_s
+    return floor(supply.ready * scaling.concurrency * _wait_s(scaling, service_s) / service_s)
+
+
+def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:
+    load = look.load
+    said = (
+        f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} in parallel "
+        f"expected in {need.horizon_s:.0f} s, planned for {need.reckoned:.3g}, "
+        f"{scaling.concurrency} per replica: {need.replicas}"
+    )
+    if peak > need.replicas:
+        said += f", held at {peak}"
+    if wanted != peak:
+        said += f", bounded by {'max' if wanted < peak else 'min'} {wanted}"
+    lacking = wanted - look.supply.coming
+    if look.room is not None and lacking > look.room:
+        said += f", quota has room for {look.room} of {lacking} more"
+    return said

@@ -1,0 +1,124 @@
+"""Every command of ``slicewise``: where it is implemented, and its line in the listing.
+
+The listing must not import the commands, so their lines are repeated here; a test compares them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or a tree of them.
+
+    Attributes:
+        place: ``module:name`` of a Typer, or of a function.
+        help: the first paragraph of its help.
+        epilog: of a function; a Typer has its own.
+        stays: it runs until it is stopped.
+    """
+
+    place: str
+    help: str
+    epilog: str = ""
+    stays: bool = False
+
+
+FOR_EVERYBODY: Mapping[str, Command] = {
+    "why": Command(
+        "slurm_plugin.cli_users.why:why_app", "Say why a job waits, or how a tenant stands."
+    ),
+    "sbatch": Command(
+        "slurm_plugin.cli_users.sbatch:sbatch_app",
+        "Run sbatch, and show what Slicewise decides about the job.",
+    ),
+    "service": Command(
+        "launcher.cli.service:service_app", "Inference services that scale with their requests."
+    ),
+    "profile": Command(
+        "launcher.cli.profile:profile_app",
+        "How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
+    ),
+    "key": Command(
+        "launcher.cli.keys:key_app",
+        "API keys: which clients may send requests to a tenant's services.",
+    ),
+    "explain": Command(
+        "slurm_plugin.cli_users.explain:explain_tenant",
+        "Show what a tenant may still start of each GPU type, and what allows no more.",
+        "Examples: slicewise explain vision | slicewise explain vision --json",
+    ),
+    "priority": Command(
+        "slurm_plugin.cli_users.priority:priority_app", "In which order waiting jobs start."
+    ),
+    "costs": Command(
+        "slurm_plugin.cli_users.costs:print_costs",
+        "Show what one instance of every MIG profile costs, in slices.",
+        "Examples: slicewise costs | slicewise costs --all --json",
+    ),
+    "ledger": Command(
+        "slurm_plugin.cli_users.ledger:ledger_app", "What was used: statements, balances, checks."
+    ),
+}
+
+FOR_OPERATORS: Mapping[str, Command] = {
+    "tenant": Command(
+        "slurm_plugin.cli.tenant:tenant_app", "Tenants: Slurm accounts that are charged."
+    ),
+    "tenant-quota": Command(
+        "slurm_plugin.cli.tenant_quota:tenant_quota_app", "Who may hold how many slices."
+    ),
+    "quota": Command("slurm_plugin.cli.quota:quota_app", "Plans, loans and calendars of quotas."),
+    "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
+    "compile": Command(
+        "slurm_plugin.cli.compile:compile_command",
+        "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",
+        "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
+    ),
+    "node": Command("slurm_plugin.cli.node:node_app", "A GPU node: what is in it, by its driver."),
+    "mig": Command(
+        "slurm_plugin.cli.mig:mig_app", "How GPUs can be cut: profiles, layouts, costs."
+    ),
+    "recut": Command(
+        "slurm_plugin.cli.repartition:recut_app",
+        "Cut GPUs again, so that waiting jobs find what they ask for.",
+    ),
+    "rebalance": Command(
+        "slurm_plugin.cli.rebalance:rebalance_app",
+        "Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs;"
+        " for cron.",
+    ),
+    "doctor": Command(
+        "slurm_plugin.cli.node:doctor",
+        "Compare a node's GPUs with what Slurm and slicewise.toml say of them.",
+        "Examples: slicewise doctor | slicewise doctor --node gpu07 --json",
+    ),
+    "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
+    "gateway": Command("launcher.cli.gateway:gateway_app", "The gateway in front of all services."),
+    "db": Command("slurm_plugin.cli.db:db_app", "The ledger's PostgreSQL schema."),
+    "daemon": Command(
+        "slurm_plugin.cli.daemon:run_daemon",
+        "Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.",
+        "Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
+        " | systemctl start slicewise-daemon",
+        stays=True,
+    ),
+    "launcher": Command(
+        "launcher.cli.launcher:run_launcher",
+        "Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.",
+        "Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
+        " | systemctl start slicewise-launcher",
+        stays=True,
+    ),
+    "uninstall": Command(
+        "slurm_plugin.cli.compile:uninstall_command",
+        "Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.",
+        "Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
+    ),
+    "sandbox": Command(
+        "sandbox.cli:app",
+        "A whole cluster on this machine: Slurm with emulated MIG GPUs, PostgreSQL, HAProxy.",
+    ),
+}
+
+COMMANDS: Mapping[str, Command] = {**FOR_EVERYBODY, **FOR_OPERATORS}

@@ -1,0 +1,62 @@
+"""Commands of ``slicewise gateway``, for operators."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.language.errors import InvalidInputError
+from cluster.settings.file import load_settings
+from launcher.gateway import haproxy
+from launcher.gateway.files import replace_file
+from launcher.gateway.identity import KEY
+from launcher.scripts.render import CONFIGURATION, Owners, gateway_files
+
+gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
+
+
+@gateway_app.command(
+    "render",
+    epilog="Examples: slicewise gateway render --check"
+    " | slicewise gateway render --user haproxy --group haproxy --socket-user slicewise",
+)
+def render_gateway(
+    check: Annotated[bool, typer.Option("--check", help="Check it with HAProxy, too.")] = False,
+    user: Annotated[str, typer.Option(help="User that HAProxy runs as, if root starts it.")] = "",
+    group: Annotated[str, typer.Option(help="Group that HAProxy runs as, if root starts it.")] = "",
+    socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
+    socket_group: Annotated[str, typer.Option(help="Group of the runtime socket.")] = "",
+) -> None:
+    """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
+
+    Also writes hold.lua, the maps, and identity.pem, the key by which replicas recognize the
+    gateway; its certificate goes to gateway.identity, which every host needs where services are
+    applied. Services, replicas and keys are added at run time, and known ones stay: render again
+    only after settings have changed, then reload HAProxy.
+    """
+    gateway = load_settings().gateway
+    files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))
+    for name, text in files.items():
+        _write(gateway.directory / name, text)
+    try:
+        haproxy.prepare(gateway)
+        if socket_user:
+            shutil.chown(gateway.directory / KEY, user=socket_user)
+    except (OSError, LookupError) as error:
+        raise _unwritten(gateway.directory, error) from None
+    if check:
+        asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
+    typer.echo(files[CONFIGURATION], nl=False)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: Exception) -> InvalidInputError:
+    return InvalidInputError("SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error}.")

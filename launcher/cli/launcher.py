@@ -1,0 +1,30 @@
+"""``slicewise launcher``, apart from the other commands, since it imports Triton's client."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.settings.file import load_settings
+
+
+def run_launcher(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Settings file; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.
+
+    Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
+    """
+    # Triton's and HAProxy's clients are not imported for --help.
+    from launcher.process import loop  # noqa: PLC0415
+
+    settings = load_settings(config)
+    loop.configure_logging(log_level.upper())
+    asyncio.run(loop.serve(settings))

@@ -1,0 +1,212 @@
+"""Commands of ``slicewise service`` that take a service's file: apply, plan, render; and schema."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.gres import parse_gpu_requests
+from cluster.language.service import ServiceSpec
+from cluster.language.units import Millislices
+from cluster.rpc.client import DaemonClient
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
+from launcher.cli import show_file
+from launcher.cli.service_orders import order_app
+from launcher.cli.service_view import view_app
+from launcher.gateway.identity import certificate
+from launcher.scripts.render import service_script
+from launcher.services.apply_plan import ApplyPlan, plan_apply
+from launcher.services.lookup import Json, SkipModelCheck, whole_view
+from launcher.services.overview import service_url
+from launcher.services.service_file import (
+    read_service_file,
+    require_image,
+    require_model,
+    require_writable,
+)
+
+EXAMPLE = """\
+# bert.toml
+[service]
+name = "bert"
+tenant = "vision"                   # a Slurm account with a quota
+model_repository = "/models/bert"   # Triton's layout: /models/bert/bert/config.pbtxt
+model = "bert"
+profile = "1g.10gb"
+max_replicas = 8
+concurrency = 2
+max_queue_s = 0.5                   # objective: or p95_ms = 800, or neither
+environment = { OMP_NUM_THREADS = "4" }
+"""
+
+service_app = typer.Typer(
+    help="Inference services that scale with their requests.", no_args_is_help=True
+)
+
+File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Roll over even if the file has not changed, such as for a new engine."
+    ),
+]
+
+
+@service_app.command(
+    "apply",
+    epilog="Examples: slicewise service apply bert.toml"
+    " | slicewise service apply bert.toml --dry-run"
+    " | slicewise service apply bert.toml --force",
+)
+def apply_service(
+    file: File,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
+    ] = False,
+    force: Force = False,
+    skip_model_check: SkipModelCheck = False,
+    as_json: Json = False,
+) -> None:
+    """Check a service and submit it as a held job array; its replicas start with its requests.
+
+    A service of this name that already runs rolls over: new replicas replace the old ones, one by
+    one, and no request is lost. If nothing has changed, nothing is submitted.
+
+    The file, the model repository and the job for Slurm are checked first; if anything is wrong,
+    nothing is submitted. Then the command waits up to 5 s until the address answers.
+    """
+    settings = load_settings()
+    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    if dry_run:
+        _print_plan(settings, spec, plan, as_json=as_json)
+        return
+    url = service_url(settings.gateway.url, spec.tenant, spec.name)
+    idle = plan.action == "nothing"
+    submitted = None if idle else submit(_script(spec, settings))
+    job_id = submitted.job_id if submitted is not None else plan.array_job_id
+    trouble = asyncio.run(_trouble(settings, submitted, url))
+    if as_json:
+        notes = list(plan.notes)
+        print_json({"array_job_id": job_id, "url": url, "action": plan.action, "notes": notes})
+    else:
+        _print_applied(spec, plan, submitted, url)
+    if trouble:
+        typer.echo(f"The address can't be used yet: {trouble}", err=True)
+
+
+async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
+    """Return why the address can't be used yet; "" if it can."""
+    # Imported here, since no other command asks the gateway by its address.
+    from launcher.services import address  # noqa: PLC0415
+
+    trouble = await address.wait_for_route(url)
+    if trouble or submitted is None:
+        return trouble
+    return await address.wait_until_followed(DaemonClient(settings.daemon), submitted.job_id)
+
+
+def _checked(
+    settings: Settings, file: Path, *, force: bool, skip_model_check: bool
+) -> tuple[ServiceSpec, ApplyPlan]:
+    """Return the file and what it would change; raises what apply would refuse."""
+    spec = read_service_file(file)
+    if not skip_model_check:
+        require_model(spec)
+        require_image(spec)
+    require_writable(Path.cwd())
+    return spec, asyncio.run(_plan(settings, spec, force=force))
+
+
+async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
+    daemon = DaemonClient(settings.daemon)
+    answer, view, against = await asyncio.gather(
+        daemon.check(spec.tenant, spec.directives()),
+        whole_view(daemon),
+        asyncio.to_thread(why_no_start, _script(spec, settings)),
+    )
+    types = {one.gres_type or "" for one in parse_gpu_requests(answer.gres or "")}
+    cost = Millislices(sum(settings.costs.get(name, 0) for name in types))
+    plan = plan_apply(spec, view, cost, force=force)
+    return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
+
+
+def _no_start_note(against: str) -> tuple[str, ...]:
+    if not against:
+        return ()
+    waits = "If nodes are down or drained (sinfo -R), it waits for them"
+    never = "otherwise no node offers these cpus, memory_mib and GPU together"
+    return (f"Slurm could not start a replica now: {against}. {waits}; {never}",)
+
+
+def _print_applied(
+    spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url: str
+) -> None:
+    out = console()
+    for message in submitted.messages if submitted is not None else ():
+        out.print(Text(message))
+    out.print(Text(show_file.applied(spec, plan, submitted, url)))
+    for note in plan.notes:
+        out.print(Text(note, style="yellow"))
+
+
+@service_app.command(
+    "plan",
+    epilog="Examples: slicewise service plan bert.toml | slicewise service plan bert.toml --json",
+)
+def plan_service(
+    file: File,
+    force: Force = False,
+    skip_model_check: SkipModelCheck = False,
+    as_json: Json = False,
+) -> None:
+    """Show what apply would do: start a new service, change keys of a running one, or nothing.
+
+    Makes the same checks as apply; nothing is submitted.
+    """
+    settings = load_settings()
+    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    _print_plan(settings, spec, plan, as_json=as_json)
+
+
+def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_json: bool) -> None:
+    url = service_url(settings.gateway.url, spec.tenant, spec.name)
+    if as_json:
+        print_json(show_file.plan_as_json(spec, plan, url))
+    else:
+        console().print(show_file.plan_text(spec, plan, url))
+
+
+@service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
+def render_service(file: File) -> None:
+    """Print the batch script that apply would submit; submitting it with sbatch does the same."""
+    typer.echo(_script(read_service_file(file), load_settings()), nl=False)
+
+
+def _script(spec: ServiceSpec, settings: Settings) -> str:
+    return service_script(spec, settings.triton, certificate(settings.gateway))
+
+
+@service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")
+def service_schema(
+    example: Annotated[
+        bool, typer.Option("--example", help="Print an example file instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the keys of a service file and what they mean."""
+    if example:
+        typer.echo(EXAMPLE, nl=False)
+    elif as_json:
+        print_json(show_file.schema_rows())
+    else:
+        console().print(show_file.schema_table())
+
+
+# They have no name of their own, so their commands stand beside the ones above.
+service_app.add_typer(view_app)
+service_app.add_typer(order_app)

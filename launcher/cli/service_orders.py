@@ -1,0 +1,200 @@
+"""Commands of ``slicewise service`` that change a running service: scale, restart, delete."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import MAX_SLOTS
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ServiceView
+from cluster.rpc.order_messages import OrderRequest
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from launcher.services.apply_plan import generations_of
+from launcher.services.lookup import Json, Name, find
+
+_POLL_S = 0.5
+_UNDER_WAY = frozenset({"released", "starting", "running", "ending"})
+
+order_app = typer.Typer()
+
+
+@order_app.command(
+    "scale",
+    epilog="Examples: slicewise service scale bert --min 2 --max 6"
+    " | slicewise service scale bert --min 1"
+    " | slicewise service scale bert --reset",
+)
+def scale_service(
+    name: Name,
+    least: Annotated[
+        int | None, typer.Option("--min", min=0, max=MAX_SLOTS, help="Replicas kept even if idle.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, max=MAX_SLOTS, help="Maximum number of replicas.")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Return to the bounds of the file.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Change how many replicas a service may have, without a new generation.
+
+    A bound that is not given stays as it is. Bounds hold until --reset, for later generations too.
+    The slots of the array are the limit: for more, apply a file with a larger max_replicas.
+    """
+    settings = load_settings()
+    if reset == (least is not None or most is not None):
+        raise InvalidInputError(
+            "SW-SERVICE-SCALE",
+            "No new bounds were given.",
+            "Give either --min or --max, or --reset.",
+        )
+    newest = asyncio.run(find(settings, name))[0]
+    bounds = (None, None) if reset else _bounds(newest, least, most)
+    order = OrderRequest(
+        array_job_id=newest.array_job_id,
+        what="scale",
+        min_replicas=bounds[0],
+        max_replicas=bounds[1],
+    )
+    asyncio.run(DaemonClient(settings.daemon).order(order))
+    after = _scripted(newest) if reset else bounds
+    if as_json:
+        print_json(_as_json(newest) | {"min_replicas": after[0], "max_replicas": after[1]})
+    else:
+        _say(newest, f"{after[0]} to {after[1]} replicas")
+
+
+def _scripted(view: ServiceView) -> tuple[int, int]:
+    return int(view.directives.get("min_replicas", "0")), len(view.slots)
+
+
+def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int, int]:
+    """Return both bounds, from what was given and what holds now.
+
+    Raises InvalidInputError (SW-SERVICE-SCALE).
+    """
+    scripted, order = _scripted(view), view.order
+    now_least = scripted[0] if order.min_replicas is None else order.min_replicas
+    now_most = scripted[1] if order.max_replicas is None else order.max_replicas
+    wanted = (now_least if least is None else least, now_most if most is None else most)
+    if wanted[0] > wanted[1]:
+        raise InvalidInputError(
+            "SW-SERVICE-SCALE",
+            f"--min {wanted[0]} is above --max {wanted[1]}; nothing was changed.",
+            "Give both bounds.",
+        )
+    if wanted[1] > len(view.slots):
+        raise InvalidInputError(
+            "SW-SERVICE-SCALE",
+            f"--max {wanted[1]}: its array has {len(view.slots)} slots; nothing was changed.",
+            "Apply its file with a larger max_replicas: the service rolls over.",
+        )
+    return wanted
+
+
+def _as_json(view: ServiceView) -> dict[str, object]:
+    return {"service": f"{view.tenant}/{view.name}", "array_job_id": view.array_job_id}
+
+
+def _say(view: ServiceView, what: str) -> None:
+    console().print(Text(f"{view.tenant}/{view.name}: {what}"))
+
+
+@order_app.command("restart", epilog="Example: slicewise service restart bert")
+def restart_service(name: Name, as_json: Json = False) -> None:
+    """Replace every replica that runs now, one by one; no request is lost.
+
+    Use it when the content of a model repository has changed, or when a replica misbehaves. To see
+    progress: slicewise service status NAME --watch
+    """
+    settings = load_settings()
+    newest = asyncio.run(find(settings, name))[0]
+    order = OrderRequest(array_job_id=newest.array_job_id, what="restart")
+    asyncio.run(DaemonClient(settings.daemon).order(order))
+    replicas = _under_way((newest,))
+    if as_json:
+        print_json(_as_json(newest) | {"replicas": replicas})
+    else:
+        _say(newest, f"{_counted(replicas)} will be replaced")
+
+
+@order_app.command(
+    "delete",
+    epilog="Examples: slicewise service delete bert | slicewise service delete bert --now",
+)
+def delete_service(
+    name: Name,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="Cut off requests in flight and cancel the job immediately."),
+    ] = False,
+    wait_s: Annotated[
+        int,
+        typer.Option("--wait", min=0, help="Seconds to wait for the end; it continues after that."),
+    ] = 120,
+    as_json: Json = False,
+) -> None:
+    """End a service: its address refuses new requests, those in flight finish, it leaves Slurm.
+
+    Exit code 1 if it has not ended within --wait; it still ends by itself later.
+    """
+    settings = load_settings()
+    daemon = DaemonClient(settings.daemon)
+    generations = asyncio.run(find(settings, name))
+    newest = generations[0]
+    if now:
+        asyncio.run(_cancel(daemon, generations))
+    else:
+        asyncio.run(daemon.order(OrderRequest(array_job_id=newest.array_job_id, what="end")))
+    ended = asyncio.run(_wait_until_gone(daemon, newest, wait_s))
+    if as_json:
+        print_json(_as_json(newest) | {"ended": ended})
+    elif ended:
+        _say(newest, "has ended")
+    if not ended:
+        typer.echo(
+            f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it still ends by "
+            "itself. To cut off requests in flight: --now",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+async def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:
+    # The oldest generation is deleted first, so that none of them starts again in between.
+    for view in reversed(generations):
+        await daemon.delete(view.array_job_id)
+
+
+async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: int) -> bool:
+    """Return whether no generation of the service was left in time; show progress on stderr."""
+    clock = asyncio.get_running_loop()
+    until_s = clock.time() + wait_s
+    told = ""
+    while True:
+        view = await daemon.view()
+        living = generations_of(view.services, service.tenant, service.name)
+        if view.complete and not living:
+            return True
+        replicas = _under_way(living)
+        progress = f"waiting for {_counted(replicas)} to finish"
+        if replicas and progress != told:
+            typer.echo(progress, err=True)
+            told = progress
+        if clock.time() >= until_s:
+            return False
+        await asyncio.sleep(_POLL_S)
+
+
+def _under_way(views: Sequence[ServiceView]) -> int:
+    return sum(slot.state in _UNDER_WAY for view in views for slot in view.slots)
+
+
+def _counted(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"

@@ -1,0 +1,109 @@
+"""Shows a service's file to users and as JSON: its schema, and what applying it would do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from cluster.language.service import ServiceSpec
+from cluster.runtime.console import FittingTable, column
+from cluster.slurm_client.sbatch import Submitted
+from launcher.services.apply_plan import ApplyPlan, Change
+
+
+def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, object]:
+    """Return the keys of ``plan --json``."""
+    return {
+        "service": f"{spec.tenant}/{spec.name}",
+        "url": url,
+        "action": plan.action,
+        "array_job_id": plan.array_job_id,
+        "changes": [
+            {"key": one.key, "before": one.before, "after": one.after} for one in plan.changes
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
+    """Return what would be done, the changes as a diff, and notes."""
+    notes = (Text(note, style="yellow") for note in plan.notes)
+    lines = (line for change in plan.changes for line in _diff(change))
+    return Group(Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}"), *lines, *notes)
+
+
+def _would(spec: ServiceSpec, plan: ApplyPlan, url: str) -> str:
+    match plan.action:
+        case "create":
+            return (
+                f"would be new: {spec.min_replicas} to {spec.max_replicas} replicas; "
+                f"its address: {url}"
+            )
+        case "roll over":
+            return f"would roll over from array job {plan.array_job_id}"
+        case "nothing":
+            return f"is as the file says: array job {plan.array_job_id}"
+
+
+def _diff(change: Change) -> tuple[Text, ...]:
+    sides = (("-", change.before, "red"), ("+", change.after, "green"))
+    return tuple(
+        Text(f"  {sign} {change.key} = {value}", style=style)
+        for sign, value, style in sides
+        if value is not None
+    )
+
+
+def applied(spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url: str) -> str:
+    """Return what was done, in one line."""
+    service = f"{spec.tenant}/{spec.name}"
+    if submitted is None:
+        return (
+            f"{service} is as the file says: array job {plan.array_job_id}. "
+            "Nothing was submitted; --force rolls it over anyway."
+        )
+    if plan.action == "create":
+        return f"{service} is array job {submitted.job_id}; its address: {url}"
+    return (
+        f"{service} rolls over from array job {plan.array_job_id} to {submitted.job_id}; "
+        f"its address stays: {url}"
+    )
+
+
+def schema_rows() -> tuple[Mapping[str, Any], ...]:
+    """Return every key of a service file: its type, default and meaning."""
+    properties = ServiceSpec.model_json_schema()["properties"]
+    return tuple(
+        {
+            "key": key,
+            "type": _type(properties[key]),
+            "required": field.is_required(),
+            "default": None if field.is_required() or field.default == () else field.default,
+            "meaning": field.description,
+        }
+        for key, field in ServiceSpec.model_fields.items()
+    )
+
+
+def _type(found: Mapping[str, Any]) -> str:
+    kinds = [str(option["type"]) for option in found.get("anyOf", (found,)) if "type" in option]
+    return " or ".join(kind for kind in kinds if kind != "null")
+
+
+def schema_table() -> FittingTable:
+    """Return the schema as a table for users."""
+    rows = schema_rows()
+    defaults = ("required" if row["required"] else _default(row["default"]) for row in rows)
+    return FittingTable(
+        (
+            column("key", (row["key"] for row in rows)),
+            column("type", (row["type"] for row in rows)),
+            column("default", defaults),
+            column("meaning", (row["meaning"] for row in rows), folds=True),
+        )
+    )
+
+
+def _default(value: object) -> str:
+    return "–" if value is None else str(value)

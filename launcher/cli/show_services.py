@@ -1,0 +1,242 @@
+"""Shows services to users and as JSON."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from cluster.language.units import slices_text, slices_words
+from cluster.runtime.console import Facts, FittingTable, column
+from launcher.services.overview import Replica, ServiceObservation, State
+
+_STATES: tuple[State, ...] = get_args(State)
+_STYLES: Mapping[State, str] = {
+    "ready": "green",
+    "starting": "yellow",
+    "draining": "magenta",
+    "held": "dim",
+    "gone": "red",
+}
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def as_json(service: ServiceObservation) -> Mapping[str, object]:
+    """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
+    generations, news = (service.array_job_id, *service.older), service.news
+    return {
+        "service": service.service,
+        "tenant": service.tenant,
+        "name": service.name,
+        "array_job_id": service.array_job_id,
+        "user": service.user,
+        "url": service.url,
+        "profile": service.profile,
+        "min_replicas": service.min_replicas,
+        "max_replicas": service.max_replicas,
+        "is_scaled": service.is_scaled,
+        "is_ending": service.is_ending,
+        "backlog": service.backlog,
+        "in_flight": service.in_flight,
+        "rate_per_s": news.rate_per_s if news is not None else None,
+        "wanted": news.wanted if news is not None else None,
+        "reason": news.reason if news is not None else None,
+        "failed_starts": news.failures if news is not None else None,
+        "next_start_s": news.next_start_s if news is not None else None,
+        "slots": _slots_by_state(service, service.array_job_id),
+        "generations": [
+            {"array_job_id": array, "slots": _slots_by_state(service, array)}
+            for array in generations
+        ],
+        "replicas": [_replica_as_json(one) for one in service.replicas if _is_shown(one)],
+        "used_millislices": service.used_millislices,
+        "nominal_millislices": service.nominal_millislices,
+        "note": service.note,
+        "loss": service.loss,
+    }
+
+
+def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
+    return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
+
+
+def _replica_as_json(one: Replica) -> Mapping[str, object]:
+    return {
+        "array_job_id": one.array_job_id,
+        "slot": one.slot,
+        "state": one.state,
+        "node": one.node,
+        "age_s": one.age_s,
+        "lease_left_s": one.lease_left_s,
+        "is_borrowed": one.is_borrowed,
+        "is_outdated": one.is_outdated,
+        "why": one.why,
+    }
+
+
+def _is_shown(one: Replica) -> bool:
+    """Whether to show the slot: held ones cost nothing, so only those with a remark are shown."""
+    return one.state in {"ready", "starting", "draining"} or bool(one.why)
+
+
+def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
+    """Return a table with one line per service, and below it what was lost for good."""
+    losses = (Text(f"{s.service}: {s.loss}", style="red") for s in services if s.loss)
+    return Group(_services_table(services), *losses)
+
+
+def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
+    return FittingTable(
+        (
+            column("service", (s.service for s in services)),
+            column("array job", (s.array_job_id for s in services), right=True, rank=3),
+            column("profile", (s.profile for s in services), rank=2),
+            column("wanted", (_number(s.wanted) for s in services), right=True, rank=5),
+            column("ready", _counts(services, "ready"), right=True),
+            column("starting", _counts(services, "starting"), right=True),
+            column("draining", _counts(services, "draining"), right=True, rank=2),
+            column("outdated", (_outdated_count(s) for s in services), right=True, rank=1),
+            column("backlog", (_number(s.backlog) for s in services), right=True),
+            column("in flight", (_number(s.in_flight) for s in services), right=True),
+            column("address", (s.url for s in services), rank=4),
+        )
+    )
+
+
+def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
+    counts = (len(service.in_state(state)) for service in services)
+    return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
+
+
+def _outdated(service: ServiceObservation) -> tuple[Replica, ...]:
+    return tuple(
+        one for one in service.replicas if one.is_outdated and one.state not in {"held", "gone"}
+    )
+
+
+def _outdated_count(service: ServiceObservation) -> Text:
+    count = len(_outdated(service))
+    return Text(str(count), style="yellow" if count else "dim")
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def service_details(service: ServiceObservation) -> RenderableType:
+    """Return everything about one service."""
+    facts = Facts(tuple(_facts(service)))
+    shown = tuple(one for one in service.replicas if _is_shown(one))
+    return Group(facts, _replicas_table(shown)) if shown else facts
+
+
+def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
+    yield "service", Text(f"{service.service} ({_arrays(service)})")
+    yield "address", Text(f"{service.url}/v2/...")
+    yield "replicas", _replicas(service)
+    yield "requests", Text(_requests(service))
+    if service.news is not None:
+        yield "wanted", Text(f"{_replicas_words(service.news.wanted)}: {service.news.reason}")
+    yield "slice", Text(_slice(service))
+    yield "quota", Text(_quota(service))
+    for heading, text, style in _remarks(service):
+        yield heading, Text(text, style=style)
+
+
+def _arrays(service: ServiceObservation) -> str:
+    newest = f"array job {service.array_job_id}"
+    older = ", ".join(map(str, service.older))
+    return f"{newest}, replaces {older}" if older else newest
+
+
+def _slice(service: ServiceObservation) -> str:
+    bounds = f"{service.profile}, {service.min_replicas} to {service.max_replicas}"
+    return f"{bounds} as set by service scale" if service.is_scaled else bounds
+
+
+def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
+    """Yield heading, text and style of remarks that only some services have."""
+    if service.is_ending:
+        yield "ends", "its owner has deleted it; requests in flight finish", "yellow"
+    elif outdated := len(_outdated(service)):
+        yield "rolls over", f"{outdated} outdated; each ends when a new one serves", "yellow"
+    if service.note:
+        yield "waits", service.note, "yellow"
+    if service.loss:
+        yield "lost", service.loss, "red"
+
+
+def _replicas(service: ServiceObservation) -> Text:
+    parts = (
+        Text(f"{len(slots)} {state} ({_ranges(slots)})", style=_STYLES[state])
+        for state, slots in _slots_by_state(service, service.array_job_id).items()
+        if slots
+    )
+    return Text(", ").join(parts)
+
+
+def _ranges(indices: Iterable[int]) -> str:
+    """Slots as ranges: ``0-2,5``."""
+    ranges: list[list[int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _replicas_table(replicas: Sequence[Replica]) -> FittingTable:
+    return FittingTable(
+        (
+            column("replica", (f"{one.array_job_id}_{one.slot}" for one in replicas)),
+            column("state", (Text(one.state, style=_STYLES[one.state]) for one in replicas)),
+            column("node", (one.node for one in replicas), rank=2),
+            column("age", (_span(one.age_s) for one in replicas), right=True, rank=1),
+            column("lease left", (_span(one.lease_left_s) for one in replicas), right=True, rank=1),
+            column("why", (_remark(one) for one in replicas), folds=True),
+        )
+    )
+
+
+def _remark(one: Replica) -> str:
+    marks = ("outdated" if one.is_outdated else "", "borrowed" if one.is_borrowed else "")
+    return "; ".join(filter(None, (*marks, one.why)))
+
+
+def _span(seconds: int | None) -> str:
+    match seconds:
+        case None:
+            return "–"
+        case _ if seconds < 2 * _MINUTE_S:
+            return f"{seconds} s"
+        case _ if seconds < 2 * _HOUR_S:
+            return f"{seconds // _MINUTE_S} min"
+        case _ if seconds < 2 * _DAY_S:
+            return f"{seconds // _HOUR_S} h"
+        case _:
+            return f"{seconds // _DAY_S} days"
+
+
+def _requests(service: ServiceObservation) -> str:
+    if service.load is None:
+        return "not known: the launcher has not reported lately"
+    load, news = service.load, service.news
+    rate = (
+        f"; {news.rate_per_s:g} arrive per second" if news is not None and news.rate_per_s else ""
+    )
+    return (
+        f"{load.in_flight} in flight, {load.waiting} waiting"
+        f"{' for a first replica' if load.held else ''}{rate}"
+    )
+
+
+def _replicas_words(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count} replicas"
+
+
+def _quota(service: ServiceObservation) -> str:
+    if service.used_millislices is None or service.nominal_millislices is None:
+        return "none"
+    used, nominal = service.used_millislices, service.nominal_millislices
+    return f"{service.tenant} holds {slices_text(used)} of {slices_words(nominal)}"

@@ -1,0 +1,392 @@
+"""The only module that talks to HAProxy: Runtime API on unix sockets, check of a configuration."""
+
+import asyncio
+import re
+import ssl
+from asyncio.subprocess import PIPE
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from cluster.language.errors import (
+    InvalidInputError,
+    OutsideError,
+    SlicewiseError,
+    UnreachableError,
+)
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway import identity
+from launcher.gateway.files import replace_file
+from launcher.gateway.routing import Change
+from launcher.gateway.runtime_api import (
+    TOLD_KEY,
+    WHO,
+    Known,
+    Maps,
+    commands,
+    entry_commands,
+    glance_questions,
+    map_text,
+    old_workers,
+    parse,
+    parse_glance,
+    parse_map,
+    process_of,
+    questions,
+    servers,
+    without_digests,
+)
+from launcher.gateway.streams import SHOW_SESSIONS, SHOW_STREAMS, end_commands, without_key
+from launcher.gateway.types import Gateway, with_replaced
+
+DEADLINE_S = 2.0
+REPLACED_DEADLINE_S = 0.5
+"""Seconds that all processes that a reload has replaced may take together."""
+_READ_LIMIT = 64 * 1024 * 1024
+_AT_ONCE = 64
+"""Most commands in one line; it must fit into HAProxy's buffer (16 KiB)."""
+_LINE_BYTES = 15 * 1024
+"""Bytes that the questions of a glance may have in one line; beyond, everything is asked for."""
+_QUIET = (
+    # The server already has the address (before HAProxy 3.0, and since), or it was changed.
+    *("no need to change", "nothing changed", "changed from"),
+    *("transaction created", "transaction updated", "Committing ", "Success!"),
+)
+"""Parts of answers that mean success: ``set server addr`` and changes of certificates answer in
+words also when all is well."""
+_OPENSSL_CONF = re.compile(r"OPENSSL_CONF=(.+)")
+_OPENSSL_OWN = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
+"""The file that OpenSSL reads if no other file is named."""
+_GROUPS = re.compile(r"^\s*Groups\s*=", re.MULTILINE)
+_OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
+"""What HAProxy answers if a launcher was killed between setting a certificate and its commit."""
+
+
+class HaproxyRuntime:
+    """Reads and changes the pool of backends ``pool1`` ... at run time.
+
+    Every call raises UnreachableError (SW-GATEWAY-DOWN), or OutsideError (SW-GATEWAY-FAILED) with
+    HAProxy's own message.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._socket = settings.runtime_socket
+        self._maps = Maps(settings.directory)
+        self._per_tenant = settings.places.per_tenant
+        self._known: Known | None = None
+        master = settings.master_socket
+        self._replaced = _Replaced(master, self._maps) if master is not None else None
+
+    async def observe(self) -> Gateway:
+        """Return routes, servers and requests, also those of processes that a reload has replaced.
+
+        Replaced processes are asked last: a reload in between may count requests twice for a
+        moment, but no request is ever missed.
+        """
+        # After a look that fails nothing is known, so the next look asks for everything.
+        before, self._known = self._known, None
+        shown, known = await self._look(before)
+        self._known = known
+        gateway = replace(shown, per_tenant=self._per_tenant)
+        if self._replaced is None:
+            return gateway
+        return with_replaced(gateway, await self._replaced.observe(known.process))
+
+    async def _look(self, known: Known | None) -> tuple[Gateway, Known]:
+        """Look at everything that matters, by a glance where that is enough.
+
+        Everything is asked for if HAProxy was started or reloaded or the routes have changed since
+        the last look, or if a glance would not be cheaper.
+        """
+        if known is not None:
+            glance = glance_questions(self._maps, known)
+            line = ";".join((WHO, *glance))
+            if glance and len(line) < _LINE_BYTES:
+                found = _glanced(await _ask(self._socket, line), known)
+                if found is not None:
+                    return found, Known.of(known.process, found)
+        who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
+        found = _parsed(shown)
+        return found, Known.of(who, found)
+
+    async def apply(self, changes: Iterable[Change]) -> None:
+        """Make the changes in order; stop at the first that fails."""
+        for change in changes:
+            await self._tell(commands(change, self._maps))
+
+    async def set_keys(self, tenants: Mapping[str, str], protected: Iterable[str] = ()) -> None:
+        """Admit requests with these API keys and no others; tenants that have a key require one.
+
+        ``tenants`` gives the tenant by a key's SHA-256 in lower-case hexadecimal; ``protected`` are
+        further tenants that require a key. Both are also written to files, with which HAProxy
+        starts. Streams that another key has let in are ended. Raises OSError if this user may not
+        write the files, after HAProxy was told.
+        """
+        asked = dict.fromkeys({*tenants.values(), *protected, TOLD_KEY}, "yes")
+        # In this order no request with a valid key is refused in between.
+        wanted = {self._maps.keys: dict(tenants), self._maps.protected: asked}
+        unwritten: OSError | None = None
+        for path, entries in wanted.items():
+            try:
+                _write_if_other(path, map_text(entries))
+            except OSError as error:
+                unwritten = error
+        for path, entries in wanted.items():
+            shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
+            await self._tell(entry_commands(path, shown, entries))
+        await _end_streams(partial(_ask, self._socket), tenants.keys())
+        if self._replaced is not None:
+            await self._replaced.end_streams(tenants.keys())
+        if unwritten is not None:
+            raise unwritten
+
+    def keep(self, routes: Mapping[str, str]) -> None:
+        """Write the routes into the map's file if it holds others: HAProxy starts with them.
+
+        The mark of completeness is not written: a service may come while HAProxy is down. Raises
+        OSError if this user may not write there.
+        """
+        _write_if_other(self._maps.services, map_text(routes))
+
+    async def takes_any_group(self) -> bool:
+        """Whether clients may choose any group of TLS, and so how much HAProxy has to compute.
+
+        False also if that can't be determined: HAProxy does not answer yet, or this user may not
+        read its OpenSSL configuration.
+        """
+        try:
+            named = _OPENSSL_CONF.match(await _ask(self._socket, "show env OPENSSL_CONF"))
+            file = Path(named[1]) if named else _OPENSSL_OWN
+            return _GROUPS.search(file.read_text(encoding="utf-8", errors="replace")) is None
+        except FileNotFoundError:
+            return True
+        except (OSError, UnreachableError):
+            return False
+
+    async def _tell(self, told: Sequence[str]) -> None:
+        for line in _lines(told):
+            answer = await _ask(self._socket, line)
+            if left := _OTHER_TRANSACTION.search(answer):
+                await _ask(self._socket, f"abort ssl ca-file {left[1]}")
+                answer = await _ask(self._socket, line)
+            words = [word for word in answer.splitlines() if word.strip()]
+            if any(not any(quiet in word for quiet in _QUIET) for word in words):
+                raise OutsideError(
+                    "SW-GATEWAY-FAILED",
+                    without_digests(f"HAProxy refused {line!r}: {answer.strip()}"),
+                )
+
+
+def _lines(told: Iterable[str]) -> Iterator[str]:
+    """Join commands into lines; a command that continues on further lines stands alone."""
+    for is_long, group in groupby(told, key=lambda command: "\n" in command):
+        if is_long:
+            yield from group
+        else:
+            commands = list(group)
+            for first in range(0, len(commands), _AT_ONCE):
+                yield ";".join(commands[first : first + _AT_ONCE])
+
+
+def prepare(settings: GatewaySettings) -> None:
+    """Create in ``gateway.directory`` what HAProxy's configuration names; keep what is there.
+
+    Raises OSError, UnreachableError (SW-GATEWAY-PROGRAM).
+    """
+    identity.create(settings)
+    maps = Maps(settings.directory)
+    for path in maps.all:
+        if not path.exists():
+            replace_file(path, "")
+    for server in servers(settings):
+        file = maps.certificate(server)
+        file.parent.mkdir(exist_ok=True)
+        if not file.is_symlink():
+            # Until a server has a replica, it trusts only the gateway's own certificate.
+            file.symlink_to(f"../{identity.KEY}")
+
+
+class _Replaced:
+    """Asks processes that a reload has replaced what they still work on.
+
+    No further process can be replaced while the newest one stays the same: once no replaced process
+    lives, the master is not asked again until the newest changes.
+
+    A replaced process that hangs is waited for once. It is not asked again before it has answered,
+    as the master has few connections and never closes one that waits; until then its last answer
+    counts.
+    """
+
+    def __init__(self, master: Path, maps: Maps) -> None:
+        self._master = master
+        self._questions = questions(maps)
+        self._asking: dict[int, asyncio.Task[Gateway | None]] = {}
+        self._said: dict[int, Gateway | None] = {}
+        self._last_alone = ""
+
+    async def observe(self, newest: str) -> Sequence[Gateway]:
+        """Return what each replaced process still has, without those that never answered.
+
+        ``newest`` is the process that has replaced them all, and has just answered.
+        """
+        if newest == self._last_alone:
+            return ()
+        living = frozenset(old_workers(await _ask(self._master, "show proc")))
+        self._last_alone = "" if living else newest
+        self._forget(self._said.keys() - living, self._asking.keys() - living)
+        new = {one: asyncio.create_task(self._ask(one)) for one in living - self._asking.keys()}
+        self._asking |= new
+        if new:
+            await asyncio.wait(new.values(), timeout=REPLACED_DEADLINE_S)
+        for process in [one for one, task in self._asking.items() if task.done()]:
+            self._said[process] = self._asking.pop(process).result()
+        return [found for found in self._said.values() if found is not None]
+
+    async def end_streams(self, digests: Collection[str]) -> None:
+        """End streams that none of these keys has let in, in replaced processes that answer."""
+        answering = self._said.keys() - self._asking.keys()
+        asked = [_end_streams(partial(self._command, process), digests) for process in answering]
+        # A process that has just ended, or hangs from now on, is not asked again before it answers.
+        with suppress(SlicewiseError):
+            await asyncio.gather(*asked)
+
+    async def _command(self, process: int, command: str) -> str:
+        return await _ask(self._master, f"@!{process} {command}", REPLACED_DEADLINE_S)
+
+    def _forget(self, said: Iterable[int], asking: Iterable[int]) -> None:
+        for process in said:
+            del self._said[process]
+        for process in asking:
+            self._asking.pop(process).cancel()
+
+    async def _ask(self, process: int) -> Gateway | None:
+        """Ask one replaced process; None if it has ended or has an older Slicewise's configuration.
+
+        The master takes one question at a time.
+        """
+        answers = [
+            await _ask(self._master, f"@!{process} {question}", deadline_s=None)
+            for question in self._questions
+        ]
+        with suppress(OutsideError):
+            return _parsed("".join(answers))
+        return None
+
+
+async def _end_streams(command: Callable[[str], Awaitable[str]], digests: Collection[str]) -> None:
+    """End streams that none of these keys has let in, in the process to which ``command`` talks."""
+    numbers = without_key(await command(SHOW_STREAMS), digests)
+    if not numbers:
+        return
+    for end in end_commands(await command(SHOW_SESSIONS), numbers):
+        await command(end)
+
+
+async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S) -> str:
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await _exchange(socket, command)
+    except PermissionError as error:
+        raise UnreachableError(
+            "SW-GATEWAY-DOWN",
+            f"This user may not use {socket}.",
+            "Only root and the launcher's user may: slicewise gateway render --socket-user.",
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise UnreachableError(
+            "SW-GATEWAY-DOWN",
+            f"HAProxy does not answer on {socket}: {type(error).__name__}.",
+            "Check that it runs with the configuration of: slicewise gateway render",
+        ) from error
+
+
+async def _exchange(socket: Path, command: str) -> str:
+    reader, writer = await asyncio.open_unix_connection(str(socket), limit=_READ_LIMIT)
+    try:
+        writer.write(f"{command}\n".encode())
+        writer.write_eof()  # The master's socket would wait for more commands.
+        await writer.drain()
+        return (await reader.read(-1)).decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+def _parsed(text: str) -> Gateway:
+    try:
+        return parse(text)
+    except (KeyError, ValueError, IndexError) as error:
+        raise _unreadable(error) from error
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Split an answer into the process that gave it and the rest."""
+    who, _, rest = text.partition("\n\n")
+    try:
+        return process_of(who), rest
+    except ValueError as error:
+        raise _unreadable(error) from error
+
+
+def _glanced(text: str, known: Known) -> Gateway | None:
+    """Read the answer to a glance; None if everything must be asked for."""
+    who, shown = _parted(text)
+    if who != known.process:
+        return None
+    try:
+        return parse_glance(shown, known)
+    except (KeyError, ValueError, IndexError) as error:
+        raise _unreadable(error) from error
+
+
+def _parsed_map(text: str) -> Mapping[str, str]:
+    try:
+        return parse_map(text)
+    except ValueError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> OutsideError:
+    return OutsideError(
+        "SW-GATEWAY-FAILED",
+        without_digests(f"HAProxy's state can't be read: {type(error).__name__} {error}."),
+        "Run HAProxy with the configuration of: slicewise gateway render",
+    )
+
+
+def _write_if_other(path: Path, text: str) -> None:
+    with suppress(FileNotFoundError, PermissionError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    replace_file(path, text)
+
+
+async def check_configuration(path: Path) -> None:
+    """Let HAProxy itself check a configuration.
+
+    Raises InvalidInputError (SW-GATEWAY-CONFIG) with HAProxy's message, UnreachableError
+    (SW-GATEWAY-PROGRAM) if the program haproxy is not installed.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "haproxy", "-c", "-f", str(path), stdout=PIPE, stderr=PIPE
+        )
+    except FileNotFoundError:
+        raise UnreachableError(
+            "SW-GATEWAY-PROGRAM", "The program haproxy is not on PATH.", "Install HAProxy >= 2.6."
+        ) from None
+    _, errors = await process.communicate()
+    if process.returncode:
+        raise InvalidInputError(
+            "SW-GATEWAY-CONFIG", f"HAProxy rejects {path}: {errors.decode('utf-8', 'replace')}"
+        )

@@ -1,0 +1,147 @@
+"""Certificates by which gateway and replicas know each other; each is signed by its own key."""
+
+import base64
+import ssl
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.files import replace_file
+
+KEY = "identity.pem"
+"""Name, in the gateway's directory, of the file with the gateway's key and certificate, for HAProxy
+and the launcher."""
+_KNOWN_REPLICAS = 512
+_PRIVATE, _PUBLIC = 0o600, 0o644
+_DAYS = "3650"
+_CURVE = "prime256v1"
+"""OpenSSL's name of P-256."""
+_EXTENSIONS = """\
+[req]
+prompt = no
+distinguished_name = name
+x509_extensions = extensions
+[name]
+CN = slicewise-gateway
+[extensions]
+basicConstraints = critical, CA:FALSE
+"""
+
+
+def create(settings: GatewaySettings) -> bool:
+    """Make the gateway's key and certificate unless they are there; return whether they were made.
+
+    The certificate is also written to ``gateway.identity``, readable by everybody. Raises
+    UnreachableError (SW-GATEWAY-PROGRAM) without the program openssl, OSError if a file can't be
+    written.
+    """
+    key = settings.directory / KEY
+    made = not key.exists()
+    if made:
+        _make(key)
+    certificate = _certificate(key)
+    with suppress(FileNotFoundError):
+        if settings.identity.read_text(encoding="utf-8") == certificate:
+            return made
+    replace_file(settings.identity, certificate, _PUBLIC)
+    return made
+
+
+def certificate(settings: GatewaySettings) -> str:
+    """Return the gateway's certificate in PEM, by which replicas know the gateway.
+
+    Raises InvalidInputError (SW-GATEWAY-IDENTITY) if this host has none.
+    """
+    try:
+        text = settings.identity.read_text(encoding="ascii")
+        ssl.PEM_cert_to_DER_cert(text)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            "SW-GATEWAY-IDENTITY",
+            f"gateway.identity: {settings.identity} holds no certificate of the gateway: {error}.",
+            "Ask the operator to run slicewise gateway render, and to copy that file to every host "
+            "where services are applied.",
+        ) from None
+    return text
+
+
+def require_key(settings: GatewaySettings) -> None:
+    """Check that this user can use the gateway's key.
+
+    Raises InvalidInputError (SW-GATEWAY-IDENTITY) otherwise.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(settings.directory / KEY)
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-GATEWAY-IDENTITY",
+            f"This user can't use the gateway's key, {settings.directory / KEY}: {error}.",
+            "Only root and the launcher's user may: slicewise gateway render --socket-user.",
+        ) from None
+
+
+def pem(certificate: str) -> str:
+    """Return a replica's certificate in PEM, as HAProxy takes it, from what its script publishes.
+
+    That is base64 of DER; raises ValueError for what is no base64.
+    """
+    return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate, validate=True))
+
+
+@lru_cache(_KNOWN_REPLICAS)
+def context(directory: Path, certificate: str) -> ssl.SSLContext:
+    """Return a TLS context with which the gateway talks to the replica with this certificate only.
+
+    A replica that starts is asked several times a second, so its context is made once.
+
+    Raises OSError without the gateway's key, ssl.SSLError (an OSError) or ValueError for what is no
+    certificate, and ValueError for one that may sign others.
+    """
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Slurm says to which replica the certificate belongs, not a name in it.
+    found.check_hostname = False
+    # The tenant's server chooses the numbers to compute with: for TLS 1.2's DHE one of 10,000 bits,
+    # which takes a second.
+    found.minimum_version = ssl.TLSVersion.TLSv1_3
+    found.set_ecdh_curve(_CURVE)
+    found.load_verify_locations(cadata=pem(certificate))
+    # The certificate must not sign others: each link of a chain below it may have a key that takes
+    # long to check.
+    if found.cert_store_stats()["x509_ca"]:
+        raise ValueError("a certificate that may sign others")
+    found.load_cert_chain(directory / KEY)
+    return found
+
+
+def _make(key: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made, configuration = Path(folder) / "made.pem", Path(folder) / "openssl.cnf"
+        configuration.write_text(_EXTENSIONS, encoding="utf-8")
+        request = ("openssl", "req", "-x509", "-nodes", "-days", _DAYS, "-config", configuration)
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+        try:
+            done = subprocess.run(
+                (*request, *curve, "-keyout", made, "-out", f"{made}.crt"),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise UnreachableError(
+                "SW-GATEWAY-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
+            ) from None
+        if done.returncode:
+            raise UnreachableError(
+                "SW-GATEWAY-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
+            )
+        both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
+    replace_file(key, both, _PRIVATE)
+
+
+def _certificate(key: Path) -> str:
+    text = key.read_text(encoding="utf-8")
+    return text[: text.index(ssl.PEM_FOOTER)] + f"{ssl.PEM_FOOTER}\n"

@@ -1,0 +1,346 @@
+"""Decides what to change at the gateway so that it shows every service's replicas."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.language.service_places import Places
+from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+
+
+@dataclass(frozen=True)
+class SetMode:
+    """``set server BACKEND/rN state MODE``."""
+
+    backend: str
+    index: int
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class SetTarget:
+    """Set address, ports, certificate and ``maxconn`` of ``BACKEND/rN``, in maintenance now."""
+
+    backend: str
+    index: int
+    endpoint: Endpoint
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class SetHealthy:
+    """``set server BACKEND/rN health up``: the launcher itself has just asked the replica."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class EndSessions:
+    """``shutdown sessions server BACKEND/rN``: cut what is still in flight."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class SendRound:
+    """Let what waits in that backend's queue look for its service's route again."""
+
+    backend: str
+
+
+@dataclass(frozen=True)
+class AddRoute:
+    """Send requests of ``tenant/service`` to that backend from now on."""
+
+    service: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class RemoveRoute:
+    """Remove the route of ``tenant/service``, which is served no more."""
+
+    service: str
+
+
+@dataclass(frozen=True)
+class MarkComplete:
+    """Tell that every service has its route: requests without one are refused from now on."""
+
+
+@dataclass(frozen=True)
+class SetClosing:
+    """Set whether new requests of ``tenant/service`` are refused; current ones are finished."""
+
+    service: str
+    closing: bool
+
+
+@dataclass(frozen=True)
+class SetRetryAfter:
+    """Set Retry-After of requests of ``tenant/service`` that are given up on; None: the default.
+
+    Attributes:
+        before_s: its value until now.
+    """
+
+    service: str
+    retry_after_s: int | None
+    before_s: int | None
+
+
+@dataclass(frozen=True)
+class SetInTime:
+    """Set how many requests of ``tenant/service`` may wait before the newest go first.
+
+    Attributes:
+        in_time: None: the newest never go first.
+        before: its value until now.
+    """
+
+    service: str
+    in_time: int | None
+    before: int | None
+
+
+Change = (
+    SetMode
+    | SetTarget
+    | SetHealthy
+    | EndSessions
+    | SendRound
+    | AddRoute
+    | RemoveRoute
+    | MarkComplete
+    | SetClosing
+    | SetRetryAfter
+    | SetInTime
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """What the gateway shall show of a living service.
+
+    Attributes:
+        service: ``tenant/service``.
+        concurrency: requests that each replica gets at the same time; more wait in the backend's
+            queue.
+        targets: which replicas shall get requests, drain, or be closed; every other server goes
+            into maintenance. None: leave its servers as they are.
+        retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
+        closing: whether the service is to end: new requests are refused, those it has are finished.
+        spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
+            replica with ports that are not known now.
+        in_time: how many requests may wait before the newest go first; None: first come, first
+            served.
+    """
+
+    service: str
+    concurrency: int
+    targets: Mapping[Endpoint, Mode] | None = field(hash=False)
+    retry_after_s: int | None = None
+    closing: bool = False
+    spared: frozenset[str] = frozenset()
+    in_time: int | None = None
+
+
+@dataclass(frozen=True)
+class RoutePlan:
+    """What to change.
+
+    Attributes:
+        changes: in the order in which to make them.
+        routes: the routes after the changes: backend name by ``tenant/service``.
+        unrouted: services that get no backend, and why, by ``tenant/service``.
+        crowded: services with a replica for which no server of their backend is free.
+    """
+
+    changes: tuple[Change, ...]
+    routes: Mapping[str, str] = field(hash=False)
+    unrouted: Mapping[str, str] = field(hash=False)
+    crowded: tuple[str, ...] = ()
+
+
+def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
+    """Compare the gateway with the routes that shall be, and put the changes in order.
+
+    An address is set only in maintenance, and a route leads only onto clean servers. A backend is
+    given to another service only if no request is left in it: a request that waits there must not
+    be answered by the wrong model.
+    """
+    living = {route.service for route in routes}
+    ended = tuple(service for service in gateway.routes if service not in living)
+    backends, unrouted = _assign(gateway, routes)
+    changes: list[Change] = [RemoveRoute(service) for service in ended]
+    changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
+    changes += [
+        SetRetryAfter(name, None, before_s)
+        for name, before_s in gateway.retry_after_s.items()
+        if name not in living
+    ]
+    changes += [
+        SetInTime(name, None, before)
+        for name, before in gateway.in_time.items()
+        if name not in living
+    ]
+    used = {name for service, name in gateway.routes.items() if service in living}
+    for name, backend in gateway.backends.items():
+        if name not in used:
+            changes += _vacate(name, backend)
+    crowded: list[str] = []
+    for route in routes:
+        if route.service in backends:
+            found, fits = _route_changes(gateway, route, backends[route.service])
+            changes += found
+            crowded += () if fits else (route.service,)
+    if not gateway.complete:
+        changes.append(MarkComplete())
+    return RoutePlan(tuple(changes), backends, unrouted, tuple(crowded))
+
+
+def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return each service's backend, and why some get none.
+
+    A service that has a backend keeps it, also beyond what its tenant may have.
+    """
+    backends = {
+        route.service: gateway.routes[route.service]
+        for route in routes
+        if gateway.routes.get(route.service) in gateway.backends
+    }
+    new = [route.service for route in routes if route.service not in backends]
+    taken = set(gateway.routes.values())
+    free = [name for name, b in gateway.backends.items() if name not in taken and not b.sessions]
+    unrouted: dict[str, str] = {}
+    for service in new:
+        if why := _why_unrouted(gateway, service, backends):
+            unrouted[service] = why
+        elif free:
+            backends[service] = free.pop(0)
+        else:
+            unrouted[service] = "the gateway has no free backend"
+    return backends, unrouted
+
+
+def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str]) -> str:
+    if gateway.per_tenant is None:
+        return ""
+    held = Counter(_tenant(one) for one in backends)
+    return Places(len(gateway.backends), gateway.per_tenant).why_none(_tenant(service), held)
+
+
+def _tenant(service: str) -> str:
+    return service.partition("/")[0]
+
+
+def _vacate(name: str, backend: Backend) -> Iterable[Change]:
+    """Take the servers from a backend to which no route leads.
+
+    The gateway refuses what waits there. What is in flight may end, in the time that Slurm gives
+    the replicas.
+    """
+    for index, server in enumerate(backend.servers):
+        if server.mode is not Mode.MAINT:
+            yield SetMode(name, index, Mode.MAINT)
+    if backend.queued:
+        yield SendRound(name)
+
+
+def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[Change], bool]:
+    """Return the changes of one service, and whether every replica has a server."""
+    backend = gateway.backends[name]
+    changes: list[Change] = []
+    before = gateway.routes.get(route.service)
+    if before != name:
+        changes += [RemoveRoute(route.service)] if before is not None else []
+        changes.append(AddRoute(route.service, name))
+        backend = _clean(backend)
+    changes += _told(gateway, route)
+    if route.targets is None:
+        return changes, True
+    lines = _lines(backend, route.targets)
+    for index, server in enumerate(backend.servers):
+        target = lines.get(index)
+        if target is not None:
+            changes += _server_changes(route, target, name, index, server)
+        elif server.address not in route.spared:
+            changes += _maintenance(name, index, server)
+    ready = {target for target, mode in route.targets.items() if mode is Mode.READY}
+    return changes, ready <= set(lines.values())
+
+
+def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
+    """Yield changes of what the service's clients are told and of the order they are served in."""
+    if route.closing != (route.service in gateway.closing):
+        yield SetClosing(route.service, route.closing)
+    before_s = gateway.retry_after_s.get(route.service)
+    if route.retry_after_s != before_s:
+        yield SetRetryAfter(route.service, route.retry_after_s, before_s)
+    before = gateway.in_time.get(route.service)
+    if _is_other(route.in_time, before):
+        yield SetInTime(route.service, route.in_time, before)
+
+
+def _is_other(in_time: int | None, before: int | None) -> bool:
+    """Whether they differ by more than a quarter, so that the gateway is not told each second."""
+    if in_time is None or before is None:
+        return in_time is not before
+    return 4 * abs(in_time - before) > before
+
+
+def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:
+    """Return which server carries which replica: the one that does already, else one that is free.
+
+    A replica that shall not get requests gets no new server. A server that expects another
+    certificate carries another replica, which had the port before.
+    """
+    at = backend.lines
+    found = {
+        at[target.place]: target
+        for target in targets
+        if target.place in at and backend.servers[at[target.place]].digest == target.digest
+    }
+    placed = set(found.values())
+    new = (t for t in sorted(targets) if targets[t] is Mode.READY and t not in placed)
+    lines = enumerate(backend.servers)
+    free = [index for index, server in lines if index not in found and _is_free(server)]
+    return found | dict(zip(free, new, strict=False))
+
+
+def _is_free(server: Server) -> bool:
+    """Whether a replica may get the server: no older request must count as the replica's own."""
+    return server.mode is Mode.MAINT and not server.in_flight
+
+
+def _clean(backend: Backend) -> Backend:
+    """Return the backend as it will be once all its servers are in maintenance."""
+    nowhere = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+    return Backend(0, 0, (nowhere,) * len(backend.servers))
+
+
+def _server_changes(
+    route: Route, target: Endpoint, name: str, index: int, server: Server
+) -> Iterable[Change]:
+    mode = Mode.MAINT if route.targets is None else route.targets[target]
+    if server.mode is mode:
+        return
+    if mode is Mode.MAINT:
+        yield from _maintenance(name, index, server)
+    elif server.mode is not Mode.MAINT:
+        yield SetMode(name, index, mode)
+    elif mode is Mode.READY:
+        yield SetTarget(name, index, target, route.concurrency)
+        yield SetMode(name, index, Mode.READY)
+        yield SetHealthy(name, index)
+
+
+def _maintenance(name: str, index: int, server: Server) -> Iterable[Change]:
+    """Put the server into maintenance; HAProxy also closes its idle connections (tried on 2.6)."""
+    if server.mode is Mode.MAINT:
+        return
+    yield SetMode(name, index, Mode.MAINT)
+    if server.in_flight:
+        yield EndSessions(name, index)

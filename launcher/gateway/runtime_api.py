@@ -1,0 +1,497 @@
+"""Writes commands for HAProxy's Runtime API and reads its answers."""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.identity import pem
+from launcher.gateway.routing import (
+    AddRoute,
+    Change,
+    EndSessions,
+    MarkComplete,
+    RemoveRoute,
+    SendRound,
+    SetClosing,
+    SetHealthy,
+    SetInTime,
+    SetMode,
+    SetRetryAfter,
+    SetTarget,
+)
+from launcher.gateway.types import Backend, Gateway, Mode, Server
+
+AGAIN = "again"
+"""The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
+GRPC = "-grpc"
+"""Suffix of a backend's other half: its server ``rN`` is the gRPC port of the same replica. It
+tracks the HTTP server, so health and administrative state are set there only."""
+COMPLETE_KEY = ".complete"
+"""Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
+TOLD_KEY = ".told"
+"""Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
+tenant has that name."""
+VACANT = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+"""A server that a glance shows only as being in maintenance."""
+_NOBODY_S_PORT = 1
+_PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
+_MORE_LINES = 8
+"""Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
+all figures, which are as long as six servers (HAProxy 2.6)."""
+_BETWEEN = frozenset({"", "1"})
+"""Lines between answers; ``show servers state`` begins with "1", the version of its format."""
+_FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
+"""Bits of srv_admin_state (management guide, "show servers state")."""
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps that change at run time. A map's file path is its name in the Runtime API, too."""
+
+    directory: Path
+
+    @cached_property
+    def services(self) -> Path:
+        """Map of backend names, by ``tenant/service``."""
+        return self.directory / "services.map"
+
+    @cached_property
+    def closing(self) -> Path:
+        """Map of the services that accept no new requests."""
+        return self.directory / "closing.map"
+
+    @cached_property
+    def retry_after(self) -> Path:
+        """Map of Retry-After in seconds, by ``tenant/service``."""
+        return self.directory / "retry.map"
+
+    @cached_property
+    def in_time(self) -> Path:
+        """Map of how many requests may wait before the newest go first, by ``tenant/service``."""
+        return self.directory / "in_time.map"
+
+    @cached_property
+    def keys(self) -> Path:
+        """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
+        return self.directory / "keys.map"
+
+    @cached_property
+    def protected(self) -> Path:
+        """Map of the tenants that require an API key for their services."""
+        return self.directory / "protected.map"
+
+    @cached_property
+    def replicas(self) -> Path:
+        """Map of digests of the certificates that servers expect, by ``BACKEND/rN``."""
+        return self.directory / "replicas.map"
+
+    @cached_property
+    def all(self) -> tuple[Path, ...]:
+        """All of these maps."""
+        told = (self.services, self.closing, self.retry_after, self.in_time)
+        return (*told, self.keys, self.protected, self.replicas)
+
+    def certificate(self, server: str) -> Path:
+        """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
+
+        Its content counts only until the server has its first replica.
+        """
+        return self.directory / "replicas" / f"{server.replace('/', '.')}.pem"
+
+
+def commands(change: Change, maps: Maps) -> tuple[str, ...]:
+    """Return the Runtime API commands that make a change."""
+    match change:
+        case SetMode(backend, index, mode):
+            return (f"set server {_server(backend, index)} state {mode}",)
+        case SetHealthy(backend, index):
+            return (f"set server {_server(backend, index)} health up",)
+        case EndSessions(backend, index):
+            halves = (backend, f"{backend}{GRPC}")
+            return tuple(f"shutdown sessions server {_server(half, index)}" for half in halves)
+        case SetTarget():
+            return _target_commands(change, maps)
+        case SendRound(backend):
+            halves = (f"{backend}/{AGAIN}", f"{backend}{GRPC}/{AGAIN}")
+            return tuple(
+                f"set server {half} state maint;set server {half} state ready" for half in halves
+            )
+        case _:
+            return (_map_command(change, maps),)
+
+
+def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
+    http = _server(change.backend, change.index)
+    grpc = _server(f"{change.backend}{GRPC}", change.index)
+    to = change.endpoint
+    file = maps.certificate(http)
+    return (
+        f"set ssl ca-file {file} <<\n{pem(to.certificate)}",
+        f"commit ssl ca-file {file}",
+        # HAProxy may have kept connections to the previous replica. It closes them only when the
+        # address changes, so it is changed even if the next replica has the same one.
+        *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, grpc)),
+        f"set server {http} addr {to.address} port {to.http_port}",
+        f"set server {grpc} addr {to.address} port {to.grpc_port}",
+        f"set maxconn server {http} {change.concurrency}",
+        f"set maxconn server {grpc} {change.concurrency}",
+        # Deleting a key that is not there is an error, so the key is added first.
+        f"add map {maps.replicas} {http} -",
+        f"del map {maps.replicas} {http}",
+        f"add map {maps.replicas} {http} {to.digest}",
+    )
+
+
+def _map_command(
+    change: AddRoute | RemoveRoute | MarkComplete | SetClosing | SetRetryAfter | SetInTime,
+    maps: Maps,
+) -> str:
+    match change:
+        case AddRoute(service, backend):
+            return f"add map {maps.services} {service} {backend}"
+        case RemoveRoute(service):
+            return f"del map {maps.services} {service}"
+        case MarkComplete():
+            return f"add map {maps.services} {COMPLETE_KEY} yes"
+        case SetClosing(service, closing):
+            return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
+        case SetRetryAfter(service, value, before):
+            return _number_command(maps.retry_after, service, value, before)
+        case SetInTime(service, value, before):
+            return _number_command(maps.in_time, service, value, before)
+
+
+def _number_command(path: Path, service: str, value: int | None, before: int | None) -> str:
+    if value is None:
+        return f"del map {path} {service}"
+    return f"{'add' if before is None else 'set'} map {path} {service} {value}"
+
+
+def _verb(there: bool) -> str:
+    return "add" if there else "del"
+
+
+def entry_commands(
+    path: Path, shown: Mapping[str, str], wanted: Mapping[str, str]
+) -> Sequence[str]:
+    """Return commands that turn a map with the entries ``shown`` into one with ``wanted``.
+
+    Missing entries are added first, a mark as the last of them.
+    """
+    missing = sorted(wanted.keys() - shown.keys(), key=lambda key: (key.startswith("."), key))
+    return (
+        *(f"add map {path} {key} {wanted[key]}" for key in missing),
+        *(
+            f"set map {path} {key} {wanted[key]}"
+            for key in sorted(wanted.keys() & shown.keys())
+            if wanted[key] != shown[key]
+        ),
+        *(f"del map {path} {key}" for key in sorted(shown.keys() - wanted.keys())),
+    )
+
+
+def map_text(entries: Mapping[str, str]) -> str:
+    """Return the text of a map's file."""
+    return "".join(f"{key} {value}\n" for key, value in sorted(entries.items()))
+
+
+def servers(settings: GatewaySettings) -> tuple[str, ...]:
+    """Return each server that a replica may get, as ``BACKEND/rN``; without gRPC halves."""
+    return tuple(
+        _server(f"pool{number}", index)
+        for number in range(1, settings.backends + 1)
+        for index in range(settings.servers)
+    )
+
+
+def _server(backend: str, index: int) -> str:
+    return f"{backend}/r{index + 1}"
+
+
+WHO = "show info"
+"""The command that shows the process; ``process_of`` reads its answer."""
+
+
+def questions(maps: Maps) -> tuple[str, ...]:
+    """Return the commands that show everything; ``parse`` reads their answers, in this order.
+
+    Administrative states come before the counters: a server that is seen to drain with nothing in
+    flight had nothing in flight after it began to drain.
+    """
+    return (*_map_questions(maps), "show servers state", "show stat -1 6 -1")
+
+
+def _map_questions(maps: Maps) -> tuple[str, ...]:
+    shown = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.replicas)
+    return tuple(f"show map {path}" for path in shown)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a look at a process of HAProxy has shown, so that the next look may be a glance.
+
+    Attributes:
+        process: distinguishes it from every other process, as ``process_of`` reads it.
+        lines: how many servers each backend of the pool has, by name.
+        routed: the backends to which a route led.
+        live: how many servers of the routed backends were not in maintenance.
+    """
+
+    process: str
+    lines: Mapping[str, int] = field(hash=False)
+    routed: frozenset[str]
+    live: int
+
+    @classmethod
+    def of(cls, process: str, gateway: Gateway) -> "Known":
+        """Build it from a look at that process."""
+        lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
+        routed = _routed(gateway.routes) & lines.keys()
+        modes = [server.mode for name in routed for server in gateway.backends[name].servers]
+        return cls(process, lines, routed, sum(mode is not Mode.MAINT for mode in modes))
+
+
+def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
+    """Return the commands that ``parse_glance`` reads the answers to; () if a glance costs more.
+
+    Servers are expensive: each is a line of a hundred figures, and most servers are in maintenance
+    in backends without a route. A glance leaves those out. In return, the live servers of a backend
+    with a route come twice, and the names of all figures come with each of its halves.
+    """
+    routed = sorted(known.routed)
+    left_out = sum(lines for name, lines in known.lines.items() if name not in known.routed)
+    if left_out <= known.live + _MORE_LINES * len(routed):
+        return ()
+    # The answers for a single backend come later and override the general ones.
+    asked = (*_map_questions(maps), "show stat -1 6 -1 no-maint")
+    for name in routed:
+        halves = (f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
+        asked = (*asked, f"show servers state {name}", *halves)
+    return asked
+
+
+def process_of(text: str) -> str:
+    """Read from ``show info`` a text that distinguishes this process from every other one.
+
+    That also holds on a host (a container) that is restarted and gives out the same process ids
+    again. Raises ValueError for anything else.
+    """
+    found = _PROCESS.search(text)
+    if found is None:
+        raise ValueError("no process")
+    return " since ".join(found.groups())
+
+
+def parse(text: str) -> Gateway:
+    """Read the answers to ``questions``.
+
+    Raises KeyError, ValueError or IndexError for anything else.
+    """
+    shown = _parse_shown(text)
+    names = [name for name in shown.rows if f"{name}{GRPC}" in shown.rows]
+    names = [name for name in names if "r1" in shown.rows[name]]
+    if not names:
+        raise ValueError("no backend of the pool")
+    return shown.gateway({name: shown.backend(name) for name in names})
+
+
+def parse_glance(text: str, known: Known) -> Gateway | None:
+    """Read the answers to ``glance_questions``; None if they don't show everything.
+
+    They don't if a route leads to a backend that had none, or if a server is in use where no route
+    leads. Raises KeyError, ValueError or IndexError for anything else.
+    """
+    shown = _parse_shown(text)
+    if not _routed(shown.routes) & known.lines.keys() <= known.routed:
+        return None
+    backends: dict[str, Backend] = {}
+    for name, lines in known.lines.items():
+        if name in known.routed:
+            backends[name] = shown.backend(name)
+        elif shown.is_vacant(name):
+            backends[name] = shown.vacant(name, lines)
+        else:
+            return None
+    return shown.gateway(backends)
+
+
+def _routed(routes: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(routes.values())
+
+
+def _numbers(shown: Mapping[str, str]) -> Mapping[str, int]:
+    return {service: int(value) for service, value in shown.items()}
+
+
+class _Row(NamedTuple):
+    """A line of ``show stat``; what it calls sessions are requests."""
+
+    queued: int
+    sessions: int
+    total: int
+    status: str
+    place: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """HAProxy's answers, parsed.
+
+    Attributes:
+        rows: lines of ``show stat``, by backend and server.
+        admin: administrative states, by backend and server.
+    """
+
+    routes: Mapping[str, str]
+    complete: bool
+    closing: frozenset[str]
+    retry_after_s: Mapping[str, int]
+    in_time: Mapping[str, int]
+    digests: Mapping[str, str]
+    rows: Mapping[str, Mapping[str, _Row]]
+    admin: Mapping[str, Mapping[str, int]]
+
+    def gateway(self, backends: Mapping[str, Backend]) -> Gateway:
+        """Return the gateway that was shown, with these backends."""
+        return Gateway(
+            self.routes, backends, self.complete, self.closing, self.retry_after_s, self.in_time
+        )
+
+    def backend(self, name: str) -> Backend:
+        """Return a backend with all its servers, which were all shown."""
+        http, grpc, admin = self.rows[name], self.rows[f"{name}{GRPC}"], self.admin[name]
+        lines = [f"r{number}" for number in range(1, len(http) - 1)]
+        servers = tuple(
+            _parse_server(
+                http[line], grpc[line], admin[line], self.digests.get(f"{name}/{line}", "")
+            )
+            for line in lines
+        )
+        return self._backend(name, servers, lines)
+
+    def is_vacant(self, name: str) -> bool:
+        """Whether all servers of a backend are in maintenance."""
+        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        return all(half.keys() == {AGAIN, "BACKEND"} for half in halves)
+
+    def vacant(self, name: str, lines: int) -> Backend:
+        """Return a backend with ``lines`` servers that were only shown to be in maintenance."""
+        return self._backend(name, (VACANT,) * lines, ())
+
+    def _backend(self, name: str, servers: tuple[Server, ...], lines: Sequence[str]) -> Backend:
+        """Return a backend that counts each request once.
+
+        HAProxy counts a request that goes through ``again`` twice: there, and where it came in
+        again.
+        """
+        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        return Backend(
+            sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
+            sum(half["BACKEND"].queued for half in halves),
+            servers,
+            arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
+            answered=sum(
+                half[line].total - half[line].sessions for half in halves for line in lines
+            ),
+        )
+
+
+def _parse_shown(text: str) -> _Shown:
+    # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
+    lines = iter(text.split("\n"))
+    routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
+    complete = routes.pop(COMPLETE_KEY, None) is not None
+    rows: dict[str, dict[str, _Row]] = {}
+    admin: dict[str, dict[str, int]] = {}
+    for line in lines:
+        if line.startswith("# pxname,"):
+            _parse_rows(line, takewhile(bool, lines), rows)
+        elif line.startswith("# be_id "):
+            _parse_states(takewhile(bool, lines), admin)
+        elif line not in _BETWEEN:
+            raise ValueError(line)
+    return _Shown(
+        routes,
+        complete,
+        frozenset(closing),
+        _numbers(retry_after),
+        _numbers(in_time),
+        digests,
+        rows,
+        admin,
+    )
+
+
+def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
+    """Parse lines of ``show stat``; a csv.DictReader would take ten times as long."""
+    columns = header.split(",")
+    names = ("qcur", "scur", "stot", "status", "addr")
+    queued, sessions, total, status, place = (columns.index(name) for name in names)
+    for line in csv.reader(lines):
+        rows.setdefault(line[0], {})[line[1]] = _Row(
+            int(line[queued]),
+            int(line[sessions]),
+            int(line[total]),
+            line[status],
+            line[place],
+        )
+
+
+def _parse_states(lines: Iterable[str], admin: dict[str, dict[str, int]]) -> None:
+    """Parse lines of ``show servers state``."""
+    for line in lines:
+        fields = line.split(maxsplit=7)
+        admin.setdefault(fields[1], {})[fields[3]] = int(fields[6])
+
+
+def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
+    address, _, port = http.place.rpartition(":")
+    return Server(
+        address.strip("[]"),
+        int(port),
+        _mode(admin),
+        http.status.split()[0] in {"UP", "DRAIN"},
+        http.sessions + grpc.sessions,
+        http.queued + grpc.queued,
+        digest,
+    )
+
+
+def _mode(admin: int) -> Mode:
+    if admin & _FORCED_MAINT:
+        return Mode.MAINT
+    return Mode.DRAIN if admin & _FORCED_DRAIN else Mode.READY
+
+
+def without_digests(text: str) -> str:
+    """Remove digests from a text for the log: a digest could identify the user who has the key."""
+    return re.sub(r"[0-9a-f]{64}", "DIGEST", text)
+
+
+def parse_map(text: str) -> Mapping[str, str]:
+    """Read the answer to ``show map``; raises ValueError for anything else."""
+    return _parse_map(iter(text.split("\n")))
+
+
+def _parse_map(lines: Iterator[str]) -> dict[str, str]:
+    """Parse lines such as ``0x55d0 tenant/service pool3``, until an empty one."""
+    found = {}
+    for line in takewhile(bool, lines):
+        address, key, value = line.split()
+        if not address.startswith("0x"):
+            raise ValueError(line)
+        found[key] = value
+    return found
+
+
+def old_workers(text: str) -> tuple[int, ...]:
+    """Read from the master's ``show proc`` the ids of processes that a reload has replaced."""
+    _, _, rest = text.partition("# old workers\n")
+    rows = takewhile(lambda line: line and not line.startswith("#"), rest.split("\n"))
+    return tuple(int(row.split()[0]) for row in rows)

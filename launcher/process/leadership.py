@@ -1,0 +1,58 @@
+"""Decides which of two launchers acts."""
+
+import logging
+import socket
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.runtime.leadership import Lead, Lock
+from cluster.settings.file import Settings, launcher_database_url
+from launcher.process.store import StateStore
+
+_LOG = logging.getLogger("slicewise.launcher")
+
+
+class Leadership(Lead):
+    """Whether this launcher leads.
+
+    Of a pair, the launcher with the lock leads. A single launcher leads until PostgreSQL says that
+    another one has the lock: services are looked after while PostgreSQL is away, from the start on.
+    """
+
+    def __init__(self, lock: Lock, *, pair: bool) -> None:
+        super().__init__(lock, _LOG, pair=pair)
+
+    def leads(self) -> bool:
+        """Whether this launcher may act now."""
+        return super().leads() if self._pair else not self.denied
+
+    def require(self) -> None:
+        """Raises UnreachableError (SW-LAUNCHER-STANDBY) unless it leads."""
+        if not self.leads():
+            raise UnreachableError(
+                "SW-LAUNCHER-STANDBY",
+                f"This launcher no longer leads: {self.holder or 'none'} does.",
+                "It stands by; no action is needed.",
+            )
+
+
+def own_store(settings: Settings) -> StateStore | None:
+    """Return the launcher's database; None if it has none.
+
+    Raises InvalidInputError: SW-LAUNCHER-PAIR for a launcher of a pair that has none,
+    SW-DATABASE-URL.
+    """
+    url = launcher_database_url(settings.launcher)
+    if url:
+        return StateStore(url, settings.cluster.name)
+    if settings.launcher.pair:
+        raise InvalidInputError(
+            "SW-LAUNCHER-PAIR",
+            "launcher.pair is true, and the launcher has no database.",
+            "A lock in it decides which of the two leads: set [launcher] url_file on both hosts.",
+        )
+    return None
+
+
+def leadership(store: StateStore, *, pair: bool) -> Leadership:
+    """Return the leadership of this host's launcher."""
+    return Leadership(store.lock(socket.gethostname()), pair=pair)

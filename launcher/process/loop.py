@@ -1,0 +1,318 @@
+"""The launcher's main loop: repeats turns until it is told to end.
+
+Beside the turns it saves what was learnt, keeps the gateway's API keys current, and tells the
+daemon what users may see of their services.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Literal
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.client import DaemonClient
+from cluster.runtime import log
+from cluster.runtime.leadership import ALONE, Leader, led_only
+from cluster.runtime.systemd import tell_systemd
+from cluster.settings.file import LauncherSettings, Settings
+from launcher.engines.triton import Prober, probe
+from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.identity import require_key
+from launcher.process.leadership import leadership, own_store
+from launcher.process.metrics import Metrics
+from launcher.process.reporter import Teller
+from launcher.process.saved_state import SavedState
+from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
+from launcher.turn.plan import Plan, ServicePlan
+from launcher.turn.slots import loss_text
+from launcher.turn.state import State, with_saved
+
+BUSY_S = 0.15
+"""Seconds until the next turn while requests wait or something has just been changed."""
+LONGEST_S = 1.0
+SIDE_EVERY_S = 2.0
+"""Seconds between two saves of the state, and between two updates of the gateway's API keys."""
+TELL_EVERY_S = 1.0
+"""Seconds between two updates of what users can see of their services."""
+_ANY_GROUP = (
+    "a tenant's server may choose TLS's largest group, which costs HAProxy 160 ms a handshake: "
+    "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
+)
+_DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
+_RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
+
+_LOG = logging.getLogger("slicewise.launcher")
+
+
+def configure_logging(level: str) -> None:
+    """Log events of ``level`` and above to stderr."""
+    log.configure_logging(_LOG, level)
+
+
+async def serve(settings: Settings) -> None:
+    """Run turns until SIGTERM or SIGINT, while this launcher leads.
+
+    Nothing that matters is kept in this process: after a kill the next launcher finds routes and
+    draining servers at HAProxy, slots and orders at the daemon, and what was learnt in its
+    database. Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
+    """
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    store = own_store(settings)
+    daemon = DaemonClient(settings.daemon)
+    runtime = HaproxyRuntime(settings.gateway)
+    require_key(settings.gateway)
+    if await runtime.takes_any_group():
+        report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
+    replicas = partial(Prober, ask=partial(probe, settings.gateway.directory))
+    if store is None:
+        report("no_database", state="in memory only")
+        await Launcher(daemon, runtime, replicas=replicas).serve(settings.launcher, ended)
+        return
+    leader = leadership(store, pair=settings.launcher.pair)
+    await asyncio.to_thread(leader.turn)
+    with leader.kept():
+        launcher = Launcher(
+            led_only(daemon, leader, _DAEMON_CHANGES),
+            led_only(runtime, leader, _RUNTIME_CHANGES),
+            replicas=replicas,
+            leader=leader,
+            saved=SavedState(store),
+        )
+        await launcher.serve(settings.launcher, ended)
+
+
+class Launcher:
+    """Runs turns, keeps the state between them, and reports what changes."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        runtime: Runtime,
+        *,
+        replicas: Callable[[asyncio.Event], Replicas],
+        leader: Leader = ALONE,
+        saved: SavedState | None = None,
+    ) -> None:
+        self._daemon = daemon
+        self._runtime = runtime
+        self._due = asyncio.Event()
+        self._replicas = replicas(self._due)
+        self._leader = leader
+        self._saved = saved or SavedState(None)
+        self._state: State | None = None
+        self._late: State = {}
+        self._left: frozenset[str] = frozenset()
+        self._reporter = Reporter()
+        self._teller = Teller(daemon)
+        self._metrics = Metrics(leader)
+
+    async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
+        """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
+
+        Raises SlicewiseError (SW-METRICS).
+        """
+        with self._metrics.served(settings.metrics):
+            await self.run(settings.interval_s, ended)
+
+    async def run(self, interval_s: float, ended: asyncio.Event) -> None:
+        """Run turns until ``ended`` is set; a failed look changes nothing and is tried again."""
+        report("started", interval_s=interval_s, leads=self._leader.leads())
+        tell_systemd("READY=1")
+        beside = [
+            asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
+        ]
+        beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
+        end = asyncio.create_task(ended.wait())
+        while not ended.is_set():
+            began_s = time.monotonic()
+            is_busy = await self.turn()
+            # A loop that hangs does not send this, and systemd then restarts the launcher.
+            tell_systemd(f"WATCHDOG=1\nSTATUS={'leads' if self._leader.leads() else 'stands by'}")
+            # On a large cluster a turn takes long: pause for as long as it took (LONGEST_S at
+            # most), so that other work gets as much time.
+            pause_s = max(BUSY_S if is_busy else interval_s, time.monotonic() - began_s)
+            await self._pause(min(pause_s, LONGEST_S), end)
+        for task in beside:
+            task.cancel()
+        await self.save()
+        report("ended")
+
+    async def _pause(self, pause_s: float, end: "asyncio.Task[Literal[True]]") -> None:
+        due = asyncio.create_task(self._due.wait())
+        await asyncio.wait({due, end}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        due.cancel()
+        self._due.clear()
+
+    async def turn(self) -> bool:
+        """Run and report one turn; return whether the next is due soon. On standby, do nothing."""
+        if not self._leader.leads():
+            self._state = None
+            self._replicas.look(())
+            self._metrics.stands_by()
+            return False
+        if self._state is None:
+            self._state, self._late = await self._saved.load(), {}
+        if self._late:
+            self._state, self._late = with_saved(self._state, self._late), {}
+        begin_s = time.monotonic()
+        try:
+            turned = await turn(
+                self._daemon, self._runtime, self._replicas, self._state, self._left
+            )
+        except SlicewiseError as error:
+            self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
+        except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
+            _LOG.exception("turn_failed")
+            name = type(error).__name__
+            self._failed(name, name, time.monotonic() - begin_s)
+        else:
+            self._state, self._left = turned.state, turned.left
+            self._metrics.turned(turned, time.monotonic() - begin_s)
+            self._reporter.turned(turned)
+            if turned.plan is not None:
+                self._teller.turned(turned.plan, turned.state)
+            return turned.is_busy
+        return False
+
+    def _failed(self, why: str, code: str, took_s: float) -> None:
+        self._metrics.failed(code, took_s)
+        self._reporter.failed(why)
+
+    async def save(self) -> None:
+        """Save what was learnt, for the launcher that leads next.
+
+        What the previous launcher saved is read and merged first, so that it is not overwritten.
+        """
+        if self._state is None or not self._leader.leads():
+            return
+        if not self._saved.is_loaded:
+            self._late = await self._saved.load()
+        elif not self._late:
+            await self._saved.save(self._state)
+
+    async def tell_keys(self) -> None:
+        """Tell the gateway which API keys open which tenant, and which tenants require one."""
+        if self._state is None or not self._leader.leads():
+            return
+        try:
+            granted = await self._daemon.grants()
+            await self._runtime.set_keys(granted.tenants, granted.protected)
+        except (SlicewiseError, OSError) as error:
+            self._reporter.once("", "keys_not_set", str(error))
+        else:
+            self._reporter.once("", "keys_not_set", "")
+
+    async def tell_users(self) -> None:
+        """Tell the daemon what users may see of their services."""
+        if not self._leader.leads():
+            return
+        try:
+            await self._teller.tell()
+        except SlicewiseError as error:
+            self._reporter.once("", "users_not_told", str(error))
+        else:
+            self._reporter.once("", "users_not_told", "")
+
+
+async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
+    while True:
+        try:
+            await step()
+        except Exception:  # noqa: BLE001 -- as for a turn
+            _LOG.exception("step_failed")
+        await asyncio.sleep(pause_s)
+
+
+class Reporter:
+    """Logs changes only: what has been logged once is not logged again while it stays the same."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[object, ...]] = {}
+        self._warned: dict[tuple[str, str], str] = {}
+        self._trouble = ""
+
+    def failed(self, why: str) -> None:
+        """Log that a turn could not look or change something; the same reason is logged once."""
+        if why != self._trouble:
+            report("no_decision", logging.WARNING, why=why)
+        self._trouble = why
+
+    def turned(self, turned: Turned) -> None:
+        """Log a turn's decisions, and what the daemon answered to the wishes."""
+        if turned.plan is None:
+            self.failed("the daemon can't see all of Slurm")
+            return
+        if self._trouble:
+            report("deciding_again")
+        self._trouble = ""
+        self._forget_all_but(turned.state.keys())
+        for service in turned.plan.services:
+            self._service(service, turned)
+        self._troubles(turned.plan)
+        self.once("", "routes_not_kept", turned.unkept)
+        slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
+        self.once("", "wishes_left", slow)
+        if turned.retired:
+            report("retired", arrays=frozenset(turned.retired))
+        for array, error in turned.failures.items():
+            report("wish_failed", logging.WARNING, array=array, why=str(error))
+
+    def _service(self, service: ServicePlan, turned: Turned) -> None:
+        answer = turned.answers.get(service.array_job_id)
+        note = answer.note if answer is not None else ""
+        news = (service.array_job_id, service.decision.wanted, service.wish, note)
+        if service.wish is None or self._said.get(service.service) == news:
+            return
+        self._said[service.service] = news
+        report(
+            "decided",
+            service=service.service,
+            array=service.array_job_id,
+            wanted=service.decision.wanted,
+            run=service.wish,
+            reason=service.decision.reason,
+            kept_back=note or "-",
+        )
+
+    def _troubles(self, plan: Plan) -> None:
+        more = "raise gateway.{} and render again"
+        found: Mapping[str, Mapping[str, str]] = {
+            "no_backend_free": {
+                name: f"{why}; {more.format('backends or services_per_tenant')}"
+                for name, why in plan.routes.unrouted.items()
+            },
+            "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),
+            "service_unreadable": plan.unreadable,
+            "slots_lost": {one.service: loss_text(one.lost) for one in plan.services},
+        }
+        # A warning about a service that was not decided in this turn stays: it may not be over.
+        decided = {one.service: "" for one in plan.services}
+        for event, whys in found.items():
+            for name, why in {**decided, **whys}.items():
+                self.once(name, event, why)
+
+    def _forget_all_but(self, services: Collection[str]) -> None:
+        self._said = {name: said for name, said in self._said.items() if name in services}
+        self._warned = {
+            (name, event): why
+            for (name, event), why in self._warned.items()
+            if not name or name in services
+        }
+
+    def once(self, service: str, event: str, why: str) -> None:
+        """Log a warning once until ``why`` changes; "" means that there is no trouble."""
+        if not why:
+            self._warned.pop((service, event), None)
+        elif self._warned.get((service, event)) != why:
+            report(event, logging.WARNING, service=service or "-", why=why)
+            self._warned[service, event] = why
+
+
+def report(event: str, level: int = logging.INFO, **fields: object) -> None:
+    """Write one event line to the log."""
+    _LOG.log(level, "%s", log.event_line(event, fields))

@@ -1,0 +1,111 @@
+"""Metrics of the launcher for Prometheus, at ``launcher.metrics`` = HOST:PORT."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+
+from prometheus_client import CollectorRegistry, Counter, Summary
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.runtime.leadership import Leader
+from cluster.runtime.prometheus import gauge, served
+from launcher.process.tick import Turned
+from launcher.turn.plan import ServicePlan
+from launcher.turn.slots import Phase
+
+_OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
+
+
+class Metrics:
+    """Counts turns; the rest is read when Prometheus asks."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.registry = CollectorRegistry()
+        self._turn_s = Summary(
+            "slicewise_launcher_turn_seconds", "Duration of turns.", registry=self.registry
+        )
+        self._failures = Counter(
+            "slicewise_launcher_turn_failures",
+            "Turns that could not read or change something, by error.",
+            ["code"],
+            registry=self.registry,
+        )
+        self._last = _Last(leader)
+        self.registry.register(self._last)
+
+    def turned(self, turned: Turned, took_s: float) -> None:
+        """Count a turn that has not failed, with or without a decision.
+
+        There is none if the daemon did not see all of Slurm.
+        """
+        self._turn_s.observe(took_s)
+        self._last.gateway_seen = True
+        if turned.plan is not None:
+            self._last.turned, self._last.decided_s = turned, time.time()
+
+    def failed(self, code: str, took_s: float) -> None:
+        """Count a turn that has failed."""
+        self._turn_s.observe(took_s)
+        self._failures.labels(code).inc()
+        if code in _OF_GATEWAY:
+            self._last.gateway_seen = False
+
+    def stands_by(self) -> None:
+        """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
+        self._last.turned = None
+
+    def served(self, address: str) -> AbstractContextManager[None]:
+        """Answer Prometheus at HOST:PORT: does and raises what ``prometheus.served`` does."""
+        return served(self.registry, address, "launcher.metrics")
+
+
+class _Last(Collector):
+    """The last decision; a thread of Prometheus' server reads it."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self.turned: Turned | None = None
+        self.decided_s = time.time()
+        self.gateway_seen = False
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        name = "slicewise_launcher"
+        yield gauge(f"{name}_leads", "Whether this launcher acts.", self._leader.leads())
+        seen = "Whether the last turn that asked HAProxy was answered."
+        yield gauge(f"{name}_gateway_seen", seen, self.gateway_seen)
+        age_s = time.time() - self.decided_s
+        yield gauge(
+            f"{name}_decision_age_seconds",
+            "Seconds since the last decision, or since the start.",
+            age_s,
+        )
+        turned = self.turned
+        if turned is not None and turned.plan is not None:
+            yield from _of_services(turned, turned.plan.services)
+
+
+def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
+    def failures(service: ServicePlan) -> float:
+        known = turned.state[service.service].generations[service.array_job_id]
+        return known.backoff.failures
+
+    values: tuple[tuple[str, str, Callable[[ServicePlan], float]], ...] = (
+        ("wanted_replicas", "Replicas that the autoscaler wants.", lambda one: one.decision.wanted),
+        ("ready_replicas", "Replicas that get requests and pass their checks.", _ready),
+        ("waiting_requests", "Requests that wait for a replica.", lambda one: one.load.waiting),
+        ("in_flight_requests", "Requests that a replica works on.", lambda one: one.load.in_flight),
+        ("failed_starts", "Failed starts in a row, of the newest generation.", failures),
+    )
+    for what, text, value in values:
+        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])
+        for service in services:
+            family.add_metric(service.service.split("/", 1), value(service))
+        yield family
+
+
+def _ready(service: ServicePlan) -> float:
+    return sum(slot.phase is Phase.SERVING and slot.up for slot in service.slots)

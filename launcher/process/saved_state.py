@@ -1,0 +1,103 @@
+"""Saves what the launcher remembers in the background, and reads it for the one that leads next."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from cluster.language.errors import SlicewiseError
+from cluster.runtime.log import event_line
+from launcher.process.store import Saved, Store
+from launcher.turn.state import ServiceState, State
+
+STATE_BYTES = 256 * 1024
+"""Bytes of one service's state at most; a larger one is not saved: it is a fault of the program,
+and must not grow."""
+
+_LOG = logging.getLogger("slicewise.launcher")
+_STATE = TypeAdapter(ServiceState)
+
+
+class SavedState:
+    """Keeps in the store what has changed; a failure is logged once, and the save tried again.
+
+    A launcher without a store forgets everything when it ends.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._saved: Mapping[str, bytes] = {}
+        self._is_loaded = store is None
+        self._failed = False
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the last ``load`` could read the store."""
+        return self._is_loaded
+
+    async def load(self) -> State:
+        """Return what was saved last; nothing if the database can't be read now."""
+        if self._store is None:
+            return {}
+        self._is_loaded = False
+        try:
+            saved = await asyncio.to_thread(self._store.load)
+        except SlicewiseError as error:
+            self._fail("state_not_loaded", error)
+            return {}
+        self._is_loaded, self._failed = True, False
+        self._saved = dict.fromkeys(saved, b"")
+        return _restored(saved)
+
+    async def save(self, state: State) -> None:
+        """Save what differs from what was saved last.
+
+        Saves nothing before that was read: a launcher that began without it must not overwrite it
+        with the little that it has learnt itself.
+        """
+        if self._store is None or not self._is_loaded:
+            return
+        try:
+            self._saved = await asyncio.to_thread(self._write, self._store, dict(state))
+        except SlicewiseError as error:
+            self._fail("state_not_saved", error)
+        else:
+            self._failed = False
+
+    def _fail(self, event: str, error: SlicewiseError) -> None:
+        if not self._failed:
+            _warn(event, error=error)
+        self._failed = True
+
+    def _write(self, store: Store, state: State) -> Mapping[str, bytes]:
+        now = {key: line for key, one in state.items() if (line := _line(key, one))}
+        changed = {key: line for key, line in now.items() if self._saved.get(key) != line}
+        ended = self._saved.keys() - now.keys()
+        if changed or ended:
+            store.save({key: json.loads(line) for key, line in changed.items()}, ended)
+        return now
+
+
+def _line(key: str, state: ServiceState) -> bytes:
+    line = _STATE.dump_json(state)
+    if len(line) <= STATE_BYTES:
+        return line
+    _warn("state_too_large", service=key, bytes=len(line))
+    return b""
+
+
+def _restored(saved: Saved) -> State:
+    """Return the states that this program can read; what another version wrote is learnt again."""
+    found: dict[str, ServiceState] = {}
+    for key, value in saved.items():
+        try:
+            found[key] = _STATE.validate_json(json.dumps(value))
+        except ValidationError as error:
+            _warn("state_unreadable", service=key, problems=error.error_count())
+    return found
+
+
+def _warn(event: str, **fields: object) -> None:
+    _LOG.warning("%s", event_line(event, fields))

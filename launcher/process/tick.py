@@ -1,0 +1,253 @@
+"""One turn of the launcher: gather what daemon, gateway and replicas show, decide, apply."""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.rpc.key_messages import GrantsAnswer
+from cluster.rpc.messages import ServiceNews, ServiceView, SlotView, ViewAnswer, WishAnswer
+from launcher.engines.triton import Replica
+from launcher.gateway.routing import Change
+from launcher.gateway.types import Gateway
+from launcher.turn.endpoints import Answer
+from launcher.turn.generations import Answers, unverified
+from launcher.turn.plan import Plan, ServicePlan, decide, key_of
+from launcher.turn.state import (
+    GenerationState,
+    ServiceState,
+    State,
+    after_retirement,
+    after_silence,
+    after_wish,
+)
+
+ASKING_S = 5.0
+"""Seconds after which a turn asks a slow daemon for nothing more; the next turn goes on with the
+rest."""
+
+
+class Daemon(Protocol):
+    """The daemon's calls that the loop uses."""
+
+    async def view(self) -> ViewAnswer: ...  # noqa: D102
+    async def wish(  # noqa: D102
+        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+    ) -> WishAnswer: ...
+    async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
+    async def grants(self) -> GrantsAnswer: ...  # noqa: D102
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
+
+
+class Runtime(Protocol):
+    """The gateway's calls that the loop uses."""
+
+    async def observe(self) -> Gateway: ...  # noqa: D102
+    async def apply(self, changes: tuple[Change, ...]) -> None: ...  # noqa: D102
+    def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
+    async def set_keys(  # noqa: D102
+        self, tenants: Mapping[str, str], protected: Collection[str] = ()
+    ) -> None: ...
+
+
+class Replicas(Protocol):
+    """The call by which the loop asks replicas for their identity."""
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What a turn decided and did.
+
+    Attributes:
+        plan: None if the daemon could not see all of Slurm: nothing was changed.
+        answers: the daemon's answers to wishes, by array job id.
+        retired: array job ids of generations that the daemon has cancelled.
+        failures: errors of wishes and retirements that failed, by array job id.
+        left: services for which the daemon was not asked in time; they come first next time.
+        unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
+    """
+
+    state: State
+    plan: Plan | None
+    answers: Mapping[int, WishAnswer]
+    retired: tuple[int, ...]
+    failures: Mapping[int, SlicewiseError]
+    left: frozenset[str] = frozenset()
+    unkept: str = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next turn is due soon: something was changed or left, or requests wait."""
+        if self.plan is None:
+            return False
+        changed = self.plan.routes.changes or self.answers or self.retired or self.left
+        return bool(changed) or any(service.urgency > 0 for service in self.plan.services)
+
+
+async def turn(
+    daemon: Daemon,
+    runtime: Runtime,
+    replicas: Replicas,
+    state: State,
+    left: frozenset[str] = frozenset(),
+) -> Turned:
+    """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
+
+    Services that the turn before has ``left`` are asked for first. Raises UnreachableError or
+    OutsideError if a look or a change at the gateway fails; what was changed until then is seen by
+    the next turn's look.
+    """
+    view = await _with_numeric_addresses(await daemon.view())
+    gateway = await runtime.observe()
+    answers = _ask_all(replicas, view, state)
+    decided = decide(view, gateway, answers, state, time.time())
+    if decided is None:
+        return Turned(state, None, {}, (), {})
+    found, plan = decided
+    await runtime.apply(plan.routes.changes)
+    unkept = _keep(runtime, plan.routes.routes)
+    return replace(await _ask_daemon(daemon, found, plan, left), unkept=unkept)
+
+
+def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
+    """Write the routes down for HAProxy's next start; return why that failed, "" if it did not.
+
+    A failure does not fail the turn: it only means that after HAProxy's next start requests wait
+    for the launcher's next turn.
+    """
+    try:
+        runtime.keep(routes)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+async def _ask_daemon(daemon: Daemon, state: State, plan: Plan, first: frozenset[str]) -> Turned:
+    """Send wishes and retirements, those of the services in ``first`` first.
+
+    What the daemon refuses concerns only the generation asked about, which may have ended
+    meanwhile.
+    """
+    until_s = time.monotonic() + ASKING_S
+    turned = _Turning(dict(state), plan)
+    asking = [service for service in plan.services if service.wishes or service.retired]
+    asking.sort(key=lambda one: one.service not in first)
+    for number, service in enumerate(asking):
+        if number and time.monotonic() >= until_s:
+            turned.left.add(service.service)
+        else:
+            await turned.ask(daemon, service)
+    return turned.ended()
+
+
+@dataclass
+class _Turning:
+    """The results of a turn that is still asking the daemon."""
+
+    state: dict[str, ServiceState]
+    plan: Plan
+    answers: dict[int, WishAnswer] = field(default_factory=dict)
+    retired: list[int] = field(default_factory=list)
+    failures: dict[int, SlicewiseError] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+
+    async def ask(self, daemon: Daemon, service: ServicePlan) -> None:
+        for array, wish in service.wishes.items():
+            try:
+                answer = await daemon.wish(array, wish.run, wish.note, wish.urgency)
+            except SlicewiseError as error:
+                self.failures[array] = error
+                # A wish that the daemon itself refused was not taken; after any other error it may
+                # have been.
+                if not isinstance(error, InvalidInputError):
+                    known = self.state[service.service]
+                    self.state[service.service] = after_silence(known, array, wish)
+            else:
+                self.answers[array] = answer
+                at = replace(wish, at_s=time.time())
+                known = self.state[service.service]
+                self.state[service.service] = after_wish(known, array, at, answer)
+        for array in service.retired:
+            try:
+                await daemon.retire(array)
+            except SlicewiseError as error:
+                self.failures[array] = error
+            else:
+                self.retired.append(array)
+            known = self.state[service.service]
+            self.state[service.service] = after_retirement(known, array, time.time())
+
+    def ended(self) -> Turned:
+        retired, left = tuple(self.retired), frozenset(self.left)
+        return Turned(self.state, self.plan, self.answers, retired, self.failures, left)
+
+
+def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
+    """Return what each replica that has not been verified yet has answered so far."""
+    asked = {
+        (service.array_job_id, slot.index): _replica(service, slot)
+        for service in view.services
+        if view.complete
+        for slot in unverified(service, _known(state, service))
+    }
+    answers = replicas.look(asked.values())
+    return {place: answers[replica] for place, replica in asked.items()}
+
+
+def _known(state: State, service: ServiceView) -> GenerationState:
+    known = state.get(key_of(service), ServiceState())
+    return known.generations.get(service.array_job_id, GenerationState())
+
+
+def _replica(service: ServiceView, slot: SlotView) -> Replica:
+    return Replica(
+        slot.address,
+        slot.ports[0],
+        slot.certificate,
+        slot.start_s or 0,
+        service.directives.get("model", ""),
+        f"{service.name}.{service.array_job_id}.{slot.index}",
+        infers=service.directives.get("readiness") != "model",
+    )
+
+
+async def _with_numeric_addresses(view: ViewAnswer) -> ViewAnswer:
+    """Resolve node names: Slurm's NodeAddr may be a name, but HAProxy takes and shows numbers."""
+    names = {s.address for service in view.services for s in service.slots if _is_name(s.address)}
+    if not names:
+        return view
+    numbers = dict(zip(names, await asyncio.gather(*map(_resolve, names)), strict=True))
+    services = tuple(
+        service.model_copy(
+            update={
+                "slots": tuple(
+                    slot.model_copy(update={"address": numbers.get(slot.address, slot.address)})
+                    for slot in service.slots
+                )
+            }
+        )
+        for service in view.services
+    )
+    return view.model_copy(update={"services": services})
+
+
+def _is_name(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return bool(address)
+    return False
+
+
+async def _resolve(name: str) -> str:
+    """Return the first IPv4 address, as the batch script does; "" while the name is unknown."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, None, family=2)
+    except OSError:
+        return ""
+    return str(found[0][4][0])

@@ -1,0 +1,192 @@
+"""Renders templates: batch scripts of services and measurements, the gateway's configuration."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec
+from cluster.settings.file import TritonSettings
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.identity import KEY
+from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
+from launcher.gateway.streams import STREAMS
+from launcher.profiling.figures import Work
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_DOOR = Path(__file__).with_name("door.py")
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
+RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
+_SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
+_NO_LIMIT = 1_000_000_000
+_HEADER_BYTES = 8000
+"""Bytes of headers, and of path, that the gateway lets in at most; Triton takes 8 KiB a line."""
+_UNREAD_REFUSALS = 1000
+"""Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
+immediately."""
+FRAME_MS = 20_000
+"""Milliseconds for which the newest requests go first; then those that have come until then have
+their turn."""
+_RETRY_AFTER_S = 30
+"""Retry-After, in seconds, of requests that are given up on where the launcher has no estimate."""
+_SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
+_SAFE_DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*")
+_SAFE_TENANT = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
+_SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import (  # noqa: PLC0415 -- most commands beside those that render do not
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )
+
+    environment = Environment(  # noqa: S701 -- no HTML: what users choose is checked and quoted
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    return environment
+
+
+def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> str:
+    """Return the batch script of a service; ``sbatch`` takes it as it is.
+
+    ``gateway`` is the certificate in PEM of the only client that its replicas let in.
+    """
+    template = _environment().get_template("service.sbatch.j2")
+    return template.render(
+        spec=spec,
+        engine=_engine(spec, triton),
+        settings=triton,
+        gateway=gateway.strip(),
+        door=_DOOR.read_text(encoding="utf-8").strip(),
+    )
+
+
+def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python: str) -> str:
+    """Return the batch script of a job that measures on ``spec.profile``.
+
+    ``python`` is the interpreter that runs our client.
+    """
+    return (
+        _environment()
+        .get_template("profile.sbatch.j2")
+        .render(
+            spec=spec,
+            engine=_engine(spec, triton),
+            settings=triton,
+            work=work.model_dump_json(),
+            points=work.points,
+            time_limit_min=work.time_limit_min,
+            python=python,
+        )
+    )
+
+
+def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
+    """Return the words of bash that start Triton; its options follow.
+
+    With pyxis the script's step already runs in the image.
+    """
+    # Variables are set inside the container, for Triton and no other program. Words of its command
+    # line could be read by everybody.
+    inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
+    variables = inside if spec.environment else ()
+    match spec.runtime:
+        case "bare":
+            return (*variables, shlex.quote(str(triton.command)))
+        case "apptainer":
+            models = f"{spec.model_repository}:{spec.model_repository}"
+            mounted = (triton.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
+            return (*map(shlex.quote, mounted), *variables, shlex.quote(triton.image_command))
+        case "pyxis":
+            return (*variables, shlex.quote(triton.image_command))
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Users and groups in HAProxy's configuration; "" is the user who starts it.
+
+    Attributes:
+        user, group: as which HAProxy works, if root starts it.
+        socket_user, socket_group: who may use the runtime socket.
+    """
+
+    user: str = ""
+    group: str = ""
+    socket_user: str = ""
+    socket_group: str = ""
+
+
+def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:
+    """Return texts by file name for ``settings.directory``; services and keys come at run time.
+
+    Raises InvalidInputError (SW-GATEWAY-SETTINGS) for a value that HAProxy would misread.
+    """
+    _check(settings, owners)
+    limits = settings.limits
+    values = {
+        "settings": settings,
+        "maps": Maps(settings.directory),
+        "rate_map": settings.directory / RATE_MAP,
+        "concurrent_map": settings.directory / CONCURRENT_MAP,
+        "no_limit": _NO_LIMIT,
+        "complete_key": COMPLETE_KEY,
+        "told_key": TOLD_KEY,
+        "grpc_suffix": GRPC,
+        "key": KEY,
+        "owners": owners,
+        "frame_ms": FRAME_MS,
+        "retry_after_s": _RETRY_AFTER_S,
+        "header_bytes": _HEADER_BYTES,
+        "unread_refusals": _UNREAD_REFUSALS,
+        "streams": STREAMS,
+    }
+    texts = {
+        name: _environment().get_template(f"{name}.j2").render(values)
+        for name in (CONFIGURATION, HOLD)
+    }
+    rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
+    concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}
+    return {**texts, RATE_MAP: _limits_text(rates), CONCURRENT_MAP: _limits_text(concurrent)}
+
+
+def _limits_text(limits: Mapping[str, int | None]) -> str:
+    return map_text({name: str(limit or _NO_LIMIT) for name, limit in limits.items()})
+
+
+def _check(settings: GatewaySettings, owners: Owners) -> None:
+    _require("gateway.directory", str(settings.directory), _SAFE_PATH)
+    _require("gateway.runtime_socket", str(settings.runtime_socket), _SAFE_PATH)
+    _require("gateway.bind", settings.bind, _SAFE_BIND)
+    if settings.domain:
+        _require("gateway.domain", settings.domain, _SAFE_DOMAIN)
+    if settings.certificate is not None:
+        _require("gateway.certificate", str(settings.certificate), _SAFE_PATH)
+    for tenant in settings.limits.tenants:
+        _require("gateway.limits.tenants", tenant, _SAFE_TENANT)
+    for name, value in asdict(owners).items():
+        if value:
+            _require(f"--{name.replace('_', '-')}", value, _SAFE_NAME)
+
+
+def _require(key: str, value: str, allowed: re.Pattern[str]) -> None:
+    if allowed.fullmatch(value) is None:
+        raise InvalidInputError(
+            "SW-GATEWAY-SETTINGS",
+            f"{key}: {value!r} can't stand in HAProxy's configuration.",
+            f"Allowed: {allowed.pattern}",
+        )

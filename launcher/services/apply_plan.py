@@ -1,0 +1,151 @@
+"""Decides what applying a service's file would do: a new service, a new generation, or nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.units import Millislices, slices_text, slices_words
+from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
+
+Action = Literal["create", "roll over", "nothing"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key that differs: its value in the newest generation and in the file; None is no value."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    """What ``apply`` would do.
+
+    Attributes:
+        array_job_id: the newest generation's, which is replaced; None if there is none.
+        notes: what its user should know besides, such as quota for the surge.
+    """
+
+    action: Action
+    array_job_id: int | None = None
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
+    """Return the living job arrays of one service, the newest first."""
+    found = (view for view in views if (view.tenant, view.name) == (tenant, name))
+    return tuple(sorted(found, key=lambda view: -view.array_job_id))
+
+
+def plan_apply(
+    spec: ServiceSpec, view: ViewAnswer, cost: Millislices, *, force: bool = False
+) -> ApplyPlan:
+    """Compare the file with the newest generation; ``cost`` is a replica's.
+
+    ``force`` rolls over though nothing has changed, for example after an update of the engine or of
+    Slicewise; lost slots do so, too. Raises InvalidInputError (SW-SERVICE-ENDING) while the service
+    is being deleted.
+    """
+    living = generations_of(view.services, spec.tenant, spec.name)
+    tenant = next((one for one in view.tenants if one.name == spec.tenant), None)
+    quota = _quota_note(tenant, cost, spec)
+    if not living:
+        return ApplyPlan("create", notes=quota)
+    newest = living[0]
+    bounds = (*quota, *_order_note(newest))
+    if newest.order.delete_s is not None:
+        raise InvalidInputError(
+            "SW-SERVICE-ENDING",
+            f"{spec.tenant}/{spec.name} is being deleted; requests in flight finish.",
+            f"Wait until it has ended (slicewise service delete {spec.name} does), then apply.",
+        )
+    changes = changed_keys(newest.directives, spec)
+    lost = _lost_note(newest)
+    if not (changes or lost or force):
+        return ApplyPlan("nothing", newest.array_job_id, (), bounds)
+    notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *bounds)
+    return ApplyPlan("roll over", newest.array_job_id, changes, notes)
+
+
+def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[Change, ...]:
+    """Return the keys that differ, in the schema's order.
+
+    A key that was left out before counts with its default.
+    """
+    old, new = _values(before), spec.values()
+    keys = (*new, *(key for key in old if key not in new))
+    return tuple(
+        Change(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
+    )
+
+
+def _values(directives: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return service_spec(directives).values()
+    except InvalidInputError:
+        # Directives of an older version are compared as they stand.
+        return directives
+
+
+def _lost_note(newest: ServiceView) -> tuple[str, ...]:
+    lost = sum(slot.state == "gone" for slot in newest.slots)
+    return (
+        f"{lost} of its {len(newest.slots)} slots are lost; a new array has all of them",
+    ) * bool(lost)
+
+
+def _under_way(living: Sequence[ServiceView]) -> int:
+    under_way = {"released", "starting", "running"}
+    return sum(slot.state in under_way for view in living for slot in view.slots)
+
+
+def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[str, ...]:
+    """Say how new replicas fit into the quota; without room, old ones make room one at a time."""
+    if tenant is None or not replicas or not cost:
+        return ()
+    ceiling = _ceiling(tenant)
+    room = max(0, ceiling - tenant.used_millislices) // cost
+    held = (
+        f"{tenant.name} holds {slices_text(tenant.used_millislices)} of {slices_words(ceiling)}, "
+        f"a new replica needs {slices_text(cost)}"
+    )
+    if room >= replicas:
+        return (f"quota: {held}: new replicas start beside the old ones",)
+    if room:
+        return (f"quota: {held}: at most {room} at a time start beside the old ones",)
+    gap = "; requests wait at the gateway meanwhile" if replicas == 1 else ""
+    return (f"quota: {held}: old replicas are drained one at a time to make room{gap}",)
+
+
+def _ceiling(tenant: TenantView) -> int:
+    known = tenant.ceiling_millislices
+    return tenant.nominal_millislices if known is None else known
+
+
+def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tuple[str, ...]:
+    """Say if quota allows fewer replicas than the file asks for, even without other jobs."""
+    if tenant is None or not cost:
+        return ()
+    most = _ceiling(tenant) // cost
+    if most >= spec.max_replicas:
+        return ()
+    key, asked = "max_replicas", spec.max_replicas
+    if most < spec.min_replicas:
+        key, asked = "min_replicas", spec.min_replicas
+    holds = f"{tenant.name} may hold {slices_words(_ceiling(tenant))} now, loans included"
+    need = f"{most or 'none'} of {key} {asked} can run, {slices_words(cost)} each"
+    return (f"quota: {holds}: {need}",)
+
+
+def _order_note(newest: ServiceView) -> tuple[str, ...]:
+    order = newest.order
+    if order.min_replicas is None or order.max_replicas is None:
+        return ()
+    bounds = f"{order.min_replicas} to {order.max_replicas}"
+    said = f"it stays scaled to {bounds}, not to the bounds of the file, until"
+    return (f"{said}: slicewise service scale {newest.name} --reset",)

@@ -1,0 +1,191 @@
+"""Reads the logs of a service's replicas: files that Slurm writes as its user, one for each slot.
+
+That user can put anything in their place, so no reader waits for a file, or takes all of it into
+memory.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.messages import ServiceView
+from cluster.runtime.console import printable
+
+_CHUNK_BYTES = 65_536
+_MOST_BYTES = 4 * 1024 * 1024
+"""Bytes read of one log at a time."""
+_START = b" starting on "
+"""Part of the first line that a run's batch script writes."""
+_NOTICE = re.compile(r"^([+|]|I[0-9]|srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ )")
+"""Lines that explain no failure: Triton's tables and information, srun's message about its end,
+what the script says."""
+_TRITON_S_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
+_LAST_LINES, _LINE_LENGTH = 3, 130
+_UNDER_WAY = frozenset({"starting", "running", "ending"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a slot's log, without characters that control a terminal."""
+
+    slot: int
+    text: str
+
+
+def log_file(view: ServiceView, index: int) -> Path:
+    """Return the file into which its batch script has Slurm write the slot's log."""
+    return Path(view.directory) / f"{view.name}-{view.array_job_id}_{index}.log"
+
+
+def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
+    """Return the given slot; else those under way that have a log, else the one last written.
+
+    Raises InvalidInputError (SW-SERVICE-LOGS) if there is nothing to read.
+    """
+    if slot is not None:
+        return (_require_slot(view, slot),)
+    written = _written(view)
+    running = tuple(s.index for s in view.slots if s.state in _UNDER_WAY and s.index in written)
+    if not written:
+        raise _no_logs(view, "no replica has written one, or this host does not see them")
+    return running or (max(written, key=written.__getitem__),)
+
+
+def _require_slot(view: ServiceView, slot: int) -> int:
+    if not 0 <= slot < len(view.slots):
+        raise InvalidInputError(
+            "SW-SERVICE-LOGS",
+            f"--slot {slot}: there is no such slot.",
+            f"Its array has the slots 0 to {len(view.slots) - 1}.",
+        )
+    return slot
+
+
+def _written(view: ServiceView) -> Mapping[int, float]:
+    """Return when each log was last written, by slot."""
+    found: dict[int, float] = {}
+    for slot in view.slots:
+        try:
+            found[slot.index] = log_file(view, slot.index).stat().st_mtime
+        except OSError:
+            continue
+    return found
+
+
+def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SERVICE-LOGS",
+        f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
+        f"The logs are {view.name}-{view.array_job_id}_SLOT.log in "
+        f"{view.directory or 'its directory'}, and belong to {view.user}.",
+    )
+
+
+Offsets = Mapping[int, int]
+"""Bytes read so far, by slot."""
+
+
+def last_lines(
+    view: ServiceView, slots: Iterable[int], count: int
+) -> tuple[tuple[Line, ...], Offsets]:
+    """Return the last lines of each log, and how far they reach.
+
+    Raises InvalidInputError (SW-SERVICE-LOGS) for a log that can't be read.
+    """
+    lines: list[Line] = []
+    reached: dict[int, int] = {}
+    for index in slots:
+        try:
+            texts, reached[index] = _tail(log_file(view, index), count)
+        except OSError as error:
+            raise _no_logs(view, f"slot {index}: {error.strerror}") from None
+        lines += (Line(index, plain(text)) for text in texts)
+    return tuple(lines), reached
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file; raises OSError for anything else: opening a FIFO would wait for its writer."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "that is no file")
+    return file
+
+
+def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
+    with _opened(path) as file:
+        start = end = file.seek(0, os.SEEK_END)
+        found = b""
+        while start and found.count(b"\n") <= count and len(found) < _MOST_BYTES:
+            step = min(_CHUNK_BYTES, start)
+            start = file.seek(start - step)
+            found = file.read(step) + found
+    lines = found.removesuffix(b"\n").split(b"\n") if found else []
+    return lines[-count:] if count else [], end
+
+
+def plain(text: bytes) -> str:
+    """Return text that is safe on a terminal: a log's control characters would move its cursor."""
+    return printable(text.decode(errors="replace").rstrip("\r"))
+
+
+def offsets_now(view: ServiceView, slots: Iterable[int]) -> Offsets:
+    """Return where each log ends now; one that is not there yet begins at 0."""
+    return {index: _size(log_file(view, index)) for index in slots}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offsets]:
+    """Return whole lines written since, and how far they reach; an unreadable log has none."""
+    lines: list[Line] = []
+    reached: dict[int, int] = {}
+    for index, offset in read.items():
+        path = log_file(view, index)
+        start = offset if _size(path) >= offset else 0
+        try:
+            with _opened(path) as file:
+                file.seek(start)
+                found = file.read(_MOST_BYTES)
+        except OSError:
+            found = b""
+        whole, newline, _ = found.rpartition(b"\n")
+        if len(found) == _MOST_BYTES and not newline:
+            whole = found
+        reached[index] = start + len(whole) + len(newline)
+        lines += (Line(index, plain(text)) for text in whole.split(b"\n") if whole or newline)
+    return tuple(lines), reached
+
+
+def why_it_failed(view: ServiceView, index: int) -> str:
+    """Return the last lines of a slot's last run that say something, joined into one.
+
+    "" unless the log is this user's own: a user who may read another's log is shown it by
+    ``last_lines``.
+    """
+    try:
+        file = os.open(log_file(view, index), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+            return ""
+        end = os.pread(file, _CHUNK_BYTES, max(0, status.st_size - _CHUNK_BYTES))
+    finally:
+        os.close(file)
+    run = end.rpartition(_START)[2]
+    lines = [plain(line) for line in run.split(b"\n")[1:]]
+    said = [_TRITON_S_MARK.sub("", line) for line in lines if not _NOTICE.match(line)]
+    return " ".join(line[:_LINE_LENGTH] for line in said[-_LAST_LINES:])

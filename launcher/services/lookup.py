@@ -1,0 +1,88 @@
+"""Finds services by name, as commands take it: NAME, or TENANT/NAME where that is ambiguous."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ServiceView, ViewAnswer
+from cluster.settings.file import Settings, load_settings
+from launcher.services.apply_plan import generations_of
+
+
+def complete_service(incomplete: str) -> list[str]:
+    """Return services for the shell's completion; none if the daemon does not answer."""
+    try:
+        views = asyncio.run(DaemonClient(load_settings().daemon).view()).services
+    except SlicewiseError:
+        return []
+    return sorted({view.name for view in views if view.name.startswith(incomplete)})
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="NAME of the service, or TENANT/NAME if NAME is ambiguous.",
+        show_default=False,
+        autocompletion=complete_service,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SkipModelCheck = Annotated[
+    bool,
+    typer.Option(
+        "--skip-model-check",
+        help="Skip checks of model repository and image: only the nodes see them.",
+    ),
+]
+
+
+def choose(name: str, services: Iterable[str]) -> str:
+    """Return which of the services (``tenant/name``) is meant by ``name``.
+
+    Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-SERVICE-AMBIGUOUS.
+    """
+    known = sorted(set(services))
+    found = [service for service in known if name in {service, service.partition("/")[2]}]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(known) or "none"
+    if not found:
+        raise InvalidInputError(
+            "SW-SERVICE-UNKNOWN", f"There is no service {name!r}.", f"You may see: {listed}."
+        )
+    raise InvalidInputError(
+        "SW-SERVICE-AMBIGUOUS", f"Several services are named {name!r}.", f"Name one of: {listed}."
+    )
+
+
+def living(name: str, views: Sequence[ServiceView]) -> tuple[ServiceView, ...]:
+    """Return the generations of the service that is meant, the newest first.
+
+    Raises what ``choose`` raises.
+    """
+    chosen = choose(name, (f"{view.tenant}/{view.name}" for view in views))
+    tenant, _, service = chosen.partition("/")
+    return generations_of(views, tenant, service)
+
+
+async def find(settings: Settings, name: str) -> tuple[ServiceView, ...]:
+    """Return the same as ``living``, as the daemon sees it now."""
+    return living(name, (await whole_view(DaemonClient(settings.daemon))).services)
+
+
+async def whole_view(daemon: DaemonClient) -> ViewAnswer:
+    """Return the daemon's view of now.
+
+    Raises UnreachableError (SW-VIEW-INCOMPLETE) if the daemon could not see all of Slurm: such a
+    view must not be taken for "nothing runs".
+    """
+    view = await daemon.view()
+    if not view.complete:
+        raise UnreachableError(
+            "SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.", "Try again."
+        )
+    return view

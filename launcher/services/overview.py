@@ -1,0 +1,291 @@
+"""What every service does now: joins the daemon's view with the gateway's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.language.errors import UnreachableError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import (
+    WHEN_REPLACED_S,
+    ServiceNews,
+    ServiceView,
+    SlotPlace,
+    SlotView,
+    TenantView,
+    ViewAnswer,
+)
+from cluster.settings.file import Settings
+from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.types import Backend, Gateway, Load, Mode, load_of
+from launcher.services.apply_plan import generations_of
+from launcher.services.logs import why_it_failed
+from launcher.services.lookup import whole_view
+from launcher.turn.endpoints import run_of
+from launcher.turn.notes import waiting_text
+from launcher.turn.slots import loss_text
+
+State = Literal["ready", "starting", "draining", "held", "gone"]
+"""ready: gets requests and passes its health checks. starting: waits for Slurm, or runs and is not
+ready yet. draining: finishes its requests or has finished them; also while Slurm ends it. held:
+costs nothing. gone: lost for good."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One slot of one generation now.
+
+    Attributes:
+        age_s: seconds since Slurm started it; None if it has not.
+        lease_left_s: seconds until its time limit, which is extended while it is wanted.
+        is_outdated: whether a newer one replaces it: its generation is older, or it started before
+            its owner ordered a restart.
+        why: why it waits or must end; "" if there is nothing to say.
+    """
+
+    array_job_id: int
+    slot: int
+    state: State
+    node: str = ""
+    age_s: int | None = None
+    lease_left_s: int | None = None
+    is_borrowed: bool = False
+    is_outdated: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ServiceObservation:
+    """One service now, all of its generations together.
+
+    Attributes:
+        array_job_id: the newest generation's.
+        older: array jobs of the generations that it replaces, the newest first.
+        url: where its clients send ``v2/...``.
+        min_replicas, max_replicas: as ordered, else as its script says.
+        is_scaled: whether they are ordered.
+        is_ending: whether its owner has ordered its end.
+        load: requests at the gateway; None if neither the gateway nor the launcher's news can be
+            seen.
+        news: what the launcher has told of it lately; None: nothing.
+        replicas: slots of all generations, the newest first.
+        used_millislices, nominal_millislices: the tenant's; None if this user may not see them.
+        note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
+            well.
+    """
+
+    array_job_id: int
+    older: tuple[int, ...]
+    tenant: str
+    name: str
+    user: str
+    url: str
+    profile: str
+    min_replicas: int
+    max_replicas: int
+    is_scaled: bool
+    is_ending: bool
+    load: Load | None
+    news: ServiceNews | None
+    replicas: tuple[Replica, ...]
+    used_millislices: int | None
+    nominal_millislices: int | None
+    note: str
+
+    @property
+    def service(self) -> str:
+        """As in the address: ``tenant/name``."""
+        return f"{self.tenant}/{self.name}"
+
+    def in_state(self, state: State, array_job_id: int | None = None) -> tuple[Replica, ...]:
+        """Return the replicas in that state, of all generations or of one."""
+        return tuple(
+            one
+            for one in self.replicas
+            if one.state == state and array_job_id in {None, one.array_job_id}
+        )
+
+    @property
+    def loss(self) -> str:
+        """Text about slots that were lost for good; "" if none was."""
+        return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
+
+    @property
+    def wanted(self) -> int | None:
+        """Replicas that the launcher last wanted; None if it has told nothing."""
+        return self.news.wanted if self.news is not None else None
+
+    @property
+    def backlog(self) -> int | None:
+        """Requests that wait for a replica; None if that is not known."""
+        return self.load.waiting if self.load is not None else None
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests that a replica works on; None if that is not known."""
+        return self.load.in_flight if self.load is not None else None
+
+
+async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
+    """Return every service that this user may see, by tenant and name.
+
+    Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not see
+    all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
+    host, sees of the gateway what the launcher has told within the last second.
+    """
+    daemon = DaemonClient(settings.daemon)
+    view = await whole_view(daemon)
+    hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
+    known = view.model_copy(update={"services": tuple(map(_with_logs, view.services))})
+    return join(known, await _gateway(settings, hidden), settings.gateway.url)
+
+
+def _with_logs(view: ServiceView) -> ServiceView:
+    """Add why slots failed, from logs that only owners can read.
+
+    What everybody can see says only that they failed.
+    """
+    slots = (
+        one.model_copy(update={"said": f"{one.said}: {why}"})
+        if one.said and (why := why_it_failed(view, one.index))
+        else one
+        for one in view.slots
+    )
+    return view.model_copy(update={"slots": tuple(slots)})
+
+
+async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:
+    try:
+        return await HaproxyRuntime(settings.gateway).observe()
+    except UnreachableError as error:
+        if isinstance(error.__cause__, hidden):
+            return None
+        raise
+
+
+def join(
+    view: ViewAnswer, gateway: Gateway | None, gateway_url: str
+) -> tuple[ServiceObservation, ...]:
+    """Join the two looks, service by service."""
+    tenants = {one.name: one for one in view.tenants}
+    news = {(one.tenant, one.name): one for one in view.news}
+    services = sorted({(one.tenant, one.name) for one in view.services})
+    return tuple(
+        _service(
+            generations_of(view.services, tenant, name),
+            tenants.get(tenant),
+            _Look(view.observed_s, gateway, news.get((tenant, name))),
+            service_url(gateway_url, tenant, name),
+        )
+        for tenant, name in services
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    at_s: float
+    gateway: Gateway | None
+    news: ServiceNews | None
+
+
+def _service(
+    living: Sequence[ServiceView], tenant: TenantView | None, look: _Look, url: str
+) -> ServiceObservation:
+    newest, order = living[0], living[0].order
+    key = f"{newest.tenant}/{newest.name}"
+    backend = look.gateway.backend_of(key) if look.gateway is not None else None
+    least, most = order.min_replicas, order.max_replicas
+    return ServiceObservation(
+        array_job_id=newest.array_job_id,
+        older=tuple(view.array_job_id for view in living[1:]),
+        tenant=newest.tenant,
+        name=newest.name,
+        user=newest.user,
+        url=url,
+        profile=newest.profile,
+        min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
+        max_replicas=len(newest.slots) if most is None else most,
+        is_scaled=least is not None,
+        is_ending=order.delete_s is not None,
+        load=_load(backend, look),
+        news=look.news,
+        replicas=tuple(
+            _replica(
+                view, slot, _state(view, slot, backend, look), look.at_s, is_old=view is not newest
+            )
+            for view in living
+            for slot in view.slots
+        ),
+        used_millislices=tenant.used_millislices if tenant is not None else None,
+        nominal_millislices=tenant.nominal_millislices if tenant is not None else None,
+        note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
+    )
+
+
+def _load(backend: Backend | None, look: _Look) -> Load | None:
+    if backend is not None:
+        return load_of(backend)
+    if look.gateway is not None or look.news is None:
+        return None
+    return Load(look.news.in_flight, look.news.queued, look.news.held)
+
+
+def service_url(gateway_url: str, tenant: str, name: str) -> str:
+    """Return a service's address, which stays the same whatever its replicas do."""
+    return f"{gateway_url.rstrip('/')}/{tenant}/{name}"
+
+
+def _replica(
+    view: ServiceView, slot: SlotView, state: State, now_s: float, *, is_old: bool
+) -> Replica:
+    is_before = slot.start_s is not None and slot.start_s < int(view.order.restart_s or 0)
+    return Replica(
+        array_job_id=view.array_job_id,
+        slot=slot.index,
+        state=state,
+        node=slot.node,
+        age_s=None if slot.start_s is None else max(0, int(now_s - slot.start_s)),
+        lease_left_s=slot.time_left_s,
+        is_borrowed=slot.is_borrowed,
+        is_outdated=is_old or is_before,
+        why=_why(slot),
+    )
+
+
+def _why(slot: SlotView) -> str:
+    if slot.leaves_s == WHEN_REPLACED_S:
+        return f"ends once another replica serves: {slot.leaves_why}"
+    if slot.leaves_s is not None:
+        return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
+    if slot.state == "released" and slot.reason != "None":
+        return slot.reason
+    return slot.said if slot.state == "held" else ""
+
+
+_STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "draining"}
+
+
+def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Look) -> State:
+    if (known := _STATES.get(slot.state)) is not None:
+        return known
+    if look.gateway is None:
+        return _told_state((view.array_job_id, slot.index), slot, look.news)
+    run = run_of(slot)
+    server = backend.server_of(run.endpoint) if backend is not None and run is not None else None
+    if server is None:
+        return "starting"
+    if server.mode is not Mode.READY:
+        return "draining"
+    return "ready" if server.up else "starting"
+
+
+def _told_state(place: SlotPlace, slot: SlotView, news: ServiceNews | None) -> State:
+    """Return the state from the launcher's news.
+
+    Without gateway and news a running replica counts as ready: it is the best guess.
+    """
+    if news is None:
+        return "ready" if slot.state == "running" else "starting"
+    if place in news.draining:
+        return "draining"
+    return "ready" if place in news.ready else "starting"

@@ -1,0 +1,105 @@
+"""Reads a service's TOML file and checks it before anything is submitted."""
+
+import os
+import tomllib
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+
+TABLE = "service"
+
+
+def read_service_file(path: Path) -> ServiceSpec:
+    """Return the ``[service]`` table of a file.
+
+    Raises InvalidInputError: SW-SERVICE-FILE if the file can't be read, SW-SERVICE naming each bad
+    key and what is allowed.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from None
+    except UnicodeDecodeError:
+        raise _unreadable(path, "it is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise _unreadable(path, f"it is not TOML: {error}") from None
+    table = content.get(TABLE)
+    if not isinstance(table, dict) or len(content) != 1:
+        raise _unreadable(path, "it must hold one table [service] and nothing else")
+    return service_spec(table)
+
+
+def _unreadable(path: Path, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SERVICE-FILE", f"{path}: {why}.", "See: slicewise service schema --example"
+    )
+
+
+def require_model(spec: ServiceSpec) -> None:
+    """Check the model; raises InvalidInputError (SW-SERVICE-MODEL) if the repository lacks it.
+
+    A model is a directory with a config.pbtxt or a numbered version in it, as Triton reads it
+    (Triton user guide, "Model Repository").
+    """
+    repository = Path(spec.model_repository)
+    if not repository.is_dir():
+        raise _no_model(f"model_repository: {repository} is not a directory that you can see here")
+    model = repository / spec.model
+    if not _is_model(model):
+        there = sorted(entry.name for entry in _entries(repository) if _is_model(entry))
+        raise _no_model(
+            f"model: {repository} holds no model {spec.model!r} (a directory with config.pbtxt or "
+            f"a numbered version); models there: {', '.join(there) or 'none'}"
+        )
+
+
+def _no_model(message: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SERVICE-MODEL",
+        f"{message}.",
+        "If only the nodes see that path, add --skip-model-check.",
+    )
+
+
+def require_image(spec: ServiceSpec) -> None:
+    """Check the image; raises InvalidInputError (SW-SERVICE-IMAGE) for a path that is not there.
+
+    An image that is no path is a name in a registry, which only the nodes can check.
+    """
+    image = spec.image
+    if image is not None and image.startswith("/") and not Path(image).exists():
+        raise InvalidInputError(
+            "SW-SERVICE-IMAGE",
+            f"image: there is no {image} that you can see here.",
+            "If only the nodes see that path, add --skip-model-check.",
+        )
+
+
+def require_writable(directory: Path) -> None:
+    """Check that Slurm can write logs there; raises InvalidInputError (SW-SERVICE-DIRECTORY).
+
+    A task with an output file that can't be opened fails before its script runs, and its slot is
+    lost.
+    """
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InvalidInputError(
+            "SW-SERVICE-DIRECTORY",
+            f"The output of jobs goes into the current directory, {directory}, "
+            "where you may not write.",
+            "Change to a directory that you can write and the nodes see, and try again.",
+        )
+
+
+def _is_model(directory: Path) -> bool:
+    return any(
+        entry.name == "config.pbtxt" or (entry.name.isdecimal() and entry.is_dir())
+        for entry in _entries(directory)
+    )
+
+
+def _entries(directory: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(directory.iterdir())
+    except OSError:
+        return ()

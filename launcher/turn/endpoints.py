@@ -1,0 +1,127 @@
+"""Runs of a slot's replica: where they listen, whether they are ours, whether they are fit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cluster.rpc.messages import SlotView
+from launcher.gateway.types import Endpoint
+from launcher.turn.slots import Phase, Slot
+
+UNHEALTHY_S = 60.0
+"""Seconds of failed health checks after which a replica gives its slot back."""
+START_DEADLINE_S = 1800.0
+"""Seconds on a slice after which a replica that is not ready gives its slot back. They count from
+when this launcher (or the one that saved the state it has) first saw it so: whether it was ready
+before is not known."""
+_HTTP_AND_GRPC = 2
+_NOWHERE = Endpoint("", 0, 0, "")
+
+
+class Probe(StrEnum):
+    """What a replica answered when it was asked for its identity."""
+
+    OURS = "ours"
+    SILENT = "silent"
+    """No answer, or not ready yet."""
+    STRANGER = "stranger"
+    """Another server has the port."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A replica's answer when it was asked for its identity.
+
+    Attributes:
+        said: why it is not ready, for users, if the reason is unusual.
+        is_costly: whether more than a few words were read and sent for it.
+        too_old: the version of its Triton, if that is older than it should be; else "".
+    """
+
+    probe: Probe
+    said: str = ""
+    is_costly: bool = field(default=False, compare=False)
+    too_old: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a slot's replica, and where it listens."""
+
+    job_id: int
+    start_s: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A run that was found to be ours and ready, and when."""
+
+    run: Run
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Down:
+    """A run that fails its health checks while it gets requests, or is not ready yet.
+
+    Attributes:
+        since_s: when that was first seen, in Unix seconds.
+        starts: whether it is not ready yet.
+        unfit: whether that has lasted too long; its slot is given back, whatever it does now.
+    """
+
+    run: Run
+    since_s: float
+    starts: bool
+    unfit: bool
+
+
+def run_of(slot: SlotView) -> Run | None:
+    """Return the run that can be asked; None unless it runs with known ports and certificate."""
+    return _run(slot) if slot.state == "running" else None
+
+
+def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
+    """Return the run that has the slot's last requests in flight, also while Slurm is ending it."""
+    if slot.state not in {"running", "ending"}:
+        return None
+    return _run(slot) or (verified.run if verified is not None else None)
+
+
+def _run(slot: SlotView) -> Run | None:
+    if len(slot.ports) < _HTTP_AND_GRPC or not slot.address or not slot.certificate:
+        return None
+    endpoint = Endpoint(slot.address, slot.ports[0], slot.ports[1], slot.certificate)
+    return Run(slot.job_id or 0, slot.start_s or 0, endpoint)
+
+
+def down_run(
+    seen: SlotView, slot: Slot, run: Run | None, before: Down | None, now_s: float
+) -> Down | None:
+    """Return what is wrong with the slot's run now; a run that recovers in time is forgotten.
+
+    A run with unknown ports (its step does not start) counts, too: it holds a slice.
+    """
+    if seen.state not in {"starting", "running"}:
+        return None
+    run = run or Run(seen.job_id or 0, seen.start_s or 0, _NOWHERE)
+    starts = slot.phase is Phase.STARTING
+    down = (
+        before
+        if before is not None and before.run == run
+        else Down(run, now_s, starts, unfit=False)
+    )
+    if down.unfit:
+        return down
+    fails = slot.phase in {Phase.SERVING, Phase.DRAINING} and not slot.up
+    if not (starts or fails):
+        return None
+    since_s = down.since_s if down.starts == starts else now_s
+    longest_s = START_DEADLINE_S if starts else UNHEALTHY_S
+    return Down(run, since_s, starts, unfit=now_s - since_s >= longest_s)
+
+
+def unfit(down: Mapping[int, Down]) -> frozenset[int]:
+    """Return the slots to give back."""
+    return frozenset(index for index, found in down.items() if found.unfit)

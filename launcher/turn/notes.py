@@ -1,0 +1,53 @@
+"""Texts for a service's users about replicas that do not start."""
+
+from collections.abc import Iterable
+
+from cluster.rpc.messages import ServiceView, SlotView
+
+LONGEST = 500
+"""Characters of a note that the daemon accepts."""
+_USUAL = frozenset({"", "None", "Resources", "Priority", "BeginTime"})
+_HELD_BY_SLURM = frozenset({"BadConstraints"})
+"""Reasons of jobs that Slurm itself holds, since no node can ever run them."""
+
+
+def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) -> str:
+    """Describe failed starts in a row; "" if there are none.
+
+    ``falls_back``: an earlier generation serves meanwhile.
+    """
+    if not failures:
+        return ""
+    starts = "1 start has" if failures == 1 else f"{failures} starts in a row have"
+    serves = "; the generation before it still serves" if falls_back else ""
+    words = max((slot.said for slot in view.slots), key=len, default="")
+    ended = f"; the last one {words}" if words else ""
+    return f"{starts} failed: slicewise service logs {view.name}{serves}{ended}"
+
+
+def waiting_text(view: ServiceView) -> str:
+    """Return Slurm's own reasons why slots that should run wait, without the usual; "" if none."""
+    stuck = [slot for slot in view.slots if _is_stuck(slot)]
+    # If the same reason comes with and without details, the details win, as in "ReqNodeNotAvail,
+    # UnavailableNodes:node[1-2]".
+    reasons = {slot.reason.partition(",")[0]: slot.reason for slot in sorted(stuck, key=_detail)}
+    if not reasons:
+        return ""
+    said = "; ".join(reasons[name] for name in sorted(reasons))
+    return f"Slurm: {said} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
+
+
+def note(parts: Iterable[str]) -> str:
+    """Join parts into one line that the daemon accepts."""
+    text = "; ".join(filter(None, parts))
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)[:LONGEST]
+
+
+def _detail(slot: SlotView) -> int:
+    return len(slot.reason)
+
+
+def _is_stuck(slot: SlotView) -> bool:
+    if slot.state == "held":
+        return slot.reason in _HELD_BY_SLURM
+    return slot.state == "released" and slot.reason not in _USUAL

@@ -1,0 +1,400 @@
+"""Decides one whole turn: from what daemon, gateway and replicas show to what shall be done.
+
+A generation is one job array of a service; applying a service again submits a newer one. A wish is
+the set of a generation's slots that the launcher asks the daemon to run.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+from cluster.rpc.messages import ServiceView, ViewAnswer
+from launcher.autoscale import types as scaling
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.types import Decision, Supply
+from launcher.gateway.routing import Route, RoutePlan, plan_routes
+from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Mode, load_of
+from launcher.turn import scaling_inputs
+from launcher.turn.generations import Answers, Generation, Sight, generation
+from launcher.turn.notes import failure_text, note
+from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
+from launcher.turn.state import GenerationState, ServiceState, State, Wish
+from launcher.turn.urgency import urgency
+
+RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+"""Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
+ASK_AGAIN_S = 2.0
+"""Seconds after which a wish that was not fully fulfilled is repeated; so is a retirement, and,
+while slots wait for Slurm, a wish whose urgency has changed."""
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """What shall be done for one service.
+
+    Attributes:
+        array_job_id: the job array of its newest generation.
+        slots: the slots of all generations.
+        wishes: what to ask the daemon for, by array job id, older generations first; wishes that
+            the daemon already knows are left out.
+        retired: array job ids of generations to cancel.
+        note: why the service does not start, for its users; "" if nothing is wrong.
+        load: its requests at the gateway.
+        urgency: how much its backlog presses, from 0 to 1.
+        lost: slots of the newest generation with a task that ended for good.
+    """
+
+    array_job_id: int
+    service: str
+    decision: Decision
+    slots: tuple[Slot, ...]
+    route: Route
+    wishes: Mapping[int, Wish] = field(hash=False)
+    retired: tuple[int, ...]
+    note: str
+    load: Load
+    urgency: float
+    lost: frozenset[int]
+
+    @property
+    def wish(self) -> frozenset[int] | None:
+        """Slots that the newest generation is to run; None if the daemon already knows them."""
+        found = self.wishes.get(self.array_job_id)
+        return found.run if found is not None else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What shall be done: first the changes at the gateway, then wishes, then retirements.
+
+    Attributes:
+        unreadable: why a service can't be looked after, by ``tenant/service``.
+    """
+
+    services: tuple[ServicePlan, ...]
+    routes: RoutePlan
+    unreadable: Mapping[str, str] = field(hash=False)
+
+
+def key_of(view: ServiceView) -> str:
+    """Return ``tenant/service``, as in the service's address."""
+    return f"{view.tenant}/{view.name}"
+
+
+def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
+    """Group generations by service, the newest last."""
+    found: dict[str, list[ServiceView]] = defaultdict(list)
+    for service in sorted(view.services, key=lambda one: one.array_job_id):
+        found[key_of(service)].append(service)
+    return found
+
+
+def decide(
+    view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
+) -> tuple[State, Plan] | None:
+    """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
+
+    ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
+    which slots serve or drain, and every replica is asked again for its identity.
+    """
+    if not view.complete:
+        return None
+    found: dict[str, ServiceState] = {}
+    plans: list[ServicePlan] = []
+    waiting: list[Route] = []
+    unreadable: dict[str, str] = {}
+    free, most = scaling_inputs.free_millislices(view), _most(gateway)
+    for key, views in by_service(view).items():
+        known = state.get(key, ServiceState())
+        try:
+            spec = service_spec(views[-1].directives)
+        except InvalidInputError as error:
+            waiting.append(_as_it_is(gateway, key, 1))
+            unreadable[key] = str(error)
+            found[key] = known
+            continue
+        last = (known.generations.get(one.array_job_id) for one in views)
+        if any(_is_stale(view, one, now_s) for one in last):
+            waiting.append(_as_it_is(gateway, key, spec.concurrency))
+            found[key] = known
+            continue
+        look = Look(key, spec, views, gateway.backend_of(key), most, answers, free)
+        found[key], plan = decide_service(look, known, now_s)
+        plans.append(plan)
+    routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
+    return found, Plan(tuple(plans), routes, unreadable)
+
+
+def _most(gateway: Gateway) -> int:
+    return min((len(backend.servers) for backend in gateway.backends.values()), default=0)
+
+
+def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
+    """Return a route that changes neither the service's servers nor what its clients are told."""
+    return Route(
+        key,
+        concurrency,
+        None,
+        retry_after_s=gateway.retry_after_s.get(key),
+        closing=key in gateway.closing,
+        in_time=gateway.in_time.get(key),
+    )
+
+
+def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
+    """Whether the view is older than what was last asked of the daemon.
+
+    A request with a time in the future is ignored: the clock has been set back since.
+    """
+    if known is None:
+        return False
+    asked_s = known.wish.at_s if known.wish is not None else 0.0
+    return view.observed_s <= max(asked_s, known.retired_s) <= now_s
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of one service.
+
+    Attributes:
+        key: ``tenant/service``.
+        spec: the specification of its newest generation.
+        views: its generations, the newest last.
+        backend: its backend at the gateway; None if it has no route.
+        most: replicas that a backend can carry.
+        free: millislices that each tenant may still take, by tenant.
+    """
+
+    key: str
+    spec: ServiceSpec
+    views: Sequence[ServiceView]
+    backend: Backend | None
+    most: int
+    answers: Answers = field(hash=False)
+    free: Mapping[str, int] = field(hash=False)
+
+    @property
+    def newest(self) -> ServiceView:
+        """Its newest generation."""
+        return self.views[-1]
+
+    @property
+    def load(self) -> Load:
+        """Its requests at the gateway."""
+        return load_of(self.backend)
+
+
+def decide_service(
+    look: Look, known: ServiceState, now_s: float
+) -> tuple[ServiceState, ServicePlan]:
+    """Decide for one service: how many replicas, which slots run, which of them get requests."""
+    seen = tuple(_generation(look, view, known, now_s) for view in look.views)
+    fallback = _fallback(seen)
+    memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
+    slots = tuple(slot for one in seen for slot in one.slots)
+    plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
+    state = ServiceState(memory, {one.array_job_id: one.state for one in seen})
+    return state, _service_plan(look, seen, decision, plan, now_s)
+
+
+def _generation(look: Look, view: ServiceView, known: ServiceState, now_s: float) -> Generation:
+    sight = Sight(view, look.backend, look.answers, view is look.newest, now_s)
+    return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
+
+
+def _fallback(seen: Sequence[Generation]) -> Generation | None:
+    """Return the generation that takes over while no start of the newest one succeeds.
+
+    It is the newest one before it that had a ready replica once. None if there is no such
+    generation, or if the newest one is not failing.
+    """
+    if not seen[-1].state.backoff.is_failing:
+        return None
+    return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
+
+
+def _scaled(
+    look: Look, seen: Sequence[Generation], known: ServiceState, now_s: float, *, falls_back: bool
+) -> tuple[Memory | None, Decision]:
+    slots = [slot for one in seen for slot in one.slots]
+    counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
+    newest, load = seen[-1], look.load
+    usable = sum(slot.state != "gone" for slot in look.newest.slots)
+    asked = scaling_inputs.scaling(look.spec, look.newest.order, min(look.most, usable))
+    if look.newest.order.delete_s is not None:
+        since_s = now_s - look.newest.order.delete_s
+        can_serve = not newest.state.backoff.failures or bool(_serving(slots))
+        return known.memory, scaling_inputs.ending(asked, load, since_s, can_serve=can_serve)
+    memory, decision = autoscale(
+        asked,
+        known.memory or initial(_first_supply(slots, counted), now_s),
+        scaling.Look(
+            now_s,
+            load,
+            scaling_inputs.supply(counted),
+            newest.starts,
+            scaling_inputs.room(seen, look.free),
+            is_known=look.backend is not None,
+        ),
+    )
+    return memory, _with_backoff(decision, newest, now_s)
+
+
+def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
+    """Return the supply for a launcher that knows nothing yet.
+
+    Serving replicas of a generation that is being replaced count as well, if that makes more.
+    """
+    either = (scaling_inputs.supply(counted), scaling_inputs.supply(_serving(slots)))
+    return max(either, key=lambda supply: supply.coming)
+
+
+def _with_backoff(decision: Decision, newest: Generation, now_s: float) -> Decision:
+    backoff = newest.state.backoff
+    left_s = backoff.until_s - now_s
+    if left_s <= 0:
+        return decision
+    pause = f"{backoff.failures} failed start(s) in a row, next start in {left_s:.0f} s"
+    return replace(decision, reason=f"{decision.reason}; {pause}")
+
+
+def _goal(
+    look: Look,
+    seen: Sequence[Generation],
+    decision: Decision,
+    fallback: Generation | None,
+    now_s: float,
+) -> Goal:
+    newest = seen[-1]
+    wish, backoff = newest.state.wish, newest.state.backoff
+    held = {slot.id.index for slot in newest.slots if slot.phase is Phase.HELD}
+    return Goal(
+        wanted=decision.wanted,
+        newest=newest.array_job_id,
+        fallback=fallback.array_job_id if fallback is not None else None,
+        failures=backoff.failures,
+        may_start=now_s >= backoff.until_s,
+        most=look.most,
+        kept_back=frozenset(wish.kept_back & held if wish is not None else ()),
+        is_firm=wish is not None and wish.is_firm,
+        late=frozenset(
+            SlotId(one.array_job_id, index)
+            for one in seen
+            for index, since_s in one.state.draining_since_s.items()
+            if now_s - since_s >= DRAIN_DEADLINE_S
+        ),
+    )
+
+
+def _service_plan(
+    look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan, now_s: float
+) -> ServicePlan:
+    slots = tuple(slot for one in seen for slot in one.slots)
+    pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
+    newest, told = seen[-1], _note(seen)
+    wishes = {
+        one.array_job_id: wish
+        for one in seen
+        if _must_wish(one, wish := _wish(one, plan, told, pressing, now_s))
+    }
+    return ServicePlan(
+        array_job_id=newest.array_job_id,
+        service=look.key,
+        decision=decision,
+        slots=slots,
+        route=_route(look, seen, decision, plan),
+        wishes=wishes,
+        retired=_retired(look, seen, decision, now_s),
+        note=told,
+        load=look.load,
+        urgency=pressing,
+        lost=frozenset(
+            slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
+        ),
+    )
+
+
+def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
+    return [slot for slot in slots if slot.phase is Phase.SERVING and slot.up]
+
+
+def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan) -> Route:
+    targets: dict[Endpoint, Mode] = {
+        one.runs[slot].endpoint: mode
+        for one in seen
+        for slot, mode in plan.modes.items()
+        if slot in one.runs
+    }
+    serves = any(_serving(one.slots) for one in seen)
+    return Route(
+        look.key,
+        look.spec.concurrency,
+        targets,
+        retry_after_s=None if serves else _retry_after_s(decision),
+        closing=look.newest.order.delete_s is not None,
+        spared=frozenset().union(*(one.unknown for one in seen)),
+        in_time=decision.in_time,
+    )
+
+
+def _retry_after_s(decision: Decision) -> int | None:
+    """Round up to a step, so that the gateway's value does not change every second."""
+    ready_in_s = decision.ready_in_s
+    if ready_in_s is None:
+        return None
+    return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
+
+
+def _note(seen: Sequence[Generation]) -> str:
+    newest = seen[-1]
+    serves = any(_serving(one.slots) for one in seen[:-1])
+    failed = failure_text(newest.view, newest.state.backoff.failures, falls_back=serves)
+    return note((failed, *newest.said))
+
+
+def _wish(one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float) -> Wish:
+    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == one.array_job_id)
+    return Wish(run, now_s, told, pressing, is_firm=plan.is_quiet)
+
+
+def _must_wish(one: Generation, wish: Wish) -> bool:
+    last = one.state.wish
+    if last is None or (last.run, last.note) != (wish.run, wish.note):
+        return True
+    if one.state.unheard is not None:
+        # The daemon may have taken a later wish without its answer having come.
+        return True
+    if last.kept_back and wish.is_firm and not last.is_firm:
+        return True
+    held = {slot.index for slot in one.view.slots if slot.state == "held"}
+    waiting = [slot for slot in one.view.slots if slot.state == "released"]
+    pending = held | {slot.index for slot in waiting}
+    # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
+    borrows = any(slot.is_borrowed for slot in waiting)
+    fulfilled = not (held & wish.run) and one.state.alive <= wish.run and not borrows
+    presses_else = bool(pending & wish.run) and wish.urgency != last.urgency
+    return (presses_else or not fulfilled) and wish.at_s - last.at_s >= ASK_AGAIN_S
+
+
+def _retired(
+    look: Look, seen: Sequence[Generation], decision: Decision, now_s: float
+) -> tuple[int, ...]:
+    """Return the array job ids of generations to cancel.
+
+    An older generation that has proved itself is kept until a replica of the newest was ready, if
+    the newest is tried at all. A service that is to end keeps its generations while it needs
+    replicas for its remaining requests. A generation with slots under way is never cancelled.
+    """
+    closing = look.newest.order.delete_s is not None
+    older = () if closing else seen[:-1]
+    newest = seen[-1].state
+    tries = not newest.is_proved and bool(decision.wanted or newest.backoff.failures)
+    kept = next((one for one in reversed(older) if one.state.is_proved), None) if tries else None
+    ends = seen if closing and not decision.wanted else older
+    return tuple(
+        one.array_job_id
+        for one in ends
+        if one is not kept and not one.is_under_way and now_s - one.state.retired_s >= ASK_AGAIN_S
+    )

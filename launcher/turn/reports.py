@@ -1,0 +1,65 @@
+"""Builds what a service's users are told: requests, replicas, what was decided and why."""
+
+from collections.abc import Iterable, Sequence
+
+from cluster.rpc.messages import ServiceNews, SlotPlace
+from launcher.gateway.types import Load
+from launcher.turn.backoff import Backoff
+from launcher.turn.notes import note
+from launcher.turn.plan import ServicePlan
+from launcher.turn.slots import Phase, Slot
+from launcher.turn.state import ServiceState
+
+RATE_S = 15.0
+"""Seconds over which the rate of requests is taken."""
+
+Samples = tuple[tuple[float, int], ...]
+"""Times of looks, in Unix seconds, and how many requests had come until then."""
+
+
+def sampled(before: Samples, at_s: float, load: Load) -> Samples:
+    """Add one more look; drop earlier ones if the counter is lower: it started again at 0."""
+    if before and load.arrived < before[-1][1]:
+        before = ()
+    since_s = at_s - RATE_S
+    later = sum(one[0] > since_s for one in before)
+    # The last sample before the span is where the rate begins.
+    return (*before[max(0, len(before) - later - 1) :], (at_s, load.arrived))
+
+
+def news(
+    plan: ServicePlan, state: ServiceState, samples: Samples, unrouted: str = ""
+) -> ServiceNews:
+    """Build the news of one service.
+
+    ``state`` is what is remembered of it after ``plan``; ``unrouted`` says why no request reaches
+    it, "" if requests do.
+    """
+    tenant, _, name = plan.service.partition("/")
+    newest = state.generations.get(plan.array_job_id)
+    backoff = newest.backoff if newest is not None else Backoff()
+    return ServiceNews(
+        tenant=tenant,
+        name=name,
+        in_flight=plan.load.in_flight,
+        queued=plan.load.queued,
+        held=plan.load.held,
+        rate_per_s=_rate_per_s(samples),
+        wanted=plan.decision.wanted,
+        reason=note((unrouted, plan.decision.reason) if unrouted else (plan.decision.reason,)),
+        ready=_places(s for s in plan.slots if s.phase is Phase.SERVING and s.up),
+        draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
+        failures=backoff.failures,
+        next_start_s=backoff.until_s or None,
+    )
+
+
+def _rate_per_s(samples: Sequence[tuple[float, int]]) -> float:
+    if len(samples) <= 1:
+        return 0.0
+    (first_s, first), (last_s, last) = samples[0], samples[-1]
+    return round((last - first) / max(last_s - first_s, 1.0), 2)
+
+
+def _places(slots: Iterable[Slot]) -> tuple[SlotPlace, ...]:
+    return tuple((slot.id.array_job_id, slot.id.index) for slot in slots)

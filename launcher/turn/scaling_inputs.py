@@ -1,0 +1,95 @@
+"""Prepares the autoscaler's inputs: a service's bounds, its supply, the room that quota leaves."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+
+from cluster.language.service import ServiceSpec
+from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
+from cluster.rpc.order_messages import ServiceOrder
+from launcher.autoscale.types import Decision, Scaling, Supply
+from launcher.gateway.types import Load
+from launcher.turn.generations import Generation
+from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
+
+_HOLDS = frozenset({"released", "starting", "running", "ending"})
+
+
+def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
+    """Return what the owner asks for by file or order; slots and gateway can carry ``most``."""
+    highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
+    lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
+    highest = min(highest, most)
+    return Scaling(
+        min_replicas=min(lowest, highest),
+        max_replicas=highest,
+        concurrency=spec.concurrency,
+        max_queue_s=spec.max_queue_s,
+        p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
+        keep_alive_s=spec.keep_alive_s,
+    )
+
+
+def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Decision:
+    """Decide how many replicas a service that is to end needs to finish its requests.
+
+    It gets them for as long as a drain may take. ``can_serve`` is False if no replica serves and
+    the last start failed: then there is nothing to wait for.
+    """
+    goes_on = can_serve and since_s < DRAIN_DEADLINE_S
+    left = ceil(load.total / asked.concurrency) if goes_on else 0
+    reason = f"is being deleted: {load.in_flight} in flight + {load.waiting} waiting"
+    return Decision(min(left, asked.max_replicas), reason)
+
+
+def supply(slots: Iterable[Slot]) -> Supply:
+    """Count the slots that are replicas, by what they do."""
+    counted = [slot for slot in slots if slot.phase in _COUNTED]
+    waiting = [slot for slot in counted if slot.phase in {Phase.STARTING, Phase.WARM}]
+    allotted = sum(slot.allotted for slot in waiting)
+    return Supply(
+        pending=len(waiting) - allotted,
+        starting=allotted,
+        ready=sum(slot.phase is Phase.SERVING for slot in counted),
+        draining=sum(slot.phase is Phase.DRAINING for slot in counted),
+        borrowed=sum(slot.is_borrowed for slot in counted),
+    )
+
+
+_COUNTED = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})
+
+
+def free_millislices(view: ViewAnswer) -> Mapping[str, int]:
+    """Return the millislices that each tenant may still take, besides what waits for Slurm."""
+    free = {tenant.name: _limit(tenant) - tenant.used_millislices for tenant in view.tenants}
+    for service in view.services:
+        if service.tenant in free:
+            pending = sum(slot.state == "released" for slot in service.slots)
+            free[service.tenant] -= pending * service.cost_millislices
+    return free
+
+
+def _limit(tenant: TenantView) -> int:
+    ceiling = tenant.ceiling_millislices
+    return tenant.nominal_millislices if ceiling is None else ceiling
+
+
+def room(generations: Sequence[Generation], free: Mapping[str, int]) -> int | None:
+    """Return how many more replicas of the newest generation quota allows; None if not known.
+
+    Outdated replicas count as room, since they make way for new ones.
+    """
+    newest = generations[-1].view
+    left = free.get(newest.tenant)
+    if left is None or not newest.cost_millislices:
+        return None
+    replaced = sum(map(_replaced_millislices, generations))
+    return max(0, (left + replaced) // newest.cost_millislices)
+
+
+def _replaced_millislices(generation: Generation) -> int:
+    view: ServiceView = generation.view
+    count = sum(
+        slot.is_outdated and seen.state in _HOLDS
+        for slot, seen in zip(generation.slots, view.slots, strict=True)
+    )
+    return count * view.cost_millislices

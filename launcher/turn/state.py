@@ -1,0 +1,123 @@
+"""What the launcher remembers between turns. All of it can be lost, and all of it is JSON-able."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.rpc.messages import WishAnswer
+from launcher.autoscale.policy import Memory
+from launcher.turn.backoff import Backoff
+from launcher.turn.endpoints import Down, Verified
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The last wish sent for a generation.
+
+    Attributes:
+        run: slots to run.
+        at_s: when its answer came, in Unix seconds.
+        note: what it told users.
+        urgency: what it told Slurm.
+        kept_back: slots that quota kept from starting.
+        is_firm: whether no slot was on its way out then, so that they stay kept back.
+    """
+
+    run: frozenset[int]
+    at_s: float
+    note: str = ""
+    urgency: float = 0.0
+    kept_back: frozenset[int] = frozenset()
+    is_firm: bool = False
+
+
+@dataclass(frozen=True)
+class GenerationState:
+    """What is remembered of one generation; mappings are by slot index.
+
+    Attributes:
+        is_proved: whether one of its replicas was ready once.
+        draining_since_s: since when a slot drains, also once it has drained.
+        down: runs that fail their health checks or are not ready yet.
+        alive: slots that were under way at the last look, or were released since.
+        leaving: slots with an announced end.
+        unheard: slots that were in every wish sent since the last answer: the daemon may have taken
+            any of these wishes. None: all wishes were answered.
+        retired_s: when the daemon was asked to cancel it.
+        seen_s: when it was first seen.
+        failing: slots that count as a failed start and are still ending; if they turn out to have
+            been cancelled, the failure is taken back.
+    """
+
+    backoff: Backoff = field(default_factory=Backoff)
+    is_proved: bool = False
+    verified: Mapping[int, Verified] = field(default_factory=dict, hash=False)
+    draining_since_s: Mapping[int, float] = field(default_factory=dict, hash=False)
+    down: Mapping[int, Down] = field(default_factory=dict, hash=False)
+    alive: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    wish: Wish | None = None
+    unheard: frozenset[int] | None = None
+    retired_s: float = 0.0
+    seen_s: float = 0.0
+    failing: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """What is remembered of a service.
+
+    Attributes:
+        memory: the autoscaler's, which outlives generations; None: nothing was seen yet.
+        generations: by array job id.
+    """
+
+    memory: Memory | None = None
+    generations: Mapping[int, GenerationState] = field(default_factory=dict, hash=False)
+
+
+State = Mapping[str, ServiceState]
+"""What is remembered, by ``tenant/service``."""
+
+
+def after_wish(
+    state: ServiceState, array_job_id: int, wish: Wish, answer: WishAnswer
+) -> ServiceState:
+    """Remember what the daemon answered to a wish.
+
+    Released slots count as alive: one may fail before the next look.
+    """
+    known = state.generations[array_job_id]
+    found = replace(
+        known,
+        wish=replace(wish, kept_back=frozenset(answer.kept_back)),
+        unheard=None,
+        alive=known.alive | frozenset(answer.released),
+    )
+    return replace(state, generations={**state.generations, array_job_id: found})
+
+
+def after_silence(state: ServiceState, array_job_id: int, wish: Wish) -> ServiceState:
+    """Remember a wish that the daemon may have taken, though its answer did not come."""
+    known = state.generations[array_job_id]
+    unheard = wish.run if known.unheard is None else known.unheard & wish.run
+    found = replace(known, unheard=unheard)
+    return replace(state, generations={**state.generations, array_job_id: found})
+
+
+def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> ServiceState:
+    """Remember that the daemon was asked to cancel that generation."""
+    found = replace(state.generations[array_job_id], retired_s=at_s)
+    return replace(state, generations={**state.generations, array_job_id: found})
+
+
+def with_saved(state: State, saved: State) -> State:
+    """Merge what was saved into the state of a launcher that has worked before it could be read.
+
+    What was learnt over time is taken from what was saved, what goes on now from this launcher.
+    """
+    joined = dict(saved)
+    for key, now in state.items():
+        before = saved.get(key, now)
+        generations = {**before.generations, **now.generations}
+        joined[key] = ServiceState(before.memory or now.memory, generations)
+    return joined

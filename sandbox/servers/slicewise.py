@@ -1,0 +1,75 @@
+"""Slicewise itself in the sandbox: settings, ledger, gateway, daemon, launcher."""
+
+import asyncio
+
+from sandbox.host.host import Host
+from sandbox.host.inventory import CLUSTER, PARTITION, gpu_types
+from sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE
+from sandbox.host.probes import unix_socket_answers
+from sandbox.host.render import render
+from sandbox.servers import haproxy, triton
+
+
+def configure(host: Host) -> None:
+    """Write slicewise.toml and the databases' URLs, and make the daemon's directory."""
+    layout = host.layout
+    owner = host.user("slurm").name
+    url_file = host.file(
+        layout.etc / "database-url",
+        layout.database_url(DAEMON_ROLE) + "\n",
+        role="slurm",
+        mode=0o600,
+    )
+    launcher_url_file = host.file(
+        layout.etc / "launcher-database-url",
+        layout.database_url(LAUNCHER_ROLE) + "\n",
+        role="slicewise",
+        mode=0o600,
+    )
+    host.directory(layout.run_dir, "slurm", 0o755)
+    host.file(
+        layout.settings_file,
+        render(
+            "slicewise.toml.j2",
+            layout=layout,
+            cluster=CLUSTER,
+            partition=PARTITION,
+            gpu_types=gpu_types(),
+            slurm_user=owner,
+            launcher_user=host.user("slicewise").name,
+            url_file=url_file,
+            launcher_url_file=launcher_url_file,
+        ),
+    )
+
+
+async def up_ledger(host: Host) -> None:
+    """Create the tables and let daemon and launcher use theirs; PostgreSQL must run."""
+    await host.command("root", ("slicewise", "db", "upgrade"))
+    for role, duty in ((DAEMON_ROLE, "daemon"), (LAUNCHER_ROLE, "launcher")):
+        await host.command("root", ("slicewise", "db", "grant", role, "--as", duty))
+
+
+async def up_gateway(host: Host) -> None:
+    """Write the gateway's configuration and start HAProxy with it."""
+    await host.command("slicewise", ("slicewise", "gateway", "render"))
+    await haproxy.up(host)
+
+
+async def up_daemon(host: Host) -> None:
+    """Start the daemon; Slurm must run, and the ledger be up to date."""
+    host.spawn("daemon", "slurm", ("slicewise", "daemon"))
+    await host.ready("daemon", lambda: unix_socket_answers(host.layout.run_dir / "user.sock"))
+
+
+async def up_launcher(host: Host) -> None:
+    """Start the launcher; the daemon and the gateway must run."""
+    log = host.log_file("launcher")
+    said_before = log.stat().st_size if log.exists() else 0
+    host.spawn("launcher", "slicewise", ("slicewise", "launcher"))
+    await host.ready("launcher", lambda: b"started" in log.read_bytes()[said_before:])
+
+
+async def stage_triton(host: Host) -> None:
+    """Put a tritonserver into ``bin`` that every user may start."""
+    await asyncio.to_thread(triton.stage, host.layout.bin, host.layout.triton)

@@ -1,0 +1,88 @@
+"""Tracks reserved runs that no longer run: when they ended, and which ends accounting has lost."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from cluster.language.jobs import JobState, JobView
+from slurm_plugin.accounting.types import Reservation, RunKey
+
+LIVE = (JobState.RUNNING, JobState.SUSPENDED)
+"""States of a run in progress. CONFIGURING is left out because the start may still move then, and
+COMPLETING because accounting has the end."""
+
+LOST_AFTER_S = 7200
+"""Seconds after which the end of a reserved run counts as lost if accounting does not show it."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A run that is not settled, and that Slurm no longer shows.
+
+    Attributes:
+        since_s: when Slurm was first seen without the run, in seconds of the monotonic clock.
+        end_s: the earliest known Unix second by which the run had ended.
+    """
+
+    since_s: float
+    end_s: int
+
+
+def gone_runs(
+    before: Mapping[RunKey, Gone],
+    looked_s: int,
+    monotonic_s: float,
+    jobs: Iterable[JobView],
+    reservations: Iterable[Reservation],
+) -> Mapping[RunKey, Gone]:
+    """Return the reserved runs that are gone now, given those that were gone ``before``.
+
+    ``looked_s`` is when ``jobs`` were read. ``monotonic_s`` is the same moment by the monotonic
+    clock, so that the time for which a run is gone does not jump when the host's clock is set.
+
+    A run may still go on, and is not gone, if its job's state is unknown or its record unreadable.
+    """
+    by_id = {job.job_id: job for job in jobs}
+    live = live_runs(by_id.values())
+    return {
+        held.key: _gone(
+            held.key,
+            before.get(held.key, Gone(monotonic_s, looked_s)),
+            by_id.get(held.key.job_id),
+        )
+        for held in reservations
+        if (held.key.job_id, held.key.start_s) not in live
+        and not _may_run(by_id.get(held.key.job_id))
+    }
+
+
+def _may_run(job: JobView | None) -> bool:
+    return job is not None and (job.state is JobState.OTHER or job.is_doubtful)
+
+
+def live_runs(jobs: Iterable[JobView]) -> frozenset[tuple[int, int | None]]:
+    """Return job id and start of every run in progress (see ``LIVE``)."""
+    return frozenset((job.job_id, job.start_s) for job in jobs if job.state in LIVE)
+
+
+def lost_ends(gone: Mapping[RunKey, Gone], monotonic_s: float) -> Mapping[RunKey, int]:
+    """Return the ends of the runs that have been gone for ``LOST_AFTER_S``.
+
+    The caller must ask accounting once more: an end that it shows after all is the right one.
+    """
+    return {
+        key: one.end_s for key, one in gone.items() if monotonic_s - one.since_s >= LOST_AFTER_S
+    }
+
+
+def _gone(key: RunKey, known: Gone, job: JobView | None) -> Gone:
+    return replace(known, end_s=max(key.start_s, min((known.end_s, *_ends(key, job)))))
+
+
+def _ends(key: RunKey, job: JobView | None) -> Iterable[int]:
+    """Yield what slurmctld knows of the run's end: its time, or the later time of a requeue."""
+    if job is None:
+        return
+    if job.state is JobState.ENDED and job.start_s == key.start_s and job.end_s is not None:
+        yield job.end_s
+    if job.submit_s is not None and job.submit_s > key.start_s:
+        yield job.submit_s

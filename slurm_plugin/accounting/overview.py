@@ -1,0 +1,138 @@
+"""Summarises each tenant's quota, loans, use and budget."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_plugin.accounting.types import Reservation, StatementRow
+from slurm_plugin.quota import tenants
+from slurm_plugin.quota.ceilings import Ceiling, ceilings
+from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, Tenant
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The present state of a tenant.
+
+    Attributes:
+        depth: number of tenants above it.
+        nominal_millislices: effective nominal; for a group (its nominal is 0) the sum below it.
+        in_use_millislices: what running jobs hold, including those of the tenants below it.
+        own_in_use_millislices: what its own running jobs hold.
+        running: number of its own running jobs.
+        payer: the tenant that pays for its runs with its budget; itself if no budget applies.
+        left_millislice_s: what its budget has left now; None without a budget that has begun.
+        in_slurm: whether Slurm has its account; None if Slurm did not answer.
+    """
+
+    tenant: Tenant
+    depth: int
+    nominal_millislices: int
+    ceiling: Ceiling
+    in_use_millislices: int
+    own_in_use_millislices: int
+    running: int
+    payer: str
+    left_millislice_s: int | None
+    in_slurm: bool | None
+
+
+@dataclass(frozen=True)
+class Details:
+    """A tenant with everything that belongs to it.
+
+    Attributes:
+        children: names of the tenants directly below it.
+        loans: loans in which the tenant itself is lender or borrower.
+        resets_s: when its budget starts again, in Unix seconds; None means never.
+        last: the last change of the tenant.
+        in_force: whether Slurm's limits contain that change.
+    """
+
+    standing: Standing
+    children: tuple[str, ...]
+    loans: tuple[Loan, ...]
+    resets_s: int | None
+    last: QuotaChange
+    in_force: bool
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The input of ``standings``.
+
+    Attributes:
+        left_millislice_s: what is left, for each tenant with a budget that has begun.
+        capacity_millislices, accounts: values from Slurm; None if Slurm did not answer.
+    """
+
+    policy: Policy = field(hash=False)
+    loans: tuple[Loan, ...]
+    recalls: tuple[Recall, ...]
+    reservations: tuple[Reservation, ...]
+    left_millislice_s: Mapping[str, int] = field(hash=False)
+    capacity_millislices: int | None
+    accounts: frozenset[str] | None
+
+
+def standings(gathered: Gathered) -> tuple[Standing, ...]:
+    """The standing of every tenant, each followed by the tenants below it."""
+    policy = gathered.policy
+    nominal = tenants.effective_nominal(policy)
+    payers = tenants.payers(policy)
+    ceiling = ceilings(policy, gathered.loans, gathered.capacity_millislices, gathered.recalls)
+    own, runs = Counter[str](), Counter[str]()
+    for run in gathered.reservations:
+        own[run.tenant] += run.cost_millislices
+        runs[run.tenant] += 1
+    total = with_those_below(policy, own)
+    return tuple(
+        Standing(
+            tenant=policy[name],
+            depth=depth,
+            nominal_millislices=nominal[name],
+            ceiling=ceiling[name],
+            in_use_millislices=total[name],
+            own_in_use_millislices=own[name],
+            running=runs[name],
+            payer=payers[name],
+            left_millislice_s=gathered.left_millislice_s.get(name),
+            in_slurm=None if gathered.accounts is None else name in gathered.accounts,
+        )
+        for name, depth in in_tree_order(policy)
+    )
+
+
+def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:
+    """Sum ``own``, which each tenant has itself, over each tenant and all tenants below it."""
+    total = {name: own.get(name, 0) for name in policy}
+    for name in reversed(tenants.downward(policy)):
+        if above := tenants.parent(policy, name):
+            total[above] += total[name]
+    return total
+
+
+def in_tree_order(policy: Policy) -> Iterable[tuple[str, int]]:
+    """Names and depths of all tenants, each followed by the tenants below it."""
+    below = tenants.by_parent(policy)
+    waiting = [(name, 0) for name in reversed(below.get("", ()))]
+    while waiting:
+        name, depth = waiting.pop()
+        yield name, depth
+        waiting += [(child, depth + 1) for child in reversed(below.get(name, ()))]
+
+
+def used_since(rows: Iterable[StatementRow], payer: str, start_s: int) -> int:
+    """Millislice-seconds that the runs of a payer have used since ``start_s``.
+
+    ``rows`` are the runs that ended since or still run; a row's amounts cover the whole run.
+    """
+    return sum(
+        max(0, row.used_millislice_s - row.run.cost_millislices * _seconds_before(row, start_s))
+        for row in rows
+        if row.run.payer == payer
+    )
+
+
+def _seconds_before(row: StatementRow, start_s: int) -> int:
+    return max(0, start_s - row.run.key.start_s)

@@ -1,0 +1,82 @@
+"""Computes rows and totals of a statement on what tenants' runs cost, or of a part of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cluster.language.units import MillisliceSeconds
+from slurm_plugin.accounting.types import Reservation, StatementRow, TenantTotal
+
+
+def open_row(held: Reservation, now_s: int) -> StatementRow:
+    """The row of a run that is not settled: its use up to ``now_s``, and what is left reserved."""
+    unposted = min(held.reserved_millislice_s, unposted_millislice_s(held, now_s))
+    return StatementRow(
+        held,
+        end_s=None,
+        used_millislice_s=MillisliceSeconds(held.posted_millislice_s + unposted),
+        waived_millislice_s=MillisliceSeconds(0),
+        reserved_millislice_s=MillisliceSeconds(held.reserved_millislice_s - unposted),
+    )
+
+
+def unposted_millislice_s(held: Reservation, at_s: int) -> int:
+    """Millislice-seconds that a run used up to ``at_s`` beyond what is posted; at least 0."""
+    used = (at_s - held.key.start_s) * held.cost_millislices
+    return max(0, used - held.posted_millislice_s)
+
+
+def part(
+    rows: Iterable[StatementRow], from_s: int, until_s: int | None
+) -> tuple[StatementRow, ...]:
+    """The rows cut to the time from ``from_s`` up to ``until_s``, without runs with no use then.
+
+    Amounts are cut to the millislice-second, so consecutive parts add up to the whole. The amount
+    that an unfinished run still has reserved is in the part in which its use so far ends.
+    """
+    until_s = _NEVER_S if until_s is None else until_s
+    cut = (_cut(row, from_s, until_s) for row in rows)
+    return tuple(row for row in cut if row is not None)
+
+
+_NEVER_S = 2**62
+
+
+def _cut(row: StatementRow, from_s: int, until_s: int) -> StatementRow | None:
+    start_s, amount = row.run.key.start_s, row.used_millislice_s + row.waived_millislice_s
+    seconds = -(-amount // row.run.cost_millislices)
+    ends_here = from_s <= start_s + seconds < until_s
+    first, last = (min(max(0, at_s - start_s), seconds) for at_s in (from_s, until_s))
+    # A run that ended in the second of its start is in the part that contains this second.
+    if first == last and not (ends_here and (seconds == 0 or row.end_s is None)):
+        return None
+
+    def within(whole: int) -> MillisliceSeconds:
+        if not seconds:
+            return MillisliceSeconds(0)
+        return MillisliceSeconds(whole * last // seconds - whole * first // seconds)
+
+    return replace(
+        row,
+        used_millislice_s=within(row.used_millislice_s),
+        waived_millislice_s=within(row.waived_millislice_s),
+        reserved_millislice_s=row.reserved_millislice_s if ends_here else MillisliceSeconds(0),
+    )
+
+
+def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
+    """One total per tenant, sorted by name."""
+    by_tenant: dict[str, list[StatementRow]] = {}
+    for row in rows:
+        by_tenant.setdefault(row.run.tenant, []).append(row)
+    return tuple(_total(tenant, by_tenant[tenant]) for tenant in sorted(by_tenant))
+
+
+def _total(tenant: str, rows: list[StatementRow]) -> TenantTotal:
+    return TenantTotal(
+        tenant,
+        runs=len(rows),
+        running=sum(row.end_s is None for row in rows),
+        used_millislice_s=MillisliceSeconds(sum(row.used_millislice_s for row in rows)),
+        waived_millislice_s=MillisliceSeconds(sum(row.waived_millislice_s for row in rows)),
+        reserved_millislice_s=MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
+    )

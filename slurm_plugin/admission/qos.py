@@ -1,0 +1,141 @@
+"""Decides in which of its tenant's QOS a submission waits: on guaranteed or borrowed quota."""
+
+from dataclasses import dataclass
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import slices_text, slices_words
+from slurm_plugin.admission.snapshot import Recent, Snapshot
+from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, is_borrowed, is_ours, qos_name
+
+
+@dataclass(frozen=True)
+class Place:
+    """The QOS in which a job waits.
+
+    Attributes:
+        is_flexible: whether it may be moved between the two QOS later.
+        notices: messages on what its user might not expect.
+    """
+
+    qos: str
+    is_flexible: bool
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What determines where one task waits.
+
+    Attributes:
+        cost_millislices: cost of the task.
+        qos: the QOS that its user named; "" if none.
+        may_move: whether it could be requeued and is not a slot of a service.
+    """
+
+    tenant: str
+    cost_millislices: int
+    qos: str
+    may_move: bool
+
+
+def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+    """Choose the QOS: the one that the user named, or by what is left of the guarantee.
+
+    Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
+    """
+    own_qos = qos_name(wants.tenant)
+    if wants.qos in {SHARED_QOS, borrowed_qos(wants.tenant)}:
+        _require_may_borrow(wants.tenant, snapshot)
+        _check_cost(wants, snapshot, borrows=True)
+        return Place(borrowed_qos(wants.tenant), is_flexible=False)
+    if wants.qos == own_qos or not wants.may_move:
+        notices = () if wants.qos in {"", own_qos} else _replaced(wants)
+        _check_cost(wants, snapshot, borrows=False)
+        return Place(own_qos, is_flexible=False, notices=notices)
+    return _placed(wants, snapshot, recent)
+
+
+def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+    """Guaranteed while there is room, then borrowed if allowed; else it waits for the guarantee."""
+    notices = _replaced(wants) if wants.qos else ()
+    may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
+    _check_cost(wants, snapshot, borrows=may_borrow)
+    if may_borrow and _is_borrowed(wants, snapshot, recent):
+        return Place(borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, _BORROWED))
+    return Place(qos_name(wants.tenant), is_flexible=True, notices=notices)
+
+
+def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    """Explain why the task waits there, in words and numbers."""
+    if is_borrowed(where.qos):
+        return _borrowed(wants, snapshot, recent)
+    return _guaranteed(wants, snapshot, recent)
+
+
+_BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs that back."
+
+
+def _is_borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> bool:
+    own = snapshot.quotas[wants.tenant]
+    if _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
+        return False
+    used = _used(wants, snapshot, recent)
+    fits = used + wants.cost_millislices <= snapshot.ceilings.get(wants.tenant, own)
+    return fits or wants.cost_millislices > own
+
+
+def _held_in_own(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+    tenant = wants.tenant
+    return snapshot.guaranteed_used.get(tenant, 0) + recent.guaranteed.get(tenant, 0)
+
+
+def _used(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+    return snapshot.used.get(wants.tenant, 0) + recent.used.get(wants.tenant, 0)
+
+
+def _replaced(wants: Wants) -> tuple[str, ...]:
+    if is_ours(wants.qos):
+        raise InvalidInputError(
+            "SW-QOS",
+            f"QOS {wants.qos} is another tenant's; this job is charged to {wants.tenant!r}.",
+            f"Leave out --qos, or write --qos={qos_name(wants.tenant)}.",
+        )
+    return (f"QOS {wants.qos} is not used for GPUs here: the quota decides.",)
+
+
+def _guaranteed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    held, own = _held_in_own(wants, snapshot, recent), snapshot.quotas[wants.tenant]
+    numbers = f"{slices_text(held)} of {slices_words(own)} held or waited for"
+    return f"guaranteed in QOS {qos_name(wants.tenant)} ({numbers})"
+
+
+def _borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+    used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
+    numbers = f"{slices_words(used)} in use, {slices_text(most)} at most with what is lent"
+    return f"borrowed in QOS {borrowed_qos(wants.tenant)} ({numbers})"
+
+
+def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
+    if not snapshot.borrowing_limits.get(tenant, 0):
+        raise InvalidInputError(
+            "SW-QUOTA-BORROW",
+            f"QOS {borrowed_qos(tenant)}: {tenant!r} may not borrow quota.",
+            "Leave out --qos, or ask the operator for: "
+            f"slicewise tenant-quota set {tenant} --borrowing-limit N",
+        )
+
+
+def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
+    own = snapshot.quotas[wants.tenant]
+    own = max(own, snapshot.highest_quotas.get(wants.tenant, own))
+    most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
+    if wants.cost_millislices <= most:
+        return
+    more = f", with {slices_text(most - own)} that it may borrow" if most > own else ""
+    raise InvalidInputError(
+        "SW-QUOTA-EXCEEDED",
+        f"One task costs {slices_words(wants.cost_millislices)}, the quota of "
+        f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start.",
+        "Ask for less, or the operator for a larger quota; slicewise explain "
+        f"{wants.tenant} shows both.",
+    )

@@ -1,0 +1,434 @@
+"""Decides from a snapshot whether a submission passes unchanged, is refused or is admitted.
+
+The first rule that applies decides, in this order:
+
+1. no managed partition is requested: pass, or SW-SERVICE-PARTITION for a service
+2. unreadable directives: SW-DIRECTIVE; an invalid service: SW-SERVICE
+3. a job that asks for no GPUs: pass
+4. a service of another tenant than the account that is charged: SW-SERVICE-TENANT
+5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
+6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
+   a class, but that the user may not name: SW-QOS
+7. GPUs (``request.py``): shared GPUs: SW-GRES-SHARED; unreadable requests: SW-GRES; GPUs without a
+   type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a type that no node has:
+   SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
+   its script asks for anything but one GPU of the service's profile
+8. the QOS (``qos.py``): another tenant's QOS: SW-QOS; the borrowed QOS of a tenant that may
+   borrow nothing: SW-QUOTA-BORROW; one task that costs more than the tenant could ever have:
+   SW-QUOTA-EXCEEDED
+9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; one task that
+   could use up more than a whole period's budget: SW-BUDGET-EXCEEDED
+10. a living service of the same name that belongs to another user: SW-SERVICE-EXISTS; a service
+    with too many generations: SW-SERVICE-GENERATIONS; a new service for which the gateway has no
+    place: SW-SERVICE-PLACES
+11. an array with other indices than the service's slots: SW-SERVICE-ARRAY
+12. otherwise: admit
+
+``as_mode_allows`` then adapts the answer to the daemon's mode.
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from cluster.language.errors import InvalidInputError, Refusal
+from cluster.language.gres import GpuRequest, gres_text
+from cluster.language.jobs import JobClass, JobTag
+from cluster.language.service import (
+    JobDirectives,
+    ServiceSpec,
+    directives_of_script,
+    is_service,
+    job_directives,
+    service_spec,
+)
+from cluster.language.units import slices_words
+from cluster.rpc.messages import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
+from slurm_plugin.admission.gpu_type import choose_type
+from slurm_plugin.admission.priority import Terms, site_factor
+from slurm_plugin.admission.qos import Place, Wants, place, words
+from slurm_plugin.admission.request import Asked, asked, asks_for_gpus, gpu_type, gpus_of, too_large
+from slurm_plugin.admission.service_places import check_generations, check_place
+from slurm_plugin.admission.snapshot import Recent, Snapshot
+
+_NOTHING_RECENT = Recent()
+_TEXT_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An answer, and what the daemon remembers of the submission until its next look at Slurm.
+
+    Attributes:
+        tag: the tag of the job; None unless the job is admitted.
+        cost_millislices: the cost of one task.
+    """
+
+    answer: SubmitAnswer
+    tag: JobTag | None = None
+    cost_millislices: int = 0
+
+
+def decide(
+    request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent = _NOTHING_RECENT
+) -> Decision:
+    """Answer a submission. ``token`` marks the job as Slicewise's if it is admitted."""
+    if not _is_managed(request.partition, snapshot.partitions):
+        return Decision(_unmanaged(request, snapshot.partitions))
+    try:
+        return _admit(request, snapshot, token, recent)
+    except InvalidInputError as error:
+        return Decision(refused(error.refusal))
+
+
+Mode = Literal["observe", "advise", "enforce"]
+
+
+def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> SubmitAnswer:
+    """Adapt an answer to the daemon's mode.
+
+    Only in enforce does the daemon set limits and move slots. In the other modes a plain job
+    passes, with the ``tag`` or ``code`` that it would have got, because its tenant's QOS may not
+    exist. In advise a refusal stays a refusal, which slicewise.lua shows. A service that would be
+    admitted is refused (SW-SERVICE-MODE), because the daemon would not release its slots.
+    """
+    if mode == "enforce":
+        return answer
+    service = bool(request.directives) and is_service(request.directives)
+    if answer.action == "admit" and service:
+        return refused(
+            Refusal(
+                "SW-SERVICE-MODE",
+                f"The slicewise daemon is in mode {mode}: it does not run services yet.",
+                'The operator sets mode = "enforce" in slicewise.toml.',
+            )
+        )
+    if answer.action == "refuse" and (mode == "advise" or service):
+        return answer
+    return answer.model_copy(update={"action": "pass"})
+
+
+def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> SubmitRequest:
+    """Build the request that ``sbatch`` would make for a correctly rendered service.
+
+    Raises InvalidInputError (SW-DIRECTIVE, SW-SERVICE).
+    """
+    spec = service_spec(directives_of_script(check.directives))
+    return SubmitRequest(
+        v=VERSION,
+        op="submit",
+        uid=uid,
+        account=check.tenant,
+        partition=spec.partition or min(partitions),
+        array=f"0-{spec.max_replicas - 1}",
+        directives=check.directives,
+    )
+
+
+def refused(refusal: Refusal) -> SubmitAnswer:
+    """Turn a refusal into the answer that slicewise.lua shows."""
+    # The texts quote what users wrote, which may be of any length.
+    message, hint = refusal.message[:_TEXT_LIMIT], refusal.hint[:_TEXT_LIMIT]
+    return SubmitAnswer(action="refuse", code=refusal.code, message=message, hint=hint)
+
+
+def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
+    """Check that the tenant is one of the user's accounts in Slurm.
+
+    Raises InvalidInputError (SW-TENANT-UNKNOWN) if it is not, or if ``tenant`` is empty.
+    """
+    accounts = snapshot.accounts_by_uid.get(uid, {})
+    yours = ", ".join(sorted(accounts)) or "none"
+    if not tenant:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            "The job names no account, and you have no default one.",
+            f"Write --account=ACCOUNT; yours: {yours}.",
+        )
+    if tenant not in accounts:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"tenant: {tenant!r} is no Slurm account of yours.",
+            f"Yours: {yours}.",
+        )
+
+
+_PASS = SubmitAnswer(action="pass")
+_NO_DIRECTIVES = JobDirectives()
+
+
+def _is_managed(partitions: str, managed: frozenset[str]) -> bool:
+    """Whether the job might run in a managed partition; it may name several partitions."""
+    return partitions in managed or any(name in managed for name in partitions.split(","))
+
+
+def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
+    if not is_service(request.directives):
+        return _PASS
+    return refused(
+        Refusal(
+            "SW-SERVICE-PARTITION",
+            f"partition: services do not run in {request.partition!r}.",
+            f"They run in: {', '.join(sorted(managed))}.",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Submission:
+    """A submission to a managed partition, with the tenant that is charged for it."""
+
+    request: SubmitRequest
+    tenant: str
+    token: str
+    snapshot: Snapshot
+    recent: Recent
+
+    def wants(self, gpus: Asked, *, may_move: bool) -> Wants:
+        # Slurm ignores the case of a QOS name.
+        return Wants(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
+
+    def place(self, wants: Wants) -> Place:
+        return place(wants, self.snapshot, self.recent)
+
+
+def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent) -> Decision:
+    # Slurm stores account names in lower case.
+    tenant = (request.account or request.default_account).lower()
+    submission = _Submission(request, tenant, token, snapshot, recent)
+    directives = _NO_DIRECTIVES
+    if request.directives:
+        said = directives_of_script(request.directives)
+        if "name" in said:
+            return _admit_service(service_spec(said), submission)
+        directives = job_directives(said)
+    if not asks_for_gpus(request, directives.need_mib):
+        return Decision(_PASS)
+    return _admit_job(directives, submission)
+
+
+def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
+    _require_quota(request.uid, tenant, snapshot)
+    standing = _standing(directives, submission)
+    job_class = standing or directives.job_class or "normal"
+    limits = snapshot.type_limits.get(tenant, {})
+    gpus = asked(request, directives.need_mib, limits, snapshot)
+    # A job without a script can't be requeued, so it can't move between the two QOS.
+    may_move = request.requeue is not False and not request.interactive
+    wants = submission.wants(gpus, may_move=may_move)
+    if standing is not None:
+        wants = replace(wants, qos="")
+    where = submission.place(wants)
+    if standing is not None:
+        words = f"QOS {request.qos} stands for class {standing} here; the quota decides the rest."
+        where = replace(where, notices=(words, *where.notices))
+    _check_limits(gpus, submission)
+    is_flexible = where.is_flexible
+    tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
+    answer = _admitted(tag, where, gpus, snapshot)
+    if request.explain:
+        answer = _explained(answer, where, wants, gpus, submission)
+    return Decision(answer, tag, gpus.cost_millislices)
+
+
+def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
+    if spec.tenant != tenant:
+        raise InvalidInputError(
+            "SW-SERVICE-TENANT",
+            f"tenant: the service belongs to {spec.tenant!r}, but the job is charged to"
+            f" {tenant!r}.",
+            f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
+        )
+    _require_quota(request.uid, tenant, snapshot)
+    _check_class("priority_class", spec.priority_class, tenant, snapshot)
+    gpus = _replica(spec, request, snapshot)
+    wants = submission.wants(gpus, may_move=False)
+    where = submission.place(wants)
+    _check_limits(gpus, submission)
+    _check_owner(spec, submission)
+    check_generations(spec, snapshot, submission.recent)
+    check_place(spec, snapshot, submission.recent)
+    _check_array(request.array, spec)
+    tag = JobTag(submission.token, tenant, spec.name, spec.priority_class)
+    answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
+    if request.explain:
+        answer = _explained(answer, where, wants, gpus, submission)
+    return Decision(answer, tag, gpus.cost_millislices)
+
+
+def _admitted(tag: JobTag, where: Place, gpus: Asked, snapshot: Snapshot) -> SubmitAnswer:
+    share = snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0
+    factor = site_factor(Terms(tag.job_class, share), snapshot.formula)
+    return SubmitAnswer(
+        action="admit",
+        gres=gpus.texts.get("gres"),
+        tres_per_job=gpus.texts.get("tres_per_job"),
+        tres_per_socket=gpus.texts.get("tres_per_socket"),
+        tres_per_task=gpus.texts.get("tres_per_task"),
+        qos=where.qos,
+        site_factor=factor,
+        tag=tag.text(),
+        notice=" ".join((*_chosen_notice(gpus), *where.notices)),
+    )
+
+
+def _explained(
+    answer: SubmitAnswer, where: Place, wants: Wants, gpus: Asked, submission: _Submission
+) -> SubmitAnswer:
+    why = words(where, wants, submission.snapshot, submission.recent)
+    decision = ", ".join((why, *_types(gpus), f"site_factor {answer.site_factor}"))
+    return answer.model_copy(update={"decision": decision})
+
+
+def _chosen_notice(gpus: Asked) -> tuple[str, ...]:
+    return () if gpus.chosen is None else (f"Its GPU type is {gpus.chosen}.",)
+
+
+def _types(gpus: Asked) -> tuple[str, ...]:
+    return () if gpus.chosen is None else (f"GPU type {gpus.chosen}",)
+
+
+def _standing(directives: JobDirectives, submission: _Submission) -> JobClass | None:
+    """Return the class for which the site's QOS that the user named stands.
+
+    None if the script names a class itself, or the QOS stands for none. Slurm never sees the named
+    QOS, because Slicewise replaces it by its own. So the user's right to name it is checked here. A
+    user whose accounts are not known, such as while slurmdbd is away, has no such right.
+    """
+    request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
+    if directives.job_class is not None:
+        _check_class("class", directives.job_class, tenant, snapshot)
+        return None
+    qos = request.qos.lower()
+    stands_for = snapshot.rules.class_of_qos.get(qos)
+    accounts = snapshot.accounts_by_uid.get(request.uid)
+    if stands_for is None or request.uid == 0:
+        return stands_for
+    if accounts is None:
+        return None
+    if qos not in accounts[tenant]:
+        raise InvalidInputError(
+            "SW-QOS",
+            f"Slurm does not list QOS {qos} as one that you may use in account {tenant!r}.",
+            "Leave out --qos. Yours: sacctmgr show assoc user=$USER format=account,qos",
+        )
+    return stands_for
+
+
+def _check_class(key: str, job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
+    if job_class == "high" and tenant not in snapshot.rules.high_class_for:
+        raise InvalidInputError(
+            "SW-CLASS-FORBIDDEN",
+            f"{key}: the jobs of {tenant!r} may not be of class high.",
+            f"Write {key}=normal; the operator lists tenants in [priority] high_class_for.",
+        )
+
+
+def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
+    # Slurm itself checks users whose accounts are not known here; root also submits for others.
+    if not tenant or (uid != 0 and uid in snapshot.accounts_by_uid):
+        check_membership(uid, tenant, snapshot)
+    if tenant in snapshot.quotas:
+        return
+    raise InvalidInputError(
+        "SW-QUOTA-NONE",
+        f"tenant: {tenant!r} has no quota, so it may not use GPUs.",
+        f"Ask the operator for: slicewise tenant-quota set {tenant} --nominal N",
+    )
+
+
+def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> Asked:
+    """Return the one GPU of a service's replica, checked against what the script asks for."""
+    replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
+    known = gpu_type(replica.gres_type or "", snapshot)
+    if request.exclusive or (request.min_nodes or 1) > 1:
+        raise InvalidInputError(
+            "SW-SERVICE-GRES",
+            "The script asks for whole nodes or for several, but a replica has"
+            f" {gres_text(replica)}.",
+            "Leave out --exclusive, and write #SBATCH --nodes=1.",
+        )
+    gpus = gpus_of(request, snapshot)
+    if gpus and gpus != (replica,):
+        raise InvalidInputError(
+            "SW-SERVICE-GRES",
+            f"The script asks for {', '.join(map(gres_text, gpus))}, a replica has "
+            f"{gres_text(replica)}.",
+            f"Write #SBATCH --gres={gres_text(replica)}, or leave it out.",
+        )
+    return Asked({known.name: 1}, known.cost_millislices, None, {"gres": gres_text(replica)})
+
+
+def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
+    need_gib = spec.need_gib or 0.0
+    best = choose_type(
+        snapshot.gpu_types.values(),
+        count=1,
+        need_mib=ceil(need_gib * 1024),
+        limits=snapshot.type_limits.get(spec.tenant, {}),
+        partitions=snapshot.partitions.intersection(request.partition.split(",")),
+    )
+    if best is None:
+        raise too_large(f"need_gib: {need_gib:g} GiB", snapshot)
+    return best.name
+
+
+def _check_limits(gpus: Asked, submission: _Submission) -> None:
+    tenant, snapshot = submission.tenant, submission.snapshot
+    limits = snapshot.type_limits.get(tenant, {})
+    for gres_type, count in gpus.instances.items():
+        if count > limits.get(gres_type, count):
+            raise InvalidInputError(
+                "SW-QUOTA-EXCEEDED",
+                f"One task has {count} instances of {gres_type}, {tenant!r} may have "
+                f"{limits[gres_type]}: it could never start.",
+                "Ask for fewer or another type, or the operator for a higher limit.",
+            )
+    budget, time_limit_min = snapshot.budgets.get(tenant), submission.request.time_limit_min
+    if budget is not None and time_limit_min is not None:
+        _check_budget(tenant, gpus.cost_millislices, time_limit_min, budget)
+
+
+def _check_budget(tenant: str, cost: int, time_limit_min: int, budget: int) -> None:
+    """Refuse a task that could use up more than a period's budget: Slurm would never start it."""
+    if cost * time_limit_min * 60 > budget:
+        raise InvalidInputError(
+            "SW-BUDGET-EXCEEDED",
+            f"One task of {slices_words(cost)} for {time_limit_min} min could use up "
+            f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
+            f"{_hours(budget)} in a period: it could never start.",
+            "Write a shorter --time, or ask for less, or the operator for a larger budget.",
+        )
+
+
+def _hours(millislice_s: int) -> str:
+    return f"{millislice_s / 3_600_000:.2f}"
+
+
+def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
+    """Refuse a name that another user's service has; a user's own service gets a new generation."""
+    uid, recent = submission.request.uid, submission.recent.services
+    living = submission.snapshot.services.get((spec.tenant, spec.name))
+    others = {one for tenant, name, one in recent if (tenant, name) == (spec.tenant, spec.name)}
+    if (living is None or living.uid == uid) and others <= {uid}:
+        return
+    job = f"job {living.array_job_id}" if living else "just submitted"
+    raise InvalidInputError(
+        "SW-SERVICE-EXISTS",
+        f"name: {spec.tenant!r} already has a service {spec.name!r} of another user: {job}.",
+        "Choose another name.",
+    )
+
+
+def _check_array(array: str, spec: ServiceSpec) -> None:
+    wanted = f"0-{spec.max_replicas - 1}"
+    allowed = {wanted, "0"} if spec.max_replicas == 1 else {wanted}
+    if array not in allowed:
+        raise InvalidInputError(
+            "SW-SERVICE-ARRAY",
+            f"max_replicas: {spec.max_replicas} replicas need the array {wanted}, "
+            f"not {array or 'no array'!s}.",
+            f"Write #SBATCH --array={wanted}.",
+        )

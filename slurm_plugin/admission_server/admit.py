@@ -1,0 +1,138 @@
+"""Answers submissions from memory: decides each on the newest snapshot."""
+
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cluster.language.errors import Refusal
+from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
+from slurm_plugin.admission.rules import (
+    Decision,
+    Mode,
+    as_mode_allows,
+    check_membership,
+    decide,
+    refused,
+    submission_of,
+)
+from slurm_plugin.admission.snapshot import Recent, Snapshot
+from slurm_plugin.common.qos_names import is_borrowed
+
+_REMEMBERED_S = 2.0
+"""Seconds for which an admitted job counts although Slurm doesn't show it: its submission may still
+fail for reasons of Slurm's own."""
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    at_s: float
+    token: str
+    tenant: str
+    service: str | None
+    uid: int
+    cost_millislices: int
+    is_guaranteed: bool
+
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class Admission:
+    """Answers submissions, and adds to the snapshot what it has admitted since the last look at
+    Slurm.
+
+    For use by one thread.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._snapshot: Snapshot | None = None
+        self._admitted: deque[_Admitted] = deque()
+        self._used: Counter[str] = Counter()
+        self._guaranteed: Counter[str] = Counter()
+        self._services: Counter[tuple[str, str, int]] = Counter()
+        self._recent = Recent(self._used, self._guaranteed, self._services)
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """Decide on this snapshot from now on; ``observed_s`` is when its look at Slurm began."""
+        self._snapshot = snapshot
+        since_s = observed_s - _REMEMBERED_S
+        for _ in range(len(self._admitted)):
+            one = self._admitted.popleft()
+            # Slurm may show a service's array before the daemon has read its script.
+            is_shown = one.token in snapshot.newest and one.service is None
+            if is_shown or one.at_s <= since_s:
+                self._count(one, -1)
+            else:
+                self._admitted.append(one)
+        shown = {(*key, living.uid) for key, living in snapshot.services.items()}
+        for service in self._services.keys() & shown:
+            del self._services[service]
+
+    def submit(self, request: SubmitRequest) -> SubmitAnswer:
+        """Answer, and count what is admitted."""
+        answer, decision = self._decide(request)
+        if answer.action == "admit" and decision is not None:
+            self._remember(decision, request.uid)
+        return answer
+
+    def preview(self, request: SubmitRequest) -> SubmitAnswer:
+        """The answer that a submission would get; nothing is counted."""
+        return self._decide(request)[0]
+
+    def check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
+        """The answer that a service's submission would get; nothing is counted.
+
+        Raises InvalidInputError: SW-TENANT-UNKNOWN, SW-DIRECTIVE, SW-SERVICE.
+        """
+        if self._snapshot is None:
+            return _NOT_READY
+        submission = submission_of(request, uid, self._snapshot.partitions)
+        if uid != 0:
+            check_membership(uid, request.tenant.lower(), self._snapshot)
+        return self.preview(submission)
+
+    def _decide(self, request: SubmitRequest) -> tuple[SubmitAnswer, Decision | None]:
+        if self._snapshot is None:
+            return _NOT_READY, None
+        token = request.token or secrets.token_hex(8)
+        decision = decide(request, self._snapshot, token, self._recent)
+        mode = "observe" if self._snapshot.is_uninstalled else self._mode
+        return as_mode_allows(decision.answer, request, mode), decision
+
+    def _remember(self, decision: Decision, uid: int) -> None:
+        if decision.tag is None:
+            return
+        tenant, service = decision.tag.tenant, decision.tag.service
+        is_guaranteed = not is_borrowed(decision.answer.qos or "")
+        # A service's slots are held until they are released: they take nothing yet.
+        cost = 0 if service else decision.cost_millislices
+        token = decision.tag.token
+        admitted = _Admitted(time.time(), token, tenant, service, uid, cost, is_guaranteed)
+        if len(self._admitted) == _REMEMBERED:
+            self._count(self._admitted.popleft(), -1)
+        self._admitted.append(admitted)
+        self._count(admitted, 1)
+
+    def _count(self, one: _Admitted, sign: int) -> None:
+        _add(self._used, one.tenant, sign * one.cost_millislices)
+        if one.is_guaranteed:
+            _add(self._guaranteed, one.tenant, sign * one.cost_millislices)
+        if one.service is not None:
+            _add(self._services, (one.tenant, one.service, one.uid), sign)
+
+
+def _add(counter: Counter[_K], key: _K, amount: int) -> None:
+    """Add to a counter, and drop entries of zero or less."""
+    counter[key] += amount
+    if counter[key] <= 0:
+        del counter[key]
+
+
+_NOT_READY = refused(
+    Refusal("SW-DAEMON-DOWN", "The slicewise daemon is still starting.", "Try again.")
+)

@@ -1,0 +1,178 @@
+"""The daemon's side of admission: keeps the worker process alive, sends it snapshots, and logs what
+it decided.
+"""
+
+import asyncio
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from slurm_plugin.admission.rules import Mode
+from slurm_plugin.admission.snapshot import Snapshot
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.admission_server.pipe import (
+    HEAD,
+    Changes,
+    Decided,
+    Decisions,
+    Setup,
+    Taken,
+    framed,
+    unframed,
+)
+from slurm_plugin.common.log import report, warn
+
+_PATIENCE_S = 5.0
+"""The worker may take twice as many seconds for a change; then it counts as hung and is killed."""
+_RESTART_S = 0.1
+_RESTART_MAX_S = 5.0
+_LIVED_S = 60.0
+"""A worker that lived for this many seconds is restarted without a longer pause."""
+
+
+class AdmissionProcess:
+    """Answers slicewise.lua in a child process, which shares no lock with the daemon's loops.
+
+    Attributes:
+        preview: decides in this process what the answer would be.
+        listening: set while slicewise.lua can ask.
+        restarts: number of workers that died.
+        dropped: number of decisions missing in the log, because the daemon was too slow to read
+            them.
+        decisions: number of decisions, by action and code.
+        newest: the last decision; None if there was none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: Mode,
+        uids: frozenset[int],
+        on_decided: Callable[[Decided], None] = lambda _: None,
+    ) -> None:
+        self._setup = Setup(path, mode, uids)
+        self.preview = Admission(mode)
+        self._on_decided = on_decided
+        self._newest: tuple[Snapshot, float] | None = None
+        self._due = asyncio.Event()
+        self._taken = asyncio.Event()
+        self.listening = asyncio.Event()
+        self.restarts = 0
+        self.dropped = 0
+        self.decisions: Counter[tuple[str, str]] = Counter()
+        self.newest: Decided | None = None
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """Let the worker decide on this snapshot; ``observed_s``: when its look at Slurm began."""
+        self.preview.publish(snapshot, observed_s)
+        self._newest = snapshot, observed_s
+        self._due.set()
+
+    async def run(self) -> None:
+        """Keep a worker alive until cancelled; the socket's directory must exist."""
+        pause_s = _RESTART_S
+        try:
+            while True:
+                began_s = time.monotonic()
+                await self._live()
+                self.listening.clear()
+                if time.monotonic() - began_s > _LIVED_S:
+                    pause_s = _RESTART_S
+                self.restarts += 1
+                warn("admission_restarted", restarts=self.restarts, retry_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RESTART_MAX_S)
+        finally:
+            with suppress(FileNotFoundError):
+                self._setup.path.unlink()
+
+    async def _live(self) -> None:
+        """Start one worker, serve it until it ends or hangs, then clean up."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await _start(theirs.fileno())
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        feeding = asyncio.create_task(self._feed(writer))
+        hearing = asyncio.create_task(self._hear(reader))
+        try:
+            await asyncio.wait({feeding, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            feeding.cancel()
+            hearing.cancel()
+            writer.close()
+            if process.returncode is None:
+                process.kill()
+            await asyncio.gather(feeding, hearing, process.wait(), return_exceptions=True)
+
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        """Send snapshots, one change at a time; snapshots that come meanwhile are sent as one
+        change.
+        """
+        sent: Snapshot | None = None
+        self._due.set()
+        writer.write(framed(self._setup))
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if self._newest is None:
+                continue
+            snapshot, observed_s = self._newest
+            self._taken.clear()
+            # Don't wait until the pipe takes it: a worker that hangs would block this loop.
+            writer.write(framed(Changes.between(sent, snapshot, observed_s)))
+            sent = snapshot
+            if not await self._is_taken():
+                warn("admission_hung")
+                return
+            self.listening.set()
+
+    async def _is_taken(self) -> bool:
+        # Twice: after a pause of this process the time may be over before the answer was read.
+        for _ in range(2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._taken.wait()
+                    return True
+        return False
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        """Read the worker's messages until it ends."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+                match unframed(await reader.readexactly(length)):
+                    case Taken():
+                        self._taken.set()
+                    case Decisions() as batch:
+                        self._count(batch)
+
+    def _count(self, batch: Decisions) -> None:
+        if batch.dropped:
+            self.dropped += batch.dropped
+            warn("decisions_not_logged", decisions=batch.dropped)
+        for decided in batch.decided:
+            self.decisions[decided.action, decided.code] += 1
+            self.newest = decided
+            _log(decided)
+            self._on_decided(decided)
+
+
+async def _start(pipe: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "slurm_plugin.admission_server.worker", str(pipe)),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(pipe,),
+    )
+
+
+def _log(decided: Decided) -> None:
+    told: dict[str, object] = {"uid": decided.uid, "account": decided.account}
+    told |= {"tag": decided.tag} if decided.tag else {}
+    told |= {"code": decided.code, "message": decided.message} if decided.code else {}
+    if decided.action == "pass" and (decided.tag or decided.code):
+        told["would"] = "admit" if decided.tag else "refuse"
+    report(f"submit_{decided.action}", **told)

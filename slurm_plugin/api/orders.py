@@ -1,0 +1,123 @@
+"""Takes services' owners' orders, keeps them in the ledger's database, shows them in the view."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.messages import DoneAnswer, ServiceView
+from cluster.rpc.order_messages import NO_ORDER, OrderRequest
+from cluster.runtime.leadership import Leader
+from slurm_plugin.api.access import Reader
+from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.reads import Reads, without_places
+from slurm_plugin.common.log import report
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.services.orders import Bounds, Key, Ordered, arrays_of, ordered, over, rolled_over
+from slurm_plugin.state.controller import Sync
+
+_AUTHOR = "slicewise"
+_READ_AGAIN_S = 60.0
+"""Seconds after which the orders are read even if nothing seems new: of two rows written at the
+same time the one with the higher id may have become visible first."""
+
+
+class ServiceOrders:
+    """The orders that hold now. Only the daemon that leads changes them; others read them again."""
+
+    def __init__(
+        self,
+        mode: str,
+        ledger: Ledger,
+        sync: Sync,
+        reads: Reads,
+        leader: Leader,
+        *,
+        rates: Rates,
+    ) -> None:
+        self._mode = mode
+        self._ledger = ledger
+        self._sync = sync
+        self._reads = reads
+        self._leader = leader
+        self._rates = rates
+        self._lock = asyncio.Lock()
+        self._orders: Mapping[Key, Ordered] = {}
+        self._read_id = 0
+        self._read_again_s = 0.0
+
+    async def start(self) -> None:
+        """Read the orders, if any is new; raises what the ledger raises."""
+        async with self._lock:
+            newest = await asyncio.to_thread(self._ledger.orders.newest_id)
+            now_s = time.monotonic()
+            if newest == self._read_id and now_s < self._read_again_s:
+                return
+            self._show(await asyncio.to_thread(self._ledger.orders.standing))
+            self._read_id, self._read_again_s = newest, now_s + _READ_AGAIN_S
+
+    async def turn(self) -> None:
+        """Read the orders again, end those that are over, and let the others roll over to a newer
+        generation of their service.
+        """
+        await self.start()
+        if not self._sync.acts:
+            return
+        async with self._lock:
+            arrays = arrays_of(self._sync.view.services)
+            for key, one in rolled_over(self._orders, arrays).items():
+                await asyncio.to_thread(self._ledger.orders.write, key, "scale", one, _AUTHOR)
+                self._show({**self._orders, key: one})
+            for key in sorted(over(self._orders, arrays)):
+                nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
+                await asyncio.to_thread(self._ledger.orders.write, key, "over", nothing, _AUTHOR)
+                self._show({one: o for one, o in self._orders.items() if one != key})
+                report("order_over", service="/".join(key))
+
+    async def order(
+        self, request: OrderRequest, service: ServiceView, reader: Reader
+    ) -> DoneAnswer:
+        """Take an order from a user who may give it.
+
+        The order holds once it is on disk; an order that changes nothing is not written. Raises
+        InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE, SW-RATE), and UnreachableError:
+        SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
+        """
+        self._leader.require()
+        self._require_enforced()
+        key = (service.tenant, service.name)
+        async with self._lock:
+            self._reads.require_sight()
+            newest = max(arrays_of(self._sync.view.services).get(key, {service.array_job_id}))
+            known = self._orders.get(key)
+            before = known.order if known else NO_ORDER
+            script = _bounds(self._sync.service(newest))
+            after = Ordered(ordered(before, request, script, time.time()), newest)
+            if after.order == before:
+                return DoneAnswer()
+            self._rates.take(reader, service.tenant)
+            write = partial(self._ledger.orders.write, key, request.what, after, reader.user)
+            with without_places(reader):
+                await self._reads.from_ledger(reader.uid, write)
+            self._show({**self._orders, key: after})
+        report("ordered", service="/".join(key), what=request.what, user=reader.user)
+        return DoneAnswer()
+
+    def _require_enforced(self) -> None:
+        if self._mode != "enforce" or self._sync.is_uninstalled:
+            raise InvalidInputError(
+                "SW-SERVICE-MODE",
+                f"mode {self._sync.mode}: the daemon changes nothing in Slurm.",
+                "The service's owner can: scancel",
+            )
+
+    def _show(self, orders: Mapping[Key, Ordered]) -> None:
+        self._orders = orders
+        self._sync.set_orders({key: one.order for key, one in orders.items()})
+
+
+def _bounds(service: ServiceView) -> Bounds:
+    least = service.directives.get("min_replicas", "0")
+    # This must work for the script of another version, too: its service can still be ended.
+    return Bounds(int(least) if least.isdecimal() else 0, len(service.slots))

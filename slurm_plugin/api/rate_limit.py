@@ -1,0 +1,40 @@
+"""Limits how often users and tenants change orders and keys: each change adds a lasting row."""
+
+import math
+import time
+
+from cluster.language.errors import InvalidInputError
+from slurm_plugin.api.access import Reader
+from slurm_plugin.services.rate_limit import Rate, Used, after_change, wait_s
+
+OF_USER = Rate(at_once=60, every_s=60.0)
+OF_TENANT = Rate(at_once=240, every_s=15.0)
+"""As much as four users may, so that one user does not use up the tenant's allowance."""
+
+
+class Rates:
+    """Allowances used since the daemon began; operators' changes don't count."""
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[Rate, int | str], Used] = {}
+
+    def take(self, reader: Reader, tenant: str) -> None:
+        """Count one change. Raises InvalidInputError (SW-RATE) if it comes too early."""
+        if reader.tenants is None:
+            return
+        now_s = time.monotonic()
+        whose: dict[tuple[Rate, int | str], str] = {
+            (OF_USER, reader.uid): "You have",
+            (OF_TENANT, tenant): f"{tenant} has",
+        }
+        known = {key: self._used.get(key, Used()) for key in whose}
+        for (rate, who), used in known.items():
+            if wait := wait_s(used, rate, now_s):
+                raise InvalidInputError(
+                    "SW-RATE",
+                    f"{whose[rate, who]} changed services and keys {rate.at_once} times in a row.",
+                    f"Once in {rate.every_s:g} s is allowed: try again in {math.ceil(wait)} s.",
+                )
+        self._used |= {
+            (rate, who): after_change(used, rate, now_s) for (rate, who), used in known.items()
+        }

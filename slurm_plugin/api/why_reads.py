@@ -1,0 +1,77 @@
+"""``slicewise why``: gathers what is known of a job or tenant, for readers who may see it."""
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.periods import next_start_s
+from cluster.rpc.read_messages import WhyAnswer
+from cluster.settings.file import Settings
+from slurm_plugin.api.access import Reader
+from slurm_plugin.explain.headroom import situation
+from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.why_job import jobs_named, why_job, why_without_ledger
+from slurm_plugin.explain.why_tenant import why_tenant
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.quota.demand import QOS_BUDGET
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.state.controller import Sync
+
+
+def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
+    """Explain the state of a job, an array, or a tenant.
+
+    Raises InvalidInputError (SW-FORBIDDEN) equally for what does not exist and for what the reader
+    may not see.
+    """
+    jobs = jobs_named(about, sync.jobs)
+    if jobs and all(map(reader.may_see, jobs)):
+        try:
+            sight = _sight(ledger, settings, sync)
+        except UnreachableError:
+            answer = why_without_ledger(about, jobs)
+            if answer is None:
+                raise
+            return answer
+        answer = why_job(about, jobs, sight)
+        # A user who has left a tenant sees own jobs of it, but nothing about its other users.
+        whole = reader.may_read(jobs[0].account)
+        return answer if whole else answer.model_copy(update={"tables": ()})
+    if not jobs and reader.may_read(about):
+        sight = _sight(ledger, settings, sync)
+        if about in sight.situation.policy:
+            return why_tenant(about, sight)
+    own = ", ".join(sorted(reader.tenants or ())) or "none"
+    yours = "" if reader.tenants is None else f" Your tenants: {own}."
+    raise InvalidInputError(
+        "SW-FORBIDDEN",
+        f"There is no job and no tenant {about!r} that you may see.",
+        f"A job submitted just now appears within a second; for ended jobs: sacct -j JOB.{yours}",
+    )
+
+
+def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
+    books = books_now(ledger, settings, sync.clock.shown_s)
+    world = world_of(books, settings, Seen(sync.jobs, sync.nodes, sync.view.services))
+    return Sight(
+        now_s=books.now_s,
+        jobs=sync.jobs,
+        nodes=sync.nodes,
+        partitions=world.rules.partitions,
+        situation=situation(world),
+        resets_s=_resets_s(books.policy, books.now_s, settings.ledger.time_zone),
+        notes={service.array_job_id: service.note for service in sync.view.services},
+        news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
+        refusals=sync.refusals,
+        recalls=books.recalls,
+        grace_s=settings.lending.grace_s,
+        over_budget=frozenset(job.job_id for job in world.jobs if job.reason == QOS_BUDGET),
+    )
+
+
+def _resets_s(policy: Policy, now_s: int, zone: str) -> dict[str, int | None]:
+    return {
+        name: next_start_s(tenant.budget.period, now_s, zone)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }

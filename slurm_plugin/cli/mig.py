@@ -1,0 +1,278 @@
+"""``slicewise mig``: profiles, layouts, costs, and the files of NVIDIA's mig-parted."""
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.mig_profiles import Board, board, boards, profile_of, sources
+from cluster.mig import parted
+from cluster.mig.layouts import Layout, Placement, geometry
+from cluster.mig.nvml import ROOT, read_inventory
+from cluster.runtime.console import FittingTable, column, console, print_json
+from slurm_plugin.cli.mig_instances import instances
+from slurm_plugin.cli.node import HostRoot
+from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_users.costs import print_costs
+from slurm_plugin.cli_views.mig import bar, counts_text, layouts_table, profiles_table
+
+mig_app = typer.Typer(no_args_is_help=True, help="How GPUs can be cut: profiles, layouts, costs.")
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    return sorted(name for name in boards() if name.startswith(incomplete))
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A GPU model of the table.", show_default=False, autocompletion=_complete_model
+    ),
+]
+AnyModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="A GPU model of the table; all if left out.",
+        show_default=False,
+        autocompletion=_complete_model,
+    ),
+]
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig profiles H200-141GB | slicewise mig profiles --json"
+)
+def profiles(model: AnyModel = None, as_json: Json = False) -> None:
+    """Show the MIG profiles of a GPU model: what each takes, and where it may start.
+
+    Starts are memory slices. The table is only a fallback: on a node, what its driver says counts
+    (slicewise node probe shows where they differ).
+    """
+    shown = [board(model)] if model else list(boards().values())
+    if as_json:
+        print_json({"boards": [asdict(one) for one in shown], "sources": dict(sources())})
+        return
+    rows = [(one, profile) for one in shown for profile in one.profiles.values()]
+    console().print(profiles_table(rows))
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig layouts A100-80GB"
+    " | slicewise mig layouts H200-141GB --with 3g.71gb --with 1g.35gb"
+)
+def layouts(
+    model: Model,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="Only layouts with this profile; may be given several times."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="Also layouts to which an instance could be added.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show how a GPU can be cut: the layouts to which nothing can be added.
+
+    Profiles that differ from another profile only in their media or graphics engines are left out,
+    unless --with names them.
+    """
+    least = Counter(profile_of(board(model), name).name for name in wanted or ())
+    on = _plain(board(model), besides=least)
+    found = geometry(on)
+    shown = [one for one in (found.layouts if every else found.maximal) if _has(one, least)]
+    if as_json:
+        print_json([[asdict(each) for each in sorted(one, key=_start)] for one in shown])
+        return
+    console().print(layouts_table(on, shown))
+    console().print(Text(f"{len(shown)} layouts"))
+
+
+def _plain(on: Board, besides: Collection[str]) -> Board:
+    shown = {
+        name: one for name, one in on.profiles.items() if name.endswith("gb") or name in besides
+    }
+    return replace(on, profiles=shown)
+
+
+def _has(layout: Layout, least: Counter[str]) -> bool:
+    return least <= Counter(one.profile for one in layout)
+
+
+def _start(placement: Placement) -> int:
+    return placement.start
+
+
+mig_app.command("costs", epilog="Examples: slicewise mig costs | slicewise mig costs --all --json")(
+    print_costs
+)
+
+
+mig_app.command(
+    epilog="Examples: slicewise mig instances bert.profile.json --rate 400 --slo-ms 100"
+    " | slicewise mig instances --service chat=bert.profile.json,400,100"
+    " --service search=resnet50.csv,90,250 --board A100-80GB"
+)(instances)
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig export | slicewise mig export --config today > config.yaml"
+)
+def export(
+    config: Annotated[str, typer.Option(help="The configuration's name.")] = "current",
+    host_root: HostRoot = ROOT,
+) -> None:
+    """Print how the node's GPUs are cut, as a configuration file of mig-parted.
+
+    Such a file says how many instances there are, not where they lie.
+    """
+    sys.stdout.write(parted.text_of(config, read_inventory(host_root).gpus))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One entry of a mig-parted file, applied to one GPU model.
+
+    Attributes:
+        board: the GPU model; None is any model, or without a layout no model of the table.
+        layout: where the instances could lie; None if they don't fit.
+    """
+
+    config: str
+    entry: parted.Entry
+    board: Board | None
+    layout: Layout | None
+
+
+@mig_app.command(
+    "import",
+    epilog="Examples: slicewise mig import config.yaml --config all-balanced"
+    " | slicewise mig import config.yaml --model H200-141GB --json",
+)
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="A configuration file of mig-parted; - for standard input.")
+    ],
+    config: Annotated[
+        str | None, typer.Option(help="One of the file's configurations; all if left out.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Only this GPU model.", autocompletion=_complete_model),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read a configuration file of mig-parted, and show where its instances would lie.
+
+    Nothing is cut. An entry without a device-filter is shown for each model that has its profiles,
+    or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
+    shown lacks one of the profiles, or if no model has them.
+    """
+    found = list(_wishes(_chosen(parted.parse(_read(file)), config), model))
+    if as_json:
+        print_json([_wish_json(one) for one in found])
+    else:
+        console().print(_wishes_table(found))
+    if any(one.layout is None for one in found):
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInputError("SW-MIG-PARTED", f"{file} can't be read: {why}.") from None
+
+
+def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, parted.Entry]]:
+    if name is not None and name not in configs:
+        raise InvalidInputError(
+            "SW-MIG-PARTED",
+            f"The file has no configuration {name!r}.",
+            f"It has: {', '.join(configs)}.",
+        )
+    chosen = configs if name is None else {name: configs[name]}
+    return [(each, entry) for each, entries in chosen.items() for entry in entries]
+
+
+def _wishes(entries: Iterable[tuple[str, parted.Entry]], model: str | None) -> Iterator[Wish]:
+    models = [board(model)] if model else list(boards().values())
+    for config, entry in entries:
+        if not entry.counts and not entry.pci_device_ids:
+            yield Wish(config, entry, None, frozenset())
+            continue
+        about = [on for on in models if entry.concerns(on)]
+        named = model or entry.pci_device_ids
+        shown = [on for on in about if named or not _lacking(entry, on)]
+        yield from (Wish(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
+        if not shown and not model:
+            yield Wish(config, entry, None, None if entry.counts else frozenset())
+
+
+def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
+    return parted.lacking(on, entry.counts)
+
+
+def _wish_json(wish: Wish) -> object:
+    layout = None if wish.layout is None else sorted(wish.layout, key=_start)
+    return {
+        "config": wish.config,
+        "model": None if wish.board is None else wish.board.model,
+        "devices": wish.entry.devices,
+        "mig": wish.entry.mig,
+        "layout": None if layout is None else [asdict(one) for one in layout],
+    }
+
+
+def _wishes_table(wishes: Sequence[Wish]) -> FittingTable:
+    return FittingTable(
+        (
+            column("configuration", (one.config for one in wishes)),
+            column("GPU model", map(_model, wishes)),
+            column("GPUs", map(_devices, wishes), rank=1),
+            column("memory slices", map(_bar, wishes), brief=map(_brief, wishes)),
+            column("instances", map(_instances, wishes), rank=2),
+        )
+    )
+
+
+def _model(wish: Wish) -> str:
+    if wish.board is not None:
+        return wish.board.model
+    return "none" if wish.layout is None else "any"
+
+
+def _devices(wish: Wish) -> str:
+    devices = wish.entry.devices
+    return "all" if devices is None else ",".join(map(str, devices))
+
+
+def _bar(wish: Wish) -> Text:
+    if not wish.entry.mig:
+        return Text("MIG is off", style="dim")
+    if wish.layout is None:
+        return Text(_refusal(wish), style="red")
+    if wish.board is None:
+        return Text("nothing is cut", style="dim")
+    return bar(wish.board.memory_slices, wish.layout)
+
+
+def _brief(wish: Wish) -> object:
+    return counts_text(wish.layout) if wish.layout else _bar(wish)
+
+
+def _refusal(wish: Wish) -> str:
+    if wish.board is None:
+        return f"no such GPU model is known to have {', '.join(wish.entry.counts)}"
+    lacking = _lacking(wish.entry, wish.board)
+    return f"has no {', '.join(lacking)}" if lacking else "does not fit"
+
+
+def _instances(wish: Wish) -> object:
+    return "" if wish.layout is None else counts_text(wish.layout)

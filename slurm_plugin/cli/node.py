@@ -1,0 +1,240 @@
+"""``slicewise node`` and ``doctor``: what a GPU node has, and what Slurm has to know of it."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import NodeView
+from cluster.mig.apply import cut as cut_gpu
+from cluster.mig.checks import faults, table_differences
+from cluster.mig.inventory import Inventory
+from cluster.mig.nvml import ROOT, read_inventory
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings, settings_file
+from cluster.settings.repartition import RecutSettings
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_views.mig import node_report
+from slurm_plugin.common.qos_names import is_ours
+from slurm_plugin.slurm_config import gres as slurm_gres
+from slurm_plugin.slurm_config import node_lines
+from slurm_plugin.slurm_config.isolation import isolation_faults
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+
+node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
+
+HostRoot = Annotated[
+    Path,
+    typer.Option(
+        envvar="SLICEWISE_HOST_ROOT",
+        help="Where the node's /proc and /dev are, if this runs in a container.",
+        show_default=False,
+    ),
+]
+NodeName = Annotated[
+    str | None,
+    typer.Option("--node", help="The node's name in slurm.conf; this host's name if left out."),
+]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings about a node.
+
+    Attributes:
+        faults: what has to be repaired.
+        notes: what operators should know.
+    """
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@node_app.command(epilog="Examples: slicewise node probe | slicewise node probe --json")
+def probe(host_root: HostRoot = ROOT, as_json: Json = False) -> None:
+    """Show the node's GPUs: how they are cut, which jobs hold what, and their health.
+
+    Memory slices in brackets form an instance; a dot is a free memory slice. Nothing is changed.
+    Root also sees the kernel's GPU errors (Xid).
+    """
+    inventory = read_inventory(host_root)
+    found = Diagnosis(faults(inventory), _differences(inventory))
+    if as_json:
+        print_json({**asdict(inventory), **asdict(found)})
+        return
+    console().print(node_report(inventory))
+    _print_diagnosis(found)
+
+
+def _differences(inventory: Inventory) -> tuple[str, ...]:
+    boards = {gpu.board.model: gpu.board for gpu in inventory.gpus if gpu.board is not None}
+    return tuple(
+        f"{model}: {text}." for model, board in boards.items() for text in table_differences(board)
+    )
+
+
+@node_app.command(epilog="Examples: slicewise node gres | slicewise node gres --node gpu07 --json")
+def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = False) -> None:
+    """Print the lines of gres.conf and slurm.conf for the node as it is cut now.
+
+    A type is the name that slicewise.toml has for a profile; without one it is the full name, such
+    as nvidia_h200_1g.18gb. Each instance has access to its own capability devices only. Slurm's own
+    detection is off on these lines, since it matches types by a part of their name. The node's
+    faults are printed as comments: a device that can't be reached or that has no capability device
+    gets no line.
+
+    Types pad0 to pad55 stand for instances that could be cut but are not: Slurm lets jobs survive a
+    re-cut only if the node keeps its number of devices. No job can use them.
+    """
+    inventory, name = read_inventory(host_root), node or _node_name()
+    wrong, settings = faults(inventory), _settings()
+    found = _with_pads(inventory, settings, name)
+    lines = slurm_gres.gres_conf(name, found)
+    if as_json:
+        gres = slurm_gres.node_gres(found)
+        print_json({"gres.conf": lines, "slurm.conf": gres, "faults": wrong})
+        return
+    sys.stdout.writelines(f"# {fault}\n" for fault in wrong)
+    sys.stdout.write("# gres.conf\n")
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.write(f"# slurm.conf\nNodeName={name} Gres={slurm_gres.node_gres(found)}\n")
+
+
+@node_app.command(
+    epilog="Examples: slicewise node cut GPU-5a7... --from 1g.10gb@0,1g.10gb@1 --to 2g.20gb@0"
+)
+def cut(
+    gpu_uuid: Annotated[
+        str, typer.Argument(help="The GPU's UUID, as slicewise node probe --json shows it.")
+    ],
+    before: Annotated[str, typer.Option("--from", help="The instances that the GPU has now.")],
+    after: Annotated[str, typer.Option("--to", help="The instances that it gets.")],
+    host_root: HostRoot = ROOT,
+) -> None:
+    """Re-cut one GPU of this node, as root; print the result as JSON.
+
+    Instances that are in both lists stay. If a process holds an instance that would go, nothing is
+    done. If a step fails, the GPU is cut as before. If the command is killed, run it again, or with
+    both lists swapped to go back. MIG mode is never switched. Slurm is not told of the change:
+    `slicewise recut run`, which calls this command on the node, does that.
+    """
+    print_json(asdict(cut_gpu(gpu_uuid, before, after, host_root)))
+
+
+def _with_pads(
+    inventory: Inventory, settings: Settings | None, name: str
+) -> tuple[slurm_gres.Device, ...]:
+    found = _devices(inventory, settings, name)
+    nothing = [None] * max(len(found), node_lines.room(inventory))
+    arranged = node_lines.positions(nothing, found, ())
+    return node_lines.padded(arranged, _directory(settings, name))
+
+
+def _devices(
+    inventory: Inventory, settings: Settings | None, name: str
+) -> tuple[slurm_gres.Device, ...]:
+    types = (
+        {}
+        if settings is None
+        else slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
+    )
+    return slurm_gres.devices(inventory, types, _directory(settings, name))
+
+
+def _directory(settings: Settings | None, name: str) -> str:
+    return (settings.recut if settings is not None else RecutSettings()).devices_of(name)
+
+
+def _settings() -> Settings | None:
+    """Return the settings; None if this node has no slicewise.toml."""
+    return load_settings() if settings_file().exists() else None
+
+
+def _node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = False) -> None:
+    """Compare a node's GPUs with what Slurm and slicewise.toml say of them.
+
+    Run it on the GPU node. It checks the boards' health, how they are cut, the counts that
+    slurmctld has, whether the managed partitions take the tenants' QOS (AllowQos), whether Slurm
+    keeps jobs off each other's devices, and the table of MIG profiles. Exits 1 if it finds a fault.
+    """
+    found = _diagnosis(node or _node_name(), host_root)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print_diagnosis(found)
+        if not found.faults:
+            console().print(Text("The node is well, and has what Slurm expects.", style="green"))
+    if found.faults:
+        raise typer.Exit(1)
+
+
+def _diagnosis(name: str, host_root: Path) -> Diagnosis:
+    inventory, settings = read_inventory(host_root), _settings()
+    devices = _devices(inventory, settings, name)
+    wrong, open_to_all = _by_slurm(name, devices, settings)
+    return Diagnosis(
+        faults=(*faults(inventory), *wrong),
+        notes=(
+            *open_to_all,
+            *_differences(inventory),
+            *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
+        ),
+    )
+
+
+def _by_slurm(
+    name: str, devices: tuple[slurm_gres.Device, ...], settings: Settings | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what is wrong, and which settings leave devices open to all jobs, by slurmctld.
+
+    Wrong are GPU counts that differ from the node's, managed partitions that do not take tenants'
+    jobs, and a slurmctld that does not answer.
+    """
+    managed = settings.cluster.partitions if settings is not None else ()
+    try:
+        nodes, config, closed = asyncio.run(_asked(managed))
+    except SlicewiseError as error:
+        first_line, _, _ = error.refusal.message.partition("\n")
+        return (f"Slurm does not say what the node has: {first_line}",), ()
+    wrong = slurm_gres.gres_faults(name, _named(nodes, name), devices)
+    return (*wrong, *closed), isolation_faults(config)
+
+
+async def _asked(
+    managed: Collection[str],
+) -> tuple[tuple[NodeView, ...], Mapping[str, str], tuple[str, ...]]:
+    """Return nodes, slurm.conf, and a fault for each managed partition that bars a tenant's QOS."""
+    slurm = CommandSlurm()
+    nodes, config, partitions = await asyncio.gather(
+        slurm.nodes(), slurm.config(), slurm.partitions()
+    )
+    views = [view for view in partitions if view.name in managed]
+    if all(view.allow_qos is None and not view.deny_qos for view in views):
+        # No partition restricts QOS: don't ask slurmdbd, which the node may be unable to reach.
+        return nodes, config, ()
+    ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}
+    return nodes, config, closed_to_qos(partitions, managed, ours)
+
+
+def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:
+    return next((one for one in nodes if one.name == name), None)
+
+
+def _print_diagnosis(found: Diagnosis) -> None:
+    for fault in found.faults:
+        console().print(Text(fault, style="red"), soft_wrap=True)
+    for note in found.notes:
+        console().print(Text(note, style="yellow"), soft_wrap=True)

@@ -1,0 +1,276 @@
+"""``slicewise quota plan FILE``: shows what a change of quotas would do, and makes it."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from cluster.language.periods import next_start_s
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.accounting.budgets import Amend
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.cli.budget import amend_of, period_begun_s
+from slurm_plugin.cli.tenant import place_in_slurm, place_warning
+from slurm_plugin.cli.tenant_quota import check_capacity
+from slurm_plugin.cli_common.options import author_name, opened_ledger, wait_until_compiled
+from slurm_plugin.cli_common.quota_file import FileFaults, read_quota_file
+from slurm_plugin.cli_common.slurm_look import SlurmLook
+from slurm_plugin.cli_views import quota_plan as present
+from slurm_plugin.cli_views.limits import differences_json, differences_table
+from slurm_plugin.cli_views.tenants import force_text
+from slurm_plugin.explain.quota_impact import harms
+from slurm_plugin.explain.quota_plan import Harm, QuotaPlan, in_order, quota_plan
+from slurm_plugin.ledger.summaries import books_now, held_lately
+from slurm_plugin.limits.changes import stages
+from slurm_plugin.limits.desired import Difference, differences, wanted
+from slurm_plugin.quota.accounts import Accounts, tenant_parent
+from slurm_plugin.quota.tenants import changed_together, overcommitted_millislices
+from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
+from slurm_plugin.quota_cycle.compile import Look, compared, slurm_now
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.world import Seen, World
+from slurm_plugin.services.orders import Key, Ordered, arrays_of
+from slurm_plugin.services.state import Observation, services
+from slurm_plugin.state.observer import Sight
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A file's changes and their effects.
+
+    Attributes:
+        before, policy: as set and as it would be set, whatever the calendar says now.
+        ended_windows: ids of calendar windows that end because their tenants are removed.
+    """
+
+    updates: tuple[TenantUpdate, ...]
+    before: Policy = field(hash=False)
+    policy: Policy = field(hash=False)
+    plan: QuotaPlan
+    harms: tuple[Harm, ...]
+    differences: tuple[Difference, ...]
+    commands: tuple[tuple[str, ...], ...]
+    capacity_millislices: int | None
+    accounts: Accounts = field(hash=False)
+    ended_windows: tuple[int, ...]
+
+
+def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: bool) -> None:
+    """Run ``slicewise quota plan FILE``: print what the file would do, and apply it if asked."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        planned = _planned(file, ledger, settings)
+        if not as_json:
+            _print_plan(planned)
+        if apply and not overcommit and planned.capacity_millislices is not None:
+            check_capacity(planned.before, planned.policy, planned.capacity_millislices)
+        took_s = _apply(planned.updates, ledger, settings, reason) if apply else None
+    if as_json:
+        print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
+    elif apply:
+        console().print(Text(f"Changed: {force_text(took_s)}."))
+    else:
+        console().print(
+            Text(f"Nothing was changed. To set it: the same with {_apply_words(planned)}")
+        )
+
+
+def _apply_words(planned: _Planned) -> str:
+    """Return the options that apply the plan, with --overcommit if they need it.
+
+    The plan may not show that they do: a window of the calendar may hide it now.
+    """
+    whole = planned.capacity_millislices
+    was, then = (
+        0 if whole is None else overcommitted_millislices(policy, whole)
+        for policy in (planned.before, planned.policy)
+    )
+    return f"--apply {'--overcommit ' if then > was else ''}--reason 'WHY'"
+
+
+def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
+    """Read the file and compute its effects.
+
+    Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise.
+    """
+    books = books_now(ledger, settings)
+    policy = books.tenants
+    updates = read_quota_file(file, policy, settings)
+    seen, observed = asyncio.run(_look(books, settings))
+    accounts = {name: row.parent for name, row in seen.found.accounts.items()}
+    faults = FileFaults(file)
+    updates = in_order(policy, _placed(updates, policy, accounts, faults))
+    after, refused = changed_together(policy, updates)
+    for tenant, error in refused.items():
+        faults.add(tenant, error)
+    faults.check()
+    world = _world(ledger, settings, books, observed)
+    plan = quota_plan(world, after, _periods(after, settings))
+    limits = wanted(plan.allowed, seen.found, books.known)
+    differing = differences(limits, seen.found)
+    return _Planned(
+        updates=updates,
+        before=policy,
+        policy=after,
+        plan=plan,
+        harms=harms(world, plan, _period_ends(after, settings, books.now_s)),
+        differences=differing,
+        commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
+        capacity_millislices=world.capacity_millislices,
+        accounts=accounts,
+        ended_windows=tuple(
+            one.window_id for one in books.windows if one.tenant in policy.keys() - after.keys()
+        ),
+    )
+
+
+async def _look(books: Books, settings: Settings) -> tuple[Look, Observation]:
+    slurm = CommandSlurm()
+    observed = await Sight(slurm).look()
+    shown = await slurm_now(slurm, observed.jobs, observed.nodes)
+    return compared(books, shown, settings), observed
+
+
+def _placed(
+    updates: Sequence[TenantUpdate], policy: Policy, accounts: Accounts, faults: FileFaults
+) -> tuple[TenantUpdate, ...]:
+    """Return the updates, with a parent for new tenants if the file names none.
+
+    That is the nearest tenant above in Slurm. New tenants that are refused are left out and noted.
+    """
+    removed = {update.tenant for update in updates if update.removed}
+    placed = {name: tenant for name, tenant in policy.items() if name not in removed}
+    found = []
+    for update in sorted(updates, key=lambda one: _depth(one.tenant, accounts)):
+        if update.tenant in policy or update.removed:
+            found.append(update)
+            continue
+        look = SlurmLook(accounts, 0)
+        place = faults.tried(update.tenant, place_in_slurm, placed, update.tenant, look)
+        if place is not None:
+            found.append(update if update.parent is not None else replace(update, parent=place))
+            placed[update.tenant] = Tenant(update.tenant, place, Quota(Millislices(0)))
+    return tuple(found)
+
+
+def _depth(account: str, accounts: Accounts) -> int:
+    depth = 0
+    while account := accounts.get(account, ""):
+        depth += 1
+    return depth
+
+
+def _world(ledger: "Ledger", settings: Settings, books: Books, observed: Observation) -> World:
+    found = _ordered(services(observed, settings.costs), ledger.orders.standing())
+    lately = held_lately(ledger, settings, books.now_s)
+    return world_of(books, settings, Seen(observed.jobs, observed.nodes, found, lately=lately))
+
+
+def _ordered(
+    found: Sequence[ServiceView], orders: Mapping[Key, Ordered]
+) -> tuple[ServiceView, ...]:
+    """Return the services with their owners' orders, if these are for arrays that still exist."""
+    arrays = arrays_of(found)
+    living = {
+        key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
+    }
+    return tuple(
+        one.model_copy(update={"order": living.get((one.tenant, one.name), one.order)})
+        for one in found
+    )
+
+
+def _periods(policy: Policy, settings: Settings) -> Mapping[str, int]:
+    return {
+        name: period_begun_s(tenant.budget, settings)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }
+
+
+def _period_ends(policy: Policy, settings: Settings, now_s: int) -> Mapping[str, int]:
+    ends_s = {
+        name: next_start_s(tenant.budget.period, now_s, settings.ledger.time_zone)
+        for name, tenant in policy.items()
+        if tenant.budget is not None
+    }
+    return {name: end_s for name, end_s in ends_s.items() if end_s is not None}
+
+
+def _apply(
+    updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
+) -> float | None:
+    """Apply all updates or none; return after how many seconds Slurm had them, None if not yet."""
+
+    def amend(tenant: str, budget: Budget) -> Amend:
+        return amend_of(tenant, budget, settings, reason)
+
+    began_s = time.monotonic()
+    changes = ledger.tenants.change_together(updates, author_name(), reason, amend)
+    return wait_until_compiled(ledger, changes[-1].change_id, began_s)
+
+
+def _print_plan(planned: _Planned) -> None:
+    named = {update.tenant for update in planned.updates}
+    for name in sorted(named):
+        before, after = planned.before.get(name), planned.policy.get(name)
+        console().print(Text(present.change_words(name, before, after)))
+    _print_places(planned)
+    shown = present.changed_tenants(planned.plan, named)
+    console().print(present.tenants_table(shown))
+    if others := len(planned.plan.tenants) - len(shown):
+        words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
+        console().print(Text(f"{others} {words}."))
+    _print_calendar(planned, named)
+    if planned.plan.loans:
+        console().print("\nLoans:")
+        console().print(present.loan_changes_table(planned.plan.loans))
+    if planned.harms:
+        console().print("\nJobs and tenants that it would harm:")
+        console().print(present.harms_table(planned.harms))
+    else:
+        console().print("\nIt would harm no job or tenant.")
+    if planned.differences:
+        console().print("\nIn Slurm:")
+        console().print(differences_table(planned.differences))
+
+
+def _print_places(planned: _Planned) -> None:
+    """Warn of tenants that are elsewhere in Slurm: limits bind along Slurm's own tree."""
+    for update in planned.updates:
+        name, policy = update.tenant, planned.policy
+        if update.parent is None or name not in policy:
+            continue
+        if (slurms := tenant_parent(name, planned.accounts, policy)) != update.parent:
+            console().print(Text(place_warning(name, update.parent, slurms), style="yellow"))
+
+
+def _print_calendar(planned: _Planned, named: set[str]) -> None:
+    """Say where the calendar's windows hide what the file sets now, and which windows end."""
+    now = planned.plan.after.policy
+    if hidden := sorted(name for name in named if now.get(name) != planned.policy.get(name)):
+        names = ", ".join(hidden)
+        console().print(Text(f"By the calendar other quotas are in force now for: {names}."))
+    if planned.ended_windows:
+        ids = ", ".join(map(str, planned.ended_windows))
+        console().print(Text(f"Windows of the calendar that end with their tenants: {ids}."))
+
+
+def _planned_json(planned: _Planned) -> Mapping[str, object]:
+    return {
+        **present.plan_json(planned.plan, planned.harms),
+        "ended_windows": planned.ended_windows,
+        "differences": differences_json(planned.differences),
+        "commands": [list(command) for command in planned.commands],
+    }

@@ -1,0 +1,267 @@
+"""``slicewise recut``: plan and run re-cuts of GPUs, and show earlier ones."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
+from slurm_plugin.cli_views import repartitions as present
+from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.problem import Gathered
+from slurm_plugin.mig.steps import Planned, Recut, State, StepRecord
+from slurm_plugin.repartition.cluster_run import cut, silent, stuck_error
+from slurm_plugin.repartition.observe import gathered
+from slurm_plugin.repartition.survey import survey
+
+if TYPE_CHECKING:
+    from cluster.runtime.leader_lock import LeaderLock
+    from slurm_plugin.ledger.store import Ledger
+
+
+recut_app = typer.Typer(
+    no_args_is_help=True, help="Cut GPUs again, so that waiting jobs find what they ask for."
+)
+
+RecutId = Annotated[int, typer.Argument(help="The id that slicewise recut history shows.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; do nothing.")]
+
+
+@recut_app.command("plan", epilog="Examples: slicewise recut plan | slicewise recut plan --json")
+def show_plan(as_json: Json = False) -> None:
+    """Show which GPUs would be re-cut now, and for which demand.
+
+    The plan is made from waiting jobs, expected demand, and the last look at each node (slicewise
+    recut survey). A site that lets Slicewise cut nothing (recut.allowed) can carry it out manually.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        found = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+    _print_plan(cuts_due(found), found, as_json)
+
+
+@recut_app.command("run", epilog="Examples: slicewise recut run | slicewise recut run --dry-run")
+def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Re-cut GPUs as the plan says, one after the other; for cron, as root.
+
+    Re-cuts that an earlier run left unfinished come first. Each step is recorded before it begins:
+    if a run is killed, the next one continues it. A step that fails is undone. Exits 1 if a re-cut
+    was rolled back or is stuck.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if dry_run or not settings.recut.allowed:
+            _print_dry_run(settings, ledger, as_json)
+            return
+        _require_root("cut GPUs")
+        lock = _lock(ledger)
+        if not lock.hold():
+            _print_busy(lock.holder(), as_json)
+            return
+        try:
+            progress = silent if as_json else _print_step
+            author = author_name()
+            run = cut(
+                settings,
+                CommandSlurm(),
+                ledger,
+                lock,
+                author=author,
+                progress=progress,
+                is_asked_for=True,
+            )
+            ended = asyncio.run(run)
+        finally:
+            lock.give_up()
+    _print_ended(ended, as_json)
+
+
+@recut_app.command(
+    "history", epilog="Examples: slicewise recut history | slicewise recut history --limit 100"
+)
+def history(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most re-cuts to show.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List re-cuts, newest first."""
+    with opened_ledger(load_settings()) as ledger:
+        found = ledger.recuts.history(limit)
+    if as_json:
+        print_json([present.recut_json(one) for one in found])
+    elif found:
+        console().print(present.history_table(found))
+    else:
+        console().print("No GPU was re-cut yet.")
+
+
+@recut_app.command(
+    "show", epilog="Examples: slicewise recut show 7 | slicewise recut show 7 --json"
+)
+def show(recut_id: RecutId, as_json: Json = False) -> None:
+    """Show one re-cut with its steps and how long each took."""
+    with opened_ledger(load_settings()) as ledger:
+        found = ledger.recuts.find(recut_id)
+    if as_json:
+        print_json(present.recut_json(found))
+        return
+    console().print(present.recut_facts(found))
+    console().print(present.steps_table(found.records))
+
+
+@recut_app.command("close", epilog="Examples: slicewise recut close 7")
+def close(recut_id: RecutId, as_json: Json = False) -> None:
+    """Close a stuck re-cut: later runs leave it alone.
+
+    Use it for a GPU or node that is gone, or that you have repaired manually. Only the journal is
+    changed: resume the node yourself.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        lock = _lock(ledger)
+        try:
+            _close(ledger, lock, recut_id)
+        finally:
+            lock.give_up()
+        found = ledger.recuts.find(recut_id)
+    if as_json:
+        print_json(present.recut_json(found))
+    else:
+        node = found.planned.node
+        console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
+
+
+def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
+    """Close it in the journal, but not while a run is under way, which would overwrite that.
+
+    Raises OutsideError (SW-RECUT-LOCK) and InvalidInputError (SW-RECUT-NOT-STUCK).
+    """
+    if not lock.hold():
+        raise OutsideError(
+            "SW-RECUT-LOCK",
+            f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
+            "Close it when that run has ended: slicewise recut history",
+        )
+    if ledger.recuts.find(recut_id).state is not State.STUCK:
+        raise InvalidInputError(
+            "SW-RECUT-NOT-STUCK",
+            f"Re-cut {recut_id} is not stuck: nothing was changed.",
+            "One in state running is finished by: slicewise recut run",
+        )
+    ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
+
+
+def _lock(ledger: "Ledger") -> "LeaderLock":
+    return ledger.locks.recutting(f"{socket.gethostname()}, process {os.getpid()}")
+
+
+@recut_app.command(
+    "survey", epilog="Examples: slicewise recut survey | slicewise recut survey gpu07 gpu08"
+)
+def look(
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Nodes to look at; all with GPUs if left out.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look up how each node's GPUs are cut now, through short jobs of root; for cron.
+
+    Exits 1 if a node could not be looked at.
+    """
+    settings = load_settings()
+    _require_root("look at all nodes")
+    with opened_ledger(settings) as ledger:
+        found = asyncio.run(survey(settings, CommandSlurm(), ledger.recuts, nodes or ()))
+    if as_json:
+        print_json({"seen": list(found.seen), "failed": dict(found.failed)})
+    else:
+        console().print(f"Looked at {len(found.seen)} nodes.")
+        for node, why in sorted(found.failed.items()):
+            console().print(Text(f"{node}: {why}", style="yellow"), soft_wrap=True)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _require_root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise InvalidInputError(
+            "SW-RECUT-ROOT",
+            f"Only root may {what}: nothing was done.",
+            "Run it with sudo or from cron.",
+        )
+
+
+def _print_step(recut: Recut, record: StepRecord) -> None:
+    out = console()
+    if record.ended_s is not None or out.is_terminal:
+        out.print(present.step_line(recut, record), soft_wrap=True)
+
+
+def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None:
+    if as_json:
+        plans = [present.planned_json(one) for one in found]
+        stays = {model: dict(one.demand.guaranteed) for model, one in seen.boards.items()}
+        print_json({"plan": plans, "guaranteed": stays, "left_out": dict(seen.left_out)})
+        return
+    if found:
+        console().print(present.plan_table(found))
+    else:
+        console().print("No GPU is to be re-cut: no change would pay for itself.")
+    for line in present.guaranteed_lines(seen.boards):
+        console().print(line, markup=False, soft_wrap=True)
+    for line in present.left_out_lines(seen.left_out):
+        console().print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
+    unfinished = ledger.recuts.unfinished()
+    seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+    found = cuts_due(seen)
+    if as_json:
+        plans = [present.planned_json(one) for one in found]
+        ids = [one.recut_id for one in unfinished]
+        print_json({"done": False, "unfinished": ids, "plan": plans})
+        return
+    _print_plan(found, seen, as_json)
+    for line in (line for one in found for line in present.dry_run_lines(one)):
+        console().print(Text(line), soft_wrap=True)
+    for one in unfinished:
+        console().print(f"Re-cut {one.recut_id} on {one.planned.node} is {one.state}.")
+    words = "" if settings.recut.allowed else ": recut.allowed is false in slicewise.toml"
+    console().print(f"Nothing was done{words}.")
+
+
+def _print_busy(holder: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"done": False, "busy": holder})
+    else:
+        console().print(f"Another run cuts GPUs now ({holder}): nothing was done.", markup=False)
+
+
+def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
+    if as_json:
+        print_json({"done": True, "recuts": [present.recut_json(one) for one in ended]})
+    else:
+        for one in ended:
+            _print_end(one)
+        if not ended:
+            console().print("No GPU is to be re-cut.")
+    if stuck := stuck_error(ended):
+        raise stuck
+    if any(one.state is not State.DONE for one in ended):
+        raise typer.Exit(1)
+
+
+def _print_end(recut: Recut) -> None:
+    words = f"Re-cut {recut.recut_id} on {recut.planned.node}: {recut.state}"
+    style = "green" if recut.state is State.DONE else "red"
+    text = f"{words}. {recut.error}" if recut.error else f"{words}."
+    console().print(Text(text, style=style), soft_wrap=True)

@@ -1,0 +1,223 @@
+"""``slicewise tenant-quota``: what tenants may hold at one time."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from slurm_plugin.accounting.overview import standings
+from slurm_plugin.cli.tenant import place_in_slurm
+from slurm_plugin.cli_common.amounts import limit_from_text, limits_from_texts
+from slurm_plugin.cli_common.options import (
+    BorrowingLimit,
+    Json,
+    LendingLimit,
+    Overcommit,
+    Reason,
+    TenantName,
+    author_name,
+    opened_ledger,
+    wait_until_compiled,
+)
+from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
+from slurm_plugin.cli_common.tenant_overview import details, gathered
+from slurm_plugin.cli_views import tenants as present
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.quota.tenants import changed, overcommitted_millislices
+from slurm_plugin.quota.types import Policy, Quota, TenantUpdate
+from slurm_plugin.quota_cycle.compile import require_installed
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+tenant_quota_app = typer.Typer(help="Who may hold how many slices.", no_args_is_help=True)
+
+
+@tenant_quota_app.command(
+    "set",
+    epilog="Examples: slicewise tenant-quota set vision --nominal 6"
+    " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
+    " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'",
+)
+def set_quota(
+    tenant: TenantName,
+    *,
+    nominal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SLICES", help="Slices at one time, such as 6 or 3.5; a GPU of weight 1 has 7."
+        ),
+    ] = None,
+    borrowing_limit: BorrowingLimit = None,
+    lending_limit: LendingLimit = None,
+    weight: Annotated[
+        int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LIMIT",
+            help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    overcommit: Overcommit = False,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Set what a tenant may hold at one time; options left out keep their values.
+
+    The change is recorded immediately; the daemon writes it into Slurm's limits within moments.
+    A lower quota stops new starts and may recall loans; jobs on the tenant's own part run on. An
+    account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm. After
+    slicewise uninstall the command is refused, because no limit would follow.
+    """
+    update = TenantUpdate(
+        tenant,
+        nominal_millislices=_read(millislices_from_text, nominal, "--nominal"),
+        borrowing_limit_millislices=_read(limit_from_text, borrowing_limit, "--borrowing-limit"),
+        lending_limit_millislices=_read(limit_from_text, lending_limit, "--lending-limit"),
+        weight=weight,
+    )
+    if update == TenantUpdate(tenant) and not limit:
+        raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        policy = ledger.tenants.policy()
+        require_installed(ledger.limits.is_uninstalled())
+        if tenant in policy:
+            look = try_to_look_at_slurm(settings)
+        else:
+            look = look_at_slurm(settings)
+            update = replace(update, parent=place_in_slurm(policy, tenant, look))
+        require_installed(look is not None and look.is_uninstalled)
+        if limit:
+            update = _limited(update, policy, settings, limit)
+        if look is not None and not overcommit:
+            check_capacity(policy, changed(policy, update), look.capacity_millislices)
+        began_s = time.monotonic()
+        change = ledger.tenants.change(update, author_name(), reason)
+        took_s = wait_until_compiled(ledger, change.change_id, began_s)
+    outcome = present.Outcome(policy.get(tenant), changed(policy, update)[tenant], change, took_s)
+    if as_json:
+        print_json(present.outcome_json(outcome))
+    else:
+        console().print(Text(present.outcome_text(outcome)))
+    if look is not None:
+        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+
+
+def _read(
+    reader: Callable[[str, str], Millislices], text: str | None, key: str
+) -> Millislices | None:
+    return None if text is None else reader(text, key)
+
+
+def _limited(
+    update: TenantUpdate, policy: Policy, settings: Settings, limits: Sequence[str]
+) -> TenantUpdate:
+    """Return the update with all limits of types and models, unchanged ones included."""
+    quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
+    found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
+    return replace(update, type_limits=found.types, model_limits=found.models)
+
+
+def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
+    """Refuse a policy that exceeds the cluster's capacity by more than the one before.
+
+    One wrong number would squeeze every tenant's ceiling. Raises InvalidInputError
+    (SW-QUOTA-CAPACITY).
+    """
+    above = overcommitted_millislices(after, capacity_millislices)
+    if above > overcommitted_millislices(before, capacity_millislices):
+        raise InvalidInputError(
+            "SW-QUOTA-CAPACITY",
+            f"The quotas at the top would be {slices_words(above)} above the cluster's"
+            f" {slices_text(capacity_millislices)}, and every tenant's ceiling squeezed.",
+            "Give less, or say --overcommit.",
+        )
+
+
+def _warn_of_overcommitment(policy: Policy, capacity_millislices: int) -> None:
+    if above := overcommitted_millislices(policy, capacity_millislices):
+        typer.echo(
+            f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
+            f" {slices_text(capacity_millislices)}; every ceiling is squeezed.",
+            err=True,
+        )
+
+
+@tenant_quota_app.command(
+    "show",
+    epilog="Examples: slicewise tenant-quota show vision"
+    " | slicewise tenant-quota show vision --json",
+)
+def show_quota(tenant: TenantName, as_json: Json = False) -> None:
+    """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        books = books_now(ledger, settings)
+        if tenant not in books.tenants:
+            raise _no_quota(ledger, tenant)
+        found = details(ledger, books, books.tenants, settings, tenant)
+    if as_json:
+        print_json(present.details_json(found))
+    else:
+        console().print(present.quotas_table([replace(found.standing, depth=0)]))
+        console().print(Text(f"Changed {present.last_change_text(found.last)}."))
+        console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
+
+
+@tenant_quota_app.command(
+    "list",
+    epilog="Examples: slicewise tenant-quota list | slicewise tenant-quota list --json",
+)
+def list_quotas(as_json: Json = False) -> None:
+    """List every tenant's quota and what it holds now, with the tenants below it.
+
+    A group, a tenant without a nominal of its own, shows the sum of its parts, dimmed.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        books = books_now(ledger, settings)
+    found = standings(gathered(books, books.tenants, None))
+    if as_json:
+        print_json([present.standing_json(one) for one in found])
+    elif found:
+        console().print(present.quotas_table(found))
+    else:
+        console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
+
+
+@tenant_quota_app.command(
+    "history",
+    epilog="Examples: slicewise tenant-quota history vision"
+    " | slicewise tenant-quota history vision --json",
+)
+def quota_history(tenant: TenantName, as_json: Json = False) -> None:
+    """Show every change ever made to a tenant, newest first, with time, author and reason."""
+    with opened_ledger(load_settings()) as ledger:
+        changes = ledger.tenants.history(tenant)
+        if not changes:
+            raise _no_quota(ledger, tenant)
+    if as_json:
+        print_json([present.change_json(change) for change in changes])
+    else:
+        console().print(present.history_table(changes))
+
+
+def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
+    known = ", ".join(sorted(ledger.tenants.policy())) or "none"
+    return InvalidInputError(
+        "SW-QUOTA-NONE",
+        f"Tenant {tenant!r} has no quota.",
+        f"Tenants with one: {known}. Set it: slicewise tenant-quota set NAME --nominal N",
+    )

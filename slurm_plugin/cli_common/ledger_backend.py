@@ -1,0 +1,66 @@
+"""The source of operators' commands: the ledger itself, and Slurm."""
+
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import InvalidInputError
+from cluster.settings.file import Settings
+from slurm_plugin.accounting.types import BalanceLine, Statement
+from slurm_plugin.cli_common.options import require_tenant
+from slurm_plugin.ledger.summaries import balance_lines, books_now
+
+if TYPE_CHECKING:
+    from slurm_plugin.explain.headroom import Explanation
+    from slurm_plugin.ledger.store import Ledger
+
+
+class LedgerSource:
+    """A ``Source`` that shows every tenant; this command asks Slurm itself."""
+
+    def __init__(self, ledger: "Ledger", settings: Settings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+
+    def explanation(self, tenant: str) -> "Explanation":
+        """See ``Source``."""
+        # Imported here: statements and balances don't ask Slurm.
+        from slurm_plugin.cli_common.slurm_look import jobs_and_nodes  # noqa: PLC0415
+        from slurm_plugin.explain.headroom import explain, situation  # noqa: PLC0415
+        from slurm_plugin.quota_cycle.gather import world_of  # noqa: PLC0415
+        from slurm_plugin.quota_cycle.world import Seen  # noqa: PLC0415
+
+        books = books_now(self._ledger, self._settings)
+        require_tenant(books.tenants, tenant)
+        jobs, nodes = jobs_and_nodes()
+        world = world_of(books, self._settings, Seen(tuple(jobs), nodes, ()))
+        return explain(tenant, situation(world))
+
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+        """See ``Source``."""
+        ledger = self._ledger
+        if tenant is not None:
+            _require_known(tenant, {*ledger.tenants.policy(), *ledger.charges.charged_tenants()})
+        now_s = int(time.time())
+        return self._ledger.audit.statement(tenant, since_s, now_s), now_s
+
+    def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
+        """See ``Source``."""
+        books = books_now(self._ledger, self._settings)
+        if tenant is None:
+            return balance_lines(books, None)
+        _require_known(tenant, {*books.tenants, *books.balances})
+        return balance_lines(books, {tenant})
+
+
+def _require_known(tenant: str, known: Collection[str]) -> None:
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless the ledger knows the account.
+
+    An account that is not a tenant any more may still have runs.
+    """
+    if tenant not in known:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"The ledger knows no tenant {tenant!r}.",
+            f"Known: {', '.join(sorted(known)) or 'none'}.",
+        )

@@ -1,0 +1,140 @@
+"""Shared by operators' commands: options, the ledger, the caller's name, waiting for the daemon."""
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.periods import next_start_s
+from cluster.settings.file import Settings, database_url, load_settings
+from slurm_plugin.quota.types import Budget, Policy, Tenant
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+
+_PATIENCE_S = 5.0
+_POLL_S, _LONGEST_POLL_S = 0.05, 0.4
+
+
+@contextmanager
+def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
+    """Open the ledger; refuse one whose tables are not of the revision that this program needs."""
+    # Imported here: SQLAlchemy takes longer to import than everything that a user's command does.
+    from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- only who asks the database
+
+    with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
+        ledger.require_current()
+        yield ledger
+
+
+def complete_tenant(incomplete: str) -> list[str]:
+    """Return tenants for the shell's completion; none if the ledger can't be read."""
+    try:
+        with opened_ledger(load_settings()) as ledger:
+            return sorted(name for name in ledger.tenants.policy() if name.startswith(incomplete))
+    except SlicewiseError:
+        return []
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str, typer.Option(help="Kept in the history.")]
+TenantName = Annotated[
+    str,
+    typer.Argument(
+        help="A Slurm account.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+AnyTenant = Annotated[
+    str | None,
+    typer.Argument(
+        help="A Slurm account; all if left out.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+
+BorrowingLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SLICES", help="Most idle slices of others that it may borrow, or unlimited."
+    ),
+]
+LendingLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SLICES", help="Most of its idle slices that others may borrow, or unlimited."
+    ),
+]
+Overcommit = Annotated[
+    bool,
+    typer.Option("--overcommit", help="Allow quotas that exceed the cluster's slices together."),
+]
+
+
+def local_time(text: str) -> datetime:
+    """Parse a day or a time, the value of an option, as local time."""
+    for form in _TIMES:
+        with suppress(ValueError, OverflowError):
+            return datetime.strptime(text, form).astimezone()
+    raise typer.BadParameter(
+        f"{text!r} is not a time. Write it as 2026-01-31, 2026-01-31T18:30 or 2026-01-31T18:30:05."
+    )
+
+
+def author_name() -> str:
+    """Return the login name of the user who runs this command; under sudo, of its caller."""
+    name = pwd.getpwuid(os.getuid()).pw_name
+    return os.environ.get("SUDO_USER", name) if os.getuid() == 0 else name
+
+
+def require_tenant(policy: Policy, name: str) -> Tenant:
+    """Return the tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if ``name`` is none."""
+    if name not in policy:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"{name!r} is not a tenant.",
+            f"Tenants: {', '.join(sorted(policy)) or 'none'}. Add it: slicewise tenant add NAME",
+        )
+    return policy[name]
+
+
+def resets_s(budget: Budget | None, settings: Settings) -> int | None:
+    """Return when the budget's next period begins, in Unix seconds; None if never."""
+    zone, now_s = settings.ledger.time_zone, int(time.time())
+    return next_start_s(budget.period, now_s, zone) if budget else None
+
+
+def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
+    """Wait until Slurm's limits have the change; return the seconds since ``began_s`` (monotonic).
+
+    None if they don't within 5 s, or if Slicewise was taken out of Slurm: then they never will.
+    """
+    if ledger.limits.is_uninstalled():
+        return None
+    in_force = wait_until(lambda: ledger.limits.compiled(change_id))
+    return time.monotonic() - began_s if in_force else None
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Poll until the condition holds; return whether it did within 5 s.
+
+    Conditions look at what the daemon writes into the ledger: the daemon itself is not asked.
+    """
+    until_s, pause_s = time.monotonic() + _PATIENCE_S, _POLL_S
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+    return True

@@ -1,0 +1,86 @@
+"""Shows the progress of long work on a terminal; writes files completely or not at all."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+
+from cluster.language.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+T = TypeVar("T")
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """Show a spinner on stderr while the body runs, if stderr is a terminal."""
+    with _progress() as progress:
+        progress.add_task(text, total=None, count="")
+        yield
+
+
+@contextmanager
+def counting(noun: str, every: int) -> Iterator[Callable[[Iterable[T]], Iterator[T]]]:
+    """Yield a function that passes rows on and counts them on stderr, if that is a terminal.
+
+    ``every``: rows between two updates of the count.
+    """
+    with _progress() as progress:
+        task = progress.add_task(noun, total=None, count="0 ")
+
+        def counted(rows: Iterable[T]) -> Iterator[T]:
+            for number, row in enumerate(rows, start=1):
+                if number % every == 0:
+                    progress.update(task, count=f"{number:,} ")
+                yield row
+
+        yield counted
+
+
+def _progress() -> "Progress":
+    from rich.progress import (  # noqa: PLC0415 -- only for long work
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    text = TextColumn("{task.fields[count]}{task.description}")
+    columns = (SpinnerColumn(), text, TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[str]]:
+    """Write a text file that only its owner can read; it gets its name once all is on disk.
+
+    Raises InvalidInputError (SW-OUTPUT) if it can't be written; ``path`` is unchanged then.
+    """
+    try:
+        with NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            newline="",
+            dir=path.parent,
+            prefix=".export-",
+            delete=False,
+        ) as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-OUTPUT", f"{path} can't be written: {error.strerror}.", "Name another file."
+        ) from None

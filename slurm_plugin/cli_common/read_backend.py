@@ -1,0 +1,52 @@
+"""Chooses where commands read: in the ledger itself for operators, through the daemon for users."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from cluster.language.errors import InvalidInputError
+from cluster.settings.file import DatabaseSettings, Settings, database_url
+from slurm_plugin.accounting.types import BalanceLine, Statement
+from slurm_plugin.cli_common.options import opened_ledger
+
+if TYPE_CHECKING:
+    from slurm_plugin.explain.headroom import Explanation
+
+
+class Source(Protocol):
+    """The reads that both sources offer; they raise InvalidInputError (SW-TENANT-UNKNOWN)."""
+
+    def explanation(self, tenant: str) -> "Explanation":
+        """Return what the tenant may still start, and what allows no more."""
+
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+        """Return runs that ended at ``since_s`` or later, or still run.
+
+        The second value is the time up to which running ones are counted, in Unix seconds.
+        """
+
+    def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
+        """Return current balances; None stands for all tenants that the caller may see."""
+
+
+@contextmanager
+def opened_source(settings: Settings) -> Iterator[Source]:
+    """Open the ledger if its URL can be read, else the daemon, which shows users own tenants."""
+    # Imported here: neither source needs the other's libraries.
+    if _may_read(settings.database):
+        from slurm_plugin.cli_common.ledger_backend import LedgerSource  # noqa: PLC0415 -- operators alone
+
+        with opened_ledger(settings) as ledger:
+            yield LedgerSource(ledger, settings)
+    else:
+        from cluster.rpc.client import DaemonClient  # noqa: PLC0415 -- users alone
+        from slurm_plugin.cli_common.daemon_backend import DaemonSource  # noqa: PLC0415
+
+        yield DaemonSource(DaemonClient(settings.daemon))
+
+
+def _may_read(settings: DatabaseSettings) -> bool:
+    try:
+        return bool(database_url(settings))
+    except InvalidInputError:
+        return False

@@ -1,0 +1,77 @@
+"""Asks Slurm what operators' commands need to know: accounts, GPUs, jobs."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import typer
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.jobs import JobView, NodeView
+from cluster.settings.file import Settings
+from cluster.slurm_client.commands import CommandSlurm
+from slurm_plugin.quota.accounts import Accounts
+from slurm_plugin.quota.demand import capacity
+from slurm_plugin.quota.types import ROOT_ACCOUNT
+from slurm_plugin.quota_cycle.compile import is_marked
+
+
+@dataclass(frozen=True)
+class SlurmLook:
+    """What Slurm has.
+
+    Attributes:
+        accounts: parents of its accounts, by account name.
+        capacity_millislices: of all managed GPUs.
+        is_uninstalled: whether Slurm has the mark that Slicewise was taken out of it, which counts
+            when the ledger could not be reached then.
+    """
+
+    accounts: Accounts = field(hash=False)
+    capacity_millislices: int
+    is_uninstalled: bool = False
+
+
+def look_at_slurm(settings: Settings) -> SlurmLook:
+    """Ask Slurm. Raises UnreachableError (SW-SLURM-DOWN) and OutsideError (SW-SLURM-FAILED)."""
+    return asyncio.run(_look(settings))
+
+
+def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
+    """Ask Slurm; if it does not answer, say so on stderr and return None."""
+    try:
+        return look_at_slurm(settings)
+    except SlicewiseError as error:
+        typer.echo(f"Without Slurm: {error}", err=True)
+        return None
+
+
+async def _look(settings: Settings) -> SlurmLook:
+    slurm = CommandSlurm()
+    associations, qos, nodes = await asyncio.gather(
+        slurm.associations(), slurm.qos(), slurm.nodes()
+    )
+    accounts = {row.account: row.parent for row in associations if not row.user}
+    partitions = frozenset(settings.cluster.partitions)
+    whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
+    return SlurmLook(accounts, whole, is_marked(qos, settings))
+
+
+def jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+    """Return Slurm's jobs and nodes; raises what ``look_at_slurm`` raises."""
+    return asyncio.run(_jobs_and_nodes())
+
+
+async def _jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+    slurm = CommandSlurm()
+    return await asyncio.gather(slurm.jobs(), slurm.nodes())
+
+
+def require_account(accounts: Accounts, name: str) -> None:
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
+    if name not in accounts:
+        known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"Slurm has no account {name!r}; nothing was changed.",
+            f"Accounts: {known}. Add one: sacctmgr add account NAME",
+        )

@@ -1,0 +1,51 @@
+"""Gathers what operators' commands show of tenants, from the ledger, the clock and Slurm."""
+
+from typing import TYPE_CHECKING
+
+from cluster.settings.file import Settings
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.overview import Details, Gathered, standings
+from slurm_plugin.cli_common.options import require_tenant, resets_s
+from slurm_plugin.cli_common.slurm_look import SlurmLook, try_to_look_at_slurm
+from slurm_plugin.ledger.summaries import left_millislice_s
+from slurm_plugin.quota.tenants import children
+from slurm_plugin.quota.types import Policy
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+def gathered(books: Books, policy: Policy, look: SlurmLook | None) -> Gathered:
+    """Join what the ledger has of these tenants with Slurm's answer; None if there was none.
+
+    If Slurm shows no GPU, the capacity counts as unknown, as it does when limits are compiled.
+    """
+    return Gathered(
+        policy=policy,
+        loans=books.loans,
+        recalls=books.recalls,
+        reservations=books.reservations,
+        left_millislice_s=left_millislice_s(books),
+        capacity_millislices=(look.capacity_millislices or None) if look else None,
+        accounts=frozenset(look.accounts) if look else None,
+    )
+
+
+def details(
+    ledger: "Ledger", books: Books, policy: Policy, settings: Settings, name: str
+) -> Details:
+    """Return everything about one tenant of ``policy``.
+
+    Raises InvalidInputError (SW-TENANT-UNKNOWN) if ``policy`` does not have it.
+    """
+    tenant = require_tenant(policy, name)
+    found = gathered(books, policy, try_to_look_at_slurm(settings))
+    last = ledger.tenants.history(name)[0]
+    return Details(
+        standing=next(one for one in standings(found) if one.tenant.name == name),
+        children=children(found.policy, name),
+        loans=tuple(loan for loan in found.loans if name in {loan.lender, loan.borrower}),
+        resets_s=resets_s(tenant.budget, settings),
+        last=last,
+        in_force=books.compiled_id >= last.change_id,
+    )

@@ -1,0 +1,232 @@
+"""``slicewise ledger``: what was used, for all users; checks and exports, for operators."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from cluster.language.errors import OutsideError
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from slurm_plugin.accounting.statement import part, totals
+from slurm_plugin.accounting.types import Statement, Verification
+from slurm_plugin.cli_common.options import AnyTenant, Json, local_time, opened_ledger
+from slurm_plugin.cli_common.output import counting, spinner, whole_file
+from slurm_plugin.cli_common.read_backend import opened_source
+from slurm_plugin.cli_views import ledger as present
+from slurm_plugin.cli_views.texts import slice_seconds_text
+
+ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no_args_is_help=True)
+
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names and integers.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=local_time,
+        metavar="TIME",
+        help="Show runs that still run, or ended at this time or later.",
+    ),
+]
+
+From = Annotated[
+    datetime | None,
+    typer.Option("--from", parser=local_time, metavar="TIME", help="Count use from this time on."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=local_time, metavar="TIME", help="Count use before this time."),
+]
+
+
+class Format(StrEnum):
+    """Format of an export."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+@ledger_app.command(
+    "statement",
+    epilog="Examples: slicewise ledger statement"
+    " | slicewise ledger statement vision --from 2026-01-01 --until 2026-02-01"
+    " | slicewise ledger statement --csv",
+)
+def statement(
+    tenant: AnyTenant = None,
+    *,
+    since: Since = None,
+    begin: From = None,
+    end: Until = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """Show what was used, run by run, in slice-seconds; running jobs count up to now.
+
+    With --since, each run counts in full, even if it started earlier. With --from and --until, runs
+    are cut at these times, so that consecutive periods such as months add up. Times are local. JSON
+    and CSV have integers in millislice-seconds. Users see the tenants that they belong to.
+    """
+    _require_one_form(as_json=as_json, as_csv=as_csv)
+    if since is not None and (begin is not None or end is not None):
+        raise typer.BadParameter("Choose --since, or --from and --until.")
+    if begin is not None and end is not None and begin >= end:
+        raise typer.BadParameter("--until is not after --from.")
+    with opened_source(load_settings()) as source:
+        found, now_s = source.statement(tenant, _since_s(since or begin))
+    if begin is not None or end is not None:
+        rows = part(found.rows, _since_s(begin), int(end.timestamp()) if end else None)
+        found = Statement(rows, totals(rows))
+    if as_json:
+        print_json(present.statement_json(found, now_s))
+    elif as_csv:
+        sys.stdout.write(present.statement_csv(found, now_s))
+    elif not found.rows:
+        console().print("No runs.")
+    else:
+        console().print(present.runs_table(found.rows, now_s))
+        console().print(present.totals_table(found.totals))
+
+
+def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise typer.BadParameter("Choose one of --json and --csv.")
+
+
+def _since_s(since: datetime | None) -> int:
+    return int(since.timestamp()) if since else 0
+
+
+@ledger_app.command(
+    "balance",
+    epilog="Examples: slicewise ledger balance | slicewise ledger balance vision --json"
+    " | slicewise ledger balance --csv",
+)
+def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False) -> None:
+    """Show every tenant's balances, in slice-hours; an amount below zero is an overdraft.
+
+    "Left now" is what is available and reserved, less what running jobs have used so far. JSON and
+    CSV have integers in millislice-seconds. Users see the tenants that they belong to.
+    """
+    _require_one_form(as_json=as_json, as_csv=as_csv)
+    with opened_source(load_settings()) as source:
+        found = source.balances(tenant)
+    if as_json:
+        print_json([present.balance_json(line) for line in found])
+    elif as_csv:
+        sys.stdout.write(present.csv_text([present.balance_json(line) for line in found]))
+    elif found:
+        console().print(present.balances_table(found))
+    else:
+        console().print("Nothing was booked yet.")
+
+
+@ledger_app.command(
+    "verify",
+    epilog="Examples: slicewise ledger verify | slicewise ledger verify --seal 5f3a... --json",
+)
+def verify(
+    seal: Annotated[
+        str,
+        typer.Option(
+            help="A seal printed earlier and kept elsewhere: verify that it is still in the chain.",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Replay every transfer and compare with every stored balance; exit 1 if anything differs.
+
+    It can be run on a live system: it reads one consistent state.
+    """
+    with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
+        began_s = time.monotonic()
+        found = ledger.audit.verify()
+        kept = seal.strip().lower()
+        if kept and not ledger.audit.has_seal(kept):
+            found = _lacking(found, kept)
+        took_s = time.monotonic() - began_s
+    if as_json:
+        print_json({**asdict(found), "seconds": round(took_s, 3)})
+    if found.imbalance_millislice_s or found.faults:
+        raise _imbalance(found)
+    if not as_json:
+        console().print(present.verified_text(found, took_s))
+
+
+def _lacking(found: Verification, seal: str) -> Verification:
+    fault = f"seal {seal} is not in the chain: it was rewritten, or its end deleted, since"
+    amount = found.imbalance_millislice_s + 1
+    return replace(found, imbalance_millislice_s=amount, faults=(*found.faults, fault))
+
+
+def _imbalance(found: Verification) -> OutsideError:
+    faults = "".join(f"\n  {fault}" for fault in found.faults)
+    return OutsideError(
+        "SW-LEDGER-IMBALANCE",
+        f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up.{faults}",
+        "The tables were written to around the triggers: compare with a backup.",
+    )
+
+
+@ledger_app.command(
+    "export",
+    epilog="Examples: slicewise ledger export --output ledger.csv"
+    " | slicewise ledger export --format jsonl --since 2026-01-01",
+)
+def export(
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=local_time, metavar="TIME", help="Transfers recorded at this time or later."
+        ),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="Format of the export: one line per transfer.")
+    ] = Format.CSV,
+    output: Annotated[
+        Path | None, typer.Option(help="A file, written whole or not at all; by default stdout.")
+    ] = None,
+) -> None:
+    """Write every transfer, oldest first, for example to fill a ledger of your own."""
+    with opened_ledger(load_settings()) as ledger:
+        rows = ledger.audit.export(_since_s(since))
+        if output is None:
+            _write(rows, form, sys.stdout)
+            return
+        with whole_file(output) as file, counting("transfers", every=1000) as counted:
+            count = _write(counted(rows), form, file)
+    typer.echo(f"{output}: {count:,} transfers", err=True)
+
+
+def _write(rows: Iterable[Mapping[str, object]], form: Format, file: IO[str]) -> int:
+    write = _csv_writer(file) if form is Format.CSV else _jsonl_writer(file)
+    count = 0
+    for row in rows:
+        write(row)
+        count += 1
+    return count
+
+
+def _jsonl_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
+    return lambda row: file.write(json.dumps(row) + "\n")
+
+
+def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
+    names: list[str] = []
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+
+    def write(row: Mapping[str, object]) -> None:
+        if not names:
+            names.extend(row)
+            writer.writeheader()
+        writer.writerow(row)
+
+    return write

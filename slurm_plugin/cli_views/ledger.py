@@ -1,0 +1,171 @@
+"""Statements and balances for people, as JSON and as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from rich.text import Text
+
+from cluster.runtime.console import Column, FittingTable, column
+from slurm_plugin.accounting.types import (
+    BalanceLine,
+    Statement,
+    StatementRow,
+    TenantTotal,
+    Verification,
+)
+from slurm_plugin.cli_views.texts import (
+    NOTHING,
+    gres_text,
+    hours_cell,
+    slice_hours_text,
+    slice_seconds_text,
+    slices_cells,
+    times_column,
+)
+
+
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write rows, all with the same keys, under a header line; "" if there are no rows."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+# Statements
+
+
+def totals_table(totals: Sequence[TenantTotal]) -> FittingTable:
+    """One line per tenant."""
+    used = [total.used_millislice_s for total in totals]
+    waived = [total.waived_millislice_s for total in totals]
+    reserved = (slice_seconds_text(total.reserved_millislice_s) for total in totals)
+    return FittingTable(
+        (
+            column("tenant", (total.tenant for total in totals)),
+            column("runs", (total.runs for total in totals), right=True, rank=1),
+            column("running", (total.running for total in totals), right=True, rank=2),
+            column("slice-hours", map(slice_hours_text, used), right=True, rank=3),
+            column("slice-seconds used", map(slice_seconds_text, used), right=True),
+            *_waived("waived", waived),
+            column("reserved beyond", reserved, right=True),
+        )
+    )
+
+
+def runs_table(rows: Sequence[StatementRow], now_s: int) -> FittingTable:
+    """One line per run."""
+    used = (slice_seconds_text(row.used_millislice_s) for row in rows)
+    costs = slices_cells(row.run.cost_millislices for row in rows)
+    return FittingTable(
+        (
+            column("tenant", (row.run.tenant for row in rows), rank=1),
+            column("task", (row.run.task for row in rows)),
+            column("user", (row.run.user for row in rows), rank=3),
+            column("profile", (gres_text(row.run.gres) for row in rows), rank=2),
+            times_column("start", (row.run.key.start_s for row in rows)),
+            times_column("end", (row.end_s for row in rows)),
+            column("seconds", (_seconds(row, now_s) for row in rows), right=True, rank=5),
+            column("slices", costs, right=True, rank=4),
+            column("slice-seconds", used, right=True),
+            *_waived("waived", [row.waived_millislice_s for row in rows]),
+        )
+    )
+
+
+def _waived(heading: str, amounts_millislice_s: Sequence[int]) -> Iterable[Column]:
+    """The column of what was waived, only if some amount is not zero."""
+    if any(amounts_millislice_s):
+        yield column(heading, map(slice_seconds_text, amounts_millislice_s), right=True)
+
+
+def statement_json(statement: Statement, now_s: int) -> Mapping[str, object]:
+    """A statement in integers; ``now_s`` is the time up to which running jobs are counted."""
+    return {
+        "now_s": now_s,
+        "tenants": [asdict(total) for total in statement.totals],
+        "runs": [_row_json(row, now_s) for row in statement.rows],
+    }
+
+
+def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
+    run = asdict(row.run)
+    # A running job's run is a Reservation; its further fields would say the same twice.
+    return {
+        **run["key"],
+        **{name: run[name] for name in _RUN_FIELDS},
+        "end_s": row.end_s,
+        "seconds": _seconds(row, now_s),
+        "used_millislice_s": row.used_millislice_s,
+        "waived_millislice_s": row.waived_millislice_s,
+        "reserved_millislice_s": row.reserved_millislice_s,
+    }
+
+
+_RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
+
+
+def statement_csv(statement: Statement, now_s: int) -> str:
+    """One line per run, with the same names and integers as JSON."""
+    return csv_text(
+        [{**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in statement.rows]
+    )
+
+
+def _seconds(row: StatementRow, now_s: int) -> int:
+    return max(0, (now_s if row.end_s is None else row.end_s) - row.run.key.start_s)
+
+
+# Balances
+
+
+def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:
+    """One line per tenant, in slice-hours; without a budget it has nothing granted or left."""
+    balances = [line.balance for line in lines]
+    granted = (_budgeted(line, line.balance.granted_millislice_s) for line in lines)
+    available = (_budgeted(line, line.balance.available_millislice_s) for line in lines)
+    return FittingTable(
+        (
+            column("tenant", (balance.tenant for balance in balances)),
+            column("granted", granted, right=True, rank=2),
+            column("used", _hours(b.used_millislice_s for b in balances), right=True),
+            column("waived", _hours(b.waived_millislice_s for b in balances), right=True, rank=3),
+            column("reserved", _hours(b.reserved_millislice_s for b in balances), right=True),
+            column("available", available, right=True, rank=1),
+            column("left now", map(_left, lines), right=True),
+        )
+    )
+
+
+def _hours(amounts_millislice_s: Iterable[int]) -> Iterable[Text]:
+    return map(hours_cell, amounts_millislice_s)
+
+
+def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
+    """The amount; nothing for a tenant without a budget, where it only mirrors what was used."""
+    budgeted = line.left_millislice_s is not None or line.balance.granted_millislice_s
+    return hours_cell(amount_millislice_s) if budgeted else NOTHING
+
+
+def _left(line: BalanceLine) -> Text:
+    return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
+
+
+def balance_json(line: BalanceLine) -> Mapping[str, object]:
+    """A balance in millislice-seconds."""
+    return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
+
+
+def verified_text(found: Verification, took_s: float) -> str:
+    """Say what was compared, and how fast."""
+    speed = found.transfers / max(took_s, 0.001)
+    seal = f" {found.sealed:,} transfers are sealed: {found.seal}." if found.seal else ""
+    return (
+        f"The ledger is balanced: {found.transfers:,} transfers, {found.accounts:,} accounts and"
+        f" {found.reservations:,} open reservations in {took_s:.1f} s ({speed:,.0f} transfers/s)."
+        f"{seal}"
+    )

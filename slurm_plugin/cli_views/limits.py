@@ -1,0 +1,71 @@
+"""What differs between ledger and Slurm, for people and as JSON."""
+
+from collections.abc import Iterable, Sequence
+
+from cluster.runtime.console import FittingTable, column
+from slurm_plugin.limits.desired import Difference
+from slurm_plugin.limits.drift import HandChange
+
+_UNSET = "-"
+
+
+def differences_table(differences: Sequence[Difference]) -> FittingTable:
+    """One line per setting, in Slurm's own words and units."""
+    return FittingTable(
+        (
+            column("entity", (_entity(one) for one in differences), rank=1),
+            column("name", (_name(one) for one in differences)),
+            column("setting", (one.key.field for one in differences)),
+            column("now", (one.now or _UNSET for one in differences)),
+            column("wanted", (one.wanted or _UNSET for one in differences)),
+            column("why", (one.why for one in differences), folds=True, rank=2),
+        )
+    )
+
+
+def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
+    """Differences as values; texts are sacctmgr's, "" means not set."""
+    return [
+        {
+            "entity": _entity(one),
+            "name": one.key.name,
+            "user": one.user,
+            "field": one.key.field,
+            "now": one.now,
+            "wanted": one.wanted,
+            "why": one.why,
+        }
+        for one in differences
+    ]
+
+
+def hand_change_text(change: HandChange) -> str:
+    """Describe a change made outside Slicewise.
+
+    An example: ``account vision: grptres=billing was 6000, changed outside Slicewise to 9000``.
+    """
+    was, now = change.was or "not set", change.now or "not set"
+    key = change.key
+    return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
+
+
+def hand_changes_json(changes: Iterable[HandChange]) -> list[dict[str, str]]:
+    """Changes made outside Slicewise as values; texts are sacctmgr's, "" means not set."""
+    return [
+        {
+            "entity": one.key.entity,
+            "name": one.key.name,
+            "field": one.key.field,
+            "was": one.was,
+            "now": one.now,
+        }
+        for one in changes
+    ]
+
+
+def _entity(one: Difference) -> str:
+    return "user" if one.user else one.key.entity
+
+
+def _name(one: Difference) -> str:
+    return f"{one.user} in {one.key.name}" if one.user else one.key.name

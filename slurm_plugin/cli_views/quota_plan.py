@@ -1,0 +1,226 @@
+"""What a change of quotas would do, and loans with their terms, for people and as JSON."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from cluster.language.units import slices_text
+from cluster.runtime.console import FittingTable, column
+from slurm_plugin.cli_views.tenants import quota_words
+from slurm_plugin.cli_views.texts import NOTHING, budget_text, time_text, times_column
+from slurm_plugin.quota.tenants import ancestors
+from slurm_plugin.quota.types import LoanChange, LoanTerm, Recall, Tenant
+
+if TYPE_CHECKING:
+    from slurm_plugin.explain.quota_plan import Harm, LoanPlan, QuotaPlan, TenantPlan, TenantSide
+
+_INDENT = "  "
+
+
+def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
+    """``vision: nominal 6 slices (was 4 slices), below nlp (was at the top)``."""
+    if after is None:
+        return f"{name}: removed"
+    words = [quota_words(before.quota if before else None, after.quota)]
+    was, now = (_budget(one) if one else "none" for one in (before, after))
+    if now != was:
+        words.append(f"budget {now} (was {was})")
+    if before and before.parent != after.parent:
+        words.append(f"{_place(after)} (was {_place(before)})")
+    return f"{name}: {', '.join(words)}"
+
+
+def _place(tenant: Tenant) -> str:
+    return f"below {tenant.parent}" if tenant.parent else "at the top"
+
+
+def _budget(tenant: Tenant) -> str:
+    return budget_text(tenant.budget) if tenant.budget else "none"
+
+
+def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
+    """One line per tenant, in slices; an amount that changes has an arrow."""
+
+    def arrows(amount: "Callable[[TenantSide], int]") -> Iterable[Text]:
+        for one in plans:
+            was, then = (amount(side) if side else None for side in (one.before, one.after))
+            yield _arrow(was, then or 0)
+
+    return FittingTable(
+        (
+            column("tenant", map(_indented, plans)),
+            column("nominal", arrows(lambda side: side.nominal_millislices)),
+            column("own part", arrows(lambda side: side.ceiling.guarantee_millislices), rank=1),
+            column("lent", arrows(lambda side: side.ceiling.lent_millislices), rank=3),
+            column("borrowed", arrows(lambda side: side.ceiling.borrowed_millislices), rank=2),
+            column("ceiling", arrows(lambda side: side.ceiling.ceiling_millislices)),
+        )
+    )
+
+
+def _indented(plan: "TenantPlan") -> str:
+    return f"{plan.tenant} (removed)" if plan.after is None else _INDENT * plan.depth + plan.tenant
+
+
+def _arrow(before: int | None, after: int) -> Text:
+    """``6 → 12``; green is more, red is less."""
+    if before == after:
+        return Text(slices_text(after)) if after else NOTHING
+    style = "green" if before is None or after > before else "red"
+    was = "new" if before is None else slices_text(before)
+    return Text.assemble((f"{was} → ", "dim"), (slices_text(after), style))
+
+
+def changed_tenants(plan: "QuotaPlan", named: Collection[str]) -> "list[TenantPlan]":
+    """Tenants that the file names or that change otherwise, and the tenants above them."""
+    changed = {one.tenant for one in plan.tenants if one.tenant in named or one.before != one.after}
+    policy = plan.after.policy
+    above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
+    return [one for one in plan.tenants if one.tenant in changed | above]
+
+
+def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
+    """One line per loan that would change."""
+    return FittingTable(
+        (
+            column("lender", (one.lender for one in loans)),
+            column("borrower", (one.borrower for one in loans)),
+            column(
+                "slices",
+                (_arrow(one.before_millislices, one.after_millislices) for one in loans),
+            ),
+        )
+    )
+
+
+def harms_table(harms: "Sequence[Harm]") -> FittingTable:
+    """One line per harm to a tenant."""
+    return FittingTable(
+        (
+            column("whom", (one.tenant or "all" for one in harms)),
+            column("about", (one.about or NOTHING for one in harms), rank=1),
+            column("what", (Text(one.words, style="yellow") for one in harms), folds=True),
+        )
+    )
+
+
+def plan_json(plan: "QuotaPlan", harms: "Iterable[Harm]") -> Mapping[str, object]:
+    """The plan as values, with every tenant."""
+    return {
+        "tenants": [asdict(one) for one in plan.tenants],
+        "loans": [asdict(one) for one in plan.loans],
+        "harms": [asdict(one) for one in harms],
+    }
+
+
+# Loans with their terms
+
+
+@dataclass(frozen=True)
+class LoanLine:
+    """A loan, or a part of one that is recalled.
+
+    Attributes:
+        since_s: when the loan began, or when the part was recalled, in Unix seconds.
+        until_s: until when the loan is promised, or by when the part is back; None without a
+            promise.
+    """
+
+    lender: str
+    borrower: str
+    amount_millislices: int
+    is_recalled: bool
+    since_s: int
+    until_s: int | None
+
+
+def loan_lines(
+    terms: Iterable[LoanTerm],
+    recalls: Iterable[Recall],
+    *,
+    now_s: int,
+    grace_s: int,
+    term_s: int,
+) -> list[LoanLine]:
+    """List loans and recalls by lender and borrower.
+
+    A loan is promised until ``term_s`` after it last grew: a job that started then is left alone
+    until its term is over. A recalled part is back ``grace_s`` after the recall at the latest.
+    """
+    lines = [
+        LoanLine(
+            one.loan.lender,
+            one.loan.borrower,
+            one.loan.amount_millislices,
+            is_recalled=False,
+            since_s=one.since_s,
+            until_s=until_s if (until_s := one.grown_s + term_s) > now_s else None,
+        )
+        for one in terms
+    ]
+    lines += [
+        LoanLine(
+            one.lender,
+            one.borrower,
+            one.amount_millislices,
+            is_recalled=True,
+            since_s=one.called_s,
+            until_s=one.called_s + grace_s,
+        )
+        for one in recalls
+    ]
+    return sorted(lines, key=lambda line: (line.lender, line.borrower, line.is_recalled))
+
+
+def loans_table(lines: Sequence[LoanLine]) -> FittingTable:
+    """One line per loan, and one per part that is recalled."""
+    return FittingTable(
+        (
+            column("lender", (line.lender for line in lines)),
+            column("borrower", (line.borrower for line in lines)),
+            column("slices", (slices_text(line.amount_millislices) for line in lines), right=True),
+            times_column("since", (line.since_s for line in lines), rank=1),
+            column("until", map(_until, lines)),
+        )
+    )
+
+
+def loan_json(line: LoanLine) -> Mapping[str, object]:
+    """A line as values; times are Unix seconds."""
+    return asdict(line)
+
+
+def _until(line: LoanLine) -> Text:
+    if line.is_recalled and line.until_s is not None:
+        return Text(f"recalled, back by {time_text(line.until_s, '%H:%M:%S')}", style="yellow")
+    if line.until_s is None:
+        return Text("it is asked for", style="dim")
+    return Text(f"promised until {time_text(line.until_s)}")
+
+
+def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
+    """One line per change, newest first."""
+    loans = [one.loan for one in changes]
+    return FittingTable(
+        (
+            times_column("when", (one.at_s for one in changes)),
+            column("lender", (loan.lender for loan in loans)),
+            column("borrower", (loan.borrower for loan in loans)),
+            column(
+                "slices",
+                (
+                    slices_text(loan.amount_millislices) if loan.amount_millislices else "ended"
+                    for loan in loans
+                ),
+                right=True,
+            ),
+            column("why", (one.reason for one in changes), folds=True, rank=1),
+        )
+    )
+
+
+def loan_change_json(change: LoanChange) -> Mapping[str, object]:
+    """A change as values; an amount of 0 means that the loan ended."""
+    return {**asdict(change.loan), "reason": change.reason, "at_s": change.at_s}

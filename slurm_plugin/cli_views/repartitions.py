@@ -1,0 +1,182 @@
+"""Plans and re-cuts, for people and as JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from cluster.mig.layouts import Placement
+from cluster.mig.placement_text import placements_text
+from cluster.runtime.console import Facts, FittingTable, column
+from slurm_plugin.cli_views.texts import NOTHING, slice_seconds_text, time_text, times_column
+from slurm_plugin.mig.checks import change_text
+from slurm_plugin.mig.problem import PlanInput
+from slurm_plugin.mig.steps import Direction, Outcome, Planned, Recut, State, StepName, StepRecord
+
+_STYLES = {
+    State.RUNNING: "yellow",
+    State.STUCK: "bold red",
+    State.DONE: "green",
+    State.ROLLED_BACK: "red",
+    State.CLOSED: "dim",
+}
+_FREE = "free slices"
+
+
+def plan_table(planned: Sequence[Planned]) -> FittingTable:
+    """A line per GPU, the best first."""
+    gains = [slice_seconds_text(one.gain_millislice_s) for one in planned]
+    drained = [slice_seconds_text(one.drained_millislice_s) for one in planned]
+    return FittingTable(
+        (
+            column("node", (one.node for one in planned)),
+            column("GPU", (one.gpu_uuid for one in planned), rank=3),
+            column("change", (change_text(one.before, one.after) for one in planned), folds=True),
+            column("moves", (", ".join(one.moves) or NOTHING for one in planned), folds=True),
+            column("gain (slice-s)", gains, right=True, rank=1),
+            column("drained", drained, right=True, rank=1),
+            column("why", (one.reason for one in planned), folds=True, rank=2),
+        )
+    )
+
+
+def planned_json(planned: Planned) -> dict[str, Any]:
+    """A planned re-cut as values; placements are text, amounts are in millislice-seconds."""
+    return {
+        "node": planned.node,
+        "gpu": planned.gpu_uuid,
+        "before": placements_text(planned.before),
+        "after": placements_text(planned.after),
+        "moves": list(planned.moves),
+        "reason": planned.reason,
+        "gain_millislice_s": planned.gain_millislice_s,
+        "drained_millislice_s": planned.drained_millislice_s,
+    }
+
+
+def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
+    """Lines that say which instances of each model stay because guarantees need them."""
+    for model, one in sorted(boards.items()):
+        counts = sorted(one.demand.guaranteed.items())
+        if words := ", ".join(f"{count} {profile}" for profile, count in counts):
+            yield f"Kept on {model} for guarantees: {words}."
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """Nodes for which no plan could be made, and why."""
+    return [f"{node} is left out: {why}" for node, why in sorted(left_out.items())]
+
+
+def dry_run_lines(planned: Planned) -> list[str]:
+    """Lines that say what would be done on a GPU, one for each step."""
+    gone = [one for one in planned.before if one not in planned.after]
+    words = {
+        StepName.RESERVE: f"a reservation lets nothing new start on {planned.node}",
+        StepName.MOVE: _move_words(planned, gone),
+        StepName.CUT: f"{planned.gpu_uuid}: {change_text(planned.before, planned.after)}",
+        StepName.TELL: f"{planned.node} in gres.conf and slurm.conf; slurmctld and slurmd restart",
+        StepName.VERIFY: f"{planned.gpu_uuid} has {placements_text(planned.after) or _FREE}",
+        StepName.RESUME: "the reservation ends",
+    }
+    return [f"{planned.node}  {step:<7}  {text}" for step, text in words.items()]
+
+
+def _move_words(planned: Planned, gone: Sequence[Placement]) -> str:
+    if planned.moves:
+        return f"{', '.join(planned.moves)}: a successor first, then the end"
+    return f"wait until no job holds {placements_text(gone)}" if gone else "nothing is destroyed"
+
+
+def step_line(recut: Recut, record: StepRecord) -> Text:
+    """``gpu01  7  cut  0.8 s  1g.10gb@4,... to 3g.40gb@4``; without a time while it goes on."""
+    back = " back" if record.direction is Direction.BACK else ""
+    text = Text(f"{recut.planned.node}  {recut.recut_id}  {record.step + back:<12}")
+    if record.ended_s is None:
+        return text.append("  …", style="dim")
+    failed = record.outcome is Outcome.FAILED
+    text.append(f"  {record.ended_s - record.began_s:6.1f} s  ")
+    return text.append(record.words, style="red" if failed else "")
+
+
+def history_table(recuts: Sequence[Recut]) -> FittingTable:
+    """One line per re-cut, newest first."""
+    planned = [one.planned for one in recuts]
+    return FittingTable(
+        (
+            column("id", (one.recut_id for one in recuts), right=True),
+            times_column("begun", (int(one.begun_s) for one in recuts), rank=1),
+            column("node", (one.node for one in planned)),
+            column("GPU", (one.gpu_uuid for one in planned), rank=3),
+            column("change", (change_text(p.before, p.after) for p in planned), folds=True),
+            column("state", (Text(one.state, style=_STYLES[one.state]) for one in recuts)),
+            column("s", map(_seconds, recuts), right=True),
+            column("error", (one.error or NOTHING for one in recuts), folds=True, rank=2),
+        )
+    )
+
+
+def _seconds(recut: Recut) -> object:
+    return NOTHING if recut.ended_s is None else f"{recut.ended_s - recut.begun_s:.1f}"
+
+
+def recut_facts(recut: Recut) -> Facts:
+    """One re-cut; its steps are in ``steps_table``."""
+    planned = recut.planned
+    rows = {
+        "node": Text(planned.node),
+        "GPU": Text(planned.gpu_uuid),
+        "before": Text(placements_text(planned.before) or _FREE),
+        "after": Text(placements_text(planned.after) or _FREE),
+        "moves": Text(", ".join(planned.moves) or "none"),
+        "why": Text(planned.reason),
+        "gain": Text(f"{slice_seconds_text(planned.gain_millislice_s)} slice-seconds"),
+        "drained": Text(f"{slice_seconds_text(planned.drained_millislice_s)} slice-seconds"),
+        "begun": Text(f"{time_text(int(recut.begun_s))} by {recut.author}"),
+        "state": Text(recut.state, style=_STYLES[recut.state]),
+        "error": Text(recut.error or "none"),
+    }
+    return Facts(tuple(rows.items()))
+
+
+def steps_table(records: Sequence[StepRecord]) -> FittingTable:
+    """One line per step, in the order in which they began."""
+    return FittingTable(
+        (
+            column("step", (one.step for one in records)),
+            column("way", (one.direction for one in records)),
+            times_column("began", (int(one.began_s) for one in records), rank=1),
+            column("s", map(_step_seconds, records), right=True),
+            column("outcome", (one.outcome for one in records)),
+            column("what", (one.words or NOTHING for one in records), folds=True),
+        )
+    )
+
+
+def _step_seconds(record: StepRecord) -> object:
+    return NOTHING if record.ended_s is None else f"{record.ended_s - record.began_s:.2f}"
+
+
+def recut_json(recut: Recut) -> dict[str, Any]:
+    """A re-cut as values; times are Unix seconds, ``seconds`` of a step is null until it ends."""
+    return {
+        "id": recut.recut_id,
+        **planned_json(recut.planned),
+        "author": recut.author,
+        "state": recut.state,
+        "error": recut.error,
+        "begun_s": recut.begun_s,
+        "ended_s": recut.ended_s,
+        "steps": [_record_json(one) for one in recut.records],
+    }
+
+
+def _record_json(record: StepRecord) -> dict[str, Any]:
+    ended_s = record.ended_s
+    return {
+        "step": record.step,
+        "direction": record.direction,
+        "outcome": record.outcome,
+        "began_s": record.began_s,
+        "seconds": None if ended_s is None else round(ended_s - record.began_s, 3),
+        "words": record.words,
+    }

@@ -1,0 +1,376 @@
+"""Tenants, their quotas and histories for people and as JSON."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from rich.text import Text
+
+from cluster.language.units import Millislices, slices_text, slices_words
+from cluster.runtime.console import Column, Facts, FittingTable, column
+from slurm_plugin.accounting.overview import Details, Standing
+from slurm_plugin.cli_common.amounts import limit_text
+from slurm_plugin.cli_views.texts import (
+    NOTHING,
+    budget_text,
+    hours_cell,
+    reset_text,
+    slice_hours_text,
+    slices_cells,
+    time_text,
+    times_column,
+)
+from slurm_plugin.quota.accounts import AccountDifference, TakeOver
+from slurm_plugin.quota.types import Loan, Quota, QuotaChange, Tenant, TenantUpdate
+
+_INDENT = "  "
+T = TypeVar("T")
+
+
+# The tree
+
+
+def tree_table(standings: Sequence[Standing]) -> FittingTable:
+    """One line per tenant, those below another indented."""
+    ceilings = [one.ceiling for one in standings]
+    return FittingTable(
+        (
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in standings)),
+            column("nominal", slices_cells(s.nominal_millislices for s in standings), right=True),
+            column("lent", _some(c.lent_millislices for c in ceilings), right=True, rank=2),
+            column("borrowed", _some(c.borrowed_millislices for c in ceilings), right=True, rank=1),
+            column("ceiling", slices_cells(c.ceiling_millislices for c in ceilings), right=True),
+            column("in use", _in_use(standings), right=True),
+            column("hours left", map(_left, standings), right=True),
+            column("account", map(_in_slurm, standings), rank=3),
+        )
+    )
+
+
+def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
+    return (Text(slices_text(amount)) if amount else NOTHING for amount in amounts_millislices)
+
+
+def _in_use(standings: Iterable[Standing]) -> Iterable[Text]:
+    """Slices in use; red above the ceiling, where nothing more starts until some runs end."""
+    for one in standings:
+        above = one.in_use_millislices > one.ceiling.ceiling_millislices
+        yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
+
+
+def _left(one: Standing) -> Text:
+    if one.left_millislice_s is None:
+        return NOTHING
+    return hours_cell(one.left_millislice_s)
+
+
+def _in_slurm(one: Standing) -> Text:
+    if one.in_slurm is None:
+        return Text("?", style="dim")
+    return Text("yes") if one.in_slurm else Text("no account", style="red")
+
+
+def standing_json(one: Standing) -> Mapping[str, object]:
+    """A standing as values.
+
+    ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
+    """
+    quota = asdict(one.tenant.quota)
+    return {
+        "tenant": one.tenant.name,
+        "parent": one.tenant.parent,
+        "own_nominal_millislices": quota.pop("nominal_millislices"),
+        "nominal_millislices": one.nominal_millislices,
+        **quota,
+        **asdict(one.ceiling),
+        "in_use_millislices": one.in_use_millislices,
+        "own_in_use_millislices": one.own_in_use_millislices,
+        "running": one.running,
+        "budget": asdict(one.tenant.budget) if one.tenant.budget else None,
+        "payer": one.payer,
+        "left_millislice_s": one.left_millislice_s,
+        "in_slurm": one.in_slurm,
+    }
+
+
+# Quotas
+
+
+def quotas_table(standings: Sequence[Standing]) -> FittingTable:
+    """One line per tenant: what was set for it, and what it holds."""
+    quotas = [one.tenant.quota for one in standings]
+    return FittingTable(
+        (
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in standings)),
+            column("nominal", map(_nominal, standings), right=True),
+            column("borrows", (_limit(q.borrowing_limit_millislices) for q in quotas), right=True),
+            column("lends", (_limit(q.lending_limit_millislices) for q in quotas), right=True),
+            column("weight", (quota.weight for quota in quotas), right=True, rank=3),
+            column("at most", map(limits_text, quotas), folds=True, rank=2),
+            column("in use", _in_use(standings), right=True),
+            column("runs", (one.running for one in standings), right=True, rank=1),
+        )
+    )
+
+
+def _nominal(one: Standing) -> Text:
+    """The nominal; that of a group is dim, since it is a sum that no operator has set."""
+    own = one.tenant.quota.nominal_millislices
+    return Text(slices_text(one.nominal_millislices), style="" if own else "dim")
+
+
+def _limit(amount_millislices: int) -> Text:
+    return Text(limit_text(amount_millislices)) if amount_millislices else NOTHING
+
+
+def limits_text(quota: Quota) -> str:
+    """``2 × 3g.40gb, 7 slices on H200-141GB``."""
+    return ", ".join(filter(None, (_types(quota.type_limits), _models(quota.model_limits))))
+
+
+def _types(limits: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {name}" for name, count in sorted(limits.items()))
+
+
+def _models(limits: Mapping[str, int]) -> str:
+    return ", ".join(f"{slices_words(n)} on {name}" for name, n in sorted(limits.items()))
+
+
+def quota_words(before: Quota | None, after: Quota) -> str:
+    """The nominal, and what else is new: ``nominal 6 slices (was 4 slices), weight 2 (was 1)``."""
+    old = _quota_texts(before or Quota(Millislices(0)))
+    words = []
+    for name, text in _quota_texts(after).items():
+        differs = text != old[name]
+        if differs or name == "nominal":
+            words.append(f"{name} {text}" + (f" (was {old[name]})" if before and differs else ""))
+    return ", ".join(words)
+
+
+def _quota_texts(quota: Quota) -> Mapping[str, str]:
+    return {
+        "nominal": slices_words(quota.nominal_millislices),
+        "borrowing limit": limit_text(quota.borrowing_limit_millislices),
+        "lending limit": limit_text(quota.lending_limit_millislices),
+        "weight": str(quota.weight),
+        "at most": limits_text(quota) or "anything",
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of setting a quota; ``took_s`` is None if it is not in force yet."""
+
+    before: Tenant | None
+    after: Tenant
+    change: QuotaChange
+    took_s: float | None
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
+    before = outcome.before.quota if outcome.before else None
+    words = quota_words(before, outcome.after.quota)
+    return f"{outcome.after.name}: {words}, {force_text(outcome.took_s)}"
+
+
+def force_text(took_s: float | None) -> str:
+    """Say whether a change is in force, after how long; None means not while it was waited for."""
+    if took_s is not None:
+        return f"in force in Slurm ({took_s:.1f} s)"
+    return (
+        "recorded; it comes into force with the daemon, which is not running, busy, "
+        "not in mode enforce, or was taken out of Slurm (slicewise compile --again)"
+    )
+
+
+def outcome_json(outcome: Outcome) -> Mapping[str, object]:
+    """An outcome as values."""
+    return {
+        **change_json(outcome.change),
+        "before": asdict(outcome.before.quota) if outcome.before else None,
+        "after": asdict(outcome.after.quota),
+        "in_force": outcome.took_s is not None,
+        "in_force_after_s": outcome.took_s,
+    }
+
+
+# One tenant
+
+
+def details_table(details: Details) -> Facts:
+    """Everything about a tenant on one screen."""
+    found = _details(details)
+    return Facts(
+        tuple((heading, text if isinstance(text, Text) else Text(text)) for heading, text in found)
+    )
+
+
+def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
+    one, last = details.standing, details.last
+    yield "tenant", _place_text(details)
+    yield "quota", quota_words(None, one.tenant.quota)
+    if one.nominal_millislices != one.tenant.quota.nominal_millislices:
+        yield "", f"of its parts together: {slices_words(one.nominal_millislices)}"
+    yield "loans", loans_text(one.tenant.name, details.loans)
+    yield "ceiling", _ceiling_text(one)
+    yield "in use", _use_text(one)
+    yield "budget", _budget_text(details)
+    yield "in Slurm", slurm_text(details)
+    yield "changed", last_change_text(last)
+
+
+def last_change_text(last: QuotaChange) -> str:
+    """``2026-11-21 18:00:00 by root: nominal 6 (until the paper is out)``."""
+    reason = f" ({last.reason})" if last.reason else ""
+    return f"{time_text(last.at_s)} by {last.author}: {change_text(last.update)}{reason}"
+
+
+def _place_text(details: Details) -> str:
+    tenant = details.standing.tenant
+    above = f", below {tenant.parent}" if tenant.parent else ""
+    parts = f", with {', '.join(details.children)} below it" if details.children else ""
+    return f"{tenant.name}{above}{parts}"
+
+
+def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
+    """The tenant's own loans: ``lends 2 to nlp; borrows 1 from speech``."""
+    words = [
+        f"lends {slices_text(loan.amount_millislices)} to {loan.borrower}"
+        if loan.lender == tenant
+        else f"borrows {slices_text(loan.amount_millislices)} from {loan.lender}"
+        for loan in loans
+    ]
+    return "; ".join(words) or "none"
+
+
+def _ceiling_text(one: Standing) -> str:
+    ceiling = one.ceiling
+    return (
+        f"{slices_words(ceiling.ceiling_millislices)}, of them"
+        f" {slices_text(ceiling.guarantee_millislices)} guaranteed;"
+        f" {slices_text(ceiling.lent_millislices)} lent,"
+        f" {slices_text(ceiling.borrowed_millislices)} borrowed"
+    )
+
+
+def _use_text(one: Standing) -> str:
+    below = one.in_use_millislices - one.own_in_use_millislices
+    parts = f", of them {slices_text(below)} below it" if below else ""
+    return f"{slices_words(one.in_use_millislices)}{parts}; {one.running} own runs"
+
+
+def _budget_text(details: Details) -> str:
+    one = details.standing
+    if one.tenant.budget is None:
+        return f"none; {one.payer} pays" if one.payer != one.tenant.name else "none: unlimited"
+    if one.left_millislice_s is None:
+        return f"{budget_text(one.tenant.budget)}; begins when the daemon runs"
+    left = slice_hours_text(one.left_millislice_s)
+    return f"{left} left of {budget_text(one.tenant.budget)}; resets {reset_text(details.resets_s)}"
+
+
+def slurm_text(details: Details) -> str | Text:
+    """Whether Slurm's limits have the tenant's last change."""
+    if details.standing.in_slurm is False:
+        return _in_slurm(details.standing)
+    return "limits are in force" if details.in_force else "the last change is not in force yet"
+
+
+def details_json(details: Details) -> Mapping[str, object]:
+    """A tenant's details as values."""
+    return {
+        **standing_json(details.standing),
+        "children": details.children,
+        "loans": [asdict(loan) for loan in details.loans],
+        "last_change": change_json(details.last),
+        "in_force": details.in_force,
+    }
+
+
+# Histories
+
+
+def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
+    """One line per change, newest first."""
+    return FittingTable(
+        (
+            times_column("when", (change.at_s for change in changes)),
+            column("changed", (change_text(change.update) for change in changes), folds=True),
+            column("by", (change.author for change in changes), rank=1),
+            column("reason", (change.reason for change in changes), folds=True),
+        )
+    )
+
+
+def change_text(update: TenantUpdate) -> str:
+    """Say what a change sets: ``nominal 6, weight 2``."""
+    if update.removed:
+        return "removed"
+    return ", ".join(f"{name} {text}" for name, text in _change_words(update) if text is not None)
+
+
+def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
+    yield "nominal", _when_set(update.nominal_millislices, slices_text)
+    yield "parent", _when_set(update.parent, lambda name: name or "none")
+    yield "borrowing limit", _when_set(update.borrowing_limit_millislices, limit_text)
+    yield "lending limit", _when_set(update.lending_limit_millislices, limit_text)
+    yield "weight", _when_set(update.weight, str)
+    yield "types", _when_set(update.type_limits, lambda limits: _types(limits) or "unlimited")
+    yield "models", _when_set(update.model_limits, lambda limits: _models(limits) or "unlimited")
+    yield "budget", None if update.budget is None else budget_text(update.budget)
+
+
+def _when_set(value: T | None, text: Callable[[T], str]) -> str | None:
+    return None if value is None else text(value)
+
+
+def change_json(change: QuotaChange) -> Mapping[str, object]:
+    """A change as values; null stands for what it left unchanged."""
+    return {
+        "change_id": change.change_id,
+        **asdict(change.update),
+        "author": change.author,
+        "reason": change.reason,
+        "at_s": change.at_s,
+    }
+
+
+# Slurm's accounts
+
+
+def differences_table(rows: Sequence[TakeOver], verb: str) -> FittingTable:
+    """One line per account that is not where its tenant is, and whether it is taken over."""
+    outcome = column(f"{verb} taken over", map(_outcome, rows), folds=True)
+    return FittingTable((*_places([row.difference for row in rows]), outcome))
+
+
+def places_table(found: Sequence[AccountDifference]) -> FittingTable:
+    """One line per tenant that is not where its account is."""
+    return FittingTable(_places(found))
+
+
+def _places(found: Sequence[AccountDifference]) -> tuple[Column, ...]:
+    return (
+        column("account", (one.account for one in found)),
+        column("in the ledger", map(_ledger_place, found)),
+        column("in Slurm", map(_slurm_place, found)),
+    )
+
+
+def _ledger_place(one: AccountDifference) -> str:
+    return "not a tenant" if one.kind == "new" else _below(one.parent)
+
+
+def _slurm_place(one: AccountDifference) -> str:
+    return "no such account" if one.kind == "absent" else _below(one.slurm_parent)
+
+
+def _below(parent: str) -> str:
+    return f"below {parent}" if parent else "at the top"
+
+
+def _outcome(row: TakeOver) -> Text:
+    if row.refusal is not None:
+        return Text(row.refusal.text(), style="red")
+    return Text("no" if row.difference.kind == "absent" else "yes")

@@ -1,0 +1,104 @@
+"""Texts and columns that the operator's tables share."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
+
+from rich.text import Text
+
+from cluster.language.units import slices_text
+from cluster.runtime.console import Column, column
+from slurm_plugin.cli_common.amounts import SLICE_HOUR_MILLISLICE_S
+from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, Budget, Period
+
+NOTHING = Text("–", style="dim")
+
+_TIME, _BRIEF_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M:%S"
+
+
+def time_text(second: int, form: str = _TIME) -> str:
+    """Write Unix seconds as local time, to the second unless ``form`` says otherwise."""
+    return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime(form)
+
+
+def reset_text(second: int | None) -> str:
+    """Write when a budget's next period begins, as local time with its zone, or ``never``.
+
+    An example: ``2026-12-01 00:00 UTC``.
+    """
+    return "never" if second is None else time_text(second, "%Y-%m-%d %H:%M %Z")
+
+
+def times_column(heading: str, seconds: Iterable[int | None], rank: int = 0) -> Column:
+    """A column of times; None, the end of a running job, is ``running``.
+
+    Narrow terminals leave the year out.
+    """
+    known = tuple(seconds)
+    whole, brief = (
+        ["running" if second is None else time_text(second, form) for second in known]
+        for form in (_TIME, _BRIEF_TIME)
+    )
+    return column(heading, whole, brief=brief, rank=rank)
+
+
+def slice_seconds_text(amount_millislice_s: int) -> str:
+    """Slice-seconds to the millislice-second: ``12,345.500``."""
+    return f"{Decimal(amount_millislice_s) / 1000:,.3f}"
+
+
+def slice_hours_text(amount_millislice_s: int) -> str:
+    """Slice-hours, rounded: ``3.43``."""
+    return f"{Decimal(amount_millislice_s) / SLICE_HOUR_MILLISLICE_S:,.2f}"
+
+
+def hours_change_text(amount_millislice_s: int) -> str:
+    """``100 slice-hours more`` or ``2.5 slice-hours less``."""
+    direction = "more" if amount_millislice_s > 0 else "less"
+    return f"{short_hours_text(abs(amount_millislice_s))} slice-hours {direction}"
+
+
+def hours_cell(amount_millislice_s: int) -> Text:
+    """Slice-hours, red below zero."""
+    style = "red" if amount_millislice_s < 0 else ""
+    return Text(slice_hours_text(amount_millislice_s), style=style)
+
+
+def slices_cells(amounts_millislices: Iterable[int]) -> Iterable[str]:
+    """Slices, one cell each."""
+    return map(slices_text, amounts_millislices)
+
+
+def gres_text(gres: Mapping[str, int]) -> str:
+    """``1g.10gb`` or ``2 × 1g.10gb + 3g.40gb``."""
+    return " + ".join(
+        kind if count == 1 else f"{count} × {kind}" for kind, count in sorted(gres.items())
+    )
+
+
+def budget_text(budget: Budget | Literal["off"]) -> str:
+    """``1,000 slice-hours a month, carries over 100, overdraft 50``."""
+    if budget == "off":
+        return "none"
+    words = [f"{short_hours_text(budget.amount_millislice_s)} slice-hours{_every(budget.period)}"]
+    if budget.carry_over_millislice_s:
+        words.append(f"carries over {_most(budget.carry_over_millislice_s, 'all')}")
+    if budget.overdraft_millislice_s:
+        words.append(f"overdraft {_most(budget.overdraft_millislice_s, 'unlimited')}")
+    return ", ".join(words)
+
+
+def _every(period: Period) -> str:
+    return " once" if period is Period.NONE else f" a {period}"
+
+
+def _most(amount_millislice_s: int, word: str) -> str:
+    all_of_it = amount_millislice_s == MAX_BUDGET_MILLISLICE_S
+    return word if all_of_it else short_hours_text(amount_millislice_s)
+
+
+def short_hours_text(amount_millislice_s: int) -> str:
+    """Slice-hours as an operator writes them: ``1,000``, ``0.5``; five decimals at most."""
+    text = f"{Decimal(amount_millislice_s) / SLICE_HOUR_MILLISLICE_S:,.5f}"
+    return text.rstrip("0").rstrip(".")

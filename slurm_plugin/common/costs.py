@@ -1,0 +1,14 @@
+"""What the GPU instances of a run cost."""
+
+from collections.abc import Mapping
+
+from cluster.language.units import Millislices
+
+
+def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Millislices:
+    """Sum up the millislices of GPU instances by type; a type without a known cost counts 0."""
+    # A round needs the cost of every job several times: a generator would take twice as long.
+    total = 0
+    for kind, count in gres.items():
+        total += count * costs.get(kind, 0)
+    return Millislices(total)

@@ -1,0 +1,31 @@
+"""Counts free GPUs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from cluster.language.jobs import NodeView
+
+_OUT_OF_USE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "NOT_RESPONDING"})
+
+
+def is_usable(node: NodeView) -> bool:
+    """Whether Slurm starts jobs on the node."""
+    return not node.states & _OUT_OF_USE
+
+
+def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
+    """Count free instances by type on nodes where a job could start.
+
+    Nodes that are out of use, have no CPUs or memory left, or are kept for one user, have none.
+    """
+    free: Counter[str] = Counter()
+    for node in nodes:
+        could_start = is_usable(node) and not node.blocked
+        for name in node.gpus:
+            free[name] += idle(node, name) * could_start
+    return free
+
+
+def idle(node: NodeView, gres_type: str) -> int:
+    """Return the instances of a type that no job on the node holds."""
+    return node.gpus.get(gres_type, 0) - node.gpus_allotted.get(gres_type, 0)

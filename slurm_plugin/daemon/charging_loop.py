@@ -1,0 +1,246 @@
+"""The loop from Slurm to the ledger: charges runs and rolls budgets; no other loop waits for it."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.jobs import JobView, RunRecord
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.accounting.charging import (
+    ACCOUNTING_DELAY_S,
+    Tariff,
+    charge,
+    known_end_s,
+    next_watermark_s,
+)
+from slurm_plugin.accounting.lost_runs import Gone, gone_runs, lost_ends
+from slurm_plugin.accounting.types import Charge, RunKey
+from slurm_plugin.common.log import report, report_failure, warn
+from slurm_plugin.quota.tenants import payers
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.post_charges import Posted, post
+from slurm_plugin.quota_cycle.rollover import roll_budgets
+from slurm_plugin.state.controller import Sync
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+_SETTLE_S = 5.0
+"""Seconds between queries of accounting while no run is known to have ended."""
+
+_SEAL_S = 60.0
+"""Seconds between seals while this daemon books nothing: other processes may have booked."""
+
+_LATE_S = 60
+"""Seconds after a run is gone during which every turn asks accounting for its end. After that
+accounting is asked only every ``_SETTLE_S`` seconds."""
+
+HELD_BACK_S = 12 * 3600
+"""Seconds for which a refused charge of an ended run holds the watermark back, so that accounting
+shows the run again. Then the charge is reported and given up: otherwise a single refused charge
+would make each query read all that accounting ever had."""
+
+_MOST_TOLD = 16
+"""Most log lines about refused charges in one turn."""
+
+
+def tariff(settings: Settings, policy: Policy) -> Tariff:
+    """The tariff of this cluster: costs, managed partitions, and which tenant pays for which."""
+    return Tariff(
+        settings.cluster.name,
+        frozenset(settings.cluster.partitions),
+        settings.costs,
+        payers(policy),
+        settings.ledger.node_failure,
+        settings.billing,
+    )
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A charge that the ledger refused.
+
+    Attributes:
+        since_s: when the ledger first refused it, by the monotonic clock.
+        end_s: when its run ended, Unix seconds; None while the run is not known to have ended.
+    """
+
+    since_s: float
+    end_s: int | None
+
+    @property
+    def is_given_up(self) -> bool:
+        return time.monotonic() - self.since_s >= HELD_BACK_S
+
+
+class Bookkeeping:
+    """Keeps the ledger in line with Slurm and its accounting.
+
+    A charge that the ledger refuses is decided again at each turn, while Slurm, accounting or the
+    ledger's reservations show its run. The watermark waits for the charge, so that accounting goes
+    on showing it, but no longer than ``HELD_BACK_S``.
+    """
+
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._ledger = ledger
+        self._sync = sync
+        self._policy: Policy = {}
+        self._change_id = -1
+        self._settle_due_s = 0.0
+        self._has_booked = False
+        self._seal_due_s = 0.0
+        self._gone: Mapping[RunKey, Gone] = {}
+        self._answering_since_s: float | None = None
+        self._is_ahead = False
+        self._refused: Mapping[RunKey, _Refused] = {}
+        self._unpriced: frozenset[str] = frozenset()
+
+    async def start(self) -> None:
+        """Check the ledger's version, and set the watermark if there is none: from now on every
+        run's end is charged. Raises what the ledger raises.
+        """
+        await asyncio.to_thread(self._ledger.require_current)
+        await asyncio.to_thread(self._ledger.charges.accounted_until_s)
+
+    async def turn(self) -> None:
+        """Charge what Slurm shows, then begin the budgets' periods that are due."""
+        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
+        if change_id != self._change_id:
+            self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
+            self._change_id = change_id
+        jobs, looked_s = self._sync.jobs, int(self._sync.looked_s)
+        # The earlier of both clocks: a period or watermark that is late does no harm.
+        safe_s = min(looked_s, int(self._sync.view.observed_s))
+        await self._charge(jobs, looked_s, safe_s)
+        zone = self._settings.ledger.time_zone
+        rolls = await asyncio.to_thread(
+            roll_budgets, self._ledger, self._policy, zone, jobs, safe_s
+        )
+        for roll in rolls:
+            report(
+                "budget_rolled",
+                tenant=roll.tenant,
+                period=roll.reason,
+                millislice_s=roll.amount_millislice_s,
+            )
+        if self._has_booked or rolls or time.monotonic() >= self._seal_due_s:
+            await self._seal()
+
+    async def _seal(self) -> None:
+        """Seal what was booked, by this process or another.
+
+        A failure to seal does not keep runs from being charged. After an upgrade the daemon's role
+        may seal only once ``slicewise db grant`` was run again.
+        """
+        self._has_booked, self._seal_due_s = False, time.monotonic() + _SEAL_S
+        try:
+            await asyncio.to_thread(self._ledger.charges.seal)
+        except OutsideError as error:
+            report_failure("seal_failed", error)
+
+    async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
+        """Reserve for running jobs, settle ended ones.
+
+        ``looked_s`` is by the steady clock, which follows late where the host's clock was set;
+        ``safe_s`` is no later than that or the host's clock. Waits are measured by the monotonic
+        clock.
+        """
+        monotonic_s = self._sync.looked_monotonic_s
+        reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        since_s = await self._since_s(safe_s)
+        self._gone = gone_runs(self._gone, looked_s, monotonic_s, jobs, reservations)
+        records = await self._records(since_s, monotonic_s)
+        # Accounting has caught up with slurmctld once it has answered without a break for long
+        # enough.
+        answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
+        has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
+        lost = lost_ends(self._gone, monotonic_s) if has_caught_up else {}
+        rates = tariff(self._settings, self._policy)
+        decided = charge(rates, jobs, records or (), reservations, lost)
+        if decided.charges:
+            posted = await asyncio.to_thread(post, self._ledger, decided.charges)
+            if posted.booked:
+                self._has_booked = True
+                report("charged", runs=len(posted.booked))
+            self._follow_refused(decided.charges, posted, shows_all=records is not None)
+        elif records is not None:
+            self._refused = {}
+        for odd in decided.observations:
+            warn("charge_odd", job=odd.key.job_id, text=odd.text)
+        for kind in sorted(decided.unpriced - self._unpriced):
+            warn("gpu_type_without_cost", type=kind)
+        # Each type is reported once, not each time that one of its jobs runs.
+        self._unpriced |= decided.unpriced
+        if has_caught_up:
+            await self._move_watermark(since_s, safe_s, jobs)
+
+    def _follow_refused(
+        self, charges: Sequence[Charge], posted: Posted, *, shows_all: bool
+    ) -> None:
+        """Report each newly refused charge once; of more than ``_MOST_TOLD``, the rest only as a
+        number.
+
+        Without accounting's answer (``shows_all`` false) charges that only accounting knows were
+        not tried again, so they are kept.
+        """
+        before, now_s = self._refused, time.monotonic()
+        kept = {} if shows_all else {k: v for k, v in before.items() if k not in posted.booked}
+        ends_s = {one.run.key: known_end_s(one) for one in charges}
+        since_s = {key: before[key].since_s if key in before else now_s for key in posted.refused}
+        self._refused = kept | {key: _Refused(since_s[key], ends_s[key]) for key in posted.refused}
+        new = sorted(posted.refused.keys() - before.keys())
+        for key in new[:_MOST_TOLD]:
+            warn("charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key])
+        if new[_MOST_TOLD:]:
+            warn("charges_refused", more=len(new[_MOST_TOLD:]))
+
+    async def _since_s(self, safe_s: int) -> int:
+        """Unix seconds from which accounting may show ends that are not in the ledger."""
+        mark_s = await asyncio.to_thread(self._ledger.charges.accounted_until_s)
+        if mark_s <= safe_s:
+            self._is_ahead = False
+            return mark_s
+        # The watermark was written by a clock that was ahead: charging must not rest until then.
+        if not self._is_ahead:
+            warn("watermark_ahead", ahead_s=mark_s - safe_s)
+        self._is_ahead = True
+        return safe_s - ACCOUNTING_DELAY_S
+
+    async def _records(self, since_s: int, monotonic_s: float) -> tuple[RunRecord, ...] | None:
+        """Accounting's runs since ``since_s``, if some may be new; None if not, or without an
+        answer.
+        """
+        ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._gone.values())
+        if not ended and time.monotonic() < self._settle_due_s:
+            return None
+        try:
+            records = await self._slurm.runs(since_s)
+        except (UnreachableError, OutsideError) as error:
+            report_failure("accounting_unreachable", error)
+            self._answering_since_s = None
+            return None
+        if self._answering_since_s is None:
+            self._answering_since_s = monotonic_s
+        self._settle_due_s = time.monotonic() + _SETTLE_S
+        return records
+
+    async def _move_watermark(self, since_s: int, safe_s: int, jobs: tuple[JobView, ...]) -> None:
+        open_now = await asyncio.to_thread(self._ledger.charges.open_reservations)
+        given_up = {key for key, one in self._refused.items() if one.is_given_up}
+        still_open = [one for one in open_now if one.key not in given_up]
+        ends_s = {key: one.end_s for key, one in self._refused.items() if one.end_s is not None}
+        waits_for = [end_s for key, end_s in ends_s.items() if key not in given_up]
+        until_s = next_watermark_s(since_s, safe_s, jobs, still_open, waits_for)
+        if until_s > since_s:
+            await asyncio.to_thread(self._ledger.charges.set_accounted_until_s, until_s)
+            for key in sorted(
+                key for key in given_up & ends_s.keys() if since_s < ends_s[key] <= until_s
+            ):
+                warn("charge_given_up", job=key.job_id, start_s=key.start_s, end_s=ends_s[key])

@@ -1,0 +1,130 @@
+"""The loop that decides jobs which got no answer at their submission."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+
+from cluster.language.errors import OutsideError, Refusal
+from cluster.language.jobs import JobView
+from cluster.language.service import directive_lines, head_lines
+from cluster.settings.file import Settings
+from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
+from slurm_plugin.admission.deferred import CLEAR, Late, begun, is_undecided, late, submission_of
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.common.log import report, warn
+from slurm_plugin.state.controller import Sync
+
+_CALLS = 8
+_AGAIN_S = 5.0
+"""Seconds between new decisions on refused jobs: each asks Slurm for all jobs that wait."""
+
+
+class LateDecisions:
+    """Decides undecided jobs as if they were submitted now, repeatedly until each is admitted.
+
+    Attributes:
+        refusals: why jobs that stay undecided are held, by job id.
+    """
+
+    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+        self._mode = settings.daemon.mode
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._slurm = slurm
+        self._sync = sync
+        self._directives: dict[int, tuple[str, ...] | None] = {}
+        self._decided_at_s = self._again_s = 0.0
+        self.refusals: dict[int, Refusal] = {}
+
+    async def turn(self) -> None:
+        """Decide once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
+        looked_s = self._sync.view.observed_s
+        # A look that began before the last turn ended may show jobs as they were before that turn.
+        if not self._sync.acts or looked_s <= self._decided_at_s:
+            return
+        waiting = {
+            job.job_id: job for job in self._sync.jobs if is_undecided(job, self._partitions)
+        }
+        self.refusals = {job: why for job, why in self.refusals.items() if job in waiting}
+        self._sync.refusals = self.refusals
+        self._directives = {job: said for job, said in self._directives.items() if job in waiting}
+        if started := begun(self._sync.jobs):
+            await self._slurm.update(started)
+        is_due = looked_s >= self._again_s or waiting.keys() - self.refusals.keys()
+        if waiting and is_due:
+            await self._decide_all(waiting)
+            self._again_s = looked_s + _AGAIN_S
+        self._decided_at_s = time.time()
+
+    async def _decide_all(self, waiting: Mapping[int, JobView]) -> None:
+        requests = await self._slurm.requests(waiting.keys())
+        jobs = [waiting[job_id] for job_id in sorted(requests)]
+        await _side_by_side(self._read(job) for job in jobs)
+        admission = Admission(self._mode)
+        if self._sync.snapshot is not None:
+            admission.publish(self._sync.snapshot, self._sync.view.observed_s)
+        # Jobs are decided in order of submission: quota that one takes the next does not have.
+        decided = [(job, self._decide(job, requests[job.job_id], admission)) for job in jobs]
+        await self._admit([each for each in decided if each[1].refusal is None])
+        await _side_by_side(
+            self._refuse(job, what.refusal) for job, what in decided if what.refusal is not None
+        )
+
+    def _decide(self, job: JobView, asked: JobRequest, admission: Admission) -> Late:
+        request = submission_of(job, asked, self._directives[job.job_id])
+        return late(job, asked, admission.submit(request), request.directives)
+
+    async def _read(self, job: JobView) -> None:
+        """Read the script's directives once; a job of srun or salloc has none."""
+        if job.job_id in self._directives:
+            return
+        try:
+            script = await self._slurm.batch_script(job.array_job_id or job.job_id)
+        except OutsideError:
+            self._directives[job.job_id] = None
+        else:
+            self._directives[job.job_id] = directive_lines(head_lines(script))
+
+    async def _admit(self, decided: Sequence[tuple[JobView, Late]]) -> None:
+        cleared = {target_of(job): CLEAR for job, what in decided if what.clear}
+        refused = await self._changed(cleared)
+        changes = {target_of(job): what.change for job, what in decided}
+        refused |= await self._changed({t: c for t, c in changes.items() if t not in refused})
+        done = [(job, what) for job, what in decided if target_of(job) not in refused]
+        await _side_by_side(
+            self._slurm.release(target_of(job)) for job, what in done if what.release
+        )
+        await self._changed({target_of(job): what.mark for job, what in done if what.mark})
+        for job, what in done:
+            self.refusals.pop(job.job_id, None)
+            report("decided_late", job=job.job_id, qos=what.change.qos)
+            self._sync.acted.set()
+
+    async def _changed(self, changes: Mapping[Target, JobChange]) -> set[Target]:
+        """Make the changes; return the targets that Slurm refused.
+
+        Such a job has started or ended, or is tried again.
+        """
+        refused = await self._slurm.update(changes) if changes else {}
+        for target, words in refused.items():
+            warn("late_change_refused", target=target, words=words)
+        return set(refused)
+
+    async def _refuse(self, job: JobView, refusal: Refusal) -> None:
+        """Hold the job as administrator, so that its user can't release it, and keep the reason."""
+        if job.reason != "JobHeldAdmin":
+            await self._slurm.hold(target_of(job))
+            self._sync.acted.set()
+        if self.refusals.get(job.job_id) != refusal:
+            report("refused_late", job=job.job_id, code=refusal.code, message=refusal.message)
+        self.refusals[job.job_id] = refusal
+
+
+async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:
+    """Await the calls, a few at a time: each is a command of its own, which mostly waits."""
+    turn = asyncio.Semaphore(_CALLS)
+
+    async def one(call: Awaitable[None]) -> None:
+        async with turn:
+            await call
+
+    await asyncio.gather(*map(one, calls))

@@ -1,0 +1,138 @@
+"""The loop that extends leases, and determines which replicas must end.
+
+A lease is the time limit of a replica's job.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.language.jobs import JobState, ReservationView
+from cluster.language.service import limit_min
+from cluster.settings.file import Settings
+from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
+from slurm_plugin.common.log import report, warn
+from slurm_plugin.services.leases import (
+    Leased,
+    LeasePlan,
+    RunKey,
+    lease_of,
+    leased,
+    plan_leases,
+    spare_minutes,
+    walls_of,
+)
+from slurm_plugin.state.controller import Sync
+
+_LOOK_S = 5.0
+"""Seconds between questions about Slurm's plans: a lease lasts a minute at least."""
+
+
+class Leases:
+    """Keeps wished replicas running beyond their time limit, where other jobs leave them room."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+        self._extends = settings.daemon.extend_leases
+        self._costs = settings.costs
+        self._slurm = slurm
+        self._sync = sync
+        self._planned_at_s = 0.0
+        self._refused: dict[Target, str] = {}
+
+    async def turn(self) -> None:
+        """Plan once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
+        sync = self._sync
+        looked_s = sync.view.observed_s
+        if not sync.acts or looked_s < self._planned_at_s + _LOOK_S:
+            return
+        plan = await self._plan()
+        sync.set_ends(plan.ends)
+        if plan.limits_min:
+            await self._extend(plan)
+        self._planned_at_s = looked_s
+
+    async def _plan(self) -> LeasePlan:
+        """Plan leases; Slurm is asked for its plans only while they may concern a replica."""
+        sync = self._sync
+        unheard_s = time.monotonic() - sync.heard_s
+        slots = tuple(leased(sync.view.services, sync.jobs, sync.wished, unheard_s))
+        if not slots:
+            return LeasePlan()
+        nodes = {node for slot in slots for node in slot.run.nodes}
+        reservations = await self._slurm.reservations()
+        if near := [one for one in reservations if nodes.intersection(one.nodes)]:
+            slots = await self._beside(near, slots)
+        walls = walls_of(near, await self._slurm.plans(), sync.jobs)
+        now_s, costs = time.time(), self._costs
+        spare = spare_minutes(sync.quotas.policy, sync.quotas.run_minutes, sync.jobs, now_s, costs)
+        return plan_leases(slots, walls, spare, now_s, costs, extends=self._extends)
+
+    async def _beside(
+        self, reservations: Sequence[ReservationView], slots: Sequence[Leased]
+    ) -> tuple[Leased, ...]:
+        """Add to the slots the reservations in which they run, and the cores that they have on
+        nodes of divided reservations.
+        """
+        inside = await self._slurm.reserved()
+        divided = {node for one in reservations for node in one.cores}
+        asked = [slot.run for slot in slots if divided.intersection(slot.run.nodes)]
+        cores = await self._slurm.cores(asked) if asked else {}
+        return tuple(
+            replace(
+                slot,
+                reservations=inside.get(slot.run.job_id, frozenset()),
+                cores=cores.get(slot.run.job_id, {}),
+            )
+            for slot in slots
+        )
+
+    async def _extend(self, plan: LeasePlan) -> None:
+        """Set the new time limits.
+
+        A limit belongs to a task, not to its run, so the run is checked right before and right
+        after. Where Slurm refuses a change, the run has mostly ended meanwhile; that is logged
+        once.
+        """
+        running = await self._running(plan.limits_min)
+        limits_min = {run: limit for run, limit in plan.limits_min.items() if run in running}
+        refused = dict(await self._slurm.update(_changes(limits_min)))
+        changed = [run for run in limits_min if _task(run) not in refused]
+        if changed:
+            await self._undo(changed)
+            report("leases_extended", slots=len(changed))
+            self._sync.acted.set()
+        if refused and refused != self._refused:
+            warn("leases_refused", slots=len(refused), why=next(iter(refused.values())))
+        self._refused = refused
+
+    async def _undo(self, changed: Sequence[RunKey]) -> None:
+        """Give tasks their first lease back for their next run, if their run ended meanwhile."""
+        running = await self._running(changed)
+        leases_s = {one.array_job_id: lease_of(one) for one in self._sync.view.services}
+        ended = {
+            run: limit_min(leases_s[run[0]])
+            for run in changed
+            if run not in running and run[0] in leases_s
+        }
+        if ended:
+            report("leases_undone", slots=len(ended))
+            await self._slurm.update(_changes(ended))
+
+    async def _running(self, runs: Collection[RunKey]) -> frozenset[RunKey]:
+        """The runs among these that are still running."""
+        tasks = await self._slurm.tasks({array for array, _, _ in runs})
+        now = {
+            (job.array_job_id, job.task_index, job.start_s)
+            for job in tasks
+            if job.state is JobState.RUNNING
+        }
+        return frozenset(run for run in runs if run in now)
+
+
+def _changes(limits_min: Mapping[RunKey, int]) -> Mapping[Target, JobChange]:
+    return {_task(run): JobChange(time_limit_min=limit) for run, limit in limits_min.items()}
+
+
+def _task(run: RunKey) -> Tasks:
+    array, index, _ = run
+    return Tasks(array, frozenset({index}))

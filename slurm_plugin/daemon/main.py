@@ -1,0 +1,233 @@
+"""``slicewise daemon``: builds and connects the daemon's parts, starts them and ends them."""
+
+import asyncio
+import fcntl
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.message import Message, build
+from cluster.rpc.messages import StatusAnswer
+from cluster.runtime.systemd import tell_systemd
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Slurm
+from cluster.slurm.unread import UnreadLog
+from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.api.keys import ServiceKeys
+from slurm_plugin.api.orders import ServiceOrders
+from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.reads import Reads
+from slurm_plugin.api.remote_socket import RemoteSocket
+from slurm_plugin.api.user_socket import UserSocket, roles
+from slurm_plugin.common.line_server import own_directory
+from slurm_plugin.common.log import report
+from slurm_plugin.daemon.charging_loop import Bookkeeping
+from slurm_plugin.daemon.deferred_loop import LateDecisions
+from slurm_plugin.daemon.leadership import Leadership, led_slurm
+from slurm_plugin.daemon.lease_loop import Leases
+from slurm_plugin.daemon.metrics import Metrics
+from slurm_plugin.daemon.node_weight_loop import NodeWeights
+from slurm_plugin.daemon.periodic import Step, Turns, until_done
+from slurm_plugin.daemon.priority_loop import Priorities
+from slurm_plugin.daemon.qos_loop import QosMoves
+from slurm_plugin.daemon.quota_loop import Enforcement
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.state.controller import Sync
+
+_KEYS_S = 2.0
+"""Seconds between reads of the keys in the database, which another daemon may have taken. This
+daemon knows the keys that it took itself immediately."""
+
+
+async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
+    """Run until SIGTERM or SIGINT. All state that must last is in Slurm and PostgreSQL.
+
+    ``unread`` counts the values that ``slurm`` can't read.
+    """
+    build(Message)
+    with _only_one(settings.daemon.run_dir):
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        work = asyncio.create_task(_Daemon(settings, slurm, ledger, unread).run())
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            tell_systemd("STOPPING=1")
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+        except BaseExceptionGroup as group:
+            known = group.subgroup(SlicewiseError)
+            raise (known.exceptions[0] if known else group) from None
+        finally:
+            stop.cancel()
+        report("daemon_ended")
+
+
+class _Daemon:
+    """The daemon's parts, connected to each other."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
+        own = settings.daemon
+        self._own = own
+        self._host = socket.gethostname()
+        self._who = roles(own)
+        self._metrics = Metrics()
+        self._turns = Turns(self._turned)
+        self._leader = Leadership(ledger.locks.leader(self._host), pair=own.pair)
+        slurm = led_slurm(slurm, self._leader)
+        self._admission = AdmissionProcess(
+            own.admission_socket, own.mode, self._who.administrators, self._metrics.decided
+        )
+        self._sync = Sync(settings, slurm, self._admission, self._leader)
+        self._books = Bookkeeping(settings, slurm, ledger, self._sync)
+        self._priorities = Priorities(settings, slurm, ledger, self._sync)
+        self._limits = Enforcement(
+            settings,
+            slurm,
+            ledger,
+            self._sync,
+            self._leader,
+            held_lately=self._priorities.held_lately,
+        )
+        self._moves = QosMoves(settings, slurm, self._sync)
+        self._leases = Leases(settings, slurm, self._sync)
+        self._late = LateDecisions(settings, slurm, self._sync)
+        self._weights = NodeWeights(settings, slurm, self._sync)
+        reads = Reads(settings, slurm, ledger, self._sync)
+        rates = Rates()
+        sync, leader = self._sync, self._leader
+        self._orders = ServiceOrders(own.mode, ledger, sync, reads, leader, rates=rates)
+        self._keys = ServiceKeys(ledger, sync, reads, leader, rates=rates)
+        self._user_socket = UserSocket(
+            own.user_socket,
+            self._sync,
+            self._admission.preview,
+            self._who,
+            reads=reads,
+            orders=self._orders,
+            keys=self._keys,
+            daemon=self,
+        )
+        self._remote_socket = RemoteSocket(own, self._user_socket.answer)
+        self._metrics.watch(self._admission, self._sync, self._leader, unread)
+
+    async def run(self) -> None:
+        """Start the parts one after the other, then run all loops.
+
+        The sockets open once Slurm has been seen whole and the quotas are in force in it, or can't
+        be put in force now. Until then slicewise.lua gets no answer, and the limits compiled before
+        hold.
+        """
+        own_directory(self._own.admission_socket.parent, 0o700)
+        interval_s = self._own.sync_interval_s
+        with self._metrics.served(self._own.metrics):
+            await until_done("start_ledger", self._books.start, interval_s)
+            await until_done("start_orders", self._orders.start, interval_s)
+            await until_done("start_keys", self._keys.turn, interval_s)
+            await until_done("start_leader", self._leader.start, interval_s)
+            with self._leader.kept():
+                await until_done("start_slurm", self._sync.turn, interval_s)
+                await until_done("start_priorities", self._priorities.start, interval_s)
+                await until_done("start_limits", self._limits.start, interval_s)
+                async with asyncio.TaskGroup() as loops:
+                    loops.create_task(self._admission.run())
+                    await self._admission.listening.wait()
+                    loops.create_task(self._answer_users())
+                    self._begin(loops)
+
+    def _begin(self, loops: asyncio.TaskGroup) -> None:
+        interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
+        loops.create_task(repeat("sync", self._sync.turn, interval_s, self._sync.acted))
+        loops.create_task(repeat("limits", self._limits.turn, interval_s))
+        loops.create_task(repeat("orders", self._orders.turn, interval_s))
+        loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
+        for name, turn, otherwise in (
+            ("bookkeeping", self._books.turn, None),
+            ("priorities", self._priorities.turn, self._priorities.start),
+            ("moves", self._moves.turn, None),
+            ("leases", self._leases.turn, None),
+            ("late_decisions", self._late.turn, None),
+            ("node_weights", self._weights.turn, None),
+        ):
+            loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
+
+    def _led(self, turn: Step, otherwise: Step | None) -> Step:
+        """A step that takes ``turn`` while this daemon leads, else ``otherwise``, if given."""
+
+        async def led_turn() -> None:
+            if self._leader.leads():
+                await turn()
+            elif otherwise is not None:
+                await otherwise()
+
+        return led_turn
+
+    async def _answer_users(self) -> None:
+        try:
+            await self._user_socket.start()
+            await self._remote_socket.start()
+            report("daemon_ready", mode=self._own.mode, run_dir=self._own.run_dir)
+            tell_systemd("READY=1")
+            await asyncio.Event().wait()
+        finally:
+            await self._remote_socket.stop()
+            await self._user_socket.stop()
+
+    def _turned(self, loop: str, took_s: float, failed: bool) -> None:
+        self._metrics.turned(loop, took_s, failed=failed)
+        if loop == "sync":
+            # A loop that hangs sends no watchdog message, and systemd restarts the daemon.
+            tell_systemd(f"WATCHDOG=1\nSTATUS={self._state()}")
+
+    def _state(self) -> str:
+        part = "leads" if self._leader.leads() else f"stands by for {self._leader.holder or 'none'}"
+        looked = time.strftime("%H:%M:%S", time.localtime(self._sync.view.observed_s))
+        mode = "uninstalled" if self._sync.is_uninstalled else f"mode {self._own.mode}"
+        return f"{part}, {mode}, last look at Slurm {looked}"
+
+    def status(self) -> StatusAnswer:
+        """The daemon's state, as ``slicewise`` shows it to any user."""
+        newest = self._admission.newest
+        by_action: Counter[str] = Counter()
+        for (action, _), count in self._admission.decisions.items():
+            by_action[action] += count
+        return StatusAnswer(
+            version=version("slicewise"),
+            mode=self._own.mode,
+            host=self._host,
+            leads=self._leader.leads(),
+            is_uninstalled=self._sync.is_uninstalled,
+            complete=self._sync.view.complete,
+            observed_s=self._sync.view.observed_s,
+            asked_s=newest.at_s if newest else None,
+            module=newest.module if newest else "",
+            module_mode=newest.module_mode if newest else "",
+            decisions=dict(by_action),
+            unadmitted=self._sync.unadmitted.count,
+            unadmitted_s=self._sync.unadmitted.newest_s,
+        )
+
+
+@contextmanager
+def _only_one(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of ``run_dir``; SlicewiseError (SW-DAEMON-RUNNING) if another daemon has it.
+
+    The kernel releases the lock however the daemon ends.
+    """
+    own_directory(run_dir, 0o755)
+    with (run_dir / "daemon.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SlicewiseError(
+                "SW-DAEMON-RUNNING", f"A daemon runs already in {run_dir}.", "Stop it first."
+            ) from None
+        yield

@@ -1,0 +1,74 @@
+"""Runs steps of the start until they succeed, and turns of loops for ever."""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from slurm_plugin.common.log import report_failure
+
+BACKOFF_MAX_S = 15.0
+
+Step = Callable[[], Awaitable[object]]
+OnTurn = Callable[[str, float, bool], None]
+"""Called after each turn with the loop's name, the turn's seconds and whether it failed."""
+
+
+async def until_done(name: str, step: Step, interval_s: float) -> None:
+    """Repeat a step of the start until it no longer raises UnreachableError or OutsideError."""
+    pause_s = interval_s
+    while True:
+        try:
+            await step()
+        except (UnreachableError, OutsideError) as error:
+            report_failure(f"{name}_waits", error, retry_s=pause_s)
+        else:
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+
+class Turns:
+    """Runs loops, and reports each turn."""
+
+    def __init__(self, on_turn: OnTurn) -> None:
+        self._on_turn = on_turn
+
+    async def repeat(
+        self, name: str, turn: Step, interval_s: float, due: asyncio.Event | None = None
+    ) -> None:
+        """Take turns for ever, immediately when ``due`` is set, and more slowly while they fail."""
+        due = due or asyncio.Event()
+        pause_s = interval_s
+        while True:
+            due.clear()
+            error = await self._take(name, turn)
+            if error is None:
+                pause_s = interval_s
+            else:
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+                report_failure(f"{name}_failed", error, retry_s=pause_s, **_where(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await due.wait()
+
+    async def _take(self, name: str, turn: Step) -> Exception | None:
+        began_s = time.monotonic()
+        failure = None
+        try:
+            await turn()
+        except Exception as error:  # noqa: BLE001 -- one strange job must not end the daemon
+            failure = error
+        self._on_turn(name, time.monotonic() - began_s, failure is not None)
+        return failure
+
+
+def _where(error: Exception) -> Mapping[str, str]:
+    """Type of an unexpected error and the line that raised it; {} for a SlicewiseError."""
+    if isinstance(error, SlicewiseError):
+        return {}
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return {"kind": type(error).__name__, "at": f"{Path(frame.filename).name}:{frame.lineno}"}

@@ -1,0 +1,44 @@
+"""The loop that moves waiting jobs between their tenant's own QOS and the borrowed one."""
+
+from cluster.settings.file import Settings
+from cluster.slurm.interface import JobChange, Slurm, Target
+from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.common.log import report
+from slurm_plugin.state.controller import Sync
+
+_AGAIN_S = 10.0
+"""Seconds until a move that Slurm refused is tried again: a user may have a QOS list of their own,
+without our QOS, or a tenant's list may not have reached slurmctld yet."""
+
+
+class QosMoves:
+    """Keeps each waiting job whose user named no QOS in the QOS that has room for it."""
+
+    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._costs = settings.costs
+        self._slurm = slurm
+        self._sync = sync
+        self._moved_at_s = self._again_s = 0.0
+        self._refused: set[Target] = set()
+
+    async def turn(self) -> None:
+        """Move once what the last look at Slurm asks for. Raises SlicewiseError if Slurm fails.
+
+        A job that Slurm refuses to move has mostly started or ended; it is left alone for a while.
+        """
+        looked_s = self._sync.view.observed_s
+        if not self._sync.acts or looked_s == self._moved_at_s:
+            return
+        if looked_s >= self._again_s:
+            self._refused, self._again_s = set(), looked_s + _AGAIN_S
+        sync = self._sync
+        wanted = moves(sync.quotas.policy, sync.jobs, self._partitions, self._costs, self._refused)
+        if wanted:
+            changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
+            refused = await self._slurm.update(changes)
+            report("qos_moved", jobs=len(changes) - len(refused), refused=len(refused))
+            self._refused |= refused.keys()
+            if len(refused) < len(changes):
+                sync.acted.set()
+        self._moved_at_s = looked_s

@@ -1,0 +1,414 @@
+"""The loop from the ledger to Slurm: lends idle quota and compiles limits.
+
+It is a loop of its own, so that a slow slurmdbd delays neither sync nor charging.
+"""
+
+import asyncio
+import pwd
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.units import slices_text
+from cluster.runtime.leadership import ALONE, Leader
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Association, Slurm
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.types import Balance
+from slurm_plugin.common.log import report, report_failure, warn
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.quota.calendar import in_force
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.compile import (
+    UNINSTALLED,
+    Compiled,
+    Conf,
+    compile_in_turn,
+    compile_turn,
+    is_uninstalled,
+    slurm_now,
+)
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
+from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.quota_cycle.uninstall import finish
+from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
+from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.reclaim.hold_back import about_to_start
+from slurm_plugin.reclaim.recalls import short_lenders
+from slurm_plugin.state.controller import Sync
+
+_RECOMPILE_S = 15.0
+"""Seconds between compilations and rounds of lending while nothing changed in the ledger: limits
+are changed outside Slicewise, jobs come and go, budgets are used up."""
+_QUICK_S, _REST = 0.1, 4.0
+"""A decision that took longer than ``_QUICK_S`` is not repeated for ``_REST`` times as long as it
+took. On a large cluster it takes a second of the processor, which sync and bookkeeping need too,
+and slurmdbd takes several seconds to show all associations."""
+_LONGEST_REST_S = 60.0
+"""Upper bound of that pause for compilations, so that jobs which could borrow wait no longer,
+however slow slurmdbd was once."""
+
+
+_MOVE_AGAIN_S = 300.0
+"""Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
+_CONF_S = 60.0
+"""Seconds for which the values read from slurm.conf are reused; an operator changes them now and
+then."""
+
+
+_NO_QOS: frozenset[str] = frozenset()
+
+
+class Enforcement:
+    """Keeps Slurm's limits and the admission snapshot in line with the ledger."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        slurm: Slurm,
+        ledger: Ledger,
+        sync: Sync,
+        leader: Leader = ALONE,
+        *,
+        held_lately: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """``held_lately`` returns the millislices that each tenant has held on average."""
+        self._settings = settings
+        self._held_lately = held_lately
+        self._leader = leader
+        self._led = False
+        self._slurm = slurm
+        self._ledger = ledger
+        self._sync = sync
+        # ``_renewed`` is the last plan, ``_written`` the ledger as of the last plan that was
+        # written. ``_in_force`` is the ledger as admission has it, and as Slurm has it if this
+        # daemon compiles.
+        self._renewed: Renewed | None = None
+        self._written: Books | None = None
+        self._in_force: Books | None = None
+        self._still_since_s: Mapping[Queued, float] = {}
+        self._conf: Conf | None = None
+        self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
+        self._moves_tried: dict[int, str] = {}
+        self._move_again_s = 0.0
+        self._warned: frozenset[str] = frozenset()
+
+    async def start(self) -> None:
+        """Compile once; if Slurm fails, start on the limits that it has.
+
+        Slurm does the counting, so admission need not wait for a compilation. The turns try again.
+        """
+        try:
+            await self.compile()
+        except (UnreachableError, OutsideError) as error:
+            books = await self._books()
+            report_failure("start_limits_failed", error)
+            await self._publish(books, await self._associations_or_none())
+
+    async def turn(self) -> None:
+        """Compile if something is due, and tell replicas to go where lenders take slices back.
+
+        If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
+        """
+        if await self._is_due():
+            try:
+                await self.compile()
+            except OutsideError:
+                await self._publish(await self._books(), await self._slurm.associations())
+                raise
+        self._take_back()
+
+    async def compile(self) -> None:
+        """Lend idle quota, compile the ledger into Slurm's limits, and update admission.
+
+        Where Slicewise was uninstalled from Slurm, go on with the uninstall instead. After a
+        failure the compilation is due again at the next turn.
+        """
+        rest_s = _RECOMPILE_S
+        self._compile_due_s = 0.0
+        self._led = self._leader.leads()
+        if self._compiles:
+            async with compile_turn(self._ledger):
+                began_s = time.monotonic()
+                books, compiled = await self._compiled()
+        else:
+            books, compiled = await self._books(), None
+            self._follow_uninstall(books.is_uninstalled)
+        if compiled is not None:
+            self._report(compiled)
+            self._sync.quotas.set_ceilings(compiled.ceilings, compiled.run_minutes)
+            if not compiled.changes:
+                took_s = time.monotonic() - began_s
+                rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
+            await self._publish(books, compiled.associations)
+            # This comes last: a client that reads "in force" may submit immediately.
+            if books.change_id > books.compiled_id and not compiled.waits:
+                await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
+        else:
+            # This daemon does not know what another daemon does meanwhile.
+            self._renewed = self._written = None
+            await self._publish(books, await self._slurm.associations())
+            if self._compiles:
+                await self._finish_uninstall()
+        self._in_force = books
+        self._compile_due_s = time.monotonic() + rest_s
+
+    async def _compiled(self) -> tuple[Books, Compiled | None]:
+        """Look at Slurm and the ledger once, lend, and compile; None in place of the result where
+        Slicewise was uninstalled from Slurm.
+
+        Slurm is read first: without slurmdbd the grace of a recall would otherwise pass before the
+        first limit moves, and then the limits of lender and borrower would move together.
+        """
+        now_s, seen = time.monotonic(), self._sync
+        jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
+        conf = self._conf if now_s < self._conf_due_s else None
+        shown = await slurm_now(self._slurm, jobs, nodes, conf)
+        if conf is None:
+            self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
+        books = await self._books()
+        self._follow_uninstall(is_uninstalled(books, shown.qos, self._settings))
+        if seen.is_uninstalled:
+            return books, None
+        lent = await self._lend(books)
+        compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
+        return compiled.books, compiled
+
+    def _follow_uninstall(self, is_out: bool) -> None:
+        """Follow whether Slicewise is uninstalled, and log each change once.
+
+        While it is, the daemon decides and changes nothing, until limits are wanted again.
+        """
+        if is_out and not self._sync.is_uninstalled:
+            warn("uninstalled", text=UNINSTALLED.text())
+        elif self._sync.is_uninstalled and not is_out:
+            report("wanted_again")
+        self._sync.is_uninstalled = is_out
+
+    async def _finish_uninstall(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._move_again_s:
+            self._moves_tried, self._move_again_s = {}, now_s + _MOVE_AGAIN_S
+        before = frozenset(self._moves_tried)
+        done = await finish(self._slurm, self._ledger, self._settings, tried=self._moves_tried)
+        if done is None:
+            return
+        self._moves_tried = dict(done.unmoved)
+        for change in done.changes:
+            report("uninstall_step", sacctmgr=" ".join(change))
+        refused = done.unmoved.keys() - before
+        if done.moved or refused:
+            report("qos_moved", jobs=done.moved_jobs, refused=len(refused))
+
+    async def _is_due(self) -> bool:
+        """Whether to compile now: the ledger changed, a lender needs its own quota again, a recall
+        changed, the lead changed, or the time has come.
+        """
+        if (
+            self._in_force is None
+            or time.monotonic() >= self._compile_due_s
+            or self._leader.leads() != self._led
+        ):
+            return True
+        return (
+            await self._is_ledger_another(self._in_force)
+            or await asyncio.to_thread(self._is_lender_short, self._in_force)
+            or await self._is_recall_due(self._in_force)
+        )
+
+    async def _is_ledger_another(self, before: Books) -> bool:
+        """Whether the policy (also by the calendar) or the amounts granted to budgets changed.
+
+        A roll or a grant of a budget counts in Slurm immediately.
+        """
+        ledger = self._ledger
+        if await asyncio.to_thread(ledger.tenants.change_id) != before.change_id:
+            return True
+        windows = await asyncio.to_thread(ledger.windows.not_over)
+        if windows != before.windows:
+            return True
+        now = moment(self._sync.clock.now_s(), self._settings.ledger.time_zone)
+        if in_force(before.tenants, windows, now) != before.policy:
+            return True
+        if not any(tenant.budget for tenant in before.policy.values()):
+            return False
+        balances = await asyncio.to_thread(ledger.budgets.balances)
+        return _granted(before.policy, balances) != _granted(before.policy, before.balances)
+
+    def _is_lender_short(self, before: Books) -> bool:
+        loans = self._written.loans if self._lends and self._written is not None else ()
+        began_s = time.monotonic()
+        if not loans or began_s < self._short_due_s:
+            return False
+        short = short_lenders(before.policy, loans, self._own_needs(before))
+        self._short_due_s = _rested_s(began_s)
+        return bool(short)
+
+    async def _is_recall_due(self, before: Books) -> bool:
+        """Whether the recalls changed: quota has come back, the grace is over, or another process
+        wrote other recalls. Also plans again which replicas go.
+        """
+        if not self._lends or self._written is None or not self._written.recalls:
+            return False
+        began_s = time.monotonic()
+        if began_s < self._plan_due_s:
+            return False
+        books = await self._books()
+        self._renewed = renewed = await asyncio.to_thread(
+            planned, books, self._settings, self._seen()
+        )
+        self._plan_due_s = _rested_s(began_s)
+        recalls = set(renewed.before.recalls)
+        return not set(renewed.plan.recalls) == recalls == set(before.recalls)
+
+    def _take_back(self) -> None:
+        """Tell replicas to go that hold recalled slices.
+
+        Called once the limits are in Slurm, so that nothing new starts on recalled quota.
+        """
+        if self._renewed is None or not self._lends:
+            return
+        leaving, services = self._sync.leaving, self._sync.view.services
+        plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
+        for one in leaving.end(plan.reclaim.victims, plan.over, services, grace_s):
+            report("reclaimed", job=one.job_id, service=one.service, why=one.why)
+            self._sync.acted.set()
+        if leaving.anybody_waits:
+            policy, jobs, costs = self._renewed.before.policy, self._sync.jobs, self._settings.costs
+            starting = about_to_start(policy, jobs, self._partitions, costs)
+            leaving.wait_on(plan.recalls, starting)
+
+    async def _books(self) -> Books:
+        at_s = self._sync.clock.now_s()
+        return await asyncio.to_thread(books_now, self._ledger, self._settings, at_s)
+
+    async def _lend(self, books: Books) -> Books:
+        """Renew loans and recalls by current demand, write them, and return the books with them.
+
+        Nothing changes while the view of Slurm is incomplete.
+        """
+        if not self._sync.view.complete:
+            return books
+        self._still_since_s = await asyncio.to_thread(
+            standing_still,
+            self._still_since_s,
+            self._sync.jobs,
+            self._sync.nodes,
+            self._sync.quotas.borrowed_limits,
+            partitions=self._partitions,
+            costs=self._settings.costs,
+            now_s=time.monotonic(),
+        )
+        self._renewed = renewed = await asyncio.to_thread(
+            renew, self._ledger, books, self._settings, self._seen()
+        )
+        found = renewed.plan
+        self._written = renewed.after
+        if set(found.loans) != set(renewed.before.loans):
+            lent = sum(loan.amount_millislices for loan in found.loans)
+            report("lent", loans=len(found.loans), slices=slices_text(lent))
+        called = {(one.lender, one.borrower, one.called_s) for one in renewed.before.recalls}
+        for one in found.recalls:
+            if (one.lender, one.borrower, one.called_s) not in called:
+                amount = slices_text(one.amount_millislices)
+                report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
+        return self._written
+
+    def _seen(self) -> Seen:
+        seen = self._sync
+        return Seen(
+            seen.jobs,
+            seen.nodes,
+            seen.view.services,
+            told=seen.leaving.ending,
+            lately=self._held_lately(),
+            stuck=stuck(self._still_since_s, time.monotonic()),
+        )
+
+    def _own_needs(self, before: Books) -> Mapping[str, int]:
+        seen = Seen(self._sync.jobs, self._sync.nodes, ())
+        world = world_of(before, self._settings, seen)
+        return own_needs_now(world.policy, world.jobs, self._partitions, self._settings.costs)
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether this daemon compiles; if not, another daemon does, or none."""
+        return self._settings.daemon.mode == "enforce" and self._led
+
+    @property
+    def _lends(self) -> bool:
+        """Whether this daemon lends; on an incomplete view it lends and takes back nothing."""
+        return self._compiles and self._sync.view.complete
+
+    @property
+    def _partitions(self) -> frozenset[str]:
+        return frozenset(self._settings.cluster.partitions)
+
+    def _report(self, compiled: Compiled) -> None:
+        for change in compiled.changes:
+            report("limit_set", sacctmgr=" ".join(change))
+        for refused, words in compiled.refused.items():
+            warn("limit_refused", sacctmgr=" ".join(refused), why=words)
+        for one in compiled.waits:
+            report("limit_waits", limit=one.text)
+        for text in compiled.warnings:
+            if text not in self._warned:
+                warn("limits_odd", text=text)
+        self._warned = frozenset(compiled.warnings)
+
+    async def _publish(self, books: Books, associations: Iterable[Association]) -> None:
+        named = frozenset(self._settings.qos)
+        ours = [one for one in associations if one.partition in {"", *self._partitions}]
+        accounts = await asyncio.to_thread(_accounts_by_uid, ours, named)
+        self._sync.set_policy(books.policy, accounts, books.highest)
+
+    async def _associations_or_none(self) -> tuple[Association, ...]:
+        """Slurm's associations; empty without slurmdbd: then only Slurm checks which user belongs
+        to which account.
+        """
+        try:
+            return await self._slurm.associations()
+        except (UnreachableError, OutsideError):
+            return ()
+
+
+def _rested_s(began_s: float) -> float:
+    """When a decision that began at ``began_s`` and ends now may be repeated, by the monotonic
+    clock.
+
+    0 (any time) if it took at most ``_QUICK_S``; the pause is ``_RECOMPILE_S`` at most.
+    """
+    took_s = time.monotonic() - began_s
+    return began_s + took_s + min(_REST * took_s, _RECOMPILE_S) if took_s > _QUICK_S else 0.0
+
+
+def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
+    """Millislice-seconds granted to each tenant; {} if no tenant has a budget."""
+    if not any(tenant.budget for tenant in policy.values()):
+        return {}
+    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
+
+
+def _accounts_by_uid(
+    associations: Iterable[Association], named: frozenset[str]
+) -> Mapping[int, Mapping[str, frozenset[str]]]:
+    """Accounts of each user that this host knows, by uid, with those QOS of ``named`` that the user
+    may use in each; reads the user database.
+    """
+    accounts: dict[str, dict[str, frozenset[str]]] = {}
+    for one in associations:
+        if one.user:
+            own = accounts.setdefault(one.user, {})
+            own[one.account] = own.get(one.account, _NO_QOS) | (one.qos & named)
+    found = ((_uid(user), own) for user, own in accounts.items())
+    return {uid: own for uid, own in found if uid is not None}
+
+
+def _uid(user: str) -> int | None:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None

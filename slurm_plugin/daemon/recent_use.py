@@ -1,0 +1,70 @@
+"""Follows tenants' recent use from look to look; at the start it comes from the ledger."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.jobs import ALLOTTED
+from cluster.settings.file import Settings
+from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.log import report_failure
+from slurm_plugin.state.controller import Sync
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+_GAP_S = 60.0
+"""Seconds without a look after which the ledger is asked for the use meanwhile, and seconds until
+it is asked again after PostgreSQL did not answer."""
+
+
+class TenantUse:
+    """Decayed use by tenant, as of the last look at Slurm."""
+
+    def __init__(self, settings: Settings, ledger: "Ledger", sync: Sync) -> None:
+        self._half_life_s = settings.priority.half_life_s
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._costs = settings.costs
+        self._ledger = ledger
+        self._sync = sync
+        self._ledger_due_s = 0.0
+        self.now = DecayedUse(0.0)
+
+    async def follow(self) -> None:
+        """Bring the use up to the last look.
+
+        Where the ledger is needed and does not answer, only running jobs count until it does.
+        """
+        now_s = self._sync.view.observed_s
+        is_lost = now_s - self.now.at_s > _GAP_S
+        holdings = await self._recorded(now_s) if is_lost or now_s >= self._ledger_due_s else None
+        if holdings is None and is_lost:
+            holdings = tuple(self._running())
+        if holdings is not None:
+            self.now = recorded(holdings, now_s, self._half_life_s)
+            return
+        held = {tenant.name: tenant.used_millislices for tenant in self._sync.view.tenants}
+        self.now = folded(self.now, held, now_s, self._half_life_s)
+
+    async def _recorded(self, now_s: float) -> tuple[Holding, ...] | None:
+        """Holdings from the ledger; None if PostgreSQL does not answer, which is asked again later
+        then.
+        """
+        since_s = int(now_s - HALF_LIVES * self._half_life_s)
+        try:
+            holdings = await asyncio.to_thread(self._ledger.charges.holdings, since_s)
+        except (UnreachableError, OutsideError) as error:
+            report_failure("recent_use_unknown", error, retry_s=_GAP_S)
+            self._ledger_due_s = now_s + _GAP_S
+            return None
+        self._ledger_due_s = float("inf")
+        return holdings
+
+    def _running(self) -> Iterator[Holding]:
+        for job in self._sync.jobs:
+            if job.state in ALLOTTED and job.partition in self._partitions and job.start_s:
+                cost = run_cost(job.gpus, self._costs)
+                yield Holding(job.account, cost, job.start_s, None)

@@ -1,0 +1,290 @@
+"""Finds the harm that a change of quotas would do, beyond what is so already.
+
+A change never ends anything that runs on a tenant's own part.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.units import slices_text, slices_words
+from cluster.rpc.messages import ServiceView
+from slurm_plugin.accounting.overview import with_those_below
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import is_borrowed, qos_name
+from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
+from slurm_plugin.explain.quota_plan import Harm, HarmKind, QuotaPlan, Side
+from slurm_plugin.limits.desired import binding_type_limits, type_limits
+from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
+from slurm_plugin.quota.demand import held, is_managed
+from slurm_plugin.quota.tenants import overcommitted_millislices, own_part
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.reclaim.recalls import over_entitlement
+from slurm_plugin.services.state import used_by_tenant
+
+_WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+_UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
+
+
+def harms(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
+    """What the change makes worse, by kind.
+
+    ``period_ends_s`` are the ends of the running periods of budgets that have periods, by tenant.
+    """
+    own_parts = tuple(_above_own_parts(world, plan))
+    called_back = tuple(_called_back(world, plan))
+    told = {one.tenant for one in (*own_parts, *called_back)}
+    return (
+        *_removed(world, plan),
+        *_overcommitted(world, plan),
+        *own_parts,
+        *_above_ceilings(world, plan, told),
+        *_above_types(world, plan),
+        *called_back,
+        *_replicas(world, plan),
+        *_never_start(world, plan),
+        *_min_replicas(world, plan),
+        *in_debt(plan),
+        *used_up(world, plan, period_ends_s),
+    )
+
+
+def _removed(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    used = world.held
+    for name in sorted(plan.before.policy.keys() - plan.after.policy.keys()):
+        if has := used.get(name, 0):
+            words = (
+                f"its jobs hold {slices_words(has)}: they run on, borrowed ones until their GPUs"
+                " are needed, and are charged; nothing new starts"
+            )
+            yield Harm(HarmKind.REMOVED, name, "", has, words)
+
+
+def _overcommitted(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    whole = world.capacity_millislices
+    if whole is None:
+        return
+    was = overcommitted_millislices(plan.before.policy, whole)
+    above = overcommitted_millislices(plan.after.policy, whole)
+    if above > was:
+        words = (
+            f"the quotas at the top would be {slices_words(above)} above the cluster's"
+            f" {slices_text(whole)}: every ceiling is squeezed, and nothing new is lent"
+        )
+        yield Harm(HarmKind.OVERCOMMITTED, "", "", above, words)
+
+
+def _above_own_parts(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    for name, one in held(world.seen.jobs, world.rules.partitions).items():
+        has, after = run_cost(one.guaranteed, world.rules.costs), plan.after.ceilings.get(name)
+        if after is not None and has > (part := after.guarantee_millislices):
+            before = plan.before.ceilings.get(name, after)
+            if part < before.guarantee_millislices:
+                words = f"its guaranteed jobs hold {_of(has, part)} of its own part{_WAITS_WORDS}"
+                yield Harm(HarmKind.OWN_PART, name, "", has - part, words)
+
+
+def _above_ceilings(world: World, plan: QuotaPlan, told: Collection[str]) -> Iterator[Harm]:
+    """Tenants beyond their new ceilings.
+
+    Tenants with a harm already (``told``) are left out, and so are the tenants above them.
+    """
+    after = plan.after
+    used = with_those_below(after.policy, world.held)
+    known = with_those_below(after.policy, dict.fromkeys(told, 1))
+    for name, ceiling in after.ceilings.items():
+        most, before = ceiling.ceiling_millislices, plan.before.ceilings.get(name, ceiling)
+        if used[name] > most < before.ceiling_millislices and not known[name]:
+            words = f"it and those below it hold {_of(used[name], most)} of its ceiling"
+            amount = used[name] - most
+            yield Harm(HarmKind.CEILING, name, "", amount, words + _WAITS_WORDS)
+
+
+def _above_types(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    """Tenants beyond a new limit on a type, which binds a tenant with all tenants below it."""
+    was, then = plan.before.policy, plan.after.policy
+    costs, models = world.rules.costs, plan.allowed.models
+    running = held(world.seen.jobs, world.rules.partitions)
+    for kind in sorted(costs):
+        used = with_those_below(
+            then, {name: one.instances.get(kind, 0) for name, one in running.items()}
+        )
+        for name, tenant in then.items():
+            most = type_limits(tenant.quota, costs, models).get(kind, used[name])
+            before = type_limits(was[name].quota, costs, models) if name in was else {}
+            if used[name] > most < before.get(kind, used[name]):
+                words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
+                yield Harm(HarmKind.TYPE, name, "", 0, words + _WAITS_WORDS)
+
+
+_WAITS_WORDS = "; nothing is ended, new starts wait until less is held"
+
+
+def _of(has: int, most: int) -> str:
+    return f"{slices_words(has)}, {slices_text(has - most)} beyond the {slices_text(most)}"
+
+
+def _called_back(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    """Borrowers that hold more than what would be lent to them.
+
+    Nothing is recalled for a lender that has no quota of its own left.
+    """
+    used = world.held
+    borrowed = _borrowed(world)
+    was = over_entitlement(plan.before.policy, plan.before.loans, used)
+    above = over_entitlement(plan.after.policy, plan.after.loans, used)
+    for name in sorted(above):
+        amount = min(above[name] - was.get(name, 0), borrowed.get(name, 0))
+        if amount > 0:
+            yield Harm(
+                HarmKind.CALLED_BACK,
+                name,
+                "",
+                amount,
+                f"its borrowed jobs hold {_of(borrowed[name], borrowed[name] - amount)} that it"
+                " could go on borrowing"
+                f"{_lenders(plan, name)}; {_when(world) if name in plan.asked else _UNASKED}",
+            )
+
+
+def _when(world: World) -> str:
+    return f"replicas go within {world.rules.grace_s} s, jobs when Slurm needs their GPUs"
+
+
+def _borrowed(world: World) -> Mapping[str, int]:
+    """Millislices that each account's jobs hold in the borrowed QOS."""
+    jobs = [job for job in world.seen.jobs if is_borrowed(job.qos)]
+    return used_by_tenant(jobs, world.rules.partitions, world.rules.costs)
+
+
+def _lenders(plan: QuotaPlan, borrower: str) -> str:
+    back = [
+        f"{slices_text(one.before_millislices - one.after_millislices)} to {one.lender}"
+        for one in plan.loans
+        if one.borrower == borrower and one.after_millislices < one.before_millislices
+    ]
+    return f"; to give back: {', '.join(back)}" if back else ""
+
+
+def _replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    jobs = {job.job_id: job for job in world.seen.jobs}
+    for job_id, why in plan.going.items():
+        job = jobs[job_id]
+        cost = run_cost(job.gpus, world.rules.costs)
+        yield Harm(HarmKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
+
+
+def _name(job: JobView) -> str:
+    tag = JobTag.find(job.admin_comment)
+    if tag is not None and tag.service is not None:
+        return f"{tag.service}, replica {job.task_index}"
+    return f"job {job.job_id}"
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The most that one task of each tenant can ever have.
+
+    Attributes:
+        own: millislices of the own part.
+        most: millislices with all that the tenant may borrow.
+        types: instances by GRES type.
+        budgets: millislice-seconds in a period.
+    """
+
+    own: Mapping[str, int] = field(hash=False)
+    most: Mapping[str, int] = field(hash=False)
+    types: Mapping[str, Mapping[str, int]] = field(hash=False)
+    budgets: Mapping[str, int] = field(hash=False)
+
+
+def _rules(world: World, policy: Policy, models: Mapping[str, str]) -> _Rules:
+    most = highest_ceilings(policy, world.capacity_millislices)
+    own = own_part(policy)
+    return _Rules(
+        {name: min(own[name], most[name]) for name in policy},
+        most,
+        binding_type_limits(policy, world.rules.costs, models),
+        period_budgets(policy),
+    )
+
+
+def _never_start(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    models = plan.allowed.models
+    was, then = (_rules(world, side.policy, models) for side in (plan.before, plan.after))
+    for job in world.seen.jobs:
+        is_slot = (tag := JobTag.find(job.admin_comment)) is not None and tag.service is not None
+        if job.state not in _WAITS or is_slot or not is_managed(job, world.rules.partitions):
+            continue
+        found = _obstacle(job, then, world)
+        if found and job.account in was.own and not _obstacle(job, was, world):
+            amount, words = found
+            about = f"job {job.job_id} of {job.user}"
+            yield Harm(HarmKind.NEVER_STARTS, job.account, about, amount, words)
+
+
+def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | None:
+    """What keeps one task of the job from ever starting: millislices too many, and words.
+
+    The millislices are 0 for limits on types and budgets. None if it can start some day.
+    """
+    tenant, gpus = job.account, job.gpus
+    cost = run_cost(gpus, world.rules.costs)
+    tag = JobTag.find(job.admin_comment)
+    stays = job.qos == qos_name(tenant) and not (tag is not None and tag.is_flexible)
+    most = (rules.own if stays else rules.most).get(tenant, 0)
+    if cost > most:
+        kind = "in its own QOS" if stays else "with all that it may borrow"
+        return cost - most, f"needs {slices_words(cost)}; at most {slices_text(most)} {kind}"
+    limits = rules.types.get(tenant, {})
+    for name, count in gpus.items():
+        if count > limits.get(name, count):
+            return 0, f"needs {count} × {name}; at most {limits[name]}"
+    budget = rules.budgets.get(tenant)
+    if budget is not None and job.time_limit_s is not None and cost * job.time_limit_s > budget:
+        needs, has = hours(cost * job.time_limit_s), hours(budget)
+        return 0, f"may use {needs} slice-hours; the budget has {has} in a period at most"
+    return None
+
+
+def _min_replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+    """Services whose least replicas would need borrowed slices, the oldest service first.
+
+    Older services have taken their room in the own part already.
+    """
+    was, then = _room(plan.before), _room(plan.after)
+    taken: Counter[str] = Counter()
+    for service in _newest(world):
+        tenant, count = service.tenant, _least(service)
+        taken[tenant] += count * service.cost_millislices
+        room = then.get(tenant, 0)
+        is_gone = tenant in was and tenant not in then
+        if is_gone or (count and room < taken[tenant] <= was.get(tenant, 0)):
+            beyond = taken[tenant] - room
+            words = (
+                f"its least replicas ({count}) need"
+                f" {slices_words(count * service.cost_millislices)}; {slices_text(beyond)} of that"
+                f" beyond {tenant}'s own part of {slices_text(room)}: only on borrowed slices"
+                if not is_gone
+                else "its replicas can't start any more once they have ended"
+            )
+            yield Harm(HarmKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
+
+
+def _room(side: Side) -> Mapping[str, int]:
+    return {name: int(one.guarantee_millislices) for name, one in side.ceilings.items()}
+
+
+def _newest(world: World) -> list[ServiceView]:
+    """The newest generation of each service that is not ordered to end, the oldest first."""
+    newest = {
+        (one.tenant, one.name): one for one in world.seen.services if one.order.delete_s is None
+    }
+    return sorted(newest.values(), key=lambda one: one.submit_s)
+
+
+def _least(service: ServiceView) -> int:
+    ordered = service.order.min_replicas
+    return int(service.directives.get("min_replicas", "0")) if ordered is None else ordered

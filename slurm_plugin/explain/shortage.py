@@ -1,0 +1,246 @@
+"""Computes what a job waits for: the limit, the jobs that use it up, when enough comes back."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.errors import Refusal
+from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.language.units import Millislices, slices_text
+from cluster.rpc.messages import ServiceNews
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.free_instances import free_instances, idle, is_usable
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
+from slurm_plugin.limits.desired import type_limits
+from slurm_plugin.quota.tenants import ancestors, subtree
+from slurm_plugin.quota.types import Recall
+
+QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
+"""Causes that a loan can bring about for its lender."""
+_NODES = 5
+"""Most nodes that are named one by one."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Everything that is known for an explanation.
+
+    Attributes:
+        now_s: Unix seconds.
+        jobs, nodes: all that Slurm shows, including other partitions.
+        partitions: the managed partitions.
+        situation: quotas, ceilings and use at that moment.
+        resets_s: when each tenant's budget starts again, in Unix seconds; None means never.
+        notes: notes on services, by their array's job id.
+        news: what the launcher last reported of services, by tenant and name.
+        refusals: why jobs that were decided late are held, by job id.
+        recalls: quota that lenders take back now.
+        grace_s: seconds after which recalled quota is back at the latest.
+        over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
+            limit Slurm names.
+    """
+
+    now_s: int
+    jobs: tuple[JobView, ...] = field(hash=False)
+    nodes: tuple[NodeView, ...] = field(hash=False)
+    partitions: frozenset[str]
+    situation: Situation
+    resets_s: Mapping[str, int | None] = field(hash=False)
+    notes: Mapping[int, str] = field(hash=False)
+    news: Mapping[tuple[str, str], ServiceNews] = field(hash=False)
+    refusals: Mapping[int, Refusal] = field(hash=False)
+    recalls: tuple[Recall, ...] = ()
+    grace_s: int = 0
+    over_budget: frozenset[int] = frozenset()
+
+    def cost(self, job: JobView) -> Millislices:
+        """Cost of the job, or of one task, in millislices."""
+        return run_cost(job.gpus, self.situation.costs)
+
+    def allotted(self) -> Iterator[JobView]:
+        """Jobs that hold GPUs of managed partitions."""
+        return (
+            job
+            for job in self.jobs
+            if job.state in ALLOTTED and job.partition in self.partitions and self.cost(job)
+        )
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One limit against one job. Amounts are millislices, or instances if ``of_type`` is set.
+
+    Attributes:
+        words: text with the limit's owner, what is in use of it, and what the job needs.
+        missing: amount that must come back before the job fits; 0 or less: it would fit now.
+        holders: each job under the limit, with the amount that it would give back.
+        of_type: the GPU type of a limit on instances; "" for a limit on slices.
+    """
+
+    words: str
+    missing: int
+    holders: tuple[tuple[JobView, int], ...]
+    of_type: str = ""
+
+
+def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
+    """What the job lacks by that cause; None where that is not known in numbers."""
+    if cause is Cause.NONE_FREE:
+        return _worst(_free(job, sight))
+    if job.account not in sight.situation.policy:
+        return None
+    match cause:
+        case Cause.GUARANTEE:
+            return _own_limit(job, sight)
+        case Cause.CEILING:
+            return _borrowed_limit(job, sight)
+        case Cause.TYPE_LIMIT:
+            return _worst(_type_limits(job, sight))
+        case _:
+            return None
+
+
+def recalls_of(lender: str, sight: Sight) -> tuple[Recall, ...]:
+    """The recalls of a lender: what it takes back of what it has lent."""
+    return tuple(one for one in sight.recalls if one.lender == lender)
+
+
+def back_s(short: Shortage, now_s: int) -> int | None:
+    """When enough comes back if every job runs to its time limit, in Unix seconds.
+
+    None if that is not certain.
+    """
+    missing, at_s = short.missing, now_s
+    ends = ((end_s, amount) for job, amount in short.holders if (end_s := ends_s(job)) is not None)
+    for end_s, amount in sorted(ends):
+        if missing <= 0:
+            break
+        missing, at_s = missing - amount, max(now_s, end_s)
+    return at_s if missing <= 0 else None
+
+
+def ends_s(job: JobView) -> int | None:
+    """When a running job reaches its time limit, in Unix seconds; None if it has none."""
+    if job.start_s is None or job.time_limit_s is None:
+        return None
+    return job.start_s + job.time_limit_s
+
+
+def _worst(found: Iterable[Shortage]) -> Shortage | None:
+    """The limit with the largest amount missing; the first of equals. None if there is none."""
+    return max(found, key=lambda one: one.missing, default=None)
+
+
+def _own_limit(job: JobView, sight: Sight) -> Shortage:
+    tenant, own = job.account, qos_name(job.account)
+    limit = sight.situation.ceilings[tenant].own_limit_millislices
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
+    return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+
+
+def _borrowed_limit(job: JobView, sight: Sight) -> Shortage:
+    """The borrowed limit; what jobs hold in QOS in which they ran before counts there, too."""
+    tenant, own = job.account, qos_name(job.account)
+    limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != own]
+    return _slices(f"The borrowed jobs of {tenant}", limit, holders, sight.cost(job))
+
+
+def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need: int) -> Shortage:
+    found = tuple(holders)
+    held = sum(amount for _, amount in found)
+    words = (
+        f"{whose} hold {slices_text(held)} of {slices_text(limit)} slices;"
+        f" this one needs {slices_text(need)}"
+    )
+    return Shortage(words, held + need - limit, found)
+
+
+def _holders(sight: Sight, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
+    return ((job, sight.cost(job)) for job in sight.allotted() if job.account in accounts)
+
+
+def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
+    now = sight.situation
+    needs = job.gpus
+    for name in (job.account, *ancestors(now.policy, job.account)):
+        below = subtree(now.policy, name)
+        bounds = type_limits(now.policy[name].quota, now.costs, now.models)
+        for kind in needs.keys() & bounds.keys():
+            holders = _instances(kind, _holders(sight, below))
+            held = sum(count for _, count in holders)
+            words = (
+                f"Of {kind}, {name} holds {held} of at most {bounds[kind]} instances;"
+                f" this one needs {needs[kind]}"
+            )
+            yield Shortage(words, held + needs[kind] - bounds[kind], holders, kind)
+
+
+def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
+    partitions = frozenset(job.partition.split(","))
+    nodes = [node for node in sight.nodes if node.is_in(partitions)]
+    names = frozenset(node.name for node in nodes)
+    free = free_instances(nodes)
+    on_nodes = [(one, 0) for one in sight.allotted() if not names.isdisjoint(one.nodes)]
+    for kind, need in sorted(job.gpus.items()):
+        holders = _instances(kind, on_nodes)
+        count = free.get(kind, 0)
+        has = "is" if count == 1 else "are"
+        words = (
+            f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
+            f"{_blocked(nodes, kind)}"
+        )
+        yield Shortage(words, need - count, holders, kind)
+
+
+def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
+    """Text on instances that no job holds and no job can have: on which nodes, and why."""
+    kept = [node for node in nodes if node.blocked and is_usable(node) and idle(node, kind)]
+    if not kept:
+        return ""
+    count = sum(idle(node, kind) for node in kept)
+    where = ", ".join(f"{node.name} ({node.blocked})" for node in kept[:_NODES])
+    more = f" and {len(kept) - _NODES} more nodes" if len(kept) > _NODES else ""
+    return f"; {count} that no job holds can't be used, on {where}{more}"
+
+
+def _there(nodes: Iterable[NodeView], kind: str) -> int:
+    return sum(node.gpus.get(kind, 0) for node in nodes)
+
+
+def _instances(
+    kind: str, holders: Iterable[tuple[JobView, int]]
+) -> tuple[tuple[JobView, int], ...]:
+    """The jobs that hold that type, with their number of instances."""
+    found = ((job, job.gpus.get(kind, 0)) for job, _ in holders)
+    return tuple((job, count) for job, count in found if count)
+
+
+@dataclass(frozen=True)
+class BudgetShortage:
+    """A budget against one job.
+
+    Attributes:
+        payer: the tenant with the budget that leaves the least.
+        startable_millislice_s: what that budget leaves for new runs.
+        need_millislice_s: what the job could use up; None without a time limit.
+        longest_s: seconds for which the job could run on what is left.
+    """
+
+    payer: str
+    startable_millislice_s: int
+    need_millislice_s: int | None
+    longest_s: int
+
+
+def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
+    """The budget that leaves the least for the job; None if no budget pays for it."""
+    now = sight.situation
+    if job.account not in now.policy:
+        return None
+    payer, startable = startable_on_budgets(job.account, now)
+    if startable is None:
+        return None
+    cost = sight.cost(job)
+    need = None if job.time_limit_s is None else cost * job.time_limit_s
+    return BudgetShortage(payer, startable, need, startable // max(1, cost))

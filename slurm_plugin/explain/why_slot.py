@@ -1,0 +1,61 @@
+"""Explains why a service's slot does not run: it is not needed, or its service fails to start."""
+
+from collections.abc import Iterable
+
+from cluster.language.jobs import JobTag, JobView, last_words
+from cluster.rpc.messages import ServiceNews
+from cluster.rpc.read_messages import WhyAnswer
+from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.words import job_name, span_text
+
+
+def why_slot(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
+    """Explain a slot that Slicewise holds; ``tag`` is the job's tag."""
+    news = sight.news.get((tag.tenant, tag.service or ""))
+    if news is not None and news.failures and news.wanted:
+        return _failing(about, job, news, sight)
+    service = f"{tag.tenant}/{tag.service}"
+    note = sight.notes.get(job.array_job_id or 0, "")
+    return WhyAnswer(
+        about=about,
+        state=job.state.value,
+        reason=job.reason,
+        headline=f"{job_name(job)} is a slot of service {service} at rest: it costs nothing.",
+        sentences=(
+            "The launcher decides when it runs, by the service's requests.",
+            f"The daemon releases it then, within the quota of {tag.tenant}.",
+            *((f"The service's note: {note}.",) if note else ()),
+        ),
+        start="when requests need it",
+        hints=(f"See: slicewise service status {service}",),
+    )
+
+
+def _failing(about: str, job: JobView, news: ServiceNews, sight: Sight) -> WhyAnswer:
+    service, next_s = f"{news.tenant}/{news.name}", max(sight.now_s, int(news.next_start_s or 0))
+    starts = "1 start has" if news.failures == 1 else f"{news.failures} starts in a row have"
+    return WhyAnswer(
+        about=about,
+        state=job.state.value,
+        reason=job.reason,
+        headline=f"{job_name(job)} is a slot of service {service}, which fails to start.",
+        sentences=(f"{starts} failed{_pause(next_s - sight.now_s)}.", *_said(job, sight)),
+        start_s=next_s,
+        start="at the earliest; one slot tries for all",
+        hints=(
+            f"See its output: slicewise service logs {service}",
+            f"To try again sooner, once it is fixed: slicewise service restart {service}",
+        ),
+    )
+
+
+def _pause(left_s: int) -> str:
+    return f"; the next one is tried in {span_text(left_s)}" if left_s else ""
+
+
+def _said(job: JobView, sight: Sight) -> Iterable[str]:
+    """How the slot's own last run ended, or else the last run of another slot of its array."""
+    array = (one for one in sight.jobs if one.array_job_id == job.array_job_id)
+    words = (last_words(one) for one in (job, *array))
+    if found := next(filter(None, words), ""):
+        yield f"The last one {found}."

@@ -1,0 +1,85 @@
+"""Explains a tenant's state: what it holds, what waits and for what, what may start now."""
+
+from collections.abc import Iterable
+
+from cluster.language.jobs import WAITING
+from cluster.language.units import slices_text, slices_words
+from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
+from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, explain
+from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.words import counted, group_rows, is_resting, own_rows
+from slurm_plugin.quota.tenants import subtree
+
+
+def why_tenant(tenant: str, sight: Sight) -> WhyAnswer:
+    """Explain a tenant of the policy; the tenants below it appear as a sum."""
+    found = explain(tenant, sight.situation)
+    waiting = [
+        job
+        for job in sight.jobs
+        if job.account == tenant
+        and job.state in WAITING
+        and not sight.partitions.isdisjoint(job.partition.split(","))
+    ]
+    count = sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
+    held = slices_text(found.held_millislices)
+    ceiling = slices_words(found.ceiling.ceiling_millislices)
+    wait = "waits" if count == 1 else "wait"
+    return WhyAnswer(
+        about=tenant,
+        headline=f"{tenant} holds {held} of {ceiling}; {counted(count, 'job')} {wait}.",
+        sentences=tuple(_sentences(found)),
+        tables=tuple(
+            table
+            for table in (
+                WhyTable(heading="Holding now", rows=_holding(tenant, found, sight)),
+                WhyTable(heading="Waiting", rows=group_rows(waiting, sight)),
+                WhyTable(heading="May start now", rows=tuple(map(_room, found.types))),
+            )
+            if table.rows
+        ),
+        hints=tuple(_hints(tenant, count)),
+    )
+
+
+def _sentences(found: Explanation) -> Iterable[str]:
+    ceiling = found.ceiling
+    yield (
+        f"Its nominal quota is {slices_words(found.nominal_millislices)};"
+        f" {slices_text(ceiling.lent_millislices)} of it are lent,"
+        f" {slices_text(ceiling.borrowed_millislices)} borrowed from others."
+    )
+    yield (
+        f"Guaranteed in its own QOS: {slices_text(found.guaranteed_millislices)} of"
+        f" {slices_words(ceiling.guarantee_millislices)} in use."
+    )
+    if found.startable_millislice_s is None:
+        yield "No budget limits it."
+    else:
+        hours = slices_text(found.startable_millislice_s // BUDGET_RUN_S)
+        yield f"The budget of {found.payer} leaves {hours} slice-hours for new runs."
+
+
+def _holding(tenant: str, found: Explanation, sight: Sight) -> tuple[WhyRow, ...]:
+    own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
+    below = found.held_millislices - sum(cost for _, cost in own)
+    rows = own_rows(own)
+    if len(subtree(sight.situation.policy, tenant)) > 1 and below:
+        return (*rows, WhyRow(what=f"tenants below {tenant}", amount_millislices=below))
+    return rows
+
+
+def _room(room: TypeRoom) -> WhyRow:
+    """How many instances of one type may start, and the limit that allows no more."""
+    bound = room.borrowed_bound if room.borrowed else room.guaranteed_bound
+    counts = ((room.guaranteed, "guaranteed"), (room.borrowed, "borrowed"))
+    some = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return WhyRow(
+        what=room.gres_type, note=f"{f'{some}; no more' if some else 'none'}: {bound.words}"
+    )
+
+
+def _hints(tenant: str, waiting: int) -> Iterable[str]:
+    if waiting:
+        yield "For one of its jobs: slicewise why JOB"
+    yield f"Which limits apply, type by type: slicewise explain {tenant}"

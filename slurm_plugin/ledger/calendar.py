@@ -1,0 +1,89 @@
+"""Keeps windows of the calendar: which quota holds when, and who set it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import insert
+
+from cluster.language.errors import InvalidInputError
+from cluster.runtime.database import reading, writing
+from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables import reads
+from slurm_plugin.ledger_tables import window_rows as rows
+from slurm_plugin.ledger_tables.rebalance_tables import quota_window_ends, quota_windows
+from slurm_plugin.quota.calendar import Window, WindowRecord, check_window, rivals
+from slurm_plugin.quota.calendar_times import moments
+from slurm_plugin.quota.tenants import check_words
+
+
+class Windows(LedgerPart):
+    """Windows. A process that changes windows waits for one that changes quotas."""
+
+    def not_over(self) -> tuple[Window, ...]:
+        """Windows that hold now or later, in the order in which they were set."""
+        with reading(self._engine) as connection:
+            return reads.windows(connection, self._cluster)
+
+    def add(self, window: Window, author: str, reason: str, zone: str) -> Window:
+        """Add a window; return it with its id.
+
+        Raises InvalidInputError: SW-TEXT, what ``calendar.check_window`` raises, and SW-WINDOW-TIME
+        if it is over already.
+        """
+        check_words(author, reason)
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            policy = reads.policy(connection, self._cluster)
+            beside = rivals(policy, reads.windows(connection, self._cluster), window)
+            now_s = reads.now_s(connection)
+            if window.last_s is not None and window.last_s <= now_s:
+                raise _over(window)
+            check_window(policy, beside, window, moments((*beside, window), now_s, zone))
+            said = {"cluster": self._cluster, "author": author, "reason": reason}
+            values = {**said, **rows.window_values(window)}
+            added = insert(quota_windows).values(values).returning(quota_windows.c.id)
+            window_id = connection.execute(added).scalar_one()
+        return replace(window, window_id=window_id, reason=reason)
+
+    def end(self, window_id: int, author: str, reason: str) -> Window:
+        """Remove a window; raises InvalidInputError (SW-TEXT, SW-WINDOW-UNKNOWN)."""
+        check_words(author, reason)
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            known = reads.windows(connection, self._cluster)
+            found = [one for one in known if one.window_id == window_id]
+            if not found:
+                raise InvalidInputError(
+                    "SW-WINDOW-UNKNOWN",
+                    f"There is no window {window_id}, or it is over.",
+                    "List them: slicewise quota calendar list",
+                )
+            _end(connection, found, author, reason)
+            return found[0]
+
+    def history(self) -> tuple[WindowRecord, ...]:
+        """Every window that ever existed, the newest first, with who set and removed it."""
+        with reading(self._engine) as connection:
+            found = connection.execute(rows.window_records_of(self._cluster))
+            return tuple(rows.window_record(row) for row in found)
+
+
+def end_of(connection: Connection, cluster: str, tenant: str, author: str, reason: str) -> None:
+    """Within a transaction: remove every window of a tenant."""
+    mine = [one for one in reads.windows(connection, cluster) if one.tenant == tenant]
+    _end(connection, mine, author, reason)
+
+
+def _end(connection: Connection, found: Iterable[Window], author: str, reason: str) -> None:
+    values = [{"window_id": one.window_id, "author": author, "reason": reason} for one in found]
+    if values:
+        connection.execute(insert(quota_window_ends), values)
+
+
+def _over(window: Window) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-WINDOW-TIME",
+        f"The window for {window.tenant or 'all together'} would be over already.",
+        "Give a --last in the future.",
+    )

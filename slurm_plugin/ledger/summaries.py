@@ -1,0 +1,47 @@
+"""Puts together from the ledger what people read: for commands and for the daemon."""
+
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.settings.file import Settings
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.types import BalanceLine
+from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+
+def books_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> Books:
+    """All that the ledger says now, or at the time ``at_s`` of a better clock than the host's."""
+    return ledger.books(time.time() if at_s is None else at_s, settings.ledger.time_zone)
+
+
+def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
+    """Recent use of tenants, from the ledger alone. The daemon follows it by itself."""
+    half_life_s = settings.priority.half_life_s
+    holdings = ledger.charges.holdings(int(at_s - HALF_LIVES * half_life_s))
+    return recorded(holdings, at_s, half_life_s)
+
+
+def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, int]:
+    """Millislices that each tenant has held on average; {} where loans do not depend on it."""
+    if not settings.lending.past_use:
+        return {}
+    return averages(recent_use(ledger, settings, at_s), settings.priority.half_life_s)
+
+
+def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
+    """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
+    left = left_millislice_s(books)
+    return tuple(
+        BalanceLine(balance, left.get(name))
+        for name, balance in sorted(books.balances.items())
+        if tenants is None or name in tenants
+    )
+
+
+def left_millislice_s(books: Books) -> Mapping[str, int]:
+    """What each budget that has begun has left in millislice-seconds, by tenant."""
+    return {tenant: one.left_millislice_s for tenant, one in books.left.items()}

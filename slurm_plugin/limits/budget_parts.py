@@ -1,0 +1,321 @@
+"""Divides what is left of a budget into parts: what each QOS that draws on it may still take.
+
+Slurm limits each QOS separately (``GrpTRESRunMins``), but jobs of several QOS use up one budget:
+those of its tenant's two QOS, and of the QOS of the tenants below. A QOS' part is what its running
+jobs may still take, plus what further jobs may immediately start with there. All parts of a budget
+add up to no more than it has.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+
+from cluster.language.jobs import ALLOTTED, JobView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.quota.demand import (
+    FIRST_TASKS,
+    QOS_BUDGET,
+    QOS_SLICES,
+    by_priority,
+    is_managed,
+    is_waiting,
+    lacks_only_room,
+    waits_for_quota,
+)
+from slurm_plugin.quota.room import QuotaRoom
+from slurm_plugin.quota.tenants import ancestors
+from slurm_plugin.quota.types import Policy
+
+
+@dataclass(frozen=True)
+class WaitingRun:
+    """A waiting job, or one task of an array.
+
+    Attributes:
+        minutes: millislice-minutes that the run takes if it runs to its time limit.
+    """
+
+    qos: str
+    cost_millislices: int
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What jobs take of budgets.
+
+    Attributes:
+        may_take: millislice-minutes that running jobs may still take, by account and QOS.
+        waiting: the first waiting runs of each QOS, in Slurm's order.
+    """
+
+    may_take: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
+    waiting: tuple[WaitingRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims on budgets by which budgets are divided.
+
+    Attributes:
+        may_take: millislice-minutes that running jobs may still take, by QOS.
+        elsewhere: millislice-minutes that each tenant's own jobs may still take in QOS that are no
+            tenant's. Accounts without a quota below the tenant are not included: what jobs of a
+            removed tenant may still take is subtracted from what budgets have left, and other
+            accounts pay for themselves.
+        waiting: waiting runs, in Slurm's order.
+        limits: millislices that jobs of each QOS may hold together.
+        held: millislices that jobs of each QOS hold together.
+    """
+
+    may_take: Mapping[str, int] = field(hash=False)
+    elsewhere: Mapping[str, int] = field(hash=False)
+    waiting: tuple[WaitingRun, ...]
+    limits: Mapping[str, int] = field(hash=False)
+    held: Mapping[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A QOS' part of budgets: what jobs that run in it may still take together.
+
+    Attributes:
+        budgets: the tenants that have the budgets on which the QOS draws, the nearest first.
+        minutes: the part in millislice-minutes.
+        least: the least millislice-minutes with which all waiting jobs that are to start can do
+            so; 0 if none is to start.
+    """
+
+    budgets: tuple[str, ...]
+    minutes: int
+    least: int
+
+
+def runs_of(jobs: Iterable[JobView], costs: Mapping[str, Millislices], now_s: float) -> Runs:
+    """Sum up what jobs of managed partitions take of budgets.
+
+    Waiting jobs without a time limit are left out, as no budget lets them start.
+    """
+    may_take: Counter[tuple[str, str]] = Counter()
+    counts: Counter[str] = Counter()
+    waiting: list[WaitingRun] = []
+    for job in by_priority(jobs):
+        cost = run_cost(job.gpus, costs)
+        if job.state in ALLOTTED:
+            may_take[job.account, job.qos] += minutes_left(job, cost, now_s)
+        elif cost and job.time_limit_s is not None and lacks_only_room(job):
+            one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
+            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - counts[job.qos])
+            waiting += [one] * tasks
+            counts[job.qos] += tasks
+    return Runs(+may_take, tuple(waiting))
+
+
+def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
+    """Return the millislice-minutes that a run may still take; 0 if it has no time limit."""
+    left_s = 0 if run.end_s is None else max(0, int(run.end_s - now_s))
+    return left_s * cost_millislices // 60
+
+
+def drawn_on(
+    policy: Policy, budgets: Collection[str], tenants: Iterable[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the budgets that bind each QOS of the tenants: all on the way up, the nearest first.
+
+    QOS that no budget binds are left out.
+    """
+    return {
+        qos: above
+        for name in tenants
+        if (above := binding(policy, budgets, name))
+        for qos in (qos_name(name), borrowed_qos(name))
+    }
+
+
+def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str, ...]:
+    """Return the tenants with ``budgets`` on a tenant's way up, the tenant itself first."""
+    return tuple(name for name in (tenant, *ancestors(policy, tenant)) if name in budgets)
+
+
+def as_budgets_let(
+    policy: Policy,
+    run_minutes: Mapping[str, int],
+    jobs: Sequence[JobView],
+    partitions: frozenset[str],
+    *,
+    costs: Mapping[str, Millislices],
+    now_s: float,
+) -> tuple[JobView, ...]:
+    """Return the jobs with the reasons for which they wait adapted to what their budgets allow.
+
+    Only jobs of managed partitions change. An array on borrowed quota keeps only the tasks for
+    which its budgets have enough.
+
+    If a job is over several limits, Slurm names only one of them: slices before budgets. If loans
+    followed Slurm's reason, a loan for a job that its budget does not let start would end as soon
+    as it is made, since Slurm then names the budget. Then it would be made again, since Slurm names
+    the slices again.
+
+    ``run_minutes`` are the millislice-minutes that each budget has left, including what running
+    jobs may still take. Waiting jobs claim them in Slurm's order. Jobs in their tenants' own QOS
+    come first, up to what the own parts pay for. Then come the others, up to what their tenants and
+    the tenants above may still hold; else jobs to which no tenant lends would keep others from
+    what their tenants are guaranteed. Jobs that wait for something other than slices, GPUs or a
+    budget claim nothing.
+    """
+    if not run_minutes:
+        return tuple(jobs)
+    budgets = {name: binding(policy, run_minutes, name) for name in policy}
+    # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
+    of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
+    ours = [
+        (job, name)
+        for job in jobs
+        if budgets.get(name := of_qos.get(job.qos, job.account)) and is_managed(job, partitions)
+    ]
+    left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
+    for job, name in ours:
+        if job.state in ALLOTTED:
+            cost = run_cost(job.gpus, costs)
+            left.subtract(dict.fromkeys(budgets[name], minutes_left(job, cost, now_s)))
+    judged: dict[int, JobView] = {}
+    waiting = {
+        job.job_id: name
+        for job, name in ours
+        if is_ours(job.qos)
+        and (waits_for_quota(job) or (job.reason == QOS_BUDGET and is_waiting(job)))
+    }
+    in_order = by_priority(job for job, _ in ours if job.job_id in waiting)
+    for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
+        name = waiting[job.job_id]
+        cost, bound = run_cost(job.gpus, costs), budgets[name]
+        if not cost:
+            continue
+        minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)
+        able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
+        claimed = min(able, room.most(name, job.qos) // cost)
+        room.take(name, job.qos, claimed * cost)
+        left.subtract(dict.fromkeys(bound, claimed * minutes))
+        judged[job.job_id] = _judged(job, able)
+    return tuple(judged.get(job.job_id, job) for job in jobs)
+
+
+def _judged(job: JobView, able: int) -> JobView:
+    """Return a job with its adapted reason; ``able`` tasks of it fit into its budgets."""
+    if not able:
+        return job if job.reason == QOS_BUDGET else replace(job, reason=QOS_BUDGET)
+    if not is_borrowed(job.qos):
+        return job
+    if able < len(job.untouched):
+        job = replace(job, untouched=frozenset(sorted(job.untouched)[:able]))
+    return replace(job, reason=QOS_SLICES) if job.reason == QOS_BUDGET else job
+
+
+def parts(
+    policy: Policy, run_minutes: Mapping[str, int], tenants: Iterable[str], claims: Claims
+) -> Mapping[str, Part]:
+    """Divide budgets among the QOS of the ``tenants`` that draw on them.
+
+    ``run_minutes`` are the millislice-minutes that each budget has left. A QOS first gets what its
+    running jobs may still take. Then waiting jobs for which their QOS has slices get what they
+    need, in their order: each gets all that it needs, or nothing. The rest is divided evenly among
+    the QOS in which a job could start, for jobs that come before limits are updated again.
+    """
+    division = _Division(drawn_on(policy, run_minutes, tenants), run_minutes)
+    for tenant, minutes in claims.elsewhere.items():
+        division.take(binding(policy, run_minutes, tenant), minutes)
+    for qos in sorted(division.draws):
+        division.give(qos, min(claims.may_take.get(qos, 0), division.most(qos)))
+    least: dict[str, int] = {}
+    room = Counter(claims.limits)
+    room.subtract(claims.held)
+    for job in claims.waiting:
+        qos = job.qos
+        fits = qos in division.draws and job.minutes <= division.most(qos)
+        if fits and job.cost_millislices <= room[qos]:
+            room[qos] -= job.cost_millislices
+            division.give(qos, job.minutes)
+            least[qos] = division.given[qos]
+    division.share_out({qos for qos in division.draws if claims.limits.get(qos, 0)})
+    return {
+        qos: Part(budgets, division.given[qos], least.get(qos, 0))
+        for qos, budgets in division.draws.items()
+    }
+
+
+def larger_parts(
+    draws: Mapping[str, tuple[str, ...]],
+    left: Mapping[str, int],
+    has: Mapping[str, int],
+    needs: Iterable[tuple[str, int]],
+    among: Collection[str],
+) -> Mapping[str, int]:
+    """Enlarge the parts of the QOS ``among`` by what all parts leave of the budgets they draw on.
+
+    ``has`` are the present parts, ``left`` is what each budget has for all parts together. First
+    each QOS gets what its jobs need, in the order of ``needs``, all or nothing; then each gets the
+    same of the rest. No part shrinks.
+    """
+    division = _Division(draws, left)
+    for qos, part in has.items():
+        division.give(qos, part)
+    for qos, need in needs:
+        lacks = need - division.given[qos]
+        if qos in among and 0 < lacks <= division.most(qos):
+            division.give(qos, lacks)
+    division.share_out(among)
+    return division.given
+
+
+class _Division:
+    """A division in progress: what each QOS was given, and what is left of the budgets."""
+
+    def __init__(self, draws: Mapping[str, tuple[str, ...]], minutes: Mapping[str, int]) -> None:
+        self.draws = draws
+        self.given = Counter[str]()
+        self._left = dict(minutes)
+
+    def most(self, qos: str) -> int:
+        """Return what all budgets on which the QOS draws still have."""
+        return min(self._left[name] for name in self.draws[qos])
+
+    def give(self, qos: str, minutes: int) -> None:
+        """Give the QOS more minutes, at most ``most``."""
+        self.given[qos] += minutes
+        self.take(self.draws[qos], minutes)
+
+    def take(self, budgets: Iterable[str], minutes: int) -> None:
+        """Subtract minutes from each of the budgets, down to 0."""
+        for name in budgets:
+            self._left[name] = max(0, self._left[name] - minutes)
+
+    def share_out(self, among: Collection[str]) -> None:
+        """Divide all that is left evenly among the QOS.
+
+        A QOS gets less than another one only where a budget has no more for it. So the budget with
+        the smallest share for each QOS is divided first.
+        """
+        sharing: dict[str, set[str]] = {}
+        for qos in among:
+            for name in self.draws[qos]:
+                sharing.setdefault(name, set()).add(qos)
+        shares = [(self._share(name, of), name) for name, of in sharing.items()]
+        heapify(shares)
+        while shares:
+            share, name = heappop(shares)
+            of = sharing[name]
+            if of and (now := self._share(name, of)) > share:
+                # QOS that also draw on tighter budgets took less, so that the others get more.
+                heappush(shares, (now, name))
+                continue
+            for number, qos in zip(range(len(of), 0, -1), sorted(of), strict=True):
+                self.give(qos, self._left[name] // number)
+                for budget in self.draws[qos]:
+                    sharing[budget].discard(qos)
+
+    def _share(self, name: str, of: Collection[str]) -> Fraction:
+        return Fraction(self._left[name], len(of))

@@ -1,0 +1,630 @@
+"""Translates the ledger's policy into settings in slurmdbd, and compares them with Slurm's."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import ALLOTTED, JobState, JobView, PartitionView
+from cluster.language.units import Millislices
+from cluster.slurm.interface import Association, Qos
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import (
+    GATE_QOS,
+    SHARED_QOS,
+    borrowed_qos,
+    can_have_qos,
+    is_ours,
+    qos_name,
+)
+from slurm_plugin.limits.budget_parts import Claims, Part, Runs, drawn_on, parts, runs_of
+from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
+from slurm_plugin.quota.demand import is_managed
+from slurm_plugin.quota.tenants import downward, parent
+from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
+
+BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
+TYPE = "grptres=gres/gpu:"
+PER_ACCOUNT = "maxtresperaccount=billing"
+"""Earlier versions limited a tenant's own QOS by this, and the tenant's account by BILLING."""
+EXEMPT, PREEMPT_MODE, FLAGS = "preemptexempttime", "preemptmode", "flags"
+QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
+"""Fields of settings, in sacctmgr's words."""
+
+INHERITED = "inherited"
+"""In place of a QOS list: no list of its own. ``qos-=`` would leave a trace of removed QOS."""
+
+_NEAR_MILLISLICE_MIN = 1000
+_NEAR_SHARE = 100
+OVER_PARTITION = "overpartqos"
+"""The flag that makes a QOS' own limits count instead of those of the partition's QOS."""
+_REQUEUE = "requeue"
+"""Preempted borrowed jobs are requeued, whatever slurm.conf says for other jobs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What Slurm has for one cluster.
+
+    Attributes:
+        accounts: the accounts' associations, by account.
+        users: the users' associations.
+        qos: all QOS of slurmdbd, by name.
+        tres: the TRES that accounting counts (AccountingStorageTRES); only these can be limited.
+        in_use: what jobs hold and use of the limits.
+        billing: the unit of limits on slices and budgets, also in all texts of settings.
+    """
+
+    cluster: str
+    accounts: Mapping[str, Association] = field(hash=False)
+    users: tuple[Association, ...]
+    qos: Mapping[str, Qos] = field(hash=False)
+    tres: frozenset[str]
+    in_use: "InUse"
+    billing: BillingUnit = MILLISLICES
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether jobs get billed GPUs of managed partitions only in Slicewise's QOS."""
+        gate = self.qos.get(GATE_QOS)
+        return gate is not None and gate.grp_tres.get("billing") == 0 and self.in_use.is_gated
+
+
+@dataclass(frozen=True)
+class InUse:
+    """What partitions and jobs mean for the limits.
+
+    Attributes:
+        is_gated: whether every managed partition has the gate as its QOS.
+        sharing: accounts with jobs in the QOS that all tenants once shared.
+        held: millislices that running jobs hold, by account and QOS.
+        runs: what jobs take of budgets; empty if there are no budgets.
+    """
+
+    is_gated: bool = False
+    sharing: frozenset[str] = frozenset()
+    held: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
+    runs: Runs = field(default_factory=Runs)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the ledger allows now.
+
+    Attributes:
+        run_minutes: millislice-minutes that jobs may still take, by tenant with a budget.
+        costs: millislices of an instance, by GRES type.
+        models: the GPU model, by GRES type.
+        term_s: seconds for which a job on borrowed quota may not be preempted; with 0 Slicewise
+            does not manage the term.
+        capacity_millislices: the cluster's capacity; None if it is not known.
+    """
+
+    policy: Policy = field(hash=False)
+    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    run_minutes: Mapping[str, int] = field(hash=False)
+    costs: Mapping[str, int] = field(hash=False)
+    models: Mapping[str, str] = field(hash=False)
+    term_s: int = 0
+    capacity_millislices: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a setting should be, and why.
+
+    Attributes:
+        value: the setting as text; "" means not set.
+        least: for a part of a budget, the smallest value that is near enough to be left alone.
+    """
+
+    value: str
+    why: str
+    least: int = 0
+
+
+Settings = Mapping[LimitKey, Setting]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Every setting that Slicewise manages.
+
+    Attributes:
+        lists: Slicewise's QOS that each account may use, comma-separated, by account.
+    """
+
+    settings: Settings = field(hash=False)
+    lists: Mapping[str, str] = field(hash=False)
+
+    @property
+    def our_qos(self) -> frozenset[str]:
+        """The tenants' QOS."""
+        return frozenset(",".join(self.lists.values()).split(",")) - {""}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not as it should be.
+
+    Attributes:
+        now, wanted: the values as text; "" means not set.
+        user: the user whose own QOS list or default this is, in the key's account; else "".
+        partition: the partition if the user's association is for one partition; else "".
+    """
+
+    key: LimitKey
+    now: str
+    wanted: str
+    why: str
+    user: str = ""
+    partition: str = ""
+
+    @property
+    def text(self) -> str:
+        """``qos slicewise_vision grptres=billing: 0 to 6000``."""
+        of, now, wanted = self.key, self.now or "none", self.wanted or "none"
+        return f"{of.entity} {of.name} {of.field}: {now} to {wanted}"
+
+
+def found_of(
+    cluster: str,
+    associations: Iterable[Association],
+    qos: Iterable[Qos],
+    config: Mapping[str, str],
+    in_use: InUse = InUse(),
+    *,
+    billing: BillingUnit = MILLISLICES,
+) -> Found:
+    """Combine Slurm's replies, keyed by name.
+
+    Raises InvalidInputError (SW-CLUSTER-NAME) if they are from another cluster. Under a wrong name
+    the ledger has no tenants, and all limits would look right.
+    """
+    named = config.get("ClusterName", cluster)
+    # slurmdbd stores cluster names in lower case.
+    if cluster not in {named, named.lower()}:
+        raise InvalidInputError(
+            "SW-CLUSTER-NAME",
+            f"[cluster] name is {cluster!r}, but slurmctld's ClusterName is {named!r}.",
+            f'Write in slicewise.toml: [cluster] name = "{named.lower()}"; start the daemon again.',
+        )
+    rows = tuple(row for row in associations if row.cluster == cluster)
+    return Found(
+        cluster,
+        {row.account: row for row in rows if not row.user},
+        tuple(row for row in rows if row.user),
+        {one.name: one for one in qos},
+        frozenset(config.get("AccountingStorageTRES", "").split(",")),
+        in_use,
+        billing,
+    )
+
+
+def in_use(
+    partitions: Iterable[PartitionView],
+    jobs: Iterable[JobView],
+    managed: Collection[str],
+    costs: Mapping[str, Millislices],
+    *,
+    now_s: float,
+    has_budgets: bool,
+) -> InUse:
+    """Sum up what jobs of the ``managed`` partitions hold, and take of budgets if there are any."""
+    jobs, names = tuple(jobs), frozenset(managed)
+    ours = [job for job in jobs if is_managed(job, names)]
+    gates = {view.name: view.qos for view in partitions}
+    held: Counter[tuple[str, str]] = Counter()
+    for job in ours:
+        if job.state in ALLOTTED:
+            held[job.account, job.qos] += run_cost(job.gpus, costs)
+    return InUse(
+        is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
+        sharing=frozenset(
+            job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
+        ),
+        held=+held,
+        runs=runs_of(ours, costs, now_s) if has_budgets else Runs(),
+    )
+
+
+def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit]) -> Wanted:
+    """Translate the ledger's policy into settings in Slurm.
+
+    The gate, which is the managed partitions' QOS, lets no billed job start. What a tenant may hold
+    is limited by its two QOS, which pass the gate by their flag (docs/decisions/0021):
+    ``slicewise_<tenant>`` is limited to the own part less what the tenant lends,
+    ``slicewise_<tenant>_borrowed`` to what is lent to it (``ceilings.by_use`` has moved some of the
+    own part there). So all tenants' limits add up to no more than the cluster has, however the tree
+    is shaped, and no account and no other partition is limited. What a tenant's jobs hold in other
+    QOS, in which they started earlier, is subtracted from both limits. The own QOS may preempt the
+    borrowed QOS of every tenant that borrows, once a job there is older than its term; preempted
+    jobs are requeued. An account may use its tenant's two QOS beside its other QOS, but not those
+    of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants once
+    shared has no limit, and stays as long as jobs are in it.
+
+    Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). Limits on GPU
+    types are limits of the tenant's account. A setting that is no longer managed (a type limit that
+    was taken away, a term) gets its earlier value back. Earlier versions limited slices and
+    budgets, and set the default QOS, at accounts. The accounts' slices and default QOS get their
+    earlier values back once the gate is in force, and their budgets once all QOS that draw on them
+    also have their parts.
+    """
+    tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
+    tenants -= {ROOT_ACCOUNT}
+    settings: dict[LimitKey, Setting] = {}
+    lists = {name: _listed(name, tenants, found) for name in found.accounts}
+    for name in sorted(found.accounts.keys() - {ROOT_ACCOUNT}):
+        if name in tenants:
+            settings |= _tenant_account(name, allowed, found)
+        else:
+            settings |= _other_account(name, lists[name], found, known)
+    settings |= _qos_settings(tenants, allowed, found, known)
+    back = _handed_back(known, settings, found, allowed)
+    return Wanted({**back, **settings}, lists)
+
+
+def _listed(account: str, tenants: Collection[str], found: Found) -> str:
+    row: Association | None = found.accounts[account]
+    while row is not None and row.account not in tenants:
+        row = found.accounts.get(row.parent)
+    if row is None:
+        return ""
+    shared = {SHARED_QOS} if account in found.in_use.sharing else set()
+    return _text({qos_name(row.account), borrowed_qos(row.account)} | shared)
+
+
+def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
+    fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
+    limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
+    for gres_type, count in limits.items():
+        if f"gres/gpu:{gres_type}" in found.tres:
+            fields[TYPE + gres_type] = Setting(str(count), "limit on the type or its model")
+    return {LimitKey("account", name, field): setting for field, setting in fields.items()}
+
+
+def type_limits(
+    quota: Quota, costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, int]:
+    """Return the most instances by type. A limit on a model bounds each of its types separately."""
+    bounds = dict(quota.type_limits)
+    for gres_type, model in models.items():
+        if model in quota.model_limits:
+            most = quota.model_limits[model] // costs[gres_type]
+            bounds[gres_type] = min(most, bounds.get(gres_type, most))
+    return bounds
+
+
+def binding_type_limits(
+    policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return the most instances by type that each tenant may have, given the tenants above it."""
+    bounds: dict[str, dict[str, int]] = {}
+    for name in downward(policy):
+        bounds[name] = dict(bounds.get(parent(policy, name), {}))
+        for kind, most in type_limits(policy[name].quota, costs, models).items():
+            bounds[name][kind] = min(most, bounds[name].get(kind, most))
+    return bounds
+
+
+def _other_account(
+    name: str, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
+) -> Settings:
+    """Return the settings of an account that is no tenant.
+
+    It inherits Slicewise's QOS or has them in its own list. Slurm refuses a default QOS of a tenant
+    to which an account below the tenant, or a user, has no access.
+    """
+    row = found.accounts[name]
+    settings: dict[LimitKey, Setting] = {}
+    above = _ours(found.accounts[row.parent].qos) if row.parent in found.accounts else set()
+    if row.own_qos or _ours(row.qos) != above:
+        listed = INHERITED if only_ours_differ(row, found) else listed
+        settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as its parent's")
+    if is_ours(row.own_default_qos):
+        key = LimitKey("account", name, DEFAULT_QOS)
+        settings[key] = Setting(known[key].before if key in known else "", "no longer a tenant")
+    return settings
+
+
+def only_ours_differ(row: Association, found: Found) -> bool:
+    """Whether an account's QOS list differs from its parent's only by Slicewise's QOS."""
+    above = found.accounts.get(row.parent)
+    return (
+        above is not None
+        and row.own_qos == _ours(row.own_qos)
+        and row.qos - _ours(row.qos) == above.qos - _ours(above.qos)
+    )
+
+
+def _qos_settings(
+    tenants: Collection[str],
+    allowed: Allowed,
+    found: Found,
+    known: Mapping[LimitKey, KnownLimit],
+) -> Settings:
+    elsewhere = _elsewhere(tenants, found, found.in_use.held)
+    limits = less_elsewhere({name: allowed.ceilings[name] for name in tenants}, elsewhere)
+    of_budgets = _parts(limits, allowed, found)
+    shared = {SHARED_QOS} if tenants and found.in_use.sharing else set()
+    borrowers = _borrowers(tenants, allowed, found)
+    preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
+    gate = {BILLING: Setting("0", "nothing in other QOS")}
+    settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
+    for tenant, limit in sorted(limits.items()):
+        name, on_loan = qos_name(tenant), borrowed_qos(tenant)
+        own = found.billing.limit(limit.own_limit_millislices)
+        borrowed = found.billing.limit(limit.borrowed_limit_millislices)
+        fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
+        fields |= _minutes(of_budgets.get(name), found.billing)
+        settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
+        fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
+        fields |= _minutes(of_budgets.get(on_loan), found.billing)
+        settings |= _qos(on_loan, f"for borrowed jobs of {tenant}", fields)
+    for name in shared:
+        settings |= _qos(name, "until the last of its jobs has ended", _on_loan(allowed.term_s))
+    wanted_names = {key.name for key in settings}
+    seen = _seen_qos(found, known) & found.qos.keys()
+    for name in sorted(seen - wanted_names - {SHARED_QOS}):
+        settings |= _qos(name, "", _limit(0, "its tenant is gone"))
+    return settings
+
+
+def _borrowers(tenants: Collection[str], allowed: Allowed, found: Found) -> frozenset[str]:
+    """Return the tenants that may borrow, or that have jobs on borrowed quota.
+
+    Listing all tenants as preempted would be slow: sacctmgr prints the list for each tenant, which
+    took five seconds and 26 MB for a thousand tenants.
+    """
+    held = {qos for _, qos in found.in_use.held}
+    return frozenset(
+        tenant
+        for tenant in tenants
+        if allowed.policy[tenant].quota.borrowing_limit_millislices
+        or allowed.ceilings[tenant].borrowed_limit_millislices
+        or borrowed_qos(tenant) in held
+    )
+
+
+def _limited(tenants: Iterable[str]) -> Collection[str]:
+    return {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
+
+
+def _elsewhere(
+    tenants: Collection[str], found: Found, amounts: Mapping[tuple[str, str], int]
+) -> Mapping[str, int]:
+    """Sum up the ``amounts``, which are by account and QOS, by tenant, outside of tenants' QOS.
+
+    A tenant's amount includes the accounts without a quota below it. Tenants' QOS are left out
+    because they have their own limits.
+    """
+    limited = _limited(tenants)
+    held: Counter[str] = Counter()
+    for (account, qos), amount in amounts.items():
+        if qos in limited:
+            continue
+        row = found.accounts.get(account)
+        while row is not None and row.account not in tenants:
+            row = found.accounts.get(row.parent)
+        if row is not None:
+            held[row.account] += amount
+    return held
+
+
+def _paid_elsewhere(
+    tenants: Collection[str], may_take: Mapping[tuple[str, str], int]
+) -> Mapping[str, int]:
+    """Return what each tenant's own jobs may still take in QOS that are no tenant's."""
+    limited = _limited(tenants)
+    found: Counter[str] = Counter()
+    for (account, qos), amount in may_take.items():
+        if account in tenants and qos not in limited:
+            found[account] += amount
+    return found
+
+
+def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Mapping[str, Part]:
+    """Divide the budgets into parts by QOS; ``limits`` has the limits of each tenant's two QOS."""
+    of_qos: dict[str, int] = {}
+    for tenant, limit in limits.items():
+        of_qos[qos_name(tenant)] = limit.own_limit_millislices
+        of_qos[borrowed_qos(tenant)] = limit.borrowed_limit_millislices
+    runs = found.in_use.runs
+    claims = Claims(
+        _by_qos(runs.may_take),
+        _paid_elsewhere(limits.keys(), runs.may_take),
+        runs.waiting,
+        of_qos,
+        _by_qos(found.in_use.held),
+    )
+    return parts(allowed.policy, allowed.run_minutes, limits, claims)
+
+
+def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
+    found: Counter[str] = Counter()
+    for (_, qos), amount in amounts.items():
+        found[qos] += amount
+    return found
+
+
+def _minutes(part: Part | None, billing: BillingUnit) -> Mapping[str, Setting]:
+    if part is None:
+        return {}
+    of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
+    limit = str(billing.limit(part.minutes))
+    return {RUN_MINUTES: Setting(limit, of, billing.limit(part.least))}
+
+
+def _limit(amount: int, why: str) -> Mapping[str, Setting]:
+    """Return the settings of a QOS' limit.
+
+    It counts instead of the gate's limit, and of the one that earlier versions set on the account.
+    """
+    return {
+        BILLING: Setting(str(amount), why),
+        PER_ACCOUNT: Setting("", "the QOS itself is limited"),
+        FLAGS: Setting(OVER_PARTITION, "lets it through the gate"),
+    }
+
+
+def _on_loan(term_s: int) -> Mapping[str, Setting]:
+    term = {EXEMPT: Setting(str(term_s), "term of loans, in s")} if term_s else {}
+    return {PREEMPT_MODE: Setting(_REQUEUE, "preempted jobs are requeued"), **term}
+
+
+def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
+    fields = {NAME: Setting(name, why), **fields}
+    return {LimitKey("qos", name, field): one for field, one in fields.items()}
+
+
+def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
+    """Return Slicewise's QOS of this cluster.
+
+    Another cluster on the same slurmdbd may also have QOS with such names.
+    """
+    listed = {name for row in found.accounts.values() for name in _ours(row.qos)}
+    return listed | {key.name for key in known if key.entity == "qos"}
+
+
+def _handed_back(
+    known: Mapping[LimitKey, KnownLimit],
+    settings: Settings,
+    found: Found,
+    allowed: Allowed,
+) -> Settings:
+    once = {BILLING, DEFAULT_QOS} if found.is_gated else set()
+    kept = _not_divided(settings, found, allowed) if found.is_gated else allowed.run_minutes
+
+    def goes_back(key: LimitKey) -> bool:
+        if key.entity == "qos":
+            return key.field in {EXEMPT, RUN_MINUTES} and key.name in found.qos
+        is_over = key.field.startswith(TYPE) or key.field in once
+        is_over |= key.field == RUN_MINUTES and key.name not in kept
+        return is_over and key.name in found.accounts
+
+    return {
+        key: Setting(limit.before, "no longer limited")
+        for key, limit in known.items()
+        if key not in settings and limit.last != limit.before and goes_back(key)
+    }
+
+
+def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collection[str]:
+    """Return the budgets that some QOS draws on without having a part in Slurm yet."""
+    draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
+    keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
+    return {
+        budget
+        for qos, key in keys.items()
+        if key in settings and not value_now(found, key)
+        for budget in draws[qos]
+    }
+
+
+def value_now(found: Found, key: LimitKey) -> str:
+    """Return Slurm's value of a setting as text; of QOS lists only Slicewise's QOS."""
+    return _account_value(found, key) if key.entity == "account" else _qos_value(found, key)
+
+
+def _account_value(found: Found, key: LimitKey) -> str:
+    row, (word, _, tres) = found.accounts[key.name], key.field.partition("=")
+    match word:
+        case "grptres":
+            return str(row.grp_tres.get(tres, ""))
+        case "grptresrunmins":
+            return str(row.grp_tres_run_mins.get(tres, ""))
+        case "qos":
+            return _text(_ours(row.qos))
+        case _:
+            return row.own_default_qos
+
+
+def _qos_value(found: Found, key: LimitKey) -> str:
+    row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
+    if row is None:
+        return ""
+    match word:
+        case "grptres":
+            return str(row.grp_tres.get(tres, ""))
+        case "maxtresperaccount":
+            return str(row.max_tres_per_account.get(tres, ""))
+        case "grptresrunmins":
+            return str(row.grp_tres_run_mins.get(tres, ""))
+        case _ if word == PREEMPT:
+            return _our_names(row.preempt)
+    texts = {
+        NAME: row.name,
+        PREEMPT_MODE: row.preempt_mode,
+        EXEMPT: "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s),
+        FLAGS: _text(row.flags & {OVER_PARTITION}),
+    }
+    return texts[key.field]
+
+
+def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
+    """Return where Slurm differs from what is wanted; () if nowhere.
+
+    What is left of a budget changes all the time. So a part of a budget is left alone if it is
+    within one percent or one slice-minute of the wanted value, unless it should be zero, or is too
+    small for a waiting job to start.
+    """
+    now = {key: value_now(found, key) for key in wanted.settings}
+    return (
+        *(
+            Difference(key, now[key], value, setting.why)
+            for key, setting in wanted.settings.items()
+            if now[key] != (value := _with_others(key, now[key], setting.value))
+            and not _near(key, now[key], setting, found.billing)
+        ),
+        *_user_differences(wanted.lists, found),
+    )
+
+
+def _with_others(key: LimitKey, now: str, value: str) -> str:
+    """Return the value with the QOS that a preempt list already has: it is only ever added to.
+
+    Another cluster's tenants may have QOS of the same names. An entry disappears from the list when
+    Slurm removes the QOS that it names.
+    """
+    if key.field != PREEMPT or now == value:
+        return value
+    return _text({*now.split(","), *value.split(",")} - {""})
+
+
+def _near(key: LimitKey, now: str, setting: Setting, billing: BillingUnit) -> bool:
+    if key.field != RUN_MINUTES or not now or setting.value in {"", "0"}:
+        return False
+    has, value = int(now), int(setting.value)
+    apart = abs(has - value)
+    is_near = apart <= billing.limit(_NEAR_MILLISLICE_MIN) or apart * _NEAR_SHARE <= value
+    return is_near and has >= setting.least
+
+
+def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Difference]:
+    """Yield differences of users with a QOS list or default of their own; others inherit both."""
+    for row in found.users:
+        may = lists[row.account]
+        if row.own_qos and _text(_ours(row.qos)) != may:
+            key = LimitKey("account", row.account, QOS_LIST)
+            now, why = _text(_ours(row.qos)), "a list of the user's own"
+            yield Difference(key, now, may, why, row.user, row.partition)
+        if is_ours(row.own_default_qos) and row.own_default_qos not in may.split(","):
+            key = LimitKey("account", row.account, DEFAULT_QOS)
+            now, why = row.own_default_qos, "no longer allowed"
+            yield Difference(key, now, "", why, row.user, row.partition)
+
+
+@lru_cache(maxsize=8)
+def _our_names(names: frozenset[str]) -> str:
+    """Join Slicewise's QOS of a list. A thousand tenants may all have the same thousand names."""
+    return _text(_ours(names))
+
+
+def _ours(names: Iterable[str]) -> set[str]:
+    return {name for name in names if is_ours(name)}
+
+
+def _text(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))

@@ -1,0 +1,164 @@
+"""Computes the demand for instances, waiting and expected, and the duration of a re-cut."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from cluster.language.jobs import JobView, NodeView, RunRecord
+from cluster.language.mig_profiles import Board
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.mig.checks import unfit
+from slurm_plugin.mig.guaranteed_shapes import Needs
+from slurm_plugin.mig.steps import StepName
+from slurm_plugin.mig.value import Demand, Waiting
+from slurm_plugin.quota.attainable import highest_ceilings
+from slurm_plugin.quota.demand import is_managed, waits_for_others
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.slurm_config.gres import Kind
+
+_PARTS = (StepName.CUT, StepName.TELL, StepName.VERIFY, StepName.RESUME)
+"""Steps during which drained instances are not available."""
+_NEWEST, _ENOUGH = 20, 3
+
+
+class Awaited(NamedTuple):
+    """An instance for which a job waits.
+
+    Attributes:
+        waited_s: seconds for which the job has waited.
+        is_guaranteed: whether the job is in its tenant's own QOS.
+    """
+
+    gres_type: str
+    waited_s: int
+    is_guaranteed: bool
+
+
+def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, str]:
+    """Profile names of that board, by the site's GRES types."""
+    return {
+        gres_type: kind.profile
+        for kind, gres_type in types.items()
+        if kind.model == board.model and kind.profile in board.profiles
+    }
+
+
+def demand(
+    waiting: Sequence[Awaited],
+    in_use: Mapping[str, float],
+    needed: Needs,
+    elsewhere: Mapping[str, int],
+    profiles: Mapping[str, str],
+) -> Demand:
+    """The demand for one board. ``profiles`` are its profile names by GRES type.
+
+    ``waiting``, ``in_use`` (see the functions below) and ``needed`` by guarantees are those of the
+    whole cluster. ``elsewhere`` are instances on nodes on which nothing can be planned: they serve
+    their part of the demand.
+    """
+    mine = [
+        Waiting(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
+        for one in waiting
+        if one.gres_type in profiles
+    ]
+    count = Counter(one.profile for one in mine)
+    expected = {
+        profile: in_use.get(kind, 0.0) + count[profile] - elsewhere.get(kind, 0)
+        for kind, profile in profiles.items()
+    }
+    return Demand(
+        tuple(mine),
+        {profile: mean for profile, mean in expected.items() if mean > 0},
+        _not_elsewhere(needed.claimed, elsewhere, profiles),
+        _not_elsewhere(needed.all, elsewhere, profiles),
+    )
+
+
+def _not_elsewhere(
+    needed: Mapping[str, int], elsewhere: Mapping[str, int], profiles: Mapping[str, str]
+) -> Mapping[str, int]:
+    return {
+        profile: most
+        for kind, profile in profiles.items()
+        if (most := needed.get(kind, 0) - elsewhere.get(kind, 0)) > 0
+    }
+
+
+def waiting_for_instances(
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    room: Mapping[str, int],
+    costs: Mapping[str, Millislices],
+    now_s: float,
+) -> Iterator[Awaited]:
+    """Each instance for which a job waits because other jobs hold those that exist.
+
+    Jobs that wait for quota, a time or another job do not count: an instance would not help them.
+    Slurm gives the reason Priority also to tasks that will be over their tenant's quota once the
+    first tasks run. So for each account no more tasks count than its ``room`` in millislices lets
+    run.
+    """
+    left = dict(room)
+    those = (job for job in jobs if waits_for_others(job) and is_managed(job, partitions))
+    for job in sorted(those, key=lambda job: -job.priority):
+        cost, count = run_cost(job.gpus, costs), max(1, len(job.untouched))
+        if cost and job.account in left:
+            count = min(count, max(0, left[job.account]) // cost)
+            left[job.account] -= count * cost
+        since_s = job.eligible_s or job.submit_s or now_s
+        waited_s = max(0, int(now_s - since_s))
+        for kind, each in job.gpus.items():
+            one = Awaited(kind, waited_s, job.qos == qos_name(job.account))
+            yield from [one] * (each * count)
+
+
+def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:
+    """Millislices that each tenant's jobs may still take, including all that it may ever borrow."""
+    highest = highest_ceilings(policy, None)
+    return {name: most - used.get(name, 0) for name, most in highest.items()}
+
+
+def in_use(runs: Iterable[RunRecord], since_s: float, now_s: float) -> Mapping[str, float]:
+    """By GRES type, the mean number of instances that runs held from ``since_s`` to ``now_s``."""
+    held_s = Counter[str]()
+    for run in runs:
+        end_s = now_s if run.end_s is None else min(run.end_s, now_s)
+        lasted_s = max(0, int(end_s - max(run.start_s, since_s)))
+        for kind, count in run.gpus.items():
+            held_s[kind] += count * lasted_s
+    return {kind: total_s / (now_s - since_s) for kind, total_s in held_s.items()}
+
+
+def instances_of(nodes: Iterable[NodeView]) -> Mapping[str, int]:
+    """Instances by GRES type, on nodes that Slurm can use."""
+    found = Counter[str]()
+    for node in nodes:
+        if not unfit(node):
+            found.update(node.gpus)
+    return found
+
+
+def recut_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
+    """Duration of a re-cut in seconds: the median of the last 20.
+
+    ``step_seconds`` come newest first. ``otherwise`` is the result until there are 3.
+    """
+    parts = (step_seconds.get(step, ()) for step in _PARTS)
+    totals = [sum(seconds) for seconds in zip(*parts, strict=False)][:_NEWEST]
+    return max(1, round(median(totals))) if len(totals) >= _ENOUGH else otherwise
+
+
+def move_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
+    """Seconds for which a replica and its successor both hold an instance.
+
+    The median of the last 20 re-cuts that moved a replica; ``otherwise`` until there are 3.
+    """
+    moves = [one for one in step_seconds.get(StepName.MOVE, ()) if one >= _MOVED_S][:_NEWEST]
+    return round(median(moves)) if len(moves) >= _ENOUGH else otherwise
+
+
+_MOVED_S = 2.0
+"""A shorter step found no replica to move."""

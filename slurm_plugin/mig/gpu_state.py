@@ -1,0 +1,229 @@
+"""Builds the re-cut planner's view of GPUs from a node's last survey, Slurm's files and jobs."""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from cluster.language.mig_profiles import Board
+from cluster.mig.checks import has_capabilities
+from cluster.mig.inventory import Gpu as SeenGpu
+from cluster.mig.inventory import Inventory
+from cluster.mig.layouts import Placement
+from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
+from slurm_plugin.mig.checks import differences, unfit
+from slurm_plugin.mig.steps import Recut
+from slurm_plugin.slurm_config.gres import Device
+from slurm_plugin.slurm_config.node_lines import Positions, room
+
+Holder = Job | Replica
+_RANK = {Job: 0, Replica: 1, type(None): 2}
+"""Order in which instances are chosen to stay fixed: those that can't move anyway come first."""
+
+_OLD_S = 86_400
+_RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
+_OWN_LINE = re.compile(r"\s*NodeName\s*=\s*([\w.-]+)(?=\s)", re.IGNORECASE)
+_SHARED_LINE = re.compile(r"\s*(?:NodeName|Name)\s*=", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known about a node.
+
+    Attributes:
+        inventory: result of the last survey; None if there was none.
+        age_s: seconds since that survey.
+        devices: devices of each of its GPUs that jobs can be given, by UUID.
+        positions: its devices as Slurm's files have them, or a text on what is wrong with its lines
+            there.
+    """
+
+    node: NodeView
+    inventory: Inventory | None
+    age_s: float
+    devices: Mapping[str, Sequence[Device]] = field(hash=False)
+    positions: Positions | str
+
+    @cached_property
+    def indices(self) -> Mapping[Device, int]:
+        """Slurm's index of each device."""
+        return {one: i for i, one in enumerate(self.positions) if isinstance(one, Device)}
+
+
+@dataclass(frozen=True)
+class Past:
+    """Re-cuts in the journal, by the UUID of their GPU.
+
+    Attributes:
+        in_work: re-cuts that are not finished.
+        cut_ago_s: seconds since the last re-cut ended, rolled back or not.
+    """
+
+    in_work: Mapping[str, Recut] = field(default_factory=dict, hash=False)
+    cut_ago_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def past(unfinished: Iterable[Recut], newest_first: Iterable[Recut], now_s: float) -> Past:
+    """Summarise the journal's re-cuts by GPU."""
+    ago_s: dict[str, int] = {}
+    for one in newest_first:
+        if one.ended_s is not None:
+            ago_s.setdefault(one.planned.gpu_uuid, max(0, int(now_s - one.ended_s)))
+    return Past({one.planned.gpu_uuid: one for one in unfinished}, ago_s)
+
+
+def lines_by_node(text: str) -> Mapping[str, str]:
+    """Lines of slurm.conf or gres.conf by node: its own lines, with those that several nodes share.
+
+    "" has the shared lines alone, which are all lines of any other node.
+    """
+    own = defaultdict[str, list[str]](list)
+    shared: list[str] = []
+    for line in text.split("\n"):
+        match = _OWN_LINE.match(line)
+        if match is not None:
+            own[match[1]].append(line)
+        elif _SHARED_LINE.match(line):
+            shared.append(line)
+    return {"": "\n".join(shared)} | {
+        name: "\n".join((*shared, *lines)) for name, lines in own.items()
+    }
+
+
+def left_out(look: Look) -> str:
+    """Why nothing can be planned on a node; "" if something can."""
+    return next(_obstacles(look), "")
+
+
+def _obstacles(look: Look) -> Iterator[str]:
+    node, positions = look.node, look.positions
+    if words := unfit(node):
+        yield f"Slurm says {words}"
+    if node.states & _RESERVED:
+        yield "it is reserved"
+    if look.inventory is None:
+        yield f"it was never surveyed: slicewise recut survey {node.name}"
+    elif look.age_s > _OLD_S:
+        hours = f"{look.age_s / 3600:.0f} h"
+        yield f"its last survey is {hours} old: slicewise recut survey {node.name}"
+    if isinstance(positions, str):
+        yield positions
+    elif look.inventory is not None:
+        yield from differences(node, positions)
+        if len(positions) != (most := room(look.inventory)):
+            yield (
+                f"Slurm has {len(positions)} devices for it, not {most}: add pads with slicewise"
+                " node gres"
+            )
+        if {one for those in look.devices.values() for one in those} != look.indices.keys():
+            yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
+
+
+def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:
+    """The GPUs in MIG mode of a node that is not left out. ``holders`` are by Slurm's index."""
+    for gpu in look.inventory.gpus if look.inventory is not None else ():
+        # A node may falsely claim to have a GPU that is being cut on another node.
+        if gpu.mig and gpu.board is not None and gpu.uuid not in cut.in_work:
+            instances = tuple(_instances(look, gpu, holders))
+            ago_s = cut.cut_ago_s.get(gpu.uuid)
+            yield gpu.board, Gpu(gpu.uuid, look.node.name, instances, ago_s)
+
+
+def gpus_in_work(look: Look, cut: Past) -> Iterator[tuple[Board, Gpu]]:
+    """GPUs with an unfinished re-cut, as they will be cut; none of a node that Slurm can't use."""
+    for gpu in look.inventory.gpus if look.inventory is not None else ():
+        recut = cut.in_work.get(gpu.uuid)
+        if recut is not None and gpu.board is not None and not unfit(look.node):
+            after = tuple(map(Instance, recut.planned.after))
+            yield gpu.board, Gpu(gpu.uuid, look.node.name, after, in_work=True)
+
+
+def holders(
+    node: NodeView,
+    jobs: Iterable[JobView],
+    indices: Mapping[int, Mapping[str, frozenset[int]]],
+    now_s: float,
+    move_s: int,
+) -> Mapping[int, Holder]:
+    """The holder of each of the node's devices that is held, by Slurm's index.
+
+    Users can write lines into their jobs' names that look like Slurm's, and so claim devices or
+    hide their own. So the holder of a device that no job, or more than one, seems to hold counts as
+    a job that can't be moved.
+    """
+    named = defaultdict[int, list[Holder]](list)
+    for job in jobs:
+        holder = _holding(job, now_s, move_s)
+        for index in indices.get(job.job_id, {}).get(node.name, ()):
+            named[index].append(holder)
+    return {
+        index: named[index][0] if len(named[index]) == 1 else Job("?") for index in node.gpus_held
+    }
+
+
+def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gpu, ...]:
+    """The GPUs with one instance of each profile fixed, unless ``elsewhere`` has the profile.
+
+    If no node has a type any more, Slurm holds its waiting jobs for good, and refuses new ones.
+    """
+    last: dict[str, tuple[str, Placement]] = {}
+    there = [(gpu.name, one) for gpu in found if not gpu.in_work for one in gpu.instances]
+    for name, one in sorted(there, key=lambda pair: _RANK[type(pair[1].holder)]):
+        last.setdefault(one.placement.profile, (name, one.placement))
+    fixed = {place for profile, place in last.items() if profile not in elsewhere}
+    names = {name for name, _ in fixed}
+    return tuple(
+        replace(
+            gpu,
+            instances=tuple(
+                _fixed(one) if (gpu.name, one.placement) in fixed else one for one in gpu.instances
+            ),
+        )
+        if gpu.name in names
+        else gpu
+        for gpu in found
+    )
+
+
+def _fixed(instance: Instance) -> Instance:
+    match instance.holder:
+        case Job():
+            return instance
+        case Replica(name=name):
+            return replace(instance, holder=Job(name))
+        case None:
+            # The instance is practically free, but it must stay.
+            return replace(instance, holder=Job("the last of its type", 0))
+
+
+def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
+    tag = JobTag.find(job.admin_comment)
+    is_task = job.array_job_id is not None
+    name = f"job {job.array_job_id}_{job.task_index}" if is_task else f"job {job.job_id}"
+    if job.state is JobState.COMPLETING:
+        return Job(name, 0)
+    if tag is None or tag.service is None or not is_task:
+        return Job(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
+    of_service = f"{tag.tenant}/{tag.service} ({name})"
+    is_one = sum(job.gpus.values()) == 1
+    return Replica(of_service, move_s) if is_one else Job(of_service)
+
+
+def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Iterator[Instance]:
+    """The GPU's instances with their holders.
+
+    An instance that Slurm can't give to jobs was made outside Slurm, and counts as held.
+    """
+    devices = devices_at(look, gpu)
+    for one in gpu.instances:
+        device = devices.get(one.placement)
+        holder = holders.get(look.indices[device]) if device is not None else Job("not Slurm's")
+        yield Instance(one.placement, holder)
+
+
+def devices_at(look: Look, gpu: SeenGpu) -> Mapping[Placement, Device]:
+    """Devices of a GPU that Slurm can give to jobs, by placement."""
+    given = (one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one))
+    return dict(zip((one.placement for one in given), look.devices[gpu.uuid], strict=True))

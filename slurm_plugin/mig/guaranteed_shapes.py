@@ -1,0 +1,134 @@
+"""Computes the shapes that guarantees need: how many instances of each type re-cuts must leave.
+
+A quota is in slices, but a tenant claims instances of the types that its jobs ask for. A quota of
+seven slices is of no use to a tenant that needs a whole GPU if no GPU is whole any more. So each
+tenant's own part (its nominal less what its children are due) needs these instances:
+
+- those that its jobs in its own QOS hold and wait for: the tenant *claims* these now;
+- with what is left of the own part, those that it used lately: of each type, the dearest first, the
+  most that it held at a time, or for which its services have slots, within its limits on types and
+  as many as fit.
+
+So together they cost no more than the own part, and those of all tenants no more than their
+nominals.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.limits.desired import binding_type_limits
+from slurm_plugin.quota.demand import is_managed, is_waiting
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import MAX_TYPE_LIMIT, Policy
+
+_Used = Mapping[str, Mapping[str, int]]
+"""Instances by tenant and GRES type."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Instances of each GRES type, over all tenants; ``all`` includes ``claimed``."""
+
+    claimed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    all: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def needs(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    runs: Iterable[RunRecord],
+    partitions: frozenset[str],
+    *,
+    costs: Mapping[str, Millislices],
+    models: Mapping[str, str],
+) -> Needs:
+    """Compute the instances that the guarantees of all tenants need.
+
+    ``runs`` are the runs of the period that counts as lately.
+    """
+    managed = [job for job in jobs if is_managed(job, partitions)]
+    held, claimed = (_claims(managed, waiting=waiting) for waiting in (False, True))
+    lately = _most(_peaks(runs, partitions), _slots(managed))
+    limits = binding_type_limits(policy, costs, models)
+    now, total = Counter[str](), Counter[str]()
+    for name, own in own_part(policy).items():
+        bundle = Counter[str]()
+        for wished in (held, claimed):
+            _add(bundle, wished.get(name, {}), own, costs, limits[name])
+        now.update(bundle)
+        _add(bundle, lately.get(name, {}), own, costs, limits[name])
+        total.update(bundle)
+    return Needs(now, total)
+
+
+def _add(
+    bundle: Counter[str],
+    wished: Mapping[str, int],
+    own: int,
+    costs: Mapping[str, Millislices],
+    limits: Mapping[str, int],
+) -> None:
+    """Add wished instances, the dearest types first, while the own part still pays for them.
+
+    Instances that ``bundle`` has already count towards the wish.
+    """
+    for kind in sorted(wished, key=lambda kind: (-costs.get(kind, 0), kind)):
+        if cost := costs.get(kind, 0):
+            may = min(wished[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
+            bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
+
+
+def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
+    """Instances that jobs in their tenants' own QOS hold, and with ``waiting`` also wait for."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for job in jobs:
+        counts = job.state in ALLOTTED or (waiting and is_waiting(job))
+        if counts and job.qos == qos_name(job.account):
+            found[job.account].update(_instances(job))
+    return found
+
+
+def _slots(jobs: Iterable[JobView]) -> _Used:
+    """Instances that each tenant's services would hold with all of their slots."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for job in jobs:
+        tag = JobTag.find(job.admin_comment)
+        if tag is not None and tag.service is not None and job.state is not JobState.ENDED:
+            found[job.account].update(_instances(job))
+    return found
+
+
+def _instances(job: JobView) -> Mapping[str, int]:
+    tasks = max(1, len(job.untouched))
+    return {kind: count * tasks for kind, count in job.gpus.items()}
+
+
+def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
+    """The most instances of each type that a tenant's runs held at a time."""
+    changes = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for run in runs:
+        if run.partition in partitions:
+            for kind, count in run.gpus.items():
+                changes[run.account, kind].append((run.start_s, count))
+                if run.end_s is not None:
+                    changes[run.account, kind].append((run.end_s, -count))
+    found = defaultdict[str, Counter[str]](Counter)
+    for (account, kind), those in changes.items():
+        held = 0
+        # Within one second, ends come before starts.
+        for _, change in sorted(those):
+            held += change
+            found[account][kind] = max(held, found[account][kind])
+    return found
+
+
+def _most(some: _Used, others: _Used) -> _Used:
+    return {
+        name: Counter(some.get(name, {})) | Counter(others.get(name, {}))
+        for name in some.keys() | others.keys()
+    }

@@ -1,0 +1,377 @@
+"""Plans which GPUs to cut again, so that waiting and expected jobs find instances.
+
+A change of a GPU is worth what the cluster then serves more over the horizon, less ``margin`` times
+what is drained for it. The plan compares all changes of each GPU. Across GPUs it takes the best
+change, then the next best in addition, and finally tries for each whether another change would be
+better in its place. An instance held by a job that can't move is never touched, and an instance
+that is in the way of no new one stays. The shapes that guarantees need (``guaranteed_shapes``) stay
+as well: whatever the gain, no plan leaves fewer instances than guarantees are used for now. Of
+instances that tenants only may claim, it leaves fewer only for a job that waits within its own
+tenant's guarantee.
+
+No plan undoes the last one. While nothing new is asked for, each plan raises what the cluster
+serves, and a GPU that was just cut is left alone until a job asks that did not wait then.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from operator import attrgetter
+
+from cluster.language.mig_profiles import Board, cost_millislices
+from cluster.mig.layouts import Geometry, Placement, geometry
+from slurm_plugin.mig.candidates import Change, Gpu, Instance, Job, Replica, changes
+from slurm_plugin.mig.leftover import Wishes, full
+from slurm_plugin.mig.value import Demand, worth
+
+_Targets = dict[str, list[tuple[str, Placement]]]
+"""By profile, the places to which replicas may move: GPU and placement, the best last."""
+
+_PLACE = attrgetter("placement.profile", "placement.start", "placement.size")
+"""Sort key of instances, by placement."""
+
+_ROUNDS = 3
+"""Most rounds of exchanges; the second seldom finds anything."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a re-cut costs, and when it pays.
+
+    Attributes:
+        recut_s: seconds from the drain of free instances to the first use of the new ones.
+        horizon_s: seconds for which the demand forecast is trusted.
+        nodes_at_once: most nodes on which GPUs may be cut at a time, including nodes in work.
+        margin: least ratio of gain to what is drained.
+    """
+
+    recut_s: int
+    horizon_s: int
+    nodes_at_once: int
+    margin: int = 2
+
+
+@dataclass(frozen=True)
+class Move:
+    """A replica that moves to another instance before its own is destroyed."""
+
+    replica: str
+    source: Placement
+    gpu: str
+    target: Placement
+
+
+@dataclass(frozen=True)
+class Step:
+    """Actions on one GPU: first moves, then destroy, then create, each in the given order.
+
+    Attributes:
+        gain_millislice_s: what is served more over the horizon; waiting requests count by weight.
+        drained_millislice_s: what is not available meanwhile.
+        reason: why the GPU is cut, in one line.
+        asked: the instances that must be created, placed as if nothing else were. ``create`` has
+            further ones that fill the GPU.
+    """
+
+    gpu: str
+    node: str
+    moves: tuple[Move, ...]
+    destroy: tuple[Placement, ...]
+    create: tuple[Placement, ...]
+    gain_millislice_s: int
+    drained_millislice_s: int
+    reason: str
+    asked: tuple[Placement, ...]
+
+
+def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
+    """The re-cuts to make now, best first; empty if no change pays for itself."""
+    return tuple(_Planner(board, tuple(gpus), demand, terms).steps())
+
+
+@dataclass(frozen=True)
+class _Class:
+    """GPUs that are cut and held alike, and the possible changes of each of them."""
+
+    gpus: tuple[Gpu, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A change of one GPU. ``net``: millislice-seconds gained, less ``margin`` times drained."""
+
+    gpu: Gpu
+    change: Change
+    net: int
+
+
+class _Planner:
+    """Chooses changes, and tracks which instances are free with the chosen ones.
+
+    ``_spare`` are existing free instances that stay: replicas can move only to these.
+    """
+
+    def __init__(self, board: Board, gpus: Sequence[Gpu], demand: Demand, terms: Terms) -> None:
+        self._gpus, self._demand, self._terms = gpus, demand, terms
+        self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
+        instances = [one for gpu in gpus for one in gpu.instances]
+        self._geometry, self._there = geometry(board), _counted(instances)
+        self._held = _counted(one for one in instances if not _is_free(one, terms))
+        self._free = _counted(one for one in instances if _is_free(one, terms))
+        self._spare = _counted(instance for _, instance in _spare(gpus))
+        # Instances that chosen changes create do not count here: they may not come to exist.
+        self._unclaimed = _counted(instances) - Counter(demand.claimed)
+        self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
+        self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
+        own = Demand(tuple(one for one in demand.waiting if one.is_guaranteed))
+        self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
+        self._classes = self._alike(self._geometry)
+        self._chosen: dict[str, _Option] = {}
+
+    def steps(self) -> Iterator[Step]:
+        """The steps of the better of two plans.
+
+        One takes the highest net gain first, the other the highest net gain for what is drained;
+        neither is always the better.
+        """
+        found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
+        chosen = max(found, key=self._total)
+        targets = _targets(self._gpus, chosen)
+        steps = []
+        for option in chosen:
+            steps.append(self._step(option, targets))
+            self._take(option)
+            self._there.update(option.change.more)
+        for option, step in zip(chosen, steps, strict=True):
+            created = self._full(option)
+            rest = Counter(one.profile for one in created)
+            rest.subtract(one.profile for one in step.asked)
+            self._free.update(rest)
+            self._there.update(rest)
+            yield replace(step, create=created, reason=f"{step.reason}{_rest_words(+rest)}")
+
+    def _full(self, option: _Option) -> tuple[Placement, ...]:
+        """All instances to create on that GPU, as if the chosen changes were made already."""
+        stays = {one.placement for one in option.gpu.instances}
+        stays -= {one.placement for one in option.change.destroyed}
+        waiting = Counter(one.profile for one in self._demand.waiting)
+        missing = Counter(self._demand.guaranteed) - self._there
+        wishes = Wishes(
+            profiles=self._wanted(option.gpu) | missing.keys(),
+            missing=missing,
+            awaited=(waiting - self._free).keys(),
+            gain=lambda more: self._worth.gain(self._free, more),
+            costs_millislices=self._costs,
+        )
+        return full(self._geometry, stays, option.change.created, wishes)
+
+    def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
+        """Choose changes: the next best while one pays, then better ones in exchange.
+
+        Last, jobs that still wait within a guarantee get what other tenants only may claim.
+        """
+        while option := self._best(by_cost=by_cost):
+            self._take(option)
+        for _ in range(_ROUNDS):
+            if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
+                break
+        while option := self._best(by_cost=by_cost, to_owners=True):
+            self._take(option)
+        chosen = tuple(self._chosen.values())
+        for option in chosen:
+            self._drop(option)
+        return chosen
+
+    def _total(self, chosen: Sequence[_Option]) -> int:
+        more = Counter[str]()
+        for option in chosen:
+            more.update(option.change.more)
+        drained = sum(option.change.drained_millislice_s for option in chosen)
+        return self._net(more, drained)
+
+    def _exchange(self, old: _Option) -> bool:
+        """Replace a chosen change by a better one, or drop it if it does not pay.
+
+        Returns whether the choice changed.
+        """
+        self._drop(old)
+        net, best = self._net(old.change.more, old.change.drained_millislice_s), self._best()
+        if best is None or best.net <= max(net, 0):
+            if net > 0:
+                self._take(old)
+            return net <= 0
+        self._take(best)
+        return True
+
+    def _best(self, *, by_cost: bool = False, to_owners: bool = False) -> _Option | None:
+        nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
+        nodes |= {option.gpu.node for option in self._chosen.values()}
+        is_full = len(nodes) >= self._terms.nodes_at_once
+        found, most = None, 0.0
+        for alike in self._classes:
+            gpus = [
+                gpu
+                for gpu in alike.gpus
+                if gpu.name not in self._chosen and not (is_full and gpu.node not in nodes)
+            ]
+            for change in alike.changes if gpus else ():
+                drained = change.drained_millislice_s
+                net = self._net_of(change, to_owners=to_owners)
+                score = net / drained if by_cost else net
+                if net > 0 and score > most:
+                    gpu = min(gpus, key=lambda one: one.node not in nodes)
+                    found, most = _Option(gpu, change, net), score
+        return found
+
+    def _net_of(self, change: Change, *, to_owners: bool) -> int:
+        """Net gain of a change beside the chosen ones; 0 if the change is not possible.
+
+        It is possible if replicas that move find free instances, and what guarantees need stays.
+        """
+        drained = change.drained_millislice_s
+        if any(self._spare[profile] < count for profile, count in change.spent.items()):
+            return 0
+        if _within(self._beyond, change.fewer):
+            return self._net(change.more, drained)
+        if not to_owners or not _within(self._unclaimed, change.fewer):
+            return 0
+        gain = self._worth_to_owners.gain(self._free, change.more)
+        return round(gain) - self._terms.margin * drained
+
+    def _net(self, more: Mapping[str, int], drained_millislice_s: int) -> int:
+        gain = self._worth.gain(self._free, more)
+        return round(gain) - self._terms.margin * drained_millislice_s
+
+    def _take(self, option: _Option) -> None:
+        self._chosen[option.gpu.name] = option
+        self._free.update(option.change.more)
+        self._spare.subtract(option.change.spent)
+        self._beyond.subtract(option.change.fewer)
+        self._unclaimed.subtract(option.change.fewer)
+
+    def _drop(self, option: _Option) -> None:
+        del self._chosen[option.gpu.name]
+        self._free.subtract(option.change.more)
+        self._spare.update(option.change.spent)
+        self._beyond.update(option.change.fewer)
+        self._unclaimed.update(option.change.fewer)
+
+    def _alike(self, found: Geometry) -> Sequence[_Class]:
+        alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)
+        for gpu in self._gpus:
+            if not gpu.in_work:
+                alike[_nameless(gpu), self._wanted(gpu)].append(gpu)
+        recut_s, costs = self._terms.recut_s, self._costs
+        return [
+            _Class(tuple(gpus), _least(changes(found, gpu, wanted, costs, recut_s)))
+            for (gpu, wanted), gpus in alike.items()
+        ]
+
+    def _wanted(self, gpu: Gpu) -> frozenset[str]:
+        """Profiles that may be cut out of a GPU.
+
+        Out of a GPU that was just cut these are only the profiles that were asked for since.
+        """
+        cut_ago_s = gpu.cut_ago_s
+        if cut_ago_s is None or cut_ago_s >= self._terms.horizon_s:
+            return self._demand.profiles
+        return frozenset(w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s)
+
+    def _step(self, option: _Option, targets: _Targets) -> Step:
+        gpu, change = option.gpu, option.change
+        gone = {one.placement for one in change.destroyed}
+        asked = tuple(sorted(change.created))
+        movers = [one for one in gpu.instances if one.placement in gone and one.holder]
+        return Step(
+            gpu=gpu.name,
+            node=gpu.node,
+            moves=tuple(_move(one, targets) for one in movers),
+            destroy=tuple(sorted(gone)),
+            create=asked,
+            gain_millislice_s=round(self._worth.gain(self._free, change.more)),
+            drained_millislice_s=change.drained_millislice_s,
+            reason=self._reason(change),
+            asked=asked,
+        )
+
+    def _reason(self, change: Change) -> str:
+        waiting = Counter(one.profile for one in self._demand.waiting)
+        created = "; ".join(
+            f"{count} {name} more: {waiting[name]} wait, {self._free[name]} free, "
+            f"{self._held[name]} held, {self._demand.expected.get(name, 0):.1f} expected"
+            for name, count in sorted(Counter(one.profile for one in change.created).items())
+        )
+        gone = Counter(one.placement.profile for one in change.destroyed)
+        moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
+        less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
+        return f"{created}; less: {less}{moving}" if less else created
+
+
+def _within(room: Mapping[str, int], fewer: Mapping[str, int]) -> bool:
+    return all(room[profile] >= count for profile, count in fewer.items())
+
+
+def _rest_words(rest: Mapping[str, int]) -> str:
+    words = ", ".join(f"{count} {name}" for name, count in sorted(rest.items()))
+    return f"; the rest: {words}" if words else ""
+
+
+def _least(found: Iterable[Change]) -> tuple[Change, ...]:
+    """Of changes with the same effect, the one that drains the least, then the first in order."""
+    least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], Change] = {}
+    for one in sorted(found, key=lambda one: (one.drained_millislice_s, sorted(one.created))):
+        least.setdefault((frozenset(one.more.items()), frozenset(one.spent.items())), one)
+    return tuple(least.values())
+
+
+def _is_free(instance: Instance, terms: Terms) -> bool:
+    """Whether an instance is free, or its job ends before a re-cut could be done."""
+    holder = instance.holder
+    if isinstance(holder, Job):
+        return holder.ends_in_s is not None and holder.ends_in_s <= terms.recut_s
+    return holder is None
+
+
+def _counted(instances: Iterable[Instance]) -> Counter[str]:
+    return Counter(one.placement.profile for one in instances)
+
+
+def _spare(gpus: Iterable[Gpu]) -> Iterator[tuple[Gpu, Instance]]:
+    for gpu in gpus:
+        if not gpu.in_work:
+            yield from ((gpu, one) for one in gpu.instances if one.holder is None)
+
+
+def _nameless(gpu: Gpu) -> Gpu:
+    return Gpu("", "", tuple(sorted(map(_anybody, gpu.instances), key=_PLACE)))
+
+
+def _anybody(instance: Instance) -> Instance:
+    match instance.holder:
+        case Job():
+            return Instance(instance.placement, Job(""))
+        case Replica(move_s=move_s):
+            return Instance(instance.placement, Replica("", move_s))
+        case None:
+            return instance
+
+
+def _targets(gpus: Sequence[Gpu], chosen: Sequence[_Option]) -> _Targets:
+    """Free instances that stay; those on GPUs that the plan leaves alone are used first."""
+    gone = {
+        (option.gpu.name, one.placement) for option in chosen for one in option.change.destroyed
+    }
+    touched = {name for name, _ in gone}
+    targets: _Targets = defaultdict(list)
+    for gpu, one in sorted(_spare(gpus), key=lambda pair: pair[0].name in touched, reverse=True):
+        if (gpu.name, one.placement) not in gone:
+            targets[one.placement.profile].append((gpu.name, one.placement))
+    return targets
+
+
+def _move(instance: Instance, targets: _Targets) -> Move:
+    assert isinstance(instance.holder, Replica)  # noqa: S101  # jobs stay where they are
+    gpu, target = targets[instance.placement.profile].pop()
+    return Move(instance.holder.name, instance.placement, gpu, target)

@@ -1,0 +1,67 @@
+"""Computes the most that a tenant could ever have, so that admission can refuse jobs beyond it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_plugin.quota.tenants import downward, effective_nominal, own_part, parent, payers
+from slurm_plugin.quota.types import Period, Policy
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that each tenant could have at any hour, in millislices.
+
+    Attributes:
+        quotas: the largest own part (its nominal less what its children are due).
+        borrowing_limits: what it may borrow beyond that.
+        ceilings: what its jobs could ever hold, with all that may be borrowed.
+    """
+
+    quotas: Mapping[str, int]
+    borrowing_limits: Mapping[str, int]
+    ceilings: Mapping[str, int]
+
+
+def bounds(policy: Policy, highest: Policy | None, capacity: int | None) -> Bounds:
+    """Compute the bounds from the policy in force, or from ``highest`` if there is a calendar.
+
+    ``highest`` has the most that each tenant has at any hour; None without a calendar. With one,
+    children may have less at some hours, so a tenant's whole nominal counts as its own part.
+    """
+    most = policy if highest is None else highest
+    own = own_part(policy) if highest is None else effective_nominal(highest)
+    limits = {name: one.quota.borrowing_limit_millislices for name, one in most.items()}
+    return Bounds(own, limits, highest_ceilings(most, capacity))
+
+
+def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
+    """Compute the most millislices that each tenant's jobs could hold, with all that is borrowed.
+
+    The nominal and borrowing limit of each tenant above it limit it too, and so does ``capacity``
+    (None if not known).
+    """
+    nominal = effective_nominal(policy)
+    highest: dict[str, int] = {}
+    for name in downward(policy):
+        most = nominal[name] + policy[name].quota.borrowing_limit_millislices
+        above = highest.get(parent(policy, name), capacity)
+        highest[name] = most if above is None else min(most, above)
+    return highest
+
+
+def period_budgets(policy: Policy) -> Mapping[str, int]:
+    """Compute the most millislice-seconds that a tenant's payer has in a period, by tenant.
+
+    Tenants without a budget are left out. So are those with a budget without periods, as grants may
+    enlarge it at any time.
+    """
+    found: dict[str, int] = {}
+    for name, payer in payers(policy).items():
+        budget = policy[payer].budget
+        if budget is not None and budget.period is not Period.NONE:
+            found[name] = (
+                budget.amount_millislice_s
+                + budget.carry_over_millislice_s
+                + budget.overdraft_millislice_s
+            )
+    return found

@@ -1,0 +1,183 @@
+"""Computes what each tenant may hold now: its nominal, less what it lends, plus what it borrows."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.language.units import Millislices
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.quota.lending import called_back, crossing, within_limits
+from slurm_plugin.quota.tenants import by_parent, downward, effective_nominal, own_part
+from slurm_plugin.quota.types import Loan, Policy, Recall
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a tenant and the tenants below it may hold now.
+
+    Attributes:
+        ceiling_millislices: what the subtree may hold in all QOS together.
+        guarantee_millislices: the tenant's own part: its nominal less what its children are due.
+        lent_millislices: loans that leave the subtree, and recalled loans that are not back yet.
+        borrowed_millislices: loans that enter the subtree.
+        own_limit_millislices: the limit of the tenant's own QOS: its own part, less what it lends
+            of that part itself.
+        borrowed_limit_millislices: the limit of the tenant's borrowed QOS: the loans to the tenant
+            itself. ``by_use`` moves some of the own part there.
+    """
+
+    ceiling_millislices: Millislices
+    guarantee_millislices: Millislices
+    lent_millislices: Millislices
+    borrowed_millislices: Millislices
+    own_limit_millislices: Millislices = Millislices(0)
+    borrowed_limit_millislices: Millislices = Millislices(0)
+
+
+@dataclass(frozen=True)
+class QosUse:
+    """What jobs of managed partitions hold and wait for, by QOS.
+
+    Attributes:
+        held: millislices that jobs hold.
+        waiting: millislices that a tenant's own QOS keeps for its waiting jobs.
+        tasks: millislices of each of the first waiting jobs or tasks, in Slurm's order.
+        doubtful: QOS that have a job with an unreadable record.
+    """
+
+    held: Mapping[str, int] = field(default_factory=dict, hash=False)
+    waiting: Mapping[str, int] = field(default_factory=dict, hash=False)
+    tasks: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    doubtful: frozenset[str] = frozenset()
+
+
+def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
+    """Divide each ceiling between the tenant's two QOS as its jobs need it, with the same sum.
+
+    A loan is what a tenant's jobs need beyond its own part: a job that costs 3.5 slices, of a
+    tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the own part: first
+    what its running jobs hold beyond its limit, unless jobs of the own QOS hold that; then what its
+    waiting jobs lack, unless jobs of the own QOS hold or wait for that. Waiting jobs that could not
+    each start even then do not count.
+    """
+    return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
+
+
+def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
+    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+    its_own, on_loan = qos_name(tenant), borrowed_qos(tenant)
+    if use.doubtful & {its_own, on_loan}:
+        return ceiling
+    left, running = max(0, own - use.held.get(its_own, 0)), use.held.get(on_loan, 0)
+    moved = min(left, max(0, running - borrowed))
+    spare = max(0, left - moved - use.waiting.get(its_own, 0))
+    room = max(0, borrowed + moved - running)
+    # Only Slurm knows for which of these tasks GPUs are free, so all that could start count.
+    wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)
+    moved += min(spare, max(0, wanted - room))
+    return replace(
+        ceiling,
+        own_limit_millislices=Millislices(own - moved),
+        borrowed_limit_millislices=Millislices(borrowed + moved),
+    )
+
+
+def less_elsewhere(
+    found: Mapping[str, Ceiling], elsewhere: Mapping[str, int]
+) -> Mapping[str, Ceiling]:
+    """Reduce the limits of both QOS by the millislices that tenants' jobs hold ``elsewhere``.
+
+    These jobs run in other QOS, in which they started earlier. The borrowed QOS' limit is reduced
+    first, because the quota for them was lent.
+    """
+    return {name: _less(ceiling, elsewhere.get(name, 0)) for name, ceiling in found.items()}
+
+
+def _less(ceiling: Ceiling, held: int) -> Ceiling:
+    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+    return replace(
+        ceiling,
+        own_limit_millislices=Millislices(own - min(own, max(0, held - borrowed))),
+        borrowed_limit_millislices=Millislices(max(0, borrowed - held)),
+    )
+
+
+def ceilings(
+    policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
+) -> Mapping[str, Ceiling]:
+    """Compute the ceiling of every tenant.
+
+    A ceiling is the effective nominal, less the loans that leave the subtree, plus those that enter
+    it. A recalled amount is in no ceiling: the lender does not have it yet, and the borrower has it
+    no longer. In every subtree the limits of all tenants' QOS add up to at most the ceiling.
+
+    If the ceilings at the top add up to more than the cluster's ``capacity`` in millislices, they
+    are all scaled down in proportion. The same applies at each level below: what a tenant has for
+    itself and its children's ceilings never exceed its ceiling. With an unknown capacity (None)
+    nothing is scaled down. Loans count only up to what the policy allows; the excess is treated as
+    recalled.
+    """
+    nominal, own, loans = effective_nominal(policy), own_part(policy), tuple(loans)
+    allowed = within_limits(policy, loans)
+    recalls = (*recalls, *called_back(loans, allowed, 0))
+    on_loan, borrowed = crossing(policy, allowed)
+    in_transit = tuple(_in_transit(policy, own, allowed, recalls))
+    on_its_way, _ = crossing(policy, in_transit)
+    lent = {name: on_loan[name] + on_its_way[name] for name in policy}
+    raw = {name: nominal[name] - lent[name] + borrowed[name] for name in policy}
+    gone, come = Counter[str](), Counter[str]()
+    for loan in (*allowed, *in_transit):
+        gone[loan.lender] += loan.amount_millislices
+    for loan in allowed:
+        come[loan.borrower] += loan.amount_millislices
+    asked = {name: (own[name] - gone[name], come[name]) for name in policy}
+    ceiling, limits = _squeezed(policy, raw, asked, capacity)
+    return {
+        name: Ceiling(
+            Millislices(ceiling[name]),
+            Millislices(min(own[name], ceiling[name])),
+            Millislices(lent[name]),
+            Millislices(borrowed[name]),
+            *map(Millislices, limits[name]),
+        )
+        for name in policy
+    }
+
+
+def _in_transit(
+    policy: Policy, own: Mapping[str, int], loans: Iterable[Loan], recalls: Iterable[Recall]
+) -> Iterator[Loan]:
+    """Yield recalls as loans, limited to what their lenders' own parts leave beside other loans."""
+    left = Counter(own)
+    for loan in loans:
+        left[loan.lender] -= loan.amount_millislices
+    for one in sorted(recalls):
+        if one.lender in policy and one.borrower in policy:
+            amount = max(0, min(one.amount_millislices, left[one.lender]))
+            left[one.lender] -= amount
+            yield Loan(one.lender, one.borrower, Millislices(amount))
+
+
+_Limits = Mapping[str, tuple[int, int]]
+"""The limits of the own and the borrowed QOS in millislices, by tenant."""
+
+
+def _squeezed(
+    policy: Policy, raw: Mapping[str, int], limits: _Limits, capacity: int | None
+) -> tuple[Mapping[str, int], _Limits]:
+    below = by_parent(policy)
+    ceiling: dict[str, int] = {}
+    squeezed: dict[str, tuple[int, int]] = {}
+    for name in ("", *downward(policy)):
+        children, own = below.get(name, ()), limits.get(name, (0, 0))
+        asked = sum(own) + sum(raw[child] for child in children)
+        room = ceiling[name] if name else asked if capacity is None else capacity
+        for child in children:
+            ceiling[child] = _share(raw[child], asked, room)
+        if name:
+            squeezed[name] = _share(own[0], asked, room), _share(own[1], asked, room)
+    return ceiling, squeezed
+
+
+def _share(amount: int, asked: int, room: int) -> int:
+    return amount if asked <= room else amount * room // asked

@@ -1,0 +1,435 @@
+"""Sums up what jobs hold and wait for, and what nodes have, as input of lending and explaining."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.language.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
+from cluster.language.mig_profiles import WholeBoard
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.free_instances import free_instances, is_usable
+from slurm_plugin.common.qos_names import borrowed_qos, is_ours, qos_name
+from slurm_plugin.quota.ceilings import QosUse
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.slurm_config.gres import is_pad
+
+_NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
+"""Slurm's reasons for jobs that could not start now even if everything were free."""
+
+_NO_QUOTA_HELPS = frozenset(
+    {
+        "AccountNotAllowed",
+        "AccountingPolicy",
+        "BadConstraints",
+        "BurstBufferOperation",
+        "BurstBufferResources",
+        "BurstBufferStageIn",
+        "Constraints",
+        "DeadLine",
+        "FedJobLock",
+        "FrontEndDown",
+        "InvalidAccount",
+        "InvalidQOS",
+        "JobArrayTaskLimit",
+        "Licenses",
+        "MpiPortsBusy",
+        "NvidiaImexChannels",
+        "PartitionConfig",
+        "PartitionDown",
+        "PartitionInactive",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "PowerNotAvail",
+        "PowerReserved",
+        "Reservation",
+        "ReservationDeleted",
+        "ReservationInvalid",
+    }
+)
+"""Slurm's reasons for jobs that more slices would not start: their array's own limit is reached,
+they wait for something else, or their partition, reservation, account or QOS does not allow them.
+"""
+
+_LIMITS = ("Assoc", "QOS", "Max")
+"""Prefixes of Slurm's reasons for jobs over a limit: on a type, a budget, the jobs of one user, ...
+"""
+
+_SENTENCES = ("Reservation_", "uid_")
+"""Prefixes of the sentences that Slurm gives as reason if a reservation is gone, or if the job's
+user may not use a partition.
+"""
+
+_NO_NODES = ("ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN")
+"""Prefixes of Slurm's reasons for jobs that need nodes which are down, drained or reserved. Details
+follow the prefix."""
+
+QOS_SLICES = "QOSGrpBilling"
+"""The only limit that more slices help, in a tenant's QOS; in any other QOS it is the gate's."""
+QOS_BUDGET = "QOSGrpBillingRunMinutes"
+"""The reason of a job for which its QOS' part of a budget is too small."""
+ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
+"""The same for limits of accounts, which budgets once were, and are until the gate is in force."""
+
+_FOR_OTHERS = frozenset({"Priority", "Resources"})
+"""Slurm's reasons for jobs for which nothing is free."""
+
+_FIRST_LOOK_S = 5
+"""Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
+grace time."""
+
+FIRST_TASKS = 64
+"""The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """GPU instances by type that an account's own jobs hold.
+
+    Attributes:
+        instances: held in any QOS.
+        guaranteed: held in the tenant's own QOS.
+        elsewhere: held in neither of the tenant's two QOS.
+    """
+
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, order=True)
+class Waiting:
+    """A job, or ``tasks`` tasks of an array, that waits for its tenant's own quota.
+
+    Attributes:
+        since_s: the start of the wait in Unix seconds.
+        cost_millislices: the cost of each task.
+    """
+
+    since_s: int
+    cost_millislices: int
+    tasks: int = 1
+
+    @property
+    def total_millislices(self) -> int:
+        """The cost of all tasks."""
+        return self.cost_millislices * self.tasks
+
+
+def demand(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Mapping[str, int]:
+    """Sum up the millislices that each account's own jobs hold or wait for.
+
+    A held task, such as a service's slot at rest, waits for nothing. The same goes for a job that
+    may not start yet, or that waits for something other than slices. In a tenant's own QOS only
+    what fits into its own part counts, as no loan would let more of these jobs start. They also
+    count while they wait for a budget.
+
+    What a job with an unreadable record holds is not known. Its account then counts as wanting all
+    of its own part, so that none of it is lent.
+    """
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    own, guaranteed, others = own_part(policy), Counter[str](), Counter[str]()
+    for job in ours:
+        is_guaranteed = job.qos == qos_name(job.account)
+        if is_guaranteed and job.state in ALLOTTED:
+            guaranteed[job.account] += run_cost(job.gpus, costs)
+        elif not is_guaranteed and (job.state in ALLOTTED or waits_for_quota(job)):
+            others[job.account] += _cost(job, costs)
+    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+        guaranteed[job.account] += run_cost(job.gpus, costs)
+    doubtful = {job.account for job in ours if _is_in_doubt(job)}
+    return others + Counter(
+        {
+            name: own.get(name, 0)
+            if name in doubtful
+            else min(guaranteed.get(name, 0), own.get(name, 0))
+            for name in (*guaranteed, *doubtful)
+        }
+    )
+
+
+def _is_in_doubt(job: JobView) -> bool:
+    return job.is_doubtful and job.state is not JobState.ENDED
+
+
+def waiting_for_own(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, Sequence[Waiting]]:
+    """Return the jobs that wait for their tenant's own quota, by account."""
+    waiting: dict[str, list[Waiting]] = defaultdict(list)
+    for job in jobs:
+        since_s = waits_since_s(job)
+        waits = job.qos == qos_name(job.account) and waits_for_quota(job)
+        if since_s is None or not waits or not is_managed(job, partitions):
+            continue
+        if cost := run_cost(job.gpus, costs):
+            waiting[job.account].append(Waiting(since_s, cost, max(1, len(job.untouched))))
+    return waiting
+
+
+def waits_since_s(job: JobView) -> int | None:
+    """Return the Unix second since which a job could start; None if Slurm does not say.
+
+    Slurm sets a job's eligible time only when it first looks at the job, some seconds after the
+    submission. In that case the submit time is returned, so that loans recalled in between count as
+    recalled for this job.
+    """
+    submit_s, eligible_s = job.submit_s, job.eligible_s
+    if submit_s is None or eligible_s is None:
+        return submit_s if eligible_s is None else eligible_s
+    was_at_once = 0 <= eligible_s - submit_s <= _FIRST_LOOK_S
+    return submit_s if was_at_once else eligible_s
+
+
+def qos_use(
+    own: Mapping[str, int],
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> QosUse:
+    """Sum up what jobs hold and wait for, by QOS.
+
+    In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
+    replace slices that the QOS keeps for other jobs. ``own`` has the own parts in millislices.
+    """
+    held, waiting = Counter[str](), Counter[str]()
+    tasks: dict[str, list[int]] = defaultdict(list)
+    doubtful: set[str] = set()
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    for job in by_priority(ours):
+        if _is_in_doubt(job):
+            doubtful.add(job.qos)
+        elif job.state in ALLOTTED:
+            held[job.qos] += run_cost(job.gpus, costs)
+        elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
+            left = FIRST_TASKS - len(tasks[job.qos])
+            tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
+    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+        waiting[job.qos] += run_cost(job.gpus, costs)
+    return QosUse(held, waiting, tasks, frozenset(doubtful))
+
+
+def guaranteed_use(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, int]:
+    """Sum up the millislices that each account's jobs in its own QOS hold or wait for.
+
+    Jobs that wait for a budget count, as what is left of a budget changes with every run. Jobs that
+    wait for anything else than slices, GPUs or a budget do not.
+    """
+    used: Counter[str] = Counter()
+    for job in jobs:
+        counts = job.state in ALLOTTED or waits_for_quota(job) or waits_for_budget(job)
+        if job.qos == qos_name(job.account) and counts and is_managed(job, partitions):
+            used[job.account] += _cost(job, costs)
+    return used
+
+
+def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
+    """Count the GPU instances by type for which jobs wait that would start if others ended."""
+    waiting: Counter[str] = Counter()
+    for job in jobs:
+        if waits_for_others(job) and is_managed(job, partitions):
+            for name, count in job.gpus.items():
+                waiting[name] += count * max(1, len(job.untouched))
+    return waiting
+
+
+def capacity(
+    nodes: Iterable[NodeView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    whole_boards: Mapping[str, WholeBoard],
+) -> int:
+    """Sum up the capacity of managed partitions in millislices, however their GPUs are cut now."""
+    managed = (node for node in nodes if has_gpus(node, partitions))
+    return sum(node_capacity(node, costs, whole_boards) for node in managed)
+
+
+def node_capacity(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Compute a node's capacity in millislices. ``whole_boards`` are by GRES type.
+
+    A board that may be re-cut beside its jobs has the same number of devices for Slurm whatever it
+    is cut into, as pads fill up the number. So boards are counted by their devices. The capacity is
+    that of the node's boards, or of what it is cut into now if that is more: a 4g and a 3g cost
+    more than the GPU. Whole GPUs, and instances on nodes with fewer devices, count what they cost.
+    """
+    return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
+
+
+def _boards_cost(
+    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
+) -> int:
+    """Sum up a node's boards that may be re-cut and its other GPUs, never more than it has.
+
+    What a pad could become is not known. So with several models each board counts as the cheapest.
+    """
+    cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
+    others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
+    devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
+    kinds = [whole_boards[kind] for kind in cut or whole_boards]
+    boards = devices // max((one.devices for one in kinds), default=1)
+    each = min((one.cost_millislices for one in kinds), default=0)
+    return boards * each + run_cost(others, costs)
+
+
+def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
+    """Return what each account's own jobs hold; accounts that hold nothing are left out."""
+    instances: dict[str, Counter[str]] = {}
+    guaranteed: dict[str, Counter[str]] = {}
+    elsewhere: dict[str, Counter[str]] = {}
+    for job in jobs:
+        if job.state in ALLOTTED and is_managed(job, partitions):
+            gpus = job.gpus
+            instances.setdefault(job.account, Counter()).update(gpus)
+            if job.qos == qos_name(job.account):
+                guaranteed.setdefault(job.account, Counter()).update(gpus)
+            elif job.qos != borrowed_qos(job.account):
+                elsewhere.setdefault(job.account, Counter()).update(gpus)
+    return {
+        name: Held(gpus, guaranteed.get(name, {}), elsewhere.get(name, {}))
+        for name, gpus in instances.items()
+    }
+
+
+def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """Yield the GPU instances by type that a run holds on each of its nodes.
+
+    Slurm's job record has only their sum here, so they are divided evenly among the nodes.
+    """
+    for nth, node in enumerate(job.nodes):
+        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
+        yield node, {kind: count for kind, count in counts.items() if count}
+
+
+def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
+    """Return what a waiting job, or each task of an array, needs: GPU instances and node count.
+
+    The instances, by type, are those per node.
+    """
+    nodes = max(1, int(job.tres.get("node", "1")))
+    return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
+
+
+def free_by_node(
+    jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
+) -> Mapping[str, Counter[str]]:
+    """Count the free GPU instances by type, for each node on which Slurm starts jobs."""
+    free = {
+        node.name: Counter(free_instances([node]))
+        for node in nodes
+        if has_gpus(node, partitions) and is_usable(node)
+    }
+    # Slurm shows completing jobs' GPUs as free, but starts nothing on them before the jobs' end.
+    ending = (job for job in jobs if job.state is JobState.COMPLETING)
+    for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
+        if node in free:
+            free[node] -= Counter(gpus)
+    return free
+
+
+def node_costs(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> frozenset[int]:
+    """Return the amounts that all GPUs of a node together cost, over managed partitions' nodes."""
+    return frozenset(run_cost(node.gpus, costs) for node in nodes if node.is_in(partitions))
+
+
+def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
+    """Whether the node has GPUs and is in one of the partitions."""
+    return node.is_in(partitions) and any(node.gpus.values())
+
+
+def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
+    """Sort jobs in the order in which Slurm would start them."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
+
+
+def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
+    """Whether a job is or may run in one of the partitions; a waiting job may name several."""
+    return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
+
+
+def is_waiting(job: JobView) -> bool:
+    """Whether a job could start now if there were room: it is pending, not held, and eligible."""
+    pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
+    return pending and not job.held and job.reason not in _NOT_BEFORE
+
+
+def lacks_only_room(job: JobView) -> bool:
+    """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
+    is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET, ACCOUNTS_BUDGET}
+    is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
+    lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
+    return is_waiting(job) and not lacks_more and not waits_for_nodes(job)
+
+
+def waits_for_others(job: JobView) -> bool:
+    """Whether a job would start if GPU instances came free."""
+    return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
+
+
+def waits_for_quota(job: JobView) -> bool:
+    """Whether a job could start now if its tenant might hold more; GPUs may have to come free."""
+    is_at_gate = job.reason == QOS_SLICES and not is_ours(job.qos)
+    others = (*_LIMITS, *_SENTENCES)
+    is_over_another = job.reason.startswith(others) and job.reason != QOS_SLICES
+    is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
+    return is_waiting(job) and not is_no_matter_of_slices
+
+
+def waits_for_budget(job: JobView) -> bool:
+    """Whether a job could start now if more of its budget were left."""
+    return job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET} and is_waiting(job)
+
+
+def waits_for_nodes(job: JobView) -> bool:
+    """Whether nodes that a job needs are down, drained or reserved.
+
+    Nodes that only await a re-cut of their GPUs do not count.
+    """
+    return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
+
+
+def paid_by_own_part(
+    jobs: Sequence[JobView],
+    own: Mapping[str, int],
+    costs: Mapping[str, Millislices],
+    *,
+    or_by_budget: bool = False,
+) -> Iterator[JobView]:
+    """Yield the jobs waiting in their tenants' own QOS for which the ``own`` parts suffice.
+
+    Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
+    same QOS leave of the own part. With ``or_by_budget`` jobs that wait for a budget are included,
+    as what is left of a budget changes with every run.
+    """
+    left = Counter(own)
+    guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
+    for job in guaranteed:
+        if job.state in ALLOTTED:
+            left[job.account] -= run_cost(job.gpus, costs)
+    waiting = (
+        job
+        for job in guaranteed
+        if waits_for_quota(job) or (or_by_budget and waits_for_budget(job))
+    )
+    for job in by_priority(waiting):
+        cost = run_cost(job.gpus, costs)
+        for _ in range(max(1, len(job.untouched))):
+            if not 0 < cost <= left[job.account]:
+                break
+            left[job.account] -= cost
+            yield job
+
+
+def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
+    return run_cost(job.gpus, costs) * max(1, len(job.untouched))

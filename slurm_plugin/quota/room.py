@@ -1,0 +1,63 @@
+"""Tracks what running jobs leave of tenants' own parts and of what tenants may borrow."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from cluster.language.jobs import ALLOTTED, JobView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.quota.demand import is_managed
+from slurm_plugin.quota.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.quota.types import Policy
+
+
+class QuotaRoom:
+    """Room left in the own part of every tenant, and in every subtree."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        jobs: Iterable[JobView],
+        partitions: frozenset[str],
+        costs: Mapping[str, Millislices],
+    ) -> None:
+        nominal = effective_nominal(policy)
+        self._above = {name: (name, *ancestors(policy, name)) for name in policy}
+        self._borrows = {
+            name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
+        }
+        self._own = Counter(own_part(policy))
+        self._subtree = {
+            name: nominal[name] + tenant.quota.borrowing_limit_millislices
+            for name, tenant in policy.items()
+        }
+        for job in jobs:
+            if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
+                self.take(job.account, job.qos, run_cost(job.gpus, costs))
+
+    def take(self, tenant: str, qos: str, cost: int) -> None:
+        """Count a cost that runs, or is to run, in that QOS."""
+        if qos == qos_name(tenant):
+            self._own[tenant] -= cost
+        for name in self._above[tenant]:
+            self._subtree[name] -= cost
+
+    def most(self, tenant: str, qos: str) -> int:
+        """Millislices that may still start in that QOS.
+
+        In the own QOS this is what is left of the own part, in any other QOS what is left of all
+        that the tenant and the tenants above it may hold.
+        """
+        if qos == qos_name(tenant):
+            return max(0, self._own[tenant])
+        return max(0, min(self._subtree[name] for name in self._above[tenant]))
+
+    def has(self, tenant: str, qos: str, cost: int) -> bool:
+        """Whether that QOS has room for the cost.
+
+        The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
+        own part.
+        """
+        may = qos == qos_name(tenant) or tenant in self._borrows
+        return may and cost <= self.most(tenant, qos)

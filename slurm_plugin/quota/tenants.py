@@ -1,0 +1,365 @@
+"""The tree of tenants: which changes are valid, and what follows from the tree's shape."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices, slices_text
+from slurm_plugin.common.qos_names import can_have_qos, qos_name
+from slurm_plugin.quota.types import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    MAX_TYPE_LIMIT,
+    MAX_WEIGHT,
+    ROOT_ACCOUNT,
+    Budget,
+    Period,
+    Policy,
+    Quota,
+    Tenant,
+    TenantUpdate,
+)
+
+_TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_TYPE_OR_MODEL = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_.+/-]{0,62}")
+_QUOTA_FIELDS = tuple(field.name for field in fields(Quota))
+_MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
+_MAX_WORDS = 500
+
+
+def changed(policy: Policy, update: TenantUpdate) -> Policy:
+    """The policy after an update. An unknown tenant is added, at the top unless a parent is given.
+
+    Raises InvalidInputError: SW-TENANT-NAME, -UNKNOWN (an unknown tenant is to be removed),
+    -CHILDREN (a tenant with tenants below it is to be removed), -PARENT (the parent is no tenant),
+    -CYCLE; SW-QUOTA-RANGE, SW-WEIGHT-RANGE, SW-TYPE-LIMIT, SW-BUDGET-RANGE, SW-PERIOD;
+    SW-QUOTA-TREE if a tenant's nominal would fall short of the sum below it, or further short of
+    it than before.
+    """
+    after, refused = changed_together(policy, (update,))
+    for error in refused.values():
+        raise error
+    return after
+
+
+def changed_together(
+    policy: Policy, updates: Sequence[TenantUpdate]
+) -> tuple[Policy, Mapping[str, InvalidInputError]]:
+    """Apply several updates, one per tenant. Returns the policy, and the refusals by tenant.
+
+    Refusals are the errors that ``changed`` raises. The updates may come in any order, except that
+    a new tenant comes after its parent: only the tree that results from all updates must be valid.
+    """
+    after = policy
+    refused: dict[str, InvalidInputError] = {}
+    for update in updates:
+        try:
+            after = _alone(after, update)
+        except InvalidInputError as error:
+            refused[update.tenant] = error
+    there = [one.tenant for one in updates if one.tenant in after and one.tenant not in refused]
+    return after, {**refused, **dict(_tree_faults(policy, after, there))}
+
+
+def _alone(policy: Policy, update: TenantUpdate) -> Policy:
+    """The policy after one update, without checking nominals against the tree."""
+    _check_name(update.tenant)
+    if update.removed:
+        return _without(policy, update.tenant)
+    if update.tenant not in policy:
+        _check_qos(update.tenant)
+    tenant = policy.get(update.tenant, Tenant(update.tenant, "", Quota(Millislices(0))))
+    tenant = _updated(tenant, update)
+    if update.parent is not None:
+        _check_parent(policy, tenant)
+    _check_quota(tenant.quota)
+    if tenant.budget is not None:
+        _check_budget(tenant.budget)
+    return {**policy, tenant.name: tenant}
+
+
+def check_words(author: str, reason: str) -> None:
+    """Check that texts can be shown as one line.
+
+    Raises InvalidInputError (SW-TEXT) for a text that is too long or has unprintable characters.
+    """
+    for words in (author, reason):
+        if len(words) > _MAX_WORDS:
+            raise InvalidInputError(
+                "SW-TEXT", f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
+            )
+        if not words.isprintable():
+            raise InvalidInputError(
+                "SW-TEXT", f"{words!r} has characters that can't be printed.", "Write plain text."
+            )
+
+
+def by_parent(policy: Policy) -> Mapping[str, tuple[str, ...]]:
+    """Children of each tenant that has any, sorted by name; "" has the tenants at the top."""
+    below: dict[str, list[str]] = {}
+    for name in sorted(policy):
+        below.setdefault(parent(policy, name), []).append(name)
+    return {name: tuple(children) for name, children in below.items()}
+
+
+def parent(policy: Policy, name: str) -> str:
+    """The tenant directly above a tenant; "" if there is none."""
+    above = policy[name].parent
+    return above if above in policy else ""
+
+
+def children(policy: Policy, name: str) -> tuple[str, ...]:
+    """Tenants directly below a tenant, sorted by name; for "" the tenants at the top."""
+    return by_parent(policy).get(name, ())
+
+
+def ancestors(policy: Policy, name: str) -> tuple[str, ...]:
+    """All tenants above a tenant, nearest first."""
+    above: list[str] = []
+    while name := parent(policy, name):
+        above.append(name)
+    return tuple(above)
+
+
+def subtree(policy: Policy, name: str) -> tuple[str, ...]:
+    """The tenant and all tenants below it; parents come before their children."""
+    return _downward(by_parent(policy), [name])
+
+
+def downward(policy: Policy) -> tuple[str, ...]:
+    """All tenants; parents come before their children."""
+    below = by_parent(policy)
+    return _downward(below, below.get("", ()))
+
+
+def _downward(below: Mapping[str, tuple[str, ...]], first: Iterable[str]) -> tuple[str, ...]:
+    order = list(first)
+    for name in order:  # grows as it goes
+        order.extend(below.get(name, ()))
+    return tuple(order)
+
+
+def effective_nominal(policy: Policy) -> Mapping[str, int]:
+    """Millislices guaranteed to each tenant together with the tenants below it.
+
+    That is its nominal, or the sum over its children if that is larger: a group's nominal is 0.
+    """
+    sums: dict[str, int] = dict.fromkeys(policy, 0)
+    nominal: dict[str, int] = {}
+    for name in reversed(downward(policy)):
+        nominal[name] = max(policy[name].quota.nominal_millislices, sums[name])
+        if above := parent(policy, name):
+            sums[above] += nominal[name]
+    return nominal
+
+
+def own_part(policy: Policy) -> Mapping[str, int]:
+    """Millislices of each tenant's own part: its effective nominal less those of its children."""
+    nominal = effective_nominal(policy)
+    own = dict(nominal)
+    for name in policy:
+        if above := parent(policy, name):
+            own[above] -= nominal[name]
+    return own
+
+
+def payers(policy: Policy) -> Mapping[str, str]:
+    """The tenant that pays for each tenant's runs with its budget.
+
+    That is the nearest tenant with a budget, from the tenant itself upwards; the tenant itself if
+    none has a budget.
+    """
+    budgets: dict[str, str] = {}
+    for name in downward(policy):
+        own = policy[name].budget is not None
+        budgets[name] = name if own else budgets.get(parent(policy, name), "")
+    return {name: budget or name for name, budget in budgets.items()}
+
+
+def _without(policy: Policy, name: str) -> Policy:
+    if name not in policy:
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"There is no tenant {name!r}.",
+            "slicewise tenant list shows all.",
+        )
+    if below := children(policy, name):
+        raise InvalidInputError(
+            "SW-TENANT-CHILDREN",
+            f"Tenant {name!r} has tenants below it: {_some(below)}.",
+            "Remove or move them first: slicewise tenant remove NAME.",
+        )
+    return {other: tenant for other, tenant in policy.items() if other != name}
+
+
+def _updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
+    given = {name: getattr(update, name) for name in _QUOTA_FIELDS}
+    quota = replace(tenant.quota, **{k: value for k, value in given.items() if value is not None})
+    budget = tenant.budget if update.budget is None else update.budget
+    return replace(
+        tenant,
+        parent=tenant.parent if update.parent is None else update.parent,
+        quota=quota,
+        budget=None if budget == "off" else budget,
+    )
+
+
+def _check_name(name: str) -> None:
+    if not _TENANT.fullmatch(name) or name == ROOT_ACCOUNT:
+        raise InvalidInputError(
+            "SW-TENANT-NAME",
+            f"{name!r} can't be a tenant.",
+            "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'.",
+        )
+
+
+def _check_qos(name: str) -> None:
+    if not can_have_qos(name):
+        raise InvalidInputError(
+            "SW-TENANT-NAME",
+            f"{name!r} can't be a tenant: Slicewise uses QOS {qos_name(name)} for something else.",
+            "Give the account another name: not gate, and none that ends in _borrowed.",
+        )
+
+
+def _check_parent(policy: Policy, tenant: Tenant) -> None:
+    if tenant.parent == "":
+        return
+    if tenant.parent not in {tenant.name, *policy}:
+        raise InvalidInputError(
+            "SW-TENANT-PARENT",
+            f"{tenant.parent!r} is not a tenant, so {tenant.name!r} can't be below it.",
+            "Add it first: slicewise tenant add PARENT.",
+        )
+    if tenant.parent == tenant.name or tenant.name in ancestors(policy, tenant.parent):
+        raise InvalidInputError(
+            "SW-TENANT-CYCLE",
+            f"{tenant.name!r} can't be below {tenant.parent!r}, which is itself or below it.",
+            "Move the other one first; slicewise tenant list shows the tree.",
+        )
+
+
+def _check_quota(quota: Quota) -> None:
+    check_slices("A nominal quota", quota.nominal_millislices)
+    check_slices("A borrowing limit", quota.borrowing_limit_millislices)
+    check_slices("A lending limit", quota.lending_limit_millislices)
+    if not 1 <= quota.weight <= MAX_WEIGHT:
+        raise InvalidInputError(
+            "SW-WEIGHT-RANGE",
+            f"A weight of {quota.weight} is out of range.",
+            f"Give 1 to {MAX_WEIGHT}; 2 gets twice the share of 1.",
+        )
+    for name in (*quota.type_limits, *quota.model_limits):
+        if not _TYPE_OR_MODEL.fullmatch(name):
+            raise InvalidInputError(
+                "SW-TYPE-LIMIT",
+                f"{name!r} is not a GPU type or model.",
+                "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
+            )
+    for name, count in quota.type_limits.items():
+        if not 0 <= count <= MAX_TYPE_LIMIT:
+            raise InvalidInputError(
+                "SW-TYPE-LIMIT",
+                f"A limit of {count} instances of {name} is out of range.",
+                f"Give 0 to {MAX_TYPE_LIMIT}.",
+            )
+    for name, limit in quota.model_limits.items():
+        check_slices(f"A limit on {name}", limit)
+
+
+def check_slices(what: str, millislices: int) -> None:
+    """Check that an amount of quota is in range. Raises InvalidInputError (SW-QUOTA-RANGE)."""
+    if not 0 <= millislices <= MAX_NOMINAL_MILLISLICES:
+        raise InvalidInputError(
+            "SW-QUOTA-RANGE",
+            f"{what} of {slices_text(millislices)} slices is out of range.",
+            f"Give 0 to {slices_text(MAX_NOMINAL_MILLISLICES)}; a GPU has 7.",
+        )
+
+
+def _check_budget(budget: Budget) -> None:
+    if budget.period not in tuple(Period):
+        raise InvalidInputError(
+            "SW-PERIOD",
+            f"There is no period {budget.period!r}.",
+            f"Give one of {', '.join(Period)}.",
+        )
+    amounts = {
+        "A budget": budget.amount_millislice_s,
+        "A carry-over": budget.carry_over_millislice_s,
+        "An overdraft": budget.overdraft_millislice_s,
+    }
+    for what, amount in amounts.items():
+        if not 0 <= amount <= MAX_BUDGET_MILLISLICE_S:
+            raise InvalidInputError(
+                "SW-BUDGET-RANGE",
+                f"{what} of {amount} millislice-seconds is out of range.",
+                f"Give 0 to {MAX_BUDGET_MILLISLICE_S // _MILLISLICE_S_PER_SLICE_HOUR} slice-hours.",
+            )
+
+
+def _tree_faults(
+    before: Policy, after: Policy, names: Iterable[str]
+) -> Iterator[tuple[str, InvalidInputError]]:
+    """Report once each tenant whose nominal falls short of the sum below it, with the error.
+
+    The error goes to the first of ``names`` that is this tenant or is below it. A ledger of an
+    older version may already fall short somewhere; only a worse shortfall is an error.
+    """
+    nominal = effective_nominal(after)
+    was, now = missing(before), missing(after)
+    worse = {name for name in after if now[name] > was.get(name, 0)}
+    for name in names:
+        path = (name, *ancestors(after, name))
+        for below, tenant in zip(("", *path), path, strict=False):
+            if tenant in worse:
+                worse.remove(tenant)
+                yield name, _too_small(after, tenant, below, nominal)
+                break
+
+
+def missing(policy: Policy) -> Mapping[str, int]:
+    """Millislices by which each tenant's nominal falls short of its children's sum.
+
+    A group has a nominal of 0 and never falls short.
+    """
+    own = {name: int(tenant.quota.nominal_millislices) for name, tenant in policy.items()}
+    nominal = effective_nominal(policy)
+    return {name: nominal[name] - own[name] if own[name] else 0 for name in policy}
+
+
+def _too_small(
+    policy: Policy, tenant: str, below: str, nominal: Mapping[str, int]
+) -> InvalidInputError:
+    """Build the SW-QUOTA-TREE error of a tenant whose nominal is too small.
+
+    ``below`` is the child that needs too much; "" if the tenant's own nominal was set too low.
+    """
+    has, needed = policy[tenant].quota.nominal_millislices, nominal[tenant]
+    if not below:
+        return InvalidInputError(
+            "SW-QUOTA-TREE",
+            f"{tenant} can't have {slices_text(has)} slices: the tenants below it have "
+            f"{slices_text(needed)} ({_some(children(policy, tenant))}).",
+            f"Give it {slices_text(needed)} or more, or 0: then it has exactly what they have.",
+        )
+    wanted, left = nominal[below], max(0, has - needed + nominal[below])
+    return InvalidInputError(
+        "SW-QUOTA-TREE",
+        f"{below} needs {slices_text(wanted)} slices; {tenant} has {slices_text(left)} of its"
+        f" {slices_text(has)} left.",
+        f"First: slicewise tenant-quota set {tenant} --nominal {slices_text(needed)}",
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first five names as text, with "..." if there are more."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004
+
+
+def overcommitted_millislices(policy: Policy, capacity_millislices: int) -> int:
+    """Millislices by which the nominals at the top exceed the cluster's capacity; 0 if they fit."""
+    nominal = effective_nominal(policy)
+    top = sum(nominal[name] for name in children(policy, ""))
+    return max(0, top - capacity_millislices)

@@ -1,0 +1,179 @@
+"""Builds the input of reclaiming from Slurm's jobs and nodes and the ledger's recalls."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from cluster.language.jobs import ALLOTTED, JobState, JobView
+from cluster.language.units import Millislices
+from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.quota.demand import (
+    free_by_node,
+    gpus_on_nodes,
+    is_managed,
+    paid_by_own_part,
+    wanted_on_nodes,
+)
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Recall
+from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
+from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.reclaim.victims import Running, Taking, Wanting
+from slurm_plugin.services.state import used_by_tenant
+
+
+def taking(world: World) -> Taking:
+    """The runs on borrowed quota and the free instances, before any tenant has to give up quota.
+
+    Runs that have been told to go, that end soon, or that are completing count as leaving. A run's
+    GPUs are assumed to be spread evenly over its nodes, since no more is known here.
+    """
+    rules, seen, now_s = world.rules, world.seen, world.books.when.at_s
+    jobs = _managed(world)
+    free = free_by_node(jobs, seen.nodes, rules.partitions)
+    ending = {job.job_id for job in jobs if job.state is JobState.COMPLETING}
+    above = Counter(used_by_tenant(jobs, rules.partitions, rules.costs))
+    return Taking(
+        wanting=(),
+        running=tuple(_running(jobs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
+        free=free,
+        above_nominal_millislices=above - Counter(own_part(world.policy)),
+        shrink={},
+        leaving=seen.told | leaving(seen.services, rules.grace_s) | ending,
+        weights={name: tenant.quota.weight for name, tenant in world.policy.items()},
+        now_s=now_s,
+        term_s=rules.term_s,
+    )
+
+
+def giving_back(
+    there: Taking, world: World, recalls: Iterable[Recall], excess: Mapping[str, int]
+) -> Taking:
+    """``there``, with the jobs that wait for what is recalled, and what must be given up.
+
+    ``excess`` are millislices that tenants hold beyond a cap: their replicas may be drained in any
+    QOS.
+    """
+    policy, partitions, costs = world.policy, world.rules.partitions, world.rules.costs
+    recalls = sorted(recalls, key=lambda recall: recall.called_s)
+    jobs = _managed(world)
+    lenders = {recall.lender for recall in recalls}
+    theirs = [job for job in jobs if job.account in lenders]
+    held = used_by_tenant(theirs, partitions, costs)
+    needs = own_needs_now(policy, theirs, partitions, costs)
+    waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
+    own, running, services = own_part(policy), there.running, world.seen.services
+    if excess:
+        running = tuple(
+            _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
+        )
+    return replace(
+        there,
+        wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
+        running=running,
+        shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
+        recalled=_recalled(recalls),
+    )
+
+
+def _managed(world: World) -> list[JobView]:
+    return [job for job in world.jobs if is_managed(job, world.rules.partitions) and job.gpus]
+
+
+def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:
+    amounts: Counter[str] = Counter()
+    for recall in recalls:
+        amounts[recall.borrower] += recall.amount_millislices
+    return amounts
+
+
+def replicas(services: Iterable[ServiceView]) -> frozenset[int]:
+    """Job ids of services' runs that may be told to go."""
+    return frozenset(
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.job_id is not None and slot.state in {"starting", "running"}
+    )
+
+
+def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
+    """Job ids of services' runs that are ending, or must end within ``soon_s`` seconds anyway.
+
+    Runs that end only when replaced do not count.
+    """
+    return frozenset(
+        slot.job_id
+        for service in services
+        for slot in service.slots
+        if slot.job_id is not None and slot.leaves_s != WHEN_REPLACED_S
+        if slot.state == "ending" or (slot.leaves_s is not None and slot.leaves_s <= soon_s)
+    )
+
+
+def _wants(job: JobView, costs: Mapping[str, Millislices]) -> Wanting:
+    instances, nodes = wanted_on_nodes(job)
+    return Wanting(
+        job_id=job.job_id,
+        tenant=job.account,
+        priority=job.priority,
+        cost_millislices=_cost(job, costs),
+        instances=instances,
+        nodes=nodes,
+    )
+
+
+def _running(
+    jobs: Iterable[JobView],
+    services: Iterable[ServiceView],
+    costs: Mapping[str, Millislices],
+    usable: Mapping[str, object],
+    *,
+    excess: Mapping[str, int],
+    now_s: float,
+) -> Iterator[Running]:
+    """Runs on borrowed quota, runs in any QOS of tenants beyond a cap, and completing runs."""
+    may_be_asked = replicas(services)
+    for job in jobs:
+        may_go = is_borrowed(job.qos) or job.account in excess
+        is_one = may_go or job.state is JobState.COMPLETING
+        if job.state in ALLOTTED and is_one and not job.is_doubtful:
+            yield Running(
+                job_id=job.job_id,
+                tenant=job.account,
+                cost_millislices=_cost(job, costs),
+                start_s=int(now_s) if job.start_s is None else job.start_s,
+                is_replica=job.job_id in may_be_asked,
+                instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
+                priority=job.priority,
+            )
+
+
+def _shrink(
+    recalls: Iterable[Recall],
+    waiting: Mapping[str, int],
+    above: Mapping[str, int],
+    excess: Mapping[str, int],
+) -> Mapping[str, int]:
+    """Millislices that tenants must give up in instances of any shape.
+
+    These are what they hold beyond caps, and recalls that no waiting jobs of the lender account
+    for, because a rule has cut the loan. A tenant gives up no more than it holds ``above`` its own
+    part.
+    """
+    accounted = Counter(waiting)
+    shrink: Counter[str] = Counter()
+    for recall in recalls:
+        for_jobs = min(recall.amount_millislices, max(0, accounted[recall.lender]))
+        accounted[recall.lender] -= for_jobs
+        shrink[recall.borrower] += recall.amount_millislices - for_jobs
+    # What was borrowed beyond a cap is recalled as well, so the larger of both counts.
+    shrink |= Counter(excess)
+    kept = {name: min(amount, above.get(name, 0)) for name, amount in shrink.items()}
+    return {name: amount for name, amount in kept.items() if amount > 0}
+
+
+def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
+    return run_cost(job.gpus, costs)

@@ -1,0 +1,572 @@
+"""Brings Slurm's limits to what the ledger says: gathers, decides, applies."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from cluster.language.errors import InvalidInputError, OutsideError, Refusal
+from cluster.language.jobs import JobView, NodeView, PartitionView
+from cluster.language.units import Millislices
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Association, Changed, Qos, Slurm
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.common.log import warn
+from slurm_plugin.common.qos_names import qos_name, uninstalled_qos
+from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.limits.budget_parts import drawn_on
+from slurm_plugin.limits.changes import Change, Unit, can_be_named, stages, unit, units_of
+from slurm_plugin.limits.desired import (
+    BILLING,
+    DEFAULT_QOS,
+    QOS_LIST,
+    Allowed,
+    Difference,
+    Found,
+    Wanted,
+    differences,
+    found_of,
+    in_use,
+    wanted,
+)
+from slurm_plugin.limits.drift import HandChange, adopted_nominal, by_hand, noted, to_remember
+from slurm_plugin.limits.growth import (
+    free,
+    growing,
+    overdrawn,
+    overtaken,
+    shrinking,
+    unfunded,
+    without,
+)
+from slurm_plugin.limits.warnings import crowding_warnings, unknown_qos, unnamed_warnings, warnings
+from slurm_plugin.quota.ceilings import Ceiling, QosUse
+from slurm_plugin.quota.tenants import effective_nominal
+from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.slurm_config.isolation import isolation_faults
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_faults, price_faults
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
+
+_Seen = TypeVar("_Seen")
+
+_PATIENCE_S, _PAUSE_S = 60.0, 0.1
+"""Seconds to wait for another compilation to end (longer than sacctmgr may take for a few changes),
+and seconds between tries."""
+_ROUNDS = 8
+"""Most rounds of a compilation. A change may reveal further differences (a child inherits a value),
+which the next round finds; the last round must find none."""
+_NEWS_S = _PATIENCE_S / 3
+"""Seconds after which a compilation asks the ledger again whether Slicewise is being uninstalled.
+An uninstall records that in the ledger, and then waits for this compilation to end, which takes a
+few seconds unless Slurm is slow."""
+
+
+@dataclass(frozen=True)
+class Conf:
+    """The parts of slurm.conf that matter for limits, as slurmctld has read them."""
+
+    config: Mapping[str, str] = field(hash=False)
+    partitions: tuple[PartitionView, ...]
+
+
+@dataclass(frozen=True)
+class SlurmNow:
+    """Slurm's limits, and the jobs and nodes that they bind.
+
+    Attributes:
+        is_fresh: whether the jobs were read no earlier than the limits.
+    """
+
+    associations: tuple[Association, ...]
+    qos: tuple[Qos, ...]
+    conf: Conf
+    jobs: tuple[JobView, ...]
+    nodes: tuple[NodeView, ...]
+    is_fresh: bool = True
+
+
+@dataclass(frozen=True)
+class Look:
+    """Ledger and Slurm side by side.
+
+    Attributes:
+        books: the ledger.
+        use: what jobs hold in each QOS at the time of the look; planned_use: the use for which the
+            limits are wanted.
+        differences: settings that Slurm does not have as the ledger says.
+        by_hand: differences that were made outside Slicewise since it last set them.
+        warnings: what keeps the limits from holding, or tenants apart, one sentence each.
+        is_uninstalled: whether Slicewise was uninstalled, so that no difference may be applied.
+    """
+
+    books: Books
+    use: QosUse
+    planned_use: QosUse
+    allowed: Allowed
+    associations: tuple[Association, ...]
+    found: Found
+    wanted: Wanted
+    differences: tuple[Difference, ...]
+    by_hand: tuple[HandChange, ...]
+    warnings: tuple[str, ...]
+    is_uninstalled: bool
+
+
+UNINSTALLED = Refusal(
+    "SW-UNINSTALLED",
+    "Slicewise was taken out of Slurm: no limits are set.",
+    "To set limits again: slicewise compile --again. To keep Slicewise out: disable what still"
+    " runs (slicewise-daemon, the timer, cron's line).",
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The result of a compilation: what Slurm now has.
+
+    Attributes:
+        books: the ledger that was compiled.
+        changes: the sacctmgr commands that Slurm took; none if it had everything already.
+        by_hand: settings changed outside Slicewise, now put back or adopted.
+        refused: the commands that Slurm refused, with its own words. No tenant's limit is among
+            them.
+        waits: limits left to the next compilation, because jobs meanwhile took the quota by which
+            the limits were to grow, or Slurm did not shrink others. While there are any, the policy
+            is not in force.
+    """
+
+    books: Books
+    policy: Policy
+    ceilings: dict[str, Ceiling]
+    run_minutes: dict[str, int]
+    associations: tuple[Association, ...]
+    changes: tuple[Change, ...]
+    by_hand: tuple[HandChange, ...]
+    warnings: tuple[str, ...]
+    refused: Mapping[Change, str] = field(default_factory=dict)
+    waits: tuple[Difference, ...] = ()
+
+
+async def slurm_now(
+    slurm: Slurm,
+    jobs: tuple[JobView, ...] | None = None,
+    nodes: tuple[NodeView, ...] | None = None,
+    conf: Conf | None = None,
+) -> SlurmNow:
+    """Read from Slurm what is not given; ``jobs``, ``nodes`` and ``conf`` were read before.
+
+    Raises what ``Slurm`` raises.
+    """
+    shown = SlurmNow(
+        *await asyncio.gather(
+            slurm.associations(),
+            slurm.qos(),
+            _given(conf) or _conf(slurm),
+            _given(jobs) or slurm.jobs(),
+            _given(nodes) or slurm.nodes(),
+        )
+    )
+    return replace(shown, is_fresh=jobs is None)
+
+
+async def _conf(slurm: Slurm) -> Conf:
+    return Conf(*await asyncio.gather(slurm.config(), slurm.partitions()))
+
+
+def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
+    async def at_once(seen: _Seen) -> _Seen:
+        return seen
+
+    return None if value is None else at_once(value)
+
+
+async def _jobs_again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
+    """Read the jobs again: some may have started meanwhile."""
+    return replace(shown, jobs=await slurm.jobs(), is_fresh=True)
+
+
+async def _again(
+    slurm: Slurm, shown: SlurmNow, seen: Look, changed: Sequence[Difference]
+) -> SlurmNow:
+    """Read again what may have moved together with the ``changed`` differences of ``seen``.
+
+    These are associations, where accounts changed (others inherit from them), and jobs, where
+    limits shrank and others are to grow by that now.
+    """
+    if any(one.key.entity == "account" for one in changed):
+        shown = replace(shown, associations=await slurm.associations())
+    if shrinking(changed, seen.found) and growing(seen.differences, seen.found):
+        shown = await _jobs_again(slurm, shown)
+    return shown
+
+
+def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
+    """``shown`` with the QOS as a change left them; jobs may have started before the change."""
+    qos = {one.name: one for one in (*shown.qos, *changed.qos)}
+    return replace(shown, qos=tuple(qos.values()), is_fresh=False)
+
+
+async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
+    """Compare Slurm with the ledger, changing nothing. Raises what ``Slurm`` and ``Ledger`` do."""
+    shown = await slurm_now(slurm)
+    return compared(await asyncio.to_thread(books_now, ledger, settings), shown, settings)
+
+
+def compared(
+    books: Books, shown: SlurmNow, settings: Settings, planned: Look | None = None
+) -> Look:
+    """Compare what Slurm has with what the ledger says.
+
+    The limits are wanted for the current use, or for that of ``planned``, if given.
+    """
+    config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
+    nodes, managed = shown.nodes, frozenset(cluster.partitions)
+    world = world_of(books, settings, Seen(shown.jobs, nodes, ()))
+    planned_use = planned.planned_use if planned else world.use
+    allowed = world.allowed(planned_use)
+    found = found_of(
+        cluster.name,
+        shown.associations,
+        shown.qos,
+        config,
+        planned.found.in_use
+        if planned
+        else in_use(
+            partitions,
+            shown.jobs,
+            managed,
+            settings.costs,
+            now_s=books.now_s,
+            has_budgets=bool(allowed.run_minutes),
+        ),
+        billing=settings.billing,
+    )
+    is_out = is_uninstalled(books, shown.qos, settings)
+    limits = wanted(allowed, found, books.known)
+    all_differing = differences(limits, found)
+    differing = tuple(one for one in all_differing if can_be_named(one))
+    unnamed = [one for one in all_differing if not can_be_named(one)]
+    return Look(
+        allowed=allowed,
+        books=books,
+        use=world.use,
+        planned_use=planned_use,
+        associations=shown.associations,
+        found=found,
+        wanted=limits,
+        differences=differing,
+        by_hand=by_hand(differing, books.known),
+        is_uninstalled=is_out,
+        warnings=(
+            *((UNINSTALLED.text(),) if is_out else ()),
+            *warnings(allowed, found),
+            *unnamed_warnings(unnamed),
+            *unknown_qos(settings.qos, found),
+            *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
+            *conf_faults(config, partitions, cluster.partitions, settings.costs, settings.billing),
+            *price_faults(nodes, managed, settings.costs),
+            *closed_to_qos(partitions, managed, limits.our_qos),
+            *isolation_faults(config),
+        ),
+    )
+
+
+def is_uninstalled(books: Books, qos: Iterable[Qos], settings: Settings) -> bool:
+    """Whether Slicewise was uninstalled: by the ledger, or by Slurm if the ledger was away then."""
+    return books.is_uninstalled or is_marked(qos, settings)
+
+
+def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
+    """Whether a QOS in Slurm says that Slicewise was uninstalled."""
+    mark = uninstalled_qos(settings.cluster.name)
+    return any(one.name == mark for one in qos)
+
+
+async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:
+    """Wait for the turn to compile, then do ``compile_in_turn`` on a fresh look."""
+    async with compile_turn(ledger):
+        shown = await slurm_now(slurm)
+        books = await asyncio.to_thread(books_now, ledger, settings)
+        return await compile_in_turn(slurm, ledger, settings, shown, books)
+
+
+async def compile_in_turn(
+    slurm: Slurm,
+    ledger: "Ledger",
+    settings: Settings,
+    shown: SlurmNow,
+    books: Books,
+) -> Compiled:
+    """Apply the differences in rounds, until none is left.
+
+    The first round uses what Slurm has ``shown`` in this turn, others read what the one before
+    changed. All use the same ``books``: the next compilation has later changes and use of budgets.
+
+    Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and on a look at
+    jobs since the last change: a job may have started before a QOS shrank; none starts beyond its
+    limit later. All later rounds keep the use of the first such look after a change, or limits
+    would follow it for ever. Where it was overtaken, or Slurm does not shrink what is to be given
+    up, growth is left to the next compilation. A limit that shrank for jobs of a moment before
+    costs no more than that moment: it grows back in the same compilation.
+
+    Changes made outside Slicewise are reported on stderr first, then adopted if the settings say
+    so, else put back. Safe to repeat and to be killed at any point (``limits.drift``; what was to
+    be adopted may then be put back). What Slurm refuses keeps no other change back. Raises what
+    ``Slurm`` and ``Ledger`` raise, InvalidInputError (SW-UNINSTALLED) once Slicewise is
+    uninstalled, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a
+    tenant's limit, or goes on showing another value than was just set.
+    """
+    applied: tuple[Change, ...] = ()
+    changed_by_hand: tuple[HandChange, ...] = ()
+    refused = _Refused()
+    planned: Look | None = None
+    sent: frozenset[Difference] = frozenset()
+    heard_s = time.monotonic()
+    for number in range(_ROUNDS):
+        if time.monotonic() - heard_s > _NEWS_S:
+            require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
+            heard_s = time.monotonic()
+        while True:
+            found = await _told(slurm, ledger, settings, shown, books, planned=planned)
+            books, shown, seen, hands = found
+            changed_by_hand += hands
+            refused.note_ignored(one for one in seen.differences if one in sent)
+            sent = frozenset()
+            left = _due(seen, refused)
+            if shown.is_fresh or not _grows(left, seen.found):
+                break
+            shown = await _jobs_again(slurm, shown)
+        planned = seen if number and shown.is_fresh else planned
+        due = to_remember(seen.wanted.settings, (*seen.differences, *left), seen.found, books.known)
+        # What Slurm shows by now is noted together with the rest, in one write.
+        if due and (not left or any(one.key in due for one in left)):
+            await asyncio.to_thread(ledger.limits.know, due)
+            books = replace(books, known={**books.known, **due})
+        if not left:
+            break
+        sent = frozenset(left)
+        for stage in stages(left, seen.found, apart=refused.any):
+            changed = await slurm.set_limits(stage)
+            shown = _after(shown, changed)
+            applied += tuple(change for change in stage if change not in changed.refused)
+            if changed.refused and not refused.any:
+                # What shrinks in the same command has not shrunk: nothing grows before that.
+                refused.any, sent = True, frozenset()
+                break
+            refused.add(changed.refused, left, seen.found)
+        shown = await _again(slurm, shown, seen, left)
+    else:
+        refused.add_unsettled(left)
+    refused.check(seen.allowed.policy)
+    waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
+    return _compiled(seen, applied, changed_by_hand, refused.changes, waits)
+
+
+@asynccontextmanager
+async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
+    """Hold the turn to compile, so that one process compiles at a time.
+
+    Two compilations at the same time, on loans that change between them, would take each other's
+    changes for changes made outside Slicewise. So would a compilation that uses what Slurm had
+    before its turn. After ``_PATIENCE_S`` the turn begins in any case, since another compilation
+    may hang.
+    """
+    lock = ledger.locks.compiling()
+    until_s = time.monotonic() + _PATIENCE_S
+    try:
+        while time.monotonic() < until_s:
+            if await asyncio.to_thread(lock.hold):
+                break
+            await asyncio.sleep(_PAUSE_S)
+        yield
+    finally:
+        lock.give_up()
+
+
+def require_installed(is_uninstalled: bool) -> None:
+    """Raise InvalidInputError (SW-UNINSTALLED) if Slicewise is uninstalled."""
+    if is_uninstalled:
+        raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
+
+
+async def _told(
+    slurm: Slurm,
+    ledger: "Ledger",
+    settings: Settings,
+    shown: SlurmNow,
+    books: Books,
+    *,
+    planned: Look | None,
+) -> tuple[Books, SlurmNow, Look, tuple[HandChange, ...]]:
+    """Compare Slurm with the ledger, and handle the changes made outside Slicewise first.
+
+    Returns the books and Slurm's state after that, their comparison, and those changes.
+    """
+    seen = compared(books, shown, settings, planned)
+    require_installed(seen.is_uninstalled)
+    if not seen.by_hand:
+        return books, shown, seen, ()
+    # Another compilation may have been under way between the look at Slurm and at the ledger.
+    associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
+    shown = replace(shown, associations=associations, qos=qos)
+    books = await _read_again(ledger, settings, books)
+    seen = compared(books, shown, settings, planned)
+    hands = seen.by_hand
+    if hands:
+        books = await _with_hands(ledger, settings, seen)
+        seen = compared(books, shown, settings, planned)
+    return books, shown, seen, hands
+
+
+async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:
+    """Report changes made outside Slicewise, adopt them if the settings say so; the ledger then.
+
+    The ledger notes them first, so that no later compilation finds them again: a change that is
+    adopted twice would be added twice.
+    """
+    _tell(seen.by_hand)
+    await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.books.known))
+    if settings.ledger.by_hand == "adopt":
+        await _adopt(ledger, seen)
+    return await _read_again(ledger, settings, seen.books)
+
+
+async def _read_again(ledger: "Ledger", settings: Settings, books: Books) -> Books:
+    """Read the ledger again, for the same moment."""
+    return await asyncio.to_thread(books_now, ledger, settings, books.when.at_s)
+
+
+def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
+    """The differences that can be applied now."""
+    left = [one for one in seen.differences if unit(one) not in refused.of]
+    grow = growing(left, seen.found)
+    if shrinking(left, seen.found):
+        return without(frozenset(grow), left, seen.found)
+    all_shrinking = shrinking(seen.differences, seen.found)
+    stuck = [one for one in all_shrinking if unit(one) in refused.of]
+    policy = seen.allowed.policy
+    billing = seen.found.billing
+    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use, billing)
+    room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
+    waits |= unfunded(stuck, grow, policy, seen.books.loans, room)
+    waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
+    waiting = frozenset(one for one in grow if one.key.name in waits)
+    return without(waiting, left, seen.found)
+
+
+def _grows(due: Iterable[Difference], found: Found) -> bool:
+    """Whether a limit in ``due`` grows now. A QOS made before others shrank starts at 0."""
+    due = tuple(due)
+    return bool(growing(due, found)) and not shrinking(due, found)
+
+
+class _Refused:
+    """Changes that Slurm refuses, or accepts and does not make.
+
+    At first one command changes several settings; after the first refusal each unit has its own.
+
+    Attributes:
+        any: whether anything was refused yet; from then on each unit has a command of its own.
+        of: Slurm's words by the unit of the refused change; that unit is not tried again.
+        changes: Slurm's words by the change that was refused.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        self.of: dict[Unit, str] = {}
+        self.changes: dict[Change, str] = {}
+
+    def add(self, refusals: Mapping[Change, str], due: Sequence[Difference], found: Found) -> None:
+        """Record the refusals of a stage of ``due`` in which each unit has a command of its own."""
+        whose = units_of(due, found) if refusals else {}
+        for change, words in refusals.items():
+            self.of[whose[change]] = words
+            self.changes[change] = words
+
+    def note_ignored(self, ignored: Iterable[Difference]) -> None:
+        """Note differences that Slurm accepted in the last round, but still shows.
+
+        Only limits of QOS count: no other change brings them about, as may happen with accounts.
+        Once they are recorded, limits that waited for them wait no longer.
+        """
+        of_qos = [one for one in ignored if one.key.entity == "qos"]
+        if self.any:
+            self.add_unsettled(of_qos)
+        elif of_qos:
+            self.any = True
+
+    def add_unsettled(self, left: Iterable[Difference]) -> None:
+        """Record that Slurm still shows other values for the differences that are ``left``."""
+        for one in left:
+            now, wanted = one.now or "nothing", one.wanted or "nothing"
+            words = f"sacctmgr sets {one.key.field} to {wanted}, and Slurm still shows {now}"
+            self.of.setdefault(unit(one), words)
+
+    def check(self, policy: Policy) -> None:
+        """Raise OutsideError (SW-LIMITS-UNSETTLED) for the first refused limit of a tenant's own.
+
+        A list or default of QOS does not count: a user's list below may be in the way, and that
+        user may be one that can't be named.
+        """
+        for (kind, name, _, _, word), words in self.of.items():
+            if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
+                raise OutsideError(
+                    "SW-LIMITS-UNSETTLED",
+                    f"Slurm did not accept a limit of {kind} {name}: {words.strip()}. "
+                    "All others are set, except those that would have grown with it.",
+                    "Something else may be changing them; look at sacctmgr show assoc, qos.",
+                )
+
+
+def _compiled(
+    seen: Look,
+    applied: tuple[Change, ...],
+    changed_by_hand: Iterable[HandChange],
+    refused: Mapping[Change, str],
+    waits: tuple[Difference, ...],
+) -> Compiled:
+    return Compiled(
+        books=seen.books,
+        policy=seen.allowed.policy,
+        ceilings=dict(seen.allowed.ceilings),
+        run_minutes=dict(seen.allowed.run_minutes),
+        associations=seen.associations,
+        changes=applied,
+        by_hand=tuple(changed_by_hand),
+        warnings=seen.warnings,
+        refused=refused,
+        waits=waits,
+    )
+
+
+def _tell(changes: Iterable[HandChange]) -> None:
+    for one in changes:
+        of = f"{one.key.entity} {one.key.name}"
+        warn("limit_changed_by_hand", of=of, field=one.key.field, was=one.was, now=one.now)
+
+
+async def _adopt(ledger: "Ledger", seen: Look) -> None:
+    """Adopt limits of tenants' own QOS that were changed outside Slicewise as their nominals."""
+    for one in seen.by_hand:
+        await asyncio.to_thread(_adopt_one, ledger, seen, one)
+
+
+def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
+    """Adopt one change; a nominal that the policy does not allow is put back like all else."""
+    of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
+    tenant = of.get(change.key)
+    if tenant is None:
+        return
+    before = effective_nominal(seen.allowed.policy)[tenant]
+    nominal = adopted_nominal(change, before, seen.found.billing)
+    if nominal is None:
+        return
+    update = TenantUpdate(tenant, nominal_millislices=Millislices(nominal))
+    with suppress(InvalidInputError):
+        ledger.tenants.change(update, "sacctmgr", "changed in Slurm, outside Slicewise")

@@ -1,0 +1,94 @@
+"""Finds jobs that could start by what Slicewise knows, and that Slurm does not start.
+
+To Slicewise a job needs quota, and GPUs of some types on some nodes. Slurm knows more: nodes that
+the user has named or left out, who may use a reservation, what CPUs and memory are left. A job that
+waits for something only Slurm sees would hold a loan for nothing, while others could start on it.
+
+Slurm's own reason is no help: Slurm looks at few jobs of a partition, and leaves the old reasons of
+the others as they are.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.quota.demand import (
+    by_priority,
+    free_by_node,
+    is_managed,
+    waits_for_quota,
+    wanted_on_nodes,
+)
+from slurm_plugin.reclaim.capacity import Need, Shape, shape_of
+from slurm_plugin.reclaim.startable import Left
+
+_PATIENCE_S = 300.0
+"""Seconds that Slurm may take to reach a job that is far back in its queue."""
+
+
+class Queued(NamedTuple):
+    """A waiting job with its number of untouched array tasks; 0 for a single job.
+
+    When one of these tasks starts, the number changes, and the rest begins a new wait.
+    """
+
+    job_id: int
+    tasks: int
+
+
+def standing_still(
+    before: Mapping[Queued, float],
+    jobs: Iterable[JobView],
+    nodes: Iterable[NodeView],
+    limits: Mapping[str, int],
+    *,
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    now_s: float,
+) -> Mapping[Queued, float]:
+    """Since when each waiting job could have started by what Slicewise knows.
+
+    Such a job has room in its QOS and on the nodes, besides all jobs before it. ``limits`` are
+    millislices by QOS; jobs in other QOS are left out. ``before`` is the result of the previous
+    look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
+    while it has no quota: otherwise the loan would go to and fro.
+    """
+    ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
+    room = Counter(limits)
+    for job in ours:
+        if job.state in ALLOTTED:
+            room[job.qos] -= run_cost(job.gpus, costs)
+    left = Left(free_by_node(ours, nodes, partitions))
+    nowhere: set[tuple[Shape, int]] = set()
+    found: dict[Queued, float] = {}
+    for job in by_priority(ours):
+        queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, costs)
+        since_s = before.get(queued, now_s)
+        has_quota = room[job.qos] >= cost
+        is_followed = has_quota or now_s - since_s >= _PATIENCE_S
+        if job.qos not in limits or not is_followed or not waits_for_quota(job):
+            continue
+        instances, count = wanted_on_nodes(job)
+        need = Need(0, shape_of(instances), count)
+        if (need.shape, count) in nowhere:
+            continue
+        if not (left.place(need) if has_quota else left.nodes(need)):
+            nowhere.add((need.shape, count))
+            continue
+        room[job.qos] -= cost if has_quota else 0
+        found[queued] = since_s
+    return found
+
+
+def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
+    """Ids of jobs that come after jobs that can start.
+
+    A job that stands still is one of them in every second period of five minutes, since Slurm may
+    only be slow.
+    """
+    return frozenset(
+        queued.job_id for queued, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1
+    )

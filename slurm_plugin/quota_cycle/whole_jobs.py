@@ -1,0 +1,579 @@
+"""Lends idle quota in units of whole jobs: to waiting jobs that can start on it.
+
+``lending.lend`` shares idle quota as if it were a fluid: two tenants that each wait for a whole GPU
+get half of one each, and neither starts. So a round lends twice. The first pass determines by fair
+sharing how much each borrower may hold. Running jobs keep what they hold within that. The rest is
+granted job by job, in this order:
+
+1. The job that has waited longest, once it has waited for ``turn_s``. While it can't start, its
+   tenant keeps its fair share, and replicas of tenants beyond their shares are drained for it, for
+   their GPUs or their quota (``reclaim.turns``). In every second window of ``turn_s`` another job
+   that has waited for ``turn_s`` comes first.
+2. Jobs that can start: GPUs of their types are free on enough nodes. The next job always belongs to
+   the tenant that has least for its weight, at every level of the tree (progressive filling, as in
+   ``lending``); within a tenant it is the first by Slurm's priority that can start. Jobs that use
+   what is left of their tenants' own parts, and keep the tenants within their shares, come before
+   all others: otherwise replicas would have to be drained for them again.
+3. Running jobs of tenants beyond their shares, with what no job can start on.
+4. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
+   for them. Also jobs that Slurm does not start although a GPU is free (``standstill``).
+5. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
+   Slurm would start them in place of the runs that are to end.
+
+The second pass lends what was granted.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from cluster.language.jobs import JobView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.quota.demand import (
+    by_priority,
+    demand,
+    is_managed,
+    paid_by_own_part,
+    waits_for_nodes,
+    waits_for_quota,
+    waits_since_s,
+    wanted_on_nodes,
+)
+from slurm_plugin.quota.lending import borrowed_lately, lend, lends_anew
+from slurm_plugin.quota.tenants import downward, own_part, parent
+from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
+from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.reclaim.capacity import Need, Shape, shape_of
+from slurm_plugin.reclaim.startable import Left
+from slurm_plugin.reclaim.turns import Turn, for_turns, reclaim_for
+from slurm_plugin.reclaim.victims import Reclaim, Taking, may_give
+
+_LATEST_S = 1 << 62
+"""Stands for the start of the wait where Slurm does not report one; later than any other."""
+
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job, or tasks of an array, that could start if its tenant had more quota on loan.
+
+    Attributes:
+        need: GPU instances of each task.
+        cost_millislices: cost of each task.
+        since_s: Unix seconds since when the job waits; None where Slurm does not say.
+        tasks: number of tasks; 1 for a plain job.
+        would_start: whether Slurm would start the job given quota and GPUs: not while its nodes are
+            down or reserved, nor if it had both and did not start.
+    """
+
+    need: Need
+    cost_millislices: int
+    since_s: int | None
+    tasks: int = 1
+    would_start: bool = True
+
+    @property
+    def total_millislices(self) -> int:
+        """Cost of all tasks together."""
+        return self.cost_millislices * self.tasks
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Jobs that wait for a loan, and the GPU instances on which they could start.
+
+    Attributes:
+        queues: waiting jobs of each account, in the order in which Slurm would start them.
+        free: GPU instances by node and type that no job holds and no guaranteed job is about to
+            take.
+        taking: runs on borrowed quota, which may have to end for a turn.
+        turn_s: seconds of waiting for a loan after which a job comes first, and for which it then
+            comes first.
+        guaranteed: tenants with jobs that wait in their own QOS and that their own parts pay for.
+        capped: tenants beyond a cap: their replicas are drained for the cap, and for no turn.
+    """
+
+    queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
+    free: Mapping[str, Mapping[str, int]] = field(hash=False)
+    taking: Taking
+    turn_s: int
+    guaranteed: frozenset[str] = frozenset()
+    capped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Lent:
+    """The result of a round of lending; ``turn`` is None if no run has to end for a job's turn."""
+
+    loans: tuple[Loan, ...]
+    turn: Turn | None = None
+
+
+def waits(world: World, taking: Taking, capped: frozenset[str] = frozenset()) -> Waits:
+    """Collect the jobs that wait for loans, and the GPU instances left for them.
+
+    Jobs in their tenants' own QOS come first: as many as their tenants' own parts pay for take
+    their free GPU instances before any job that waits for a loan.
+    """
+    partitions, costs, turn_s = world.rules.partitions, world.rules.costs, world.rules.turn_s
+    ours = [job for job in world.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
+    left, guaranteed = Left(taking.free), set[str]()
+    for job in paid_by_own_part(ours, own_part(world.policy), costs):
+        left.place(_need(job))
+        guaranteed.add(job.account)
+    free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
+    queues = waiting_for_loans(ours, partitions, costs, world.seen.stuck)
+    return Waits(queues, free, taking, turn_s, frozenset(guaranteed), capped)
+
+
+def waiting_for_loans(
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    stuck: frozenset[int] = frozenset(),
+) -> Mapping[str, Sequence[WaitingJob]]:
+    """The jobs of each account that wait outside its tenant's own QOS.
+
+    They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
+    quota and GPUs and did not start.
+    """
+    queues: dict[str, list[WaitingJob]] = {}
+    for job in by_priority(job for job in jobs if is_managed(job, partitions)):
+        if job.qos == qos_name(job.account) or not waits_for_quota(job):
+            continue
+        if cost := run_cost(job.gpus, costs):
+            one = WaitingJob(
+                _need(job),
+                cost,
+                waits_since_s(job),
+                max(1, len(job.untouched)),
+                would_start=job.job_id not in stuck and not waits_for_nodes(job),
+            )
+            queues.setdefault(job.account, []).append(one)
+    return queues
+
+
+def own_needs(
+    policy: Policy,
+    demand: Mapping[str, int],
+    queues: Mapping[str, Sequence[WaitingJob]],
+    guaranteed: Collection[str] = (),
+) -> Mapping[str, int]:
+    """Millislices that each account keeps and does not lend.
+
+    They cover what the account holds, then its jobs that wait for its own part, then jobs that wait
+    for a loan and fit whole into the rest of the own part. A rest that is too small for any job
+    would start nothing, so other tenants may have it. A tenant in ``guaranteed`` (with jobs that
+    wait in its own QOS) keeps all of its own part that it wants: while these jobs start, it takes
+    back quota and borrows nothing.
+    """
+    own, used = own_part(policy), _used(policy, demand, queues)
+    return {
+        name: max(used[name], min(demand.get(name, 0), own[name]))
+        if name in guaranteed
+        else _with_whole_jobs(used[name], queues.get(name, ()), own[name])
+        for name in policy
+    }
+
+
+def own_needs_now(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> Mapping[str, int]:
+    """Compute ``own_needs`` from Slurm's jobs."""
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    return own_needs(
+        policy,
+        demand(policy, ours, partitions, costs),
+        waiting_for_loans(ours, partitions, costs),
+        {job.account for job in paid_by_own_part(ours, own_part(policy), costs)},
+    )
+
+
+def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
+    for job in queue:
+        if used < own:
+            used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
+    return used
+
+
+def _need(job: JobView) -> Need:
+    instances, count = wanted_on_nodes(job)
+    return Need(job.job_id, shape_of(instances), count)
+
+
+def lend_whole_jobs(
+    policy: Policy,
+    demand: Mapping[str, int],
+    waits: Waits,
+    current: Sequence[Loan],
+    *,
+    capacity: int | None,
+    lately: Mapping[str, int],
+    at_most: Mapping[str, int] = _NOTHING,
+) -> Lent:
+    """The loans that should exist, by lender and borrower: like ``lend``, in units of waiting jobs.
+
+    ``at_most`` bounds the demand of tenants that may not have all of it. The other parameters are
+    those of ``lend``.
+    """
+    wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
+    shared = lend(policy, wanted, current, capacity, lately)
+    if not waits.queues or not lends_anew(policy, capacity):
+        return Lent(shared)
+    grants = _Grants(
+        policy,
+        wanted,
+        waits,
+        shared,
+        used=_used(policy, demand, waits.queues),
+        needs=own_needs(policy, demand, waits.queues, waits.guaranteed),
+        lately=lately,
+    )
+    levels, turn = grants.decided()
+    return Lent(lend(policy, levels, current, capacity, lately), turn)
+
+
+def _used(
+    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
+) -> Mapping[str, int]:
+    """Millislices that each account needs, not counting its jobs that wait for a loan."""
+    queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
+    return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
+
+
+class _Grants:
+    """Decides how much of its demand each account is granted, and whose turn it is."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        demand: Mapping[str, int],
+        waits: Waits,
+        shared: Iterable[Loan],
+        *,
+        used: Mapping[str, int],
+        needs: Mapping[str, int],
+        lately: Mapping[str, int],
+    ) -> None:
+        self._policy, self._waits = policy, waits
+        self._demand = {name: demand.get(name, 0) for name in policy}
+        self._past = borrowed_lately(policy, lately)
+        own = own_part(policy)
+        self._shares = Counter(own)
+        for loan in shared:
+            self._shares[loan.borrower] += loan.amount_millislices
+        self._used = dict(used)
+        self._over = {name for name, used in self._used.items() if used > self._shares[name]}
+        self._own = own
+        levels = {name: min(self._shares[name], need) for name, need in needs.items()}
+        self._tree = _Tree(policy, own, levels)
+        # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
+        borrowed = Counter(self._shares) - Counter(own)
+        above = Counter(waits.taking.above_nominal_millislices) - borrowed
+        self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
+        gives = may_give(for_turns(waits.taking, self._beyond))
+        least = {
+            name: max(min(own[name], level), min(level, used[name] - gives.get(name, 0)))
+            for name, level in levels.items()
+        }
+        self._soon = _Tree(policy, own, least)
+        self._left = Left(waits.free)
+        self._nowhere: set[tuple[Shape, int]] = set()
+        self._hopeless: set[tuple[Shape, int]] = set()
+
+    def decided(self) -> tuple[Mapping[str, int], Turn | None]:
+        """Millislices that each account may have, and the turn, if runs have to end for one."""
+        used = dict(self._used)
+        queues = {
+            name: deque(queue)
+            for name, queue in self._waits.queues.items()
+            if queue and name in self._policy
+        }
+        below = {name: queue for name, queue in queues.items() if name not in self._over}
+        turn = self._grant_turn(below)
+        beyond = self._grant_fairly(below, self._start_on_own)
+        later = self._grant_fairly(beyond, self._start)
+        self._keep_runs()
+        self._grant_fairly(later, self._plan)
+        stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
+        self._grant_fairly({name: queues[name] for name in stay & queues.keys()}, self._start)
+        return self._tree.levels, turn
+
+    def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
+        """Grant one task of the job that comes first, among tenants below their shares.
+
+        Returns the turn if that job can't start now. Its tenant's share is then kept, and on the
+        nodes that have, or will have, enough for the job no other job gets what is free. A job is
+        passed over if replicas of tenants beyond their shares could not free enough GPUs and quota
+        for it.
+        """
+        now_s, turn_s = self._waits.taking.now_s, self._waits.turn_s
+        due = sorted(
+            (job.since_s, name, nth)
+            for name, queue in queues.items()
+            for nth, job in enumerate(queue)
+            if job.would_start and job.since_s is not None and job.since_s <= now_s - turn_s
+            if self._used[name] < self._shares[name]
+            # The demand may be bounded because the tenant must not borrow more at present.
+            if self._used[name] + job.cost_millislices <= self._demand[name]
+            if self._soon.may_raise(name, self._used[name] + job.cost_millislices)
+        )
+        while due:
+            _, name, nth = due.pop(whose_turn(due, now_s, turn_s))
+            job = queues[name][nth]
+            if self._start(name, job):
+                del queues[name][nth]
+                if job.tasks > 1:
+                    queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
+                return None
+            if turn := self._kept_for(name, job):
+                return turn
+        return None
+
+    def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
+        """Keep available GPUs and quota for one task; None if others can't give up the rest."""
+        shape, level = (job.need.shape, job.need.nodes), self._used[name] + job.cost_millislices
+        turn = Turn(name, job.need, job.cost_millislices)
+        found = None if shape in self._hopeless else self._room(turn)
+        if found is None:
+            self._hopeless.add(shape)
+        elif quota := self._lacking(name, level):
+            turn = replace(turn, quota=quota)
+            found = self._room(turn)
+        if found is None:
+            return None
+        nodes = found.places.get(job.need.key, ())
+        self._left.take(job.need, nodes or self._left.nodes(job.need))
+        share = min(self._shares[name], self._demand[name])
+        self._raise(self._tree, {name: max(share, level)})
+        # The tenant's other jobs must not start in place of the runs that end.
+        taking, gone = self._waits.taking, Counter[str]()
+        for run in taking.running:
+            if run.job_id in found.victims and run.tenant in self._beyond:
+                gone[run.tenant] += run.cost_millislices
+        for one, amount in gone.items():
+            held = self._own[one] + taking.above_nominal_millislices[one]
+            self._used[one] = min(self._used[one], held) - amount
+        return replace(turn, nodes=nodes)
+
+    def _room(self, turn: Turn) -> Reclaim | None:
+        return reclaim_for(turn, self._waits.taking, self._beyond, self._waits.free)
+
+    def _lacking(self, name: str, level: int) -> Mapping[str, int]:
+        """Millislices that each other tenant gives up so that the account may have ``level``.
+
+        Tenants that have least for their weight keep theirs first.
+        """
+        before = self._tree.levels
+        if self._tree.may_raise(name, level):
+            return {}
+        soon = _Tree(self._policy, self._own, self._soon.levels)
+        soon.raise_to(name, level)
+        self._raise(
+            soon, {one: before[one] for one, left in soon.levels.items() if left < before[one]}
+        )
+        return {
+            one: self._used[one] - left for one, left in soon.levels.items() if left < before[one]
+        }
+
+    def _start(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job, if it has both quota and free GPUs. Returns whether it did."""
+        shape = job.need.shape, job.need.nodes
+        if not job.would_start or shape in self._nowhere or not self._may_plan(name, job):
+            return False
+        if not self._left.place(job.need):
+            self._nowhere.add(shape)
+            return False
+        return self._plan(name, job)
+
+    def _start_on_own(self, name: str, job: WaitingJob) -> bool:
+        """Like ``_start``, for a job that uses what is left of its tenant's own part.
+
+        The tenant must stay within its share.
+        """
+        used = self._used[name]
+        is_within = used < self._own[name] and used + job.cost_millislices <= self._shares[name]
+        return is_within and self._start(name, job)
+
+    def _plan(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job, if it has quota. Returns whether it did."""
+        if not self._may_plan(name, job):
+            return False
+        self._used[name] += job.cost_millislices
+        self._tree.raise_to(name, self._used[name])
+        return True
+
+    def _may_plan(self, name: str, job: WaitingJob) -> bool:
+        level = self._used[name] + job.cost_millislices
+        return level <= self._demand[name] and self._tree.may_raise(name, level)
+
+    def _grant_fairly(
+        self,
+        queues: Mapping[str, deque[WaitingJob]],
+        grant: Callable[[str, WaitingJob], bool],
+    ) -> Mapping[str, deque[WaitingJob]]:
+        """Grant task by task with ``grant``. Returns the jobs that still have tasks left.
+
+        From the top of the tree down, each tenant chooses the part that has least for its weight:
+        its own account, or the subtree of one of its children.
+        """
+        later: dict[str, deque[WaitingJob]] = defaultdict(deque)
+        parts = self._parts(queues)
+        while parts[""]:
+            path = [""]
+            while not (part := parts[path[-1]][0]).is_account:
+                path.append(part.name)
+            queue = queues[part.name]
+            job = queue.popleft()
+            if not grant(part.name, job):
+                later[part.name].append(job)
+            elif job.tasks > 1:
+                queue.appendleft(replace(job, tasks=job.tasks - 1))
+            for node in reversed(path):
+                part = parts[node][0]
+                if queues[part.name] if part.is_account else parts[part.name]:
+                    heapreplace(parts[node], self._part(part.name, part.since_s, part.is_account))
+                else:
+                    heappop(parts[node])
+        return later
+
+    def _parts(self, queues: Mapping[str, deque[WaitingJob]]) -> Mapping[str, list["_Part"]]:
+        """Heaps of the parts that have waiting jobs, by the tenant at which they share."""
+        parts: dict[str, list[_Part]] = {"": []}
+        for name in reversed(downward(self._policy)):
+            here = parts.setdefault(name, [])
+            if queue := queues.get(name):
+                since_s = min(_LATEST_S if one.since_s is None else one.since_s for one in queue)
+                here.append(self._part(name, since_s, is_account=True))
+            heapify(here)
+            if here:
+                oldest_s = min(one.since_s for one in here)
+                above = parts.setdefault(parent(self._policy, name), [])
+                above.append(self._part(name, oldest_s, is_account=False))
+        heapify(parts[""])
+        return parts
+
+    def _part(self, name: str, since_s: int, is_account: bool) -> "_Part":
+        past = self._past["borrows" if is_account else "in", name]
+        borrowed = self._tree.borrowed(name, is_account=is_account) + past
+        weight = self._policy[name].quota.weight
+        return _Part(borrowed * MAX_WEIGHT // weight, since_s, name, is_account)
+
+    def _keep_runs(self) -> None:
+        """Leave what no job can start on to running jobs beyond their tenants' shares."""
+        most = {name: min(self._used[name], self._demand[name]) for name in self._over}
+        self._raise(self._tree, most)
+
+    def _raise(self, tree: "_Tree", most: Mapping[str, int]) -> None:
+        """Raise levels towards ``most`` within all limits, least for their weight first."""
+        weights = {name: self._policy[name].quota.weight for name in most}
+        for name in sorted(
+            most,
+            key=lambda one: (self._tree.borrowed(one, is_account=True) // weights[one], one),
+        ):
+            levels = range(tree.levels[name] + 1, most[name] + 1)
+            kept = bisect_left(levels, True, key=lambda level: not tree.may_raise(name, level))
+            tree.raise_to(name, levels.start + kept - 1)
+
+
+def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
+    """Index of the job that comes first now, of jobs that have waited for ``turn_s``.
+
+    ``waiting`` begins with the job that has waited longest. Time is cut into windows of ``turn_s``.
+    In every second window that job comes first, however many jobs come after it. In the windows
+    between, the other jobs take turns, so a job that can't start keeps no other from starting.
+    Jobs that have started are not in ``waiting`` any more.
+    """
+    window = int(now_s // turn_s)
+    if window % 2 == 0 or len(waiting) == 1:
+        return 0
+    return 1 + window // 2 % (len(waiting) - 1)
+
+
+class _Part(NamedTuple):
+    """A tenant's own account or a child's subtree: one of the parts that share at a tenant.
+
+    Attributes:
+        borrowed: quota of others that it has, divided by its weight.
+        since_s: Unix seconds since when its oldest job waits.
+        name: the account, or the top of the subtree.
+        is_account: whether this is an own account.
+    """
+
+    borrowed: int
+    since_s: int
+    name: str
+    is_account: bool
+
+
+class _Tree:
+    """Levels of quota by account, and what subtrees lend out and borrow at these levels.
+
+    Attributes:
+        levels: millislices that each account may have.
+    """
+
+    def __init__(self, policy: Policy, own: Mapping[str, int], levels: Mapping[str, int]) -> None:
+        self._policy, self._own = policy, own
+        self.levels = dict(levels)
+        # Sums over a tenant's own account and the subtrees directly below it; "" is the root.
+        self._supply: Counter[str] = Counter()
+        self._want: Counter[str] = Counter()
+        for name in reversed(downward(policy)):
+            self._supply[name] += max(0, own[name] - levels[name])
+            self._want[name] += max(0, levels[name] - own[name])
+            out, into = self._passing(name, self._supply[name], self._want[name])
+            self._supply[parent(policy, name)] += out
+            self._want[parent(policy, name)] += into
+
+    def borrowed(self, name: str, *, is_account: bool) -> int:
+        """Millislices that the account, or the subtree, has from others."""
+        if is_account:
+            return max(0, self.levels[name] - self._own[name])
+        return max(0, self._want[name] - self._supply[name])
+
+    def may_raise(self, name: str, level: int) -> bool:
+        """Whether the account may have ``level`` within all limits."""
+        return self._raised(name, level) is not None
+
+    def raise_to(self, name: str, level: int) -> None:
+        """Raise the account to ``level`` if ``may_raise`` allows it; else change nothing."""
+        if changed := self._raised(name, level):
+            self.levels[name] = level
+            for node, (supply, want) in changed.items():
+                self._supply[node], self._want[node] = supply, want
+
+    def _raised(self, name: str, level: int) -> Mapping[str, tuple[int, int]] | None:
+        """New supply and want of all tenants on the way up; None if a limit forbids the level."""
+        before, own = self.levels[name], self._own[name]
+        if level <= before:
+            return {}
+        less = max(0, own - before) - max(0, own - level)
+        more = max(0, level - own) - max(0, before - own)
+        changed: dict[str, tuple[int, int]] = {}
+        while True:
+            supply, want = self._supply[name] - less, self._want[name] + more
+            limit = self._policy[name].quota.borrowing_limit_millislices if name else 0
+            if want - supply > limit:
+                return None
+            changed[name] = supply, want
+            if not name:
+                return changed
+            out, into = self._passing(name, self._supply[name], self._want[name])
+            out_now, into_now = self._passing(name, supply, want)
+            less, more = out - out_now, into_now - into
+            name = parent(self._policy, name)
+
+    def _passing(self, name: str, supply: int, want: int) -> tuple[int, int]:
+        """Millislices that leave a subtree on loan, and that it needs from outside."""
+        limit = self._policy[name].quota.lending_limit_millislices
+        return min(limit, max(0, supply - want)), max(0, want - supply)

@@ -1,0 +1,127 @@
+"""The input of all quota decisions: the ledger, Slurm and the settings at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cluster.language.jobs import JobView, NodeView
+from cluster.language.mig_profiles import WholeBoard
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView
+from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.limits.budget_parts import as_budgets_let
+from slurm_plugin.limits.desired import Allowed
+from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
+from slurm_plugin.quota.demand import capacity, qos_use
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.services.state import used_by_tenant
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One complete look at Slurm. Nothing is decided on an incomplete one.
+
+    Attributes:
+        told: job ids of replicas that have been told to end, whether ``services`` show it or not.
+        lately: millislices that each tenant's jobs have held on average; empty if past use does
+            not count.
+        stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
+    """
+
+    jobs: tuple[JobView, ...] = field(hash=False)
+    nodes: tuple[NodeView, ...] = field(hash=False)
+    services: tuple[ServiceView, ...] = field(hash=False)
+    told: frozenset[int] = frozenset()
+    lately: Mapping[str, int] = field(default_factory=dict, hash=False)
+    stuck: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The site's settings for quota decisions.
+
+    Attributes:
+        partitions: the managed partitions.
+        costs: millislices of an instance, by GRES type.
+        whole_boards: the board that an instance is a part of, by GRES type.
+        models: GPU model of an instance, by GRES type.
+        grace_s, term_s, turn_s: settings of [lending], in seconds.
+    """
+
+    partitions: frozenset[str]
+    costs: Mapping[str, Millislices] = field(hash=False)
+    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
+    models: Mapping[str, str] = field(hash=False)
+    grace_s: int
+    term_s: int
+    turn_s: int
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that quota decisions take into account."""
+
+    books: Books
+    seen: Seen
+    rules: Rules
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force at the moment of the books."""
+        return self.books.policy
+
+    @cached_property
+    def jobs(self) -> tuple[JobView, ...]:
+        """All jobs that were seen; those of managed partitions as their budgets let them start."""
+        rules, books = self.rules, self.books
+        return as_budgets_let(
+            self.policy,
+            books.run_minutes,
+            self.seen.jobs,
+            rules.partitions,
+            costs=rules.costs,
+            now_s=books.when.at_s,
+        )
+
+    @cached_property
+    def held(self) -> Mapping[str, int]:
+        """Millislices that each account's jobs hold."""
+        return used_by_tenant(self.jobs, self.rules.partitions, self.rules.costs)
+
+    @cached_property
+    def use(self) -> QosUse:
+        """How much of the limits of tenants' QOS jobs use and wait for."""
+        rules = self.rules
+        return qos_use(own_part(self.policy), self.seen.jobs, rules.partitions, rules.costs)
+
+    @cached_property
+    def ceilings(self) -> Mapping[str, Ceiling]:
+        """What each tenant may hold, given the loans and recalls of the books."""
+        books = self.books
+        return ceilings(self.policy, books.loans, self.capacity_millislices, books.recalls)
+
+    def allowed(self, use: QosUse | None = None) -> Allowed:
+        """The state that Slurm's limits should have.
+
+        ``use`` is what jobs used at the caller's own look at Slurm; None means ``self.use``.
+        """
+        rules = self.rules
+        return Allowed(
+            policy=self.policy,
+            ceilings=by_use(self.ceilings, use or self.use),
+            run_minutes=self.books.run_minutes,
+            costs=rules.costs,
+            models=rules.models,
+            term_s=rules.term_s,
+            capacity_millislices=self.capacity_millislices,
+        )
+
+    @cached_property
+    def capacity_millislices(self) -> int | None:
+        """Millislices of all managed GPUs. None if there are none: something is wrong then, and
+        no new loans are made.
+        """
+        rules = self.rules
+        whole = capacity(self.seen.nodes, rules.partitions, rules.costs, rules.whole_boards)
+        return whole or None

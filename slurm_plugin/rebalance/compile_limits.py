@@ -1,0 +1,51 @@
+"""The step that brings Slurm's limits to the ledger's."""
+
+import asyncio
+from collections.abc import Iterator
+
+from slurm_plugin.common.rebalance_steps import StepOutcome
+from slurm_plugin.quota_cycle.compile import UNINSTALLED, Compiled, compile_limits
+from slurm_plugin.quota_cycle.compile import look as look_at_limits
+from slurm_plugin.quota_cycle.uninstall import Undone, finish, plan
+from slurm_plugin.rebalance.observe import Look, Report, Site
+
+
+async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
+    """Do ``slicewise compile``; if Slicewise was uninstalled, ``uninstall --finish``."""
+    if look.is_uninstalled:
+        return await _finish(site, apply=apply)
+    if not apply:
+        seen = await look_at_limits(site.slurm, site.ledger, site.settings)
+        lines = tuple(one.text for one in seen.differences)
+        return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
+    compiled = await compile_limits(site.slurm, site.ledger, site.settings)
+    if not compiled.waits:
+        await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.books.change_id)
+    return Report(
+        saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
+        lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
+        why="; ".join((*compiled.warnings, *_left(compiled))),
+    )
+
+
+async def _finish(site: Site, *, apply: bool) -> Report:
+    if apply:
+        done = await finish(site.slurm, site.ledger, site.settings)
+        lines = _lines(done) if done else ()
+        outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
+        return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
+    due = await plan(site.slurm, site.ledger, site.settings, finishes=True)
+    lines = (*(one.text for one in due.all), *due.move_commands)
+    return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
+
+
+def _lines(done: Undone) -> tuple[str, ...]:
+    moves = (f"moved {where} to QOS {qos}" for where, qos in done.moved.items())
+    return (*(f"sacctmgr {' '.join(change)}" for change in done.changes), *moves)
+
+
+def _left(compiled: Compiled) -> Iterator[str]:
+    for change, words in compiled.refused.items():
+        yield f"refused: sacctmgr {' '.join(change)}: {words}"
+    for one in compiled.waits:
+        yield f"waits for the next compilation: {one.text}"

@@ -1,0 +1,36 @@
+"""The step that updates waiting jobs' site_factor where no daemon does."""
+
+import asyncio
+
+from cluster.slurm.interface import JobChange, target_of
+from slurm_plugin.admission.decayed_use import shares
+from slurm_plugin.admission.priority_changes import Standing, changes, ranked
+from slurm_plugin.daemon.priority_loop import SAVED_S
+from slurm_plugin.ledger.summaries import recent_use
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.state.formula import formula_of
+
+
+async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
+    """Set at most the site_factors that the daemon may set after a pause; backlogs do not count."""
+    standing = await _standing(site, look)
+    waiting = ranked(look.jobs, look.at_s, standing)
+    rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()
+    known = {row.job_id: row.site for row in rows}
+    most = int(site.settings.priority.updates_per_s * SAVED_S)
+    due = changes(waiting, known, standing.formula, most)
+    count = len(due)
+    if apply and due:
+        told = {target_of(one.job): JobChange(site_factor=one.site_factor) for one in due}
+        count -= len(await site.slurm.update(told))
+    return Report(
+        saw={"waiting": len(waiting), "due": len(due)},
+        lines=(f"jobs with a new site_factor: {count}",) if count else (),
+    )
+
+
+async def _standing(site: Site, look: Look) -> Standing:
+    use = await asyncio.to_thread(recent_use, site.ledger, site.settings, look.at_s)
+    by_tenant = shares(use, own_part(look.policy), site.settings.priority.half_life_s)
+    return Standing(by_tenant, {}, formula_of(site.settings.priority))

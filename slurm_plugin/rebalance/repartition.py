@@ -1,0 +1,74 @@
+"""The last step: cuts GPUs again where the site allows it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from cluster.language.errors import InvalidInputError
+from slurm_plugin.common.rebalance_steps import StepOutcome
+from slurm_plugin.mig.checks import change_text
+from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.steps import Recut, State
+from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.repartition import cluster_run
+from slurm_plugin.repartition.observe import gathered
+
+
+async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
+    """Do ``slicewise recut run``; only plan where cutting is not allowed."""
+    if not site.settings.recut.allowed:
+        return await _plan(site, "recut.allowed is false in slicewise.toml.")
+    if apply and not site.is_root:
+        return await _plan(site, "Only root may cut GPUs.")
+    return await (_cut(site) if apply else _plan(site, ""))
+
+
+async def _plan(site: Site, why: str) -> Report:
+    """Report the plan. Where nothing may be cut, unreadable files are no failure."""
+    try:
+        seen = await gathered(site.settings, site.slurm, site.ledger)
+    except InvalidInputError as error:
+        if not why:
+            raise
+        return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
+    lines = [
+        f"{one.node} {one.gpu_uuid}: {change_text(one.before, one.after)}: {one.reason}"
+        for one in cuts_due(seen)
+    ]
+    saw = {"boards": len(seen.boards), "left out": len(seen.left_out)}
+    outcome = StepOutcome.SKIPPED if why else StepOutcome.DONE
+    return Report(saw, tuple(lines), why, outcome)
+
+
+async def _cut(site: Site) -> Report:
+    lock = site.ledger.locks.recutting(site.who)
+    try:
+        if not await asyncio.to_thread(lock.hold):
+            why = f"Another run cuts GPUs now ({lock.holder()})."
+            return Report(why=why, outcome=StepOutcome.SKIPPED)
+        ended = await cluster_run.cut(
+            site.settings,
+            site.slurm,
+            site.ledger,
+            lock,
+            author=site.author,
+            progress=cluster_run.silent,
+            is_asked_for=False,
+        )
+    finally:
+        lock.give_up()
+    return _ended(ended, await asyncio.to_thread(site.ledger.recuts.unfinished))
+
+
+def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
+    """Report the run; stuck re-cuts are in each report, also if this run did not try them again."""
+    lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
+    failed = [one for one in ended if one.state is not State.DONE]
+    stuck = cluster_run.stuck_error(unfinished)
+    whys = [str(stuck)] if stuck else []
+    whys += [one.error for one in failed if one.state is not State.STUCK]
+    return Report(
+        saw={"re-cuts": len(ended)},
+        lines=lines,
+        why="; ".join(whys),
+        outcome=StepOutcome.FAILED if failed else StepOutcome.DONE,
+    )

@@ -1,0 +1,109 @@
+"""Chooses the replicas of tenants beyond their shares to drain for the job whose turn it is."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.language.units import slices_words
+from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.victims import Reclaim, Taking, Wanting, reclaim
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A job that comes first, and that can't start before other runs have ended.
+
+    Attributes:
+        need: what one task needs; its key is the job's id.
+        cost_millislices: cost of one task.
+        nodes: nodes where free instances are kept for the job, and where runs end for it; empty for
+            a single instance, which may be on any node.
+        quota: millislices that tenants beyond their shares give up so that the job has quota.
+    """
+
+    tenant: str
+    need: Need
+    cost_millislices: int
+    nodes: tuple[str, ...] = ()
+    quota: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+def who_goes(
+    taking: Taking,
+    turn: Turn | None,
+    over: Mapping[str, int],
+    free: Mapping[str, Mapping[str, int]],
+) -> Reclaim:
+    """The replicas to drain for lenders, and those to drain for the turn besides.
+
+    None are drained for a turn while a lender that takes something back waits for GPUs of the same
+    types. The other parameters are those of ``reclaim_for``.
+    """
+    found = reclaim(taking)
+    kinds = {kind for one in taking.wanting for kind in one.instances}
+    if turn is None or any(kind in kinds for kind, _ in turn.need.shape):
+        return found
+    # What runs free that end for lenders anyway counts for the turn, too.
+    going = replace(taking, leaving=taking.leaving | found.victims.keys())
+    for_turn = reclaim_for(turn, going, over, free)
+    return replace(found, victims={**for_turn.victims, **found.victims}) if for_turn else found
+
+
+def reclaim_for(
+    turn: Turn,
+    taking: Taking,
+    over: Mapping[str, int],
+    free: Mapping[str, Mapping[str, int]],
+) -> Reclaim | None:
+    """The smallest set of replicas whose end lets the job of that turn start.
+
+    The job starts on the turn's nodes, if it has any. Replicas are only of tenants in ``over``:
+    millislices that tenants hold beyond their own parts and what is lent to them. None if replicas
+    alone make no room: other jobs on borrowed quota run to their end. ``free`` are the instances
+    that no job holds, less what guaranteed jobs are about to take (``Waits``).
+    """
+    need = turn.need
+    wanting = Wanting(
+        job_id=need.key,
+        tenant=turn.tenant,
+        priority=0,
+        cost_millislices=turn.cost_millislices,
+        instances=dict(need.shape),
+        nodes=need.nodes,
+    )
+    running = for_turns(taking, over).running
+    if turn.nodes:
+        running = tuple(replace(run, instances=_there(turn, run.instances)) for run in running)
+    there = replace(taking, wanting=(wanting,), running=running, free=_there(turn, free))
+    found = reclaim(replace(there, recalled=over, shrink=turn.quota))
+    given: Counter[str] = Counter()
+    for run in running:
+        if run.job_id in taking.leaving or run.job_id in found.victims:
+            given[run.tenant] += run.cost_millislices
+    if found.missing or any(given[name] < amount for name, amount in turn.quota.items()):
+        return None
+    words = f"{turn.tenant} has its turn of {slices_words(turn.cost_millislices)}: job "
+    words += f"{need.key} has waited longest"
+    return replace(found, victims=dict.fromkeys(found.victims, words), ready={})
+
+
+def for_turns(taking: Taking, over: Mapping[str, int]) -> Taking:
+    """``taking``, limited to runs that may end for a turn.
+
+    These are runs of any tenant that are leaving already, and replicas of tenants in ``over``.
+    """
+    return replace(
+        taking,
+        running=tuple(
+            run
+            for run in taking.running
+            if run.job_id in taking.leaving or (run.is_replica and run.tenant in over)
+        ),
+    )
+
+
+def _there(turn: Turn, by_node: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]]:
+    """The entries of the turn's nodes; all entries if the turn has no nodes."""
+    if not turn.nodes:
+        return by_node
+    return {node: by_node[node] for node in turn.nodes if node in by_node}

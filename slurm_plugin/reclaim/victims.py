@@ -1,0 +1,369 @@
+"""Chooses which borrowed replicas to drain when a lender needs its quota again."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from cluster.language.units import slices_words
+from slurm_plugin.reclaim.capacity import Need, Room, Run, shape_of
+from slurm_plugin.reclaim.reasons import beneficiaries, why_no_room
+from slurm_plugin.reclaim.search import all_served, some_served
+from slurm_plugin.reclaim.startable import ready
+from slurm_plugin.reclaim.subset_sum import covering
+
+_NAMED = 3
+"""Most jobs that one line names."""
+_TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
+_IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
+_WITHIN = "the tenants that hold what it needs hold too little above their own part"
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """A waiting job of a lender, or one task of an array, that the tenant's own part pays for.
+
+    Attributes:
+        job_id: Slurm's job id. Array tasks that Slurm has not split off yet share their array's.
+        priority: Slurm's priority.
+        cost_millislices: cost of the whole job.
+        instances: GPU instances by type that it needs on each of its nodes.
+        nodes: number of different nodes that it needs.
+    """
+
+    job_id: int
+    tenant: str
+    priority: int
+    cost_millislices: int
+    instances: Mapping[str, int] = field(hash=False)
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run on borrowed quota; in any QOS also one that is completing, or of a tenant beyond a cap.
+
+    Attributes:
+        start_s: Unix seconds.
+        is_replica: whether it is a service's replica: another replica can serve its requests; else
+            it is a batch job.
+        instances: GPU instances by node and type; without nodes that Slurm can't use.
+    """
+
+    job_id: int
+    tenant: str
+    cost_millislices: int
+    start_s: int
+    is_replica: bool
+    instances: Mapping[str, Mapping[str, int]] = field(hash=False)
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Taking:
+    """The input of reclaiming.
+
+    Attributes:
+        wanting: waiting jobs of lenders.
+        running: runs that hold what could be reclaimed.
+        free: GPU instances that no job holds, by node and type; only of nodes that Slurm can use.
+        above_nominal_millislices: what each tenant holds beyond its own part; 0 if absent.
+        shrink: millislices that tenants must give up, in instances of any shape.
+        leaving: job ids of runs that have been told to end, or that end anyway.
+        weights: weights of tenants; 1 if absent.
+        now_s: Unix seconds.
+        term_s: seconds after its start for which a run is left alone.
+        recalled: millislices that were lent to tenants and are recalled: the tenants start nothing
+            in place of runs that end for these.
+    """
+
+    wanting: tuple[Wanting, ...]
+    running: tuple[Running, ...]
+    free: Mapping[str, Mapping[str, int]] = field(hash=False)
+    above_nominal_millislices: Mapping[str, int] = field(hash=False)
+    shrink: Mapping[str, int] = field(hash=False)
+    leaving: frozenset[int]
+    weights: Mapping[str, int] = field(hash=False)
+    now_s: float
+    term_s: int
+    recalled: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """The result of reclaiming.
+
+    Attributes:
+        victims: replicas to drain now, by job id, with the reason for people to read. Replicas that
+            are leaving already are included while their end is needed.
+        ready: millislices of each tenant's waiting jobs that fit into what is free now.
+        missing: why ending replicas would not let a waiting job start, by its job id.
+        places: the nodes of jobs that need more than a single instance, by job id.
+    """
+
+    victims: Mapping[int, str] = field(hash=False)
+    ready: Mapping[str, int] = field(hash=False)
+    missing: Mapping[int, str] = field(hash=False)
+    places: Mapping[int, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+NOBODY = Reclaim(victims={}, ready={}, missing={})
+
+
+def reclaim(taking: Taking) -> Reclaim:
+    """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
+
+    Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
+    others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
+    the one to which this order of victims leads: first runs of tenants that must shrink or from
+    which loans are recalled, up to that amount; then runs of the tenant with the largest share
+    above its own part, which falls with each of its victims; then runs that lose the least work (a
+    replica loses none); then the youngest. Runs in their term are never chosen, and no tenant is
+    brought below its own part. Runs that are leaving count as victims already, so a second call
+    with the victims leaving changes nothing.
+
+    Batch jobs are never victims. A job for which replicas alone make no room gets a set with batch
+    jobs in it: its replicas are drained, and the batch jobs are left to Slurm's preemption.
+
+    A tenant that must shrink gives up replicas that cover the amount, with the least beyond it.
+    ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
+    over an amount is certain to be the least.
+    """
+    jobs = sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
+    needs = [Need(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
+    runs = _sorted(taking)
+    plan = _plan(taking, runs, needs)
+    now = ready(needs, taking.free, plan.places)
+    waiting = [need for need in needs if need.key not in now | plan.out]
+    goes_for = beneficiaries(waiting or needs, plan.places, taking.free, plan.gone)
+    missing = _beside_batch(runs, plan, goes_for) | _without_room(taking, runs, plan, needs)
+    return Reclaim(
+        victims=_victims(taking, plan, {run: jobs[key] for run, key in goes_for.items()}),
+        ready=_millislices(jobs[key] for key in now),
+        missing={jobs[key].job_id: why for key, why in missing.items()},
+        places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
+    )
+
+
+def may_give(taking: Taking) -> Mapping[str, int]:
+    """Millislices that each tenant's runs may free.
+
+    They count its runs that are leaving, and its replicas that may be drained, the replicas up to
+    what it holds above its own part.
+    """
+    runs = _sorted(taking)
+    given: Counter[str] = Counter()
+    for run in runs.replicas:
+        given[run.tenant] += run.cost
+    given &= runs.above
+    for run in runs.leaving:
+        given[run.tenant] += run.cost
+    return given
+
+
+def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
+    amounts: Counter[str] = Counter()
+    for job in jobs:
+        amounts[job.tenant] += job.cost_millislices
+    return amounts
+
+
+@dataclass
+class _Runs:
+    """All runs, grouped by whether they may end.
+
+    Attributes:
+        leaving: runs that have been told to end, or that end anyway.
+        replicas, batch: runs that may be ended.
+        young: runs in their term.
+        within: runs that cost more than their tenants hold above their own part.
+        above, shrink, called: millislices by tenant: what it holds above its own part, must give
+            up, and should give before other tenants (the larger of what must shrink and what is
+            recalled). Each is less the runs that are leaving.
+    """
+
+    leaving: list[Run] = field(default_factory=list)
+    replicas: list[Run] = field(default_factory=list)
+    batch: list[Run] = field(default_factory=list)
+    young: list[Run] = field(default_factory=list)
+    within: list[Run] = field(default_factory=list)
+    above: Counter[str] = field(default_factory=Counter)
+    shrink: Counter[str] = field(default_factory=Counter)
+    called: Counter[str] = field(default_factory=Counter)
+
+
+def _sorted(taking: Taking) -> _Runs:
+    runs = _Runs(
+        above=Counter(taking.above_nominal_millislices),
+        shrink=Counter(taking.shrink),
+        called=Counter(taking.recalled) | Counter(taking.shrink),
+    )
+    for run in taking.running:
+        if run.job_id in taking.leaving:
+            runs.leaving.append(_run(run, taking))
+            for amounts in (runs.above, runs.shrink, runs.called):
+                amounts[run.tenant] -= run.cost_millislices
+    for run in taking.running:
+        if run.job_id not in taking.leaving:
+            _group(runs, run, taking).append(_run(run, taking))
+    return runs
+
+
+def _group(runs: _Runs, run: Running, taking: Taking) -> list[Run]:
+    if taking.now_s - run.start_s < taking.term_s:
+        return runs.young
+    if run.cost_millislices > runs.above[run.tenant]:
+        return runs.within
+    return runs.replicas if run.is_replica else runs.batch
+
+
+def _run(run: Running, taking: Taking) -> Run:
+    lost = 0.0 if run.is_replica else (taking.now_s - run.start_s) * run.cost_millislices
+    return Run(
+        run.job_id,
+        run.tenant,
+        run.cost_millislices,
+        not run.is_replica,
+        (lost, -run.start_s, run.job_id),
+        run.instances,
+        shape_of(_total(run.instances)),
+    )
+
+
+def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    """GPU instances by type on all nodes; nearly every run has one node only."""
+    if len(instances) == 1:
+        return next(iter(instances.values()))
+    total: Counter[str] = Counter()
+    for there in instances.values():
+        total.update(there)
+    return total
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The runs that are to end, and the jobs for which they end.
+
+    Attributes:
+        gone: runs that end for jobs, including batch jobs and runs that are leaving and needed.
+        shrunk: further replicas that end because their tenants must shrink.
+        places: the nodes of jobs that need more than a single instance, by key.
+        out: keys of jobs without room.
+    """
+
+    gone: Sequence[Run]
+    shrunk: Sequence[Run]
+    places: Mapping[int, tuple[str, ...]]
+    out: frozenset[int]
+
+
+def _plan(taking: Taking, runs: _Runs, needs: Sequence[Need]) -> _Plan:
+    kinds = {kind for need in needs for kind, _ in need.shape}
+    room = _room(taking, runs, _with(kinds, runs.replicas))
+    got = all_served(room, needs)
+    if got is None and runs.batch:
+        room = _room(taking, runs, _with(kinds, (*runs.replicas, *runs.batch)))
+        got = all_served(room, needs)
+    got = got or some_served(room, needs)
+    gone = [*room.taken.values()]
+    more = [*_more(runs, gone, room.above)]
+    for run in more:
+        room.leave(run)
+    going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
+    needed = _needed(room, going)
+    ids = {run.job_id for run in needed}
+    kept = _kept(taking, [r for r in going if r.job_id not in ids], [*needed, *more])
+    return _Plan(needed, [*more, *kept], got.places, got.out)
+
+
+def _room(taking: Taking, runs: _Runs, candidates: Iterable[Run]) -> Room:
+    room = Room(taking.free, candidates, runs.above, taking.weights, runs.called)
+    for run in runs.leaving:
+        room.leave(run)
+    return room
+
+
+def _with(kinds: Collection[str], runs: Iterable[Run]) -> Iterator[Run]:
+    """Runs that hold an instance of one of these types."""
+    return (run for run in runs if any(kind in kinds for kind, _ in run.total))
+
+
+def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterator[Run]:
+    """Further replicas of tenants that must give up more than runs in ``gone`` or leaving cover."""
+    ids = {run.job_id for run in gone}
+    for tenant, left in runs.shrink.items():
+        amount = left - sum(run.cost for run in gone if run.tenant == tenant)
+        if amount > 0:
+            own = [r for r in runs.replicas if r.tenant == tenant and r.job_id not in ids]
+            own.sort(key=lambda run: run.rank)
+            chosen = covering([run.cost for run in own], amount, above[tenant])
+            yield from (own[nth] for nth in chosen)
+
+
+def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterator[Run]:
+    """Runs of ``spared`` that no job needs, but without which a tenant would not shrink enough."""
+    left = Counter(taking.shrink)
+    for run in going:
+        left[run.tenant] -= run.cost
+    for run in spared:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= run.cost
+            yield run
+
+
+def _needed(room: Room, runs: Sequence[Run]) -> Sequence[Run]:
+    """Runs without which some job would have no room; the last in order are spared first."""
+    needed: list[Run] = []
+    for run in reversed(runs):
+        if room.is_needless(run):
+            room.leave(run, -1)
+        else:
+            needed.append(run)
+    return needed[::-1]
+
+
+def _victims(taking: Taking, plan: _Plan, goes_for: Mapping[int, Wanting]) -> dict[int, str]:
+    replicas = {run.job_id for run in taking.running if run.is_replica}
+    victims: dict[int, str] = {}
+    for run in plan.shrunk:
+        amount = slices_words(taking.shrink[run.tenant])
+        victims[run.job_id] = f"{run.tenant} has to give back {amount}"
+    for run in plan.gone:
+        job = goes_for[run.job_id]
+        amount = slices_words(run.cost)
+        victims[run.job_id] = f"{job.tenant} takes back {amount}: job {job.job_id} waits"
+    return {job_id: why for job_id, why in victims.items() if job_id in replicas}
+
+
+def _beside_batch(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
+    """Explanations for jobs that need batch jobs to end, by key."""
+    ids = {run.job_id for run in runs.batch}
+    found: dict[int, list[int]] = defaultdict(list)
+    for run in plan.gone:
+        if run.job_id in ids:
+            found[goes_for[run.job_id]].append(run.job_id)
+    return {key: _left_to_slurm(batch) for key, batch in found.items()}
+
+
+def _left_to_slurm(batch: Sequence[int]) -> str:
+    jobs = "batch job" if len(batch) == 1 else "batch jobs"
+    named = ", ".join(map(str, sorted(batch)[:_NAMED]))
+    more = f" and {len(batch) - _NAMED} more" if len(batch) > _NAMED else ""
+    return f"{jobs} {named}{more} would have to go: left to Slurm's preemption"
+
+
+def _without_room(
+    taking: Taking, runs: _Runs, plan: _Plan, needs: Iterable[Need]
+) -> dict[int, str]:
+    """Explanations for jobs for which no runs that may end make room, by key."""
+    out = [need for need in needs if need.key in plan.out]
+    ends_s = [run.start_s + taking.term_s - taking.now_s for run in taking.running]
+    soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
+    may = (*runs.leaving, *runs.replicas, *runs.batch)
+    layers = (
+        ([taking.free, *(run.instances for run in may)], _TOO_LITTLE),
+        ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),
+        ([run.instances for run in runs.within], _WITHIN),
+    )
+    why = why_no_room({(need.shape, need.nodes) for need in out}, layers) if out else {}
+    return {need.key: why[need.shape, need.nodes] for need in out}

@@ -1,0 +1,290 @@
+"""The work of each step of a re-cut. A step may be repeated: it finds what an earlier try left."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+
+from cluster.language.errors import (
+    InvalidInputError,
+    OutsideError,
+    SlicewiseError,
+    UnreachableError,
+)
+from cluster.language.jobs import NodeView
+from cluster.mig.inventory import Inventory
+from cluster.mig.placement_text import placements_text
+from slurm_plugin.mig import checks
+from slurm_plugin.mig.steps import Direction, Next, Recut, StepName
+from slurm_plugin.repartition.ports import Journal, Site
+from slurm_plugin.slurm_config.node_lines import node_positions, positions
+
+POLL_S = 2.0
+_RESERVED_MIN = 10
+_CUT_MIN = 60
+"""Minutes of the reservation from the cut on: while Slurm does not know the new cut, nothing may
+start there."""
+_PROLONGED_S = 120.0
+_VERIFY_S = 30.0
+_DRAINED_BY_SLURM = ("gres/gpu ",)
+"""Beginning of a drain's reason where slurmd and slurmctld had different GPUs for a moment."""
+
+
+@dataclass
+class Work:
+    """The steps of a re-cut on a site.
+
+    Attributes:
+        move_s: seconds to wait for jobs that hold what is destroyed.
+        is_ours: whether this process still has the lock of re-cutting.
+    """
+
+    site: Site
+    journal: Journal
+    move_s: float
+    is_ours: Callable[[], bool]
+    _last: tuple[int, Inventory] | None = None
+    """The re-cut's id and what this process has seen for it: no other process changes a GPU
+    meanwhile."""
+    _made_valid: set[int] = field(default_factory=set)
+    """Ids of re-cuts for which this process has restarted slurmctld, since the node was INVALID."""
+
+    async def do(self, recut: Recut, due: Next) -> str:
+        """Do that step; return what was done, in words.
+
+        Raises SlicewiseError if it failed, and OSError if a file could not be written.
+        """
+        steps = {
+            StepName.RESERVE: self._reserve,
+            StepName.MOVE: self._move,
+            StepName.CUT: self._cut,
+            StepName.TELL: self._tell,
+            StepName.VERIFY: self._verify,
+            StepName.RESUME: self._resume,
+        }
+        return await steps[due.step](recut, due.direction)
+
+    async def _reserve(self, recut: Recut, direction: Direction) -> str:
+        """Reserve the node, and check that the plan is still possible before any replica moves."""
+        planned = recut.planned
+        if _has_begun(recut, StepName.CUT):
+            await self._ready(recut)
+            return f"{recut.reservation} holds {planned.node}"
+        await self._prolong(recut, _RESERVED_MIN)
+        if direction is Direction.FORWARD:
+            await self._check(recut)
+        return f"{recut.reservation} holds {planned.node}"
+
+    async def _ready(self, recut: Recut) -> None:
+        """Ensure that nothing starts on the node but root's own jobs.
+
+        A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. If the
+        files were put back because the re-cut was stuck, they get again what Slurm has read.
+        """
+        name = recut.planned.node
+        self.site.put_told(recut)
+        await self._prolong(recut, _CUT_MIN)
+        node = await self.site.node(name)
+        is_invalid = node is not None and checks.is_invalid(node)
+        if is_invalid and recut.recut_id not in self._made_valid:
+            # Only once: a node that is INVALID after that stays so.
+            self._made_valid.add(recut.recut_id)
+            await self.site.restart_controller(name)
+        await self.site.undrain(name, (recut.drain_reason, *_DRAINED_BY_SLURM))
+
+    async def _check(self, recut: Recut) -> None:
+        planned = recut.planned
+        in_use = await self._held(planned.node)
+        inventory = await self._probe(recut)
+        found = checks.layout_of(inventory, planned.gpu_uuid)
+        if found != planned.before:
+            raise OutsideError(
+                "SW-RECUT-CHANGED",
+                f"{planned.gpu_uuid} is cut as {placements_text(found) or 'nothing'}, the plan was"
+                f" made for {placements_text(planned.before) or 'nothing'}.",
+                "The next run makes a new plan.",
+            )
+        before = node_positions(*self.site.texts(), planned.node)
+        after = checks.with_layout(inventory, planned.gpu_uuid, planned.after)
+        staying = in_use - self._going(recut, inventory, Direction.FORWARD)
+        positions(before, self.site.devices(planned.node, after), staying)
+
+    async def _move(self, recut: Recut, _direction: Direction) -> str:
+        """Wait until no job holds what is destroyed; replicas are told to move, other jobs are
+        waited for.
+        """
+        name = recut.planned.node
+        going = self._going(recut, await self._look(recut), Direction.FORWARD)
+        began_s = prolonged_s = self.site.now_s()
+        told = frozenset[int]()
+        while (jobs := await self._in_the_way(name, going)) is not None:
+            now_s = self.site.now_s()
+            if now_s - began_s >= self.move_s:
+                raise _busy(name, jobs, self.move_s)
+            told |= jobs
+            if jobs:
+                await self.site.leave(
+                    jobs, f"a GPU of {name} is being re-cut: re-cut {recut.recut_id}"
+                )
+            if now_s - prolonged_s >= _PROLONGED_S:
+                await self._prolong(recut, _RESERVED_MIN)
+                prolonged_s = now_s
+            await self.site.wait(POLL_S)
+            await self._stay()
+        return f"left: jobs {_listed(told)}" if told else "no job held any of it"
+
+    async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
+        """Jobs that hold what is destroyed, if Slurm names them; None if no job holds it.
+
+        Slurm frees a job's devices as soon as it ends, before its processes have ended, so
+        completing jobs count, too. A Slurm that does not answer for a while is no reason to turn
+        back.
+        """
+        if not going:
+            return None
+        try:
+            held = await self._held(name) & going
+            jobs = await self.site.holders(name, going)
+        except UnreachableError:
+            return frozenset()
+        return jobs if held or jobs else None
+
+    async def _cut(self, recut: Recut, direction: Direction) -> str:
+        await self._ready(recut)
+        held = await self._held(recut.planned.node)
+        inventory = await self._look(recut)
+        with suppress(InvalidInputError):
+            # If only one of the files was written, Slurm has not read them, so no job has a new
+            # device.
+            if held & self._going(recut, inventory, direction):
+                raise _started(recut.planned.node)
+        gpu = await self.site.cut(recut, direction)
+        await self._see(recut, checks.with_gpu(inventory, gpu))
+        return checks.change_text(*recut.layouts(direction))
+
+    async def _tell(self, recut: Recut, _direction: Direction) -> str:
+        """Write the files and restart slurmd and slurmctld.
+
+        What is written derives from the files as they were before, so every try tells the same.
+        """
+        name = recut.planned.node
+        await self._ready(recut)
+        inventory = await self._look(recut)
+        kept = await asyncio.to_thread(self.journal.keep_texts, recut.recut_id, *self.site.texts())
+        before = node_positions(kept.slurm_conf or "", kept.gres_conf or "", name)
+        held = await self._held(name)
+        self.site.write(name, positions(before, self.site.devices(name, inventory), held))
+        await self.site.restart_node(name, recut.reservation)
+        await self.site.restart_controller(name)
+        await self.site.undrain(name, _DRAINED_BY_SLURM)
+        return f"{name} and slurmctld have read the new lines"
+
+    async def _verify(self, recut: Recut, direction: Direction) -> str:
+        """Check slurmctld's node and the driver; a node just registered may need a moment."""
+        node, (_, target) = recut.planned.node, recut.layouts(direction)
+        await self._ready(recut)
+        wanted = node_positions(*self.site.texts(), node)
+        until_s = self.site.now_s() + _VERIFY_S
+        while words := list(checks.differences(await self.site.node(node), wanted)):
+            if self.site.now_s() >= until_s:
+                raise _wrong(node, "; ".join(words))
+            await self.site.wait(POLL_S)
+        found = checks.layout_of(await self._probe(recut), recut.planned.gpu_uuid)
+        if found != target:
+            raise _wrong(node, f"the GPU is cut as {placements_text(found) or 'nothing'}")
+        return f"{recut.planned.gpu_uuid} is cut as {placements_text(target) or 'nothing'}"
+
+    async def _resume(self, recut: Recut, _direction: Direction) -> str:
+        await self.site.release(recut.reservation)
+        return f"{recut.planned.node} takes jobs"
+
+    def _going(self, recut: Recut, inventory: Inventory, direction: Direction) -> frozenset[int]:
+        """Slurm's indices of the instances that are destroyed in that direction."""
+        planned, (old, new) = recut.planned, recut.layouts(direction)
+        gone = set(old) - set(new)
+        alone = checks.only(inventory, planned.gpu_uuid, gone)
+        current = node_positions(*self.site.texts(), planned.node)
+        return checks.indices_of(current, self.site.devices(planned.node, alone))
+
+    async def _held(self, name: str) -> frozenset[int]:
+        """Slurm's indices that jobs hold; wait, since a restarted Slurm does not know them yet."""
+        until_s = self.site.now_s() + _VERIFY_S
+        while not checks.are_indices_known(node := await self._node(name)):
+            if self.site.now_s() >= until_s:
+                raise _wrong(name, "Slurm does not say which of its GPUs jobs hold")
+            await self.site.wait(POLL_S)
+        return node.gpus_held
+
+    async def _node(self, name: str) -> NodeView:
+        node = await self.site.node(name)
+        if node is None or (words := checks.unfit(node)):
+            raise OutsideError(
+                "SW-RECUT-NODE",
+                f"Nothing can be done on {name}: {words if node else 'Slurm has no such node'}.",
+                "See: scontrol show node, and the log of its slurmd.",
+            )
+        return node
+
+    async def _look(self, recut: Recut) -> Inventory:
+        if self._last is not None and self._last[0] == recut.recut_id:
+            return self._last[1]
+        return await self._probe(recut)
+
+    async def _probe(self, recut: Recut) -> Inventory:
+        found = await self.site.inventory(recut.planned.node, recut.reservation)
+        await self._see(recut, found)
+        return found
+
+    async def _see(self, recut: Recut, inventory: Inventory) -> None:
+        """Remember the inventory, and save it as the journal's last look."""
+        self._last = recut.recut_id, inventory
+        await asyncio.to_thread(self.journal.save_inventory, recut.planned.node, asdict(inventory))
+
+    async def _prolong(self, recut: Recut, minutes: int) -> None:
+        await self._stay()
+        await self.site.reserve(recut.reservation, recut.planned.node, minutes)
+
+    async def _stay(self) -> None:
+        try:
+            ours = await asyncio.to_thread(self.is_ours)
+        except SlicewiseError as error:
+            raise LostLockError from error
+        if not ours:
+            raise LostLockError
+
+
+class LostLockError(Exception):
+    """Another process re-cuts now; this one leaves everything as it is."""
+
+
+def _has_begun(recut: Recut, step: StepName) -> bool:
+    return any(record.step is step for record in recut.records)
+
+
+def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
+    who = f"jobs {_listed(jobs)}" if jobs else "jobs that Slurm does not name"
+    return UnreachableError(
+        "SW-RECUT-BUSY",
+        f"After {waited_s:g} s {who} still hold instances on {node} that must go.",
+        "A longer recut.move_s waits longer; the next run makes a new plan.",
+    )
+
+
+def _started(node: str) -> UnreachableError:
+    return UnreachableError(
+        "SW-RECUT-BUSY",
+        f"A job on {node} holds instances that must go: it started after a reservation had ended.",
+        "The next run tries again: slicewise recut run",
+    )
+
+
+def _wrong(node: str, words: str) -> OutsideError:
+    return OutsideError(
+        "SW-RECUT-VERIFY",
+        f"{node} is not what it should be: {words}.",
+        "See: scontrol show node, and the log of its slurmd.",
+    )
+
+
+def _listed(jobs: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(jobs)))

@@ -1,0 +1,78 @@
+"""Re-cuts GPUs on the real cluster: plans now, and carries out one run."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.rpc.client import DaemonClient
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.steps import Planned, Recut, State, StepRecord, is_due
+from slurm_plugin.repartition.actions import LostLockError, Work
+from slurm_plugin.repartition.cluster_site import ClusterSite
+from slurm_plugin.repartition.executor import Executor
+from slurm_plugin.repartition.observe import gathered
+from slurm_plugin.repartition.run import run
+
+if TYPE_CHECKING:
+    from cluster.runtime.leader_lock import LeaderLock
+    from slurm_plugin.ledger.store import Ledger
+
+
+Progress = Callable[[Recut, StepRecord], None]
+
+
+async def cut(
+    settings: Settings,
+    slurm: Slurm,
+    ledger: "Ledger",
+    lock: "LeaderLock",
+    *,
+    author: str,
+    progress: Progress,
+    is_asked_for: bool,
+) -> tuple[Recut, ...]:
+    """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``.
+
+    With ``is_asked_for`` (a user started it) stuck re-cuts are tried again immediately. Also raises
+    UnreachableError (SW-RECUT-LOCK) if PostgreSQL has released the lock.
+    """
+    site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
+    work = Work(site, ledger.recuts, settings.recut.move_s, lock.hold)
+
+    async def planned_now() -> Sequence[Planned]:
+        return cuts_due(await gathered(settings, slurm, ledger))
+
+    executor, left = Executor(work, ledger.recuts, progress), ledger.recuts.unfinished()
+    try:
+        return await run(
+            executor,
+            [one for one in left if is_asked_for or is_due(one, time.time())],
+            planned_now,
+            lambda one: ledger.recuts.open(one, author),
+        )
+    except LostLockError:
+        raise UnreachableError(
+            "SW-RECUT-LOCK",
+            "PostgreSQL released the lock: this run stopped where it was.",
+            "The next run continues: slicewise recut run",
+        ) from None
+
+
+def silent(_recut: Recut, _record: StepRecord) -> None:
+    """Ignore the progress."""
+
+
+def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
+    """OutsideError (SW-RECUT-STUCK) if a re-cut is neither done nor undone; else None."""
+    stuck = [one for one in ended if one.state is State.STUCK]
+    if not stuck:
+        return None
+    which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
+    return OutsideError(
+        "SW-RECUT-STUCK",
+        f"Neither done nor undone: re-cut {which}. The node is drained.",
+        "See slicewise recut show ID; fix the cause and run it again, or: slicewise recut close",
+    )

@@ -1,0 +1,90 @@
+"""Surveys how GPU nodes are cut: a short job of root's asks each node, the journal keeps the
+answer.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.mig.inventory import Inventory
+from cluster.mig.inventory_json import inventory_of
+from cluster.settings.file import Settings
+from cluster.settings.repartition import RecutSettings
+from cluster.slurm.interface import Slurm
+from cluster.slurm_client import node_command
+from slurm_plugin.quota.demand import has_gpus
+
+_AT_ONCE = 16
+_PROBE_S = 30.0
+
+
+class Journal(Protocol):
+    """Where surveys are kept. Synchronous; called in a thread."""
+
+    def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
+        """Save the last look at a node."""
+        ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The result of a survey.
+
+    Attributes:
+        seen: nodes that answered.
+        failed: what went wrong, by node that did not answer.
+    """
+
+    seen: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+async def survey(
+    settings: Settings, slurm: Slurm, journal: Journal, names: Collection[str] = ()
+) -> Survey:
+    """Survey these nodes, or all that have GPUs in managed partitions.
+
+    Raises InvalidInputError (SW-RECUT-NODE) for a name that is no such node, and what Slurm raises
+    when it is asked for its nodes, or the ledger. A node that does not answer is part of the
+    result.
+    """
+    partitions = frozenset(settings.cluster.partitions)
+    known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
+    if unknown := sorted(set(names) - known):
+        raise InvalidInputError(
+            "SW-RECUT-NODE",
+            f"{unknown[0]} is not a node with GPUs in a managed partition.",
+            f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
+        )
+    wanted = sorted(set(names) or known)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(node: str) -> str:
+        async with turn:
+            return await _looked(settings, journal, node)
+
+    said = dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+    failed = {node: why for node, why in said.items() if why}
+    return Survey(tuple(node for node in wanted if node not in failed), failed)
+
+
+async def probe(
+    settings: RecutSettings, node: str, reservation: str, deadline_s: float
+) -> Inventory:
+    """What the node's driver shows, by a job of root's. Raises as ``node_command.run_on``."""
+    argv = (*settings.on_node, "slicewise", "node", "probe", "--json")
+    return inventory_of(await node_command.run_on(node, reservation, argv, deadline_s))
+
+
+async def _looked(settings: Settings, journal: Journal, node: str) -> str:
+    """Survey a node; return what went wrong, or "". A failure of the ledger is raised: it concerns
+    all.
+    """
+    try:
+        inventory = asdict(await probe(settings.recut, node, "", _PROBE_S))
+    except SlicewiseError as error:
+        return error.refusal.message
+    await asyncio.to_thread(journal.save_inventory, node, inventory)
+    return ""

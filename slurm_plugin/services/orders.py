@@ -1,0 +1,102 @@
+"""Orders of a service's owner besides its script: which are valid, and when they are over."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.order_messages import OrderRequest, ServiceOrder
+
+if TYPE_CHECKING:
+    # The ledger, which commands open, has no use for the other messages of cluster.rpc.messages.
+    from cluster.rpc.messages import ServiceView
+
+Key = tuple[str, str]
+"""Tenant and name of a service."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order, and the array that it applies to: the service's newest one."""
+
+    order: ServiceOrder
+    array_job_id: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the number of replicas in the service's script; the most is the number of slots."""
+
+    min_replicas: int
+    max_replicas: int
+
+
+def ordered(
+    known: ServiceOrder, request: OrderRequest, script: Bounds, now_s: float
+) -> ServiceOrder:
+    """The order that holds after the request.
+
+    Raises InvalidInputError (SW-SERVICE-SCALE) for impossible bounds.
+    """
+    if request.what == "restart":
+        return known.model_copy(update={"restart_s": now_s})
+    if request.what == "end":
+        return known.model_copy(update={"delete_s": known.delete_s or now_s})
+    _check(request, script)
+    bounds = {"min_replicas": request.min_replicas, "max_replicas": request.max_replicas}
+    return known.model_copy(update=bounds)
+
+
+def _check(request: OrderRequest, script: Bounds) -> None:
+    least = script.min_replicas if request.min_replicas is None else request.min_replicas
+    most = script.max_replicas if request.max_replicas is None else request.max_replicas
+    if most > script.max_replicas:
+        raise InvalidInputError(
+            "SW-SERVICE-SCALE",
+            f"The service has {script.max_replicas} slots, not {most}.",
+            "For more, raise max_replicas in its file and apply it again.",
+        )
+    if least > most:
+        raise InvalidInputError(
+            "SW-SERVICE-SCALE",
+            f"At least {least} and at most {most} replicas: the least is above the most.",
+            "Give both --min and --max.",
+        )
+
+
+def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]:
+    """Array job ids of all generations of each service."""
+    found: dict[Key, frozenset[int]] = {}
+    for one in services:
+        key = (one.tenant, one.name)
+        found[key] = found.get(key, frozenset()) | {one.array_job_id}
+    return found
+
+
+def rolled_over(
+    orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]
+) -> Mapping[Key, Ordered]:
+    """Orders that pass to a newer generation, because the ordered one still lives.
+
+    Orders to end a service do not pass on.
+    """
+    return {
+        key: Ordered(one.order, max(arrays[key]))
+        for key, one in orders.items()
+        if one.order.delete_s is None
+        and one.array_job_id in arrays.get(key, frozenset())
+        and one.array_job_id < max(arrays[key])
+    }
+
+
+def over(orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]) -> frozenset[Key]:
+    """Services with an order that is over.
+
+    The ordered array has ended, or it was ordered to end and the service was applied again since.
+    """
+    return frozenset(
+        key
+        for key, one in orders.items()
+        if one.array_job_id not in (lives := arrays.get(key, frozenset()))
+        or (one.order.delete_s is not None and one.array_job_id < max(lives))
+    )

@@ -1,0 +1,211 @@
+"""Plans which slots of a service's array to release, hold or requeue, as the launcher wishes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import slices_text
+from cluster.rpc.messages import ServiceView, SlotView
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """Actions on the slots of one array.
+
+    Attributes:
+        guarantee: slots in the borrowed QOS for which their tenant's own QOS has room.
+        borrow: held slots that are to run on borrowed quota, and are not in that QOS yet.
+        release: held slots that are to run.
+        hold: pending slots that are not to run (or that their user could release).
+        requeue_hold: running slots that are to give their GPU back.
+        revive: ended slots that Slurm can bring back, held.
+        kept_back: wished slots that are not released because of the tenant's quota.
+        note: why slots are kept back, for people to read.
+    """
+
+    guarantee: frozenset[int] = frozenset()
+    borrow: frozenset[int] = frozenset()
+    release: frozenset[int] = frozenset()
+    hold: frozenset[int] = frozenset()
+    requeue_hold: frozenset[int] = frozenset()
+    revive: frozenset[int] = frozenset()
+    kept_back: frozenset[int] = frozenset()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a tenant may have, and what its jobs hold or may take at any moment, in millislices.
+
+    Attributes:
+        own: limit of its own QOS.
+        own_held: amount held of ``own``, including what jobs outside its two QOS take of it.
+        most: limit with all that it might ever borrow; equals ``own`` if it may borrow nothing.
+        held: amount held of ``most``, in any QOS.
+    """
+
+    own: int
+    own_held: int
+    most: int
+    held: int
+
+
+def plan_wish(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
+    """Turn the launcher's wish into actions; ``room`` is None for a tenant without quota.
+
+    Held slots are released, lowest index first, while the tenant's own QOS has room, then while the
+    tenant may borrow. Slots that the wish gives up make room only once they are free. Slots that
+    wait in the borrowed QOS go back to the tenant's own QOS when that has room.
+    """
+    plan = _within_quota(service, wished, room)
+    taken = len(plan.release) * service.cost_millislices
+    return replace(
+        plan,
+        hold=_indices(service, {"released"}) - wished,
+        requeue_hold=_indices(service, {"starting", "running"}) - wished,
+        note=_note(service, room, taken) if plan.kept_back else "",
+    )
+
+
+def plan_guard(
+    service: ServiceView, wished: frozenset[int], revive: frozenset[int] = frozenset()
+) -> SlotPlan:
+    """Slots to hold as soon as they are seen.
+
+    These are slots that their user could release, released slots that are not wished, and slots
+    that Slurm has requeued by itself: once they are held and released again, they need not wait out
+    Slurm's delay. ``revive`` are lost slots that are due to be brought back.
+    """
+    releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
+    requeued = _indices_of(service, lambda s: s.state == "released" and s.reason == "BeginTime")
+    loose = _indices(service, {"released"}) - wished
+    return SlotPlan(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
+
+
+def lost_slots(service: ServiceView) -> frozenset[int]:
+    """Ended slots that Slurm still has a record of, and so can bring back, held.
+
+    Empty if all slots have ended or are ending: the service was cancelled.
+    """
+    if not living_slots(service):
+        return frozenset()
+    return _indices_of(service, lambda s: s.state == "gone" and s.job_id is not None)
+
+
+def living_slots(service: ServiceView) -> frozenset[int]:
+    """Slots that have not ended and are not ending."""
+    return _indices(service, {"held", "released", "starting", "running"})
+
+
+def borrowed_waiting(service: ServiceView) -> frozenset[int]:
+    """Released slots that wait on borrowed quota."""
+    return _indices_of(service, lambda slot: slot.state == "released" and slot.is_borrowed)
+
+
+def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
+    """Whether all of these slots were cancelled; None while some of them are still ending.
+
+    Slurm has no record of a task that was cancelled before it ever started.
+    """
+    those = [slot for slot in service.slots if slot.index in slots]
+    if living_slots(service) & slots or not those:
+        return False
+    if any(slot.state == "ending" for slot in those):
+        return None
+    return all(slot.ended == "CANCELLED" or slot.job_id is None for slot in those)
+
+
+def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:
+    """Check that an array may be retired.
+
+    Raises InvalidInputError (SW-SERVICE-NEEDED) unless none of its slots is under way, and a newer
+    array replaces it or its owner has ordered its end.
+    """
+    key = (service.tenant, service.name, service.user)
+    is_replaced = any(
+        other.array_job_id > service.array_job_id and (other.tenant, other.name, other.user) == key
+        for other in others
+    )
+    under_way = _indices(service, {"released", "starting", "running", "ending"})
+    if not under_way and (is_replaced or service.order.delete_s is not None):
+        return
+    raise InvalidInputError(
+        "SW-SERVICE-NEEDED",
+        f"Job {service.array_job_id}: some of its slots are active, or no newer array replaces it.",
+        f"To end it now, its owner can: scancel {service.array_job_id}",
+    )
+
+
+def wished_after_restart(service: ServiceView) -> frozenset[int]:
+    """Slots that count as wished until the launcher wishes again: all that are under way."""
+    return _indices(service, {"released", "starting", "running"})
+
+
+def released_millislices(tenant: str, services: Iterable[ServiceView], *, borrowed: bool) -> int:
+    """Millislices that a tenant's released slots may take at any moment, in its own QOS or, with
+    ``borrowed``, in the borrowed one.
+    """
+    return sum(
+        slot.state == "released" and slot.is_borrowed is borrowed and service.cost_millislices
+        for service in services
+        if service.tenant == tenant
+        for slot in service.slots
+    )
+
+
+def after(service: ServiceView, plan: SlotPlan) -> ServiceView:
+    """The service as it will look once the plan is carried out, until Slurm is looked at again."""
+    return service.model_copy(
+        update={"slots": tuple(_slot_after(slot, plan) for slot in service.slots)}
+    )
+
+
+def _slot_after(slot: SlotView, plan: SlotPlan) -> SlotView:
+    if slot.index in plan.guarantee | plan.borrow:
+        slot = slot.model_copy(update={"is_borrowed": slot.index in plan.borrow})
+    if slot.index in plan.release:
+        return SlotView(index=slot.index, state="released", is_borrowed=slot.is_borrowed)
+    if slot.index in plan.hold:
+        return slot.model_copy(update={"state": "held", "reason": "JobHeldAdmin"})
+    if slot.index in plan.requeue_hold:
+        return slot.model_copy(update={"state": "ending"})
+    return slot
+
+
+def _indices(service: ServiceView, states: set[str]) -> frozenset[int]:
+    return _indices_of(service, lambda slot: slot.state in states)
+
+
+def _indices_of(service: ServiceView, is_one: Callable[[SlotView], bool]) -> frozenset[int]:
+    return frozenset(slot.index for slot in service.slots if is_one(slot))
+
+
+def _within_quota(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
+    """Plan the releases. Released slots in the borrowed QOS count within ``most`` already."""
+    held = sorted(_indices(service, {"held"}) & wished)
+    borrowed = _indices_of(service, lambda slot: slot.is_borrowed)
+    waiting = sorted(_indices(service, {"released"}) & wished & borrowed)
+    if room is None or not service.cost_millislices:
+        return SlotPlan(kept_back=frozenset(held))
+    own = max(0, room.own - room.own_held) // service.cost_millislices
+    more = max(0, room.most - room.held) // service.cost_millislices
+    back = waiting[:own]
+    release = held[:more]
+    guaranteed = frozenset(release[: own - len(back)])
+    return SlotPlan(
+        guarantee=frozenset(back) | (guaranteed & borrowed),
+        borrow=frozenset(release) - guaranteed - borrowed,
+        release=frozenset(release),
+        kept_back=frozenset(held[more:]),
+    )
+
+
+def _note(service: ServiceView, room: Room | None, taken: int) -> str:
+    if room is None:
+        return f"quota: {service.tenant} has none"
+    borrows = f", {slices_text(room.most)} with what it may borrow" if room.most > room.own else ""
+    return (
+        f"quota: {service.tenant} holds {slices_text(room.held + taken)} of "
+        f"{slices_text(room.own)} slices{borrows}; a replica needs "
+        f"{slices_text(service.cost_millislices)}"
+    )

@@ -1,0 +1,192 @@
+"""Describes a node's GPUs for Slurm's files, and compares them with what slurmctld has."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
+from cluster.language.jobs import NodeView
+from cluster.language.mig_profiles import Board, profile_of
+from cluster.mig.inventory import Gpu, Inventory
+
+PAD = "pad"
+"""Types with this prefix and a number stand for instances that could exist and do not. They keep a
+node's number of devices constant, since jobs survive no change of that number in Slurm."""
+
+_PAD_TYPE = re.compile(rf"{PAD}[0-9]+")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+_FILE = re.compile(r"/[A-Za-z0-9._/+@-]{1,1023}")
+_MOST_DEVICES = 1024
+_TYPE_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU or instance that a job can be given.
+
+    Attributes:
+        files: device files that its job needs: the GPU's own, and an instance's capabilities.
+    """
+
+    gres_type: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A profile of a GPU model of the table, by any of the names that drivers have for it.
+
+    ``profile`` is "" for a whole GPU that is not cut.
+    """
+
+    model: str
+    profile: str
+
+
+def types_by_kind(
+    boards_by_type: Mapping[str, Board], whole_types: Mapping[str, str] | None = None
+) -> Mapping[Kind, str]:
+    """The GRES type that a site gives each kind.
+
+    The settings provide boards by GRES type, and types of whole GPUs by model.
+    """
+    profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
+    return {
+        Kind(boards_by_type[gres_type].model, name): gres_type
+        for gres_type, profile in profiles.items()
+        for name in (profile.name, *profile.aliases)
+    } | {Kind(model, ""): gres_type for model, gres_type in (whole_types or {}).items()}
+
+
+def devices(
+    inventory: Inventory, types: Mapping[Kind, str], directory: str = "/dev"
+) -> tuple[Device, ...]:
+    """The devices of a node that jobs can be given, in the order of its GPUs and memory slices.
+
+    A kind for which the site has no type gets a full name, such as ``nvidia_h200_1g.18gb``.
+    Instances without exactly one compute instance, or without capabilities, are left out.
+    ``directory`` has the node's device files.
+    """
+    return tuple(device for gpu in inventory.gpus for device in devices_of(gpu, types, directory))
+
+
+def devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
+    """The devices of one GPU, as in ``devices``."""
+    board = f"{directory}/nvidia{gpu.minor}"
+    if not gpu.mig:
+        model = gpu.board.model if gpu.board is not None else ""
+        yield Device(types.get(Kind(model, "")) or _slurm_name(gpu.name), (board,))
+    profiles = {one.placement.profile for one in gpu.instances}
+    gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
+    for one in gpu.instances:
+        minors = (one.minor, *(compute.minor for compute in one.computes))
+        if len(one.computes) == 1 and None not in minors:
+            capabilities = (f"{directory}/nvidia-caps/nvidia-cap{minor}" for minor in minors)
+            yield Device(gres_types[one.placement.profile], (board, *capabilities))
+
+
+def _type_of(gpu: Gpu, profile: str, types: Mapping[Kind, str]) -> str:
+    model = gpu.board.model if gpu.board is not None else ""
+    short_name = gpu.name.partition("-")[0]
+    return types.get(Kind(model, profile)) or f"{_slurm_name(short_name)}_{profile}"
+
+
+def _slurm_name(name: str) -> str:
+    """A device's name as Slurm writes it in a type."""
+    return name.lower().replace(" ", "_")
+
+
+def is_pad(gres_type: str) -> bool:
+    """Whether a type is none that a job may ask for."""
+    return _PAD_TYPE.fullmatch(gres_type) is not None
+
+
+def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
+    """The node's lines in gres.conf: one for each device, with all of its files.
+
+    Raises InvalidInputError (SW-RECUT-TEXT) for text that Slurm could read as anything but one
+    device.
+    """
+    _require_plain(_NODE_NAME.fullmatch(node), f"node {node[:100]!a}")
+    _require_devices(found)
+    return tuple(f"NodeName={node} AutoDetect=off Name=gpu {_named(one)}" for one in found)
+
+
+def _require_devices(found: Sequence[Device]) -> None:
+    """Check the devices' types and files, whatever read them: they come from a node.
+
+    Raises InvalidInputError (SW-RECUT-TEXT).
+    """
+    _require_plain(len(found) <= _MOST_DEVICES, f"{len(found)} devices")
+    for one in found:
+        said = f"type {one.gres_type[:100]!a}"
+        _require_plain(len(one.gres_type) <= _TYPE_LENGTH and _is_one_type(one.gres_type), said)
+        for file in one.files:
+            _require_plain(_FILE.fullmatch(file), f"file {file[:100]!a}")
+        _require_plain(one.files, f"{said} without a file")
+
+
+def _is_one_type(text: str) -> bool:
+    """Whether the text, written as a type, is read back as that type and nothing else."""
+    request = GpuRequest(text, 1)
+    try:
+        return parse_gpu_requests(gres_text(request)) == (request,)
+    except InvalidInputError:
+        return False
+
+
+def _require_plain(is_plain: object, what: str) -> None:
+    if not is_plain:
+        raise InvalidInputError(
+            "SW-RECUT-TEXT",
+            f"A node's GPUs can't be written into slurm.conf and gres.conf: {what}.",
+            "See what its driver calls them: slicewise node probe",
+        )
+
+
+def _named(device: Device) -> str:
+    key = "MultipleFiles" if len(device.files) > 1 else "File"
+    return f"Type={device.gres_type} {key}={','.join(device.files)}"
+
+
+def node_gres(found: Sequence[Device]) -> str:
+    """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``.
+
+    Raises InvalidInputError (SW-RECUT-TEXT) as ``gres_conf``.
+    """
+    _require_devices(found)
+    counts = Counter(one.gres_type for one in found)
+    return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
+
+
+def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[str, ...]:
+    """Differences between slurmctld's node and the devices found on it, one sentence each."""
+    if node is None:
+        return (f"Slurm has no node {name}.",)
+    here = Counter(one.gres_type for one in found)
+    types = [kind for kind in dict.fromkeys((*here, *node.gpus)) if not is_pad(kind)]
+    return tuple(
+        fault for kind in types for fault in _count_faults(kind, here[kind], node.gpus.get(kind, 0))
+    )
+
+
+def _count_faults(kind: str, here: int, slurm: int) -> Iterator[str]:
+    if here < slurm:
+        yield (
+            f"Slurm expects {slurm} gpu:{kind}, but the node has {here}: its slurmd will be INVALID"
+            " and drained."
+        )
+    elif here > slurm:
+        yield f"The node has {here} gpu:{kind}, but Slurm expects {slurm}: the rest lies idle."
+
+
+def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[str, ...]:
+    """Types for which no tenant is charged, one sentence each."""
+    kinds = dict.fromkeys(one.gres_type for one in found)
+    return tuple(
+        f"gpu:{kind} is not a type of [gpus] in slicewise.toml: it is not charged."
+        for kind in kinds
+        if kind not in costs
+    )

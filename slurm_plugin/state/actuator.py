@@ -1,0 +1,104 @@
+"""Carries out plans for services' slots: holds, releases, requeues, moves and cancels them.
+
+``leases.py`` changes their time limits.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from cluster.language.jobs import JobState, JobView
+from cluster.language.service import limit_min
+from cluster.rpc.messages import ServiceView
+from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
+from slurm_plugin.common.log import report, warn
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.services.leases import lease_of
+from slurm_plugin.services.slot_actions import SlotPlan
+
+
+def not_moved(
+    array_job_id: int, seen: Iterable[JobView], changes: Mapping[Target, JobChange]
+) -> Mapping[Target, JobChange]:
+    """Changes, task by task, of the waiting tasks that are not in the QOS they were changed to."""
+    wanted = {
+        index: change
+        for target, change in changes.items()
+        if isinstance(target, Tasks)
+        for index in target.indices
+    }
+    return {
+        Tasks(array_job_id, frozenset({index})): wanted[index]
+        for job in seen
+        if job.array_job_id == array_job_id
+        and job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
+        for index in (job.untouched if job.task_index is None else {job.task_index})
+        if index in wanted and job.qos != wanted[index].qos
+    }
+
+
+class Actuator:
+    """Carries plans out. Plans are made for services, and services only from jobs with our tag."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self._slurm = slurm
+
+    async def apply(self, service: ServiceView, plan: SlotPlan) -> bool:
+        """Give slices back first, then release; True if there was anything to do."""
+        array = service.array_job_id
+        moved = await self._move(service, plan)
+        release = partial(self._slurm.release, limit_min=limit_min(lease_of(service)))
+        actions = (
+            ("requeue_hold", self._slurm.requeue_hold, plan.requeue_hold),
+            ("revive", self._slurm.requeue_hold, plan.revive),
+            ("hold", self._slurm.hold, plan.hold),
+            ("release", release, plan.release),
+        )
+        for name, act, slots in actions:
+            if slots:
+                report(name, array=array, slots=slots)
+                await act(Tasks(array, slots))
+        return moved or any(slots for _, _, slots in actions)
+
+    async def _move(self, service: ServiceView, plan: SlotPlan) -> bool:
+        """Change the QOS of waiting slots; True if the plan moves any.
+
+        A slot that Slurm refuses to move waits where it is: Slurm's limits hold there, too.
+        """
+        array = service.array_job_id
+        changes: dict[Target, JobChange] = {
+            Tasks(array, slots): JobChange(qos=qos)
+            for qos, slots in (
+                (qos_name(service.tenant), plan.guarantee),
+                (borrowed_qos(service.tenant), plan.borrow),
+            )
+            if slots
+        }
+        if not changes:
+            return False
+        refused = await self._slurm.update(changes)
+        report(
+            "slots_moved",
+            array=array,
+            guaranteed=plan.guarantee,
+            borrowed=plan.borrow,
+            refused=" ".join(refused.values()),
+        )
+        if len(plan.guarantee | plan.borrow) > 1:
+            await self._move_again(array, changes)
+        return True
+
+    async def _move_again(self, array_job_id: int, changes: Mapping[Target, JobChange]) -> None:
+        """Move one by one the tasks that Slurm left where they were, whatever it answered.
+
+        Otherwise such a task would wait for ever.
+        """
+        seen = await self._slurm.tasks({array_job_id})
+        again = not_moved(array_job_id, seen, changes)
+        if again:
+            refused = await self._slurm.update(again)
+            warn("slots_not_moved", array=array_job_id, again=len(again), refused=len(refused))
+
+    async def cancel(self, array_job_id: int) -> None:
+        """Cancel a service's array."""
+        report("cancel", array=array_job_id)
+        await self._slurm.cancel(array_job_id)

@@ -1,0 +1,369 @@
+"""The loop that follows Slurm: reads it, keeps view and snapshot fresh, guards and moves slots."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
+from cluster.language.jobs import JobView, NodeView
+from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from cluster.runtime.leadership import ALONE, Leader
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Slurm
+from slurm_plugin.accounting.steady_clock import SteadyClock
+from slurm_plugin.admission.partitions_beside import partitions_beside
+from slurm_plugin.admission.snapshot import Snapshot
+from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
+from slurm_plugin.common.log import report_failure, warn
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.services.leases import End, RunKey, with_end
+from slurm_plugin.services.slot_actions import (
+    after,
+    check_may_retire,
+    living_slots,
+    lost_slots,
+    plan_guard,
+    plan_wish,
+    wished_after_restart,
+)
+from slurm_plugin.services.state import Observation, services, start_age_s
+from slurm_plugin.state.actuator import Actuator
+from slurm_plugin.state.eviction import Leaving
+from slurm_plugin.state.observer import Sight
+from slurm_plugin.state.quota_in_force import Quotas
+from slurm_plugin.state.reports import News
+from slurm_plugin.state.slot_recovery import Lost
+
+_STARTS_S, _AGAIN_S = 5.0, 0.15
+"""While a slot has been starting for fewer than ``_STARTS_S`` seconds, its ports may appear any
+moment: the next look at Slurm is then due after ``_AGAIN_S`` seconds."""
+_NOTHING = Observation(0.0, (), (), (), {})
+
+
+class Publishes(Protocol):
+    """Receives the snapshots on which admission decides."""
+
+    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+        """Take a snapshot, as ``Admission.publish`` does."""
+
+
+class Sync:
+    """What the daemon knows of Slurm now, and the sequence of its actions on services' slots.
+
+    Looking and acting take turns (one lock), so that no view is older than the last action.
+
+    Attributes:
+        view: services and tenants as the launcher sees them.
+        snapshot: what admission decides on; None before the first look.
+        quotas: the quotas in force in Slurm now.
+        shares: the share term of each tenant's priority, see ``admission/priority.py``.
+        urgencies: urgency of each service's backlog, from the last wish, by array job id.
+        refusals: why jobs that were decided late are held, by job id.
+        news: what the launcher reports about services, for people.
+        leaving: replicas that were told to end; the view shows them from the next look on.
+        looked_s: when the last complete look began, Unix seconds of ``clock``.
+        looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
+        heard_s: when the launcher, or another process that may wish, was last heard of, by the
+            monotonic clock.
+        acted: set when something was changed in Slurm: the next look is then due immediately.
+        unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
+        is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
+            as in mode observe.
+    """
+
+    def __init__(
+        self, settings: Settings, slurm: Slurm, admission: Publishes, leader: Leader = ALONE
+    ) -> None:
+        self._settings = settings
+        self._admission = admission
+        self._leader = leader
+        self._sight = Sight(slurm)
+        self._actuator = Actuator(slurm)
+        self._lost = Lost()
+        self._lock = asyncio.Lock()
+        self._seen = _NOTHING
+        self._wished: dict[int, frozenset[int]] | None = None
+        self._notes: dict[int, str] = {}
+        self._followed: frozenset[int] = frozenset()
+        self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
+        self._ends: Mapping[RunKey, End] = {}
+        self.quotas = Quotas(settings)
+        self.shares: Mapping[str, float] = {}
+        self.urgencies: Mapping[int, float] = {}
+        self.refusals: Mapping[int, Refusal] = {}
+        self.news = News(leader)
+        self.leaving = Leaving(leader)
+        self.clock = SteadyClock()
+        self.looked_s = 0.0
+        self.looked_monotonic_s = 0.0
+        self.heard_s = time.monotonic()
+        self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
+        self.snapshot: Snapshot | None = None
+        self.acted = asyncio.Event()
+        self.unadmitted = Unadmitted()
+        self.is_uninstalled = False
+
+    @property
+    def mode(self) -> str:
+        """The daemon's current mode: its configured mode, or observe once Slicewise was
+        uninstalled.
+        """
+        return "observe" if self.is_uninstalled else self._settings.daemon.mode
+
+    @property
+    def acts(self) -> bool:
+        """Whether the daemon may change anything in Slurm now, based on the last look."""
+        return self.mode == "enforce" and self._leader.leads() and self.view.complete
+
+    @property
+    def jobs(self) -> tuple[JobView, ...]:
+        """Slurm's jobs, as of the last complete look."""
+        return self._seen.jobs
+
+    @property
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Slurm's nodes, as of the last complete look."""
+        return self._seen.nodes
+
+    @property
+    def wished(self) -> Mapping[int, frozenset[int]]:
+        """Slots that are wished to run, by array job id."""
+        return self._wished or {}
+
+    def set_policy(
+        self,
+        policy: Policy,
+        accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
+        highest: Policy | None = None,
+    ) -> None:
+        """Take the policy that is in force in Slurm from now on.
+
+        ``highest`` is the policy with the most that the calendar ever gives; ``accounts_by_uid`` is
+        as in ``Snapshot``.
+        """
+        self.quotas.set_policy(policy, accounts_by_uid, highest)
+        self._publish(self.view.services, complete=self.view.complete)
+
+    def set_ends(self, ends: Mapping[RunKey, End]) -> None:
+        """Set which runs of slots must end, and when; the view shows them from the next look on."""
+        self._ends = ends
+
+    def hear(self) -> None:
+        """Note that the launcher is alive, so leases are extended."""
+        self.heard_s = time.monotonic()
+
+    def set_shares(self, shares: Mapping[str, float]) -> None:
+        """Set the share term of each tenant's priority; admission uses it from the next look on."""
+        self.shares = shares
+
+    def set_orders(self, orders: Mapping[tuple[str, str], ServiceOrder]) -> None:
+        """Set what services' owners ordered, by tenant and name; the view shows it immediately."""
+        self._orders = orders
+        shown = tuple(map(self._shown, self.view.services))
+        self.view = self.view.model_copy(update={"services": shown})
+
+    async def turn(self) -> None:
+        """Look at Slurm once, and hold slots that must not start.
+
+        Raises SlicewiseError if Slurm does not answer. After any failure the view is incomplete,
+        and nothing is changed in Slurm.
+        """
+        async with self._lock:
+            began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
+            try:
+                self._seen = await self._sight.look()
+                found = services(self._seen, self._settings.costs)
+                self._notice_unadmitted()
+                self._follow(found)
+                self._publish(found, complete=True)
+                self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
+            except Exception:
+                self.view = self.view.model_copy(update={"complete": False})
+                raise
+            if self.acts:
+                await self._guard()
+            age_s = start_age_s(found, self._seen.at_s)
+            if age_s is not None and age_s < _STARTS_S:
+                asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
+
+    async def wish(
+        self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
+    ) -> WishAnswer:
+        """Bring a service's slots to the launcher's wish, within its tenant's quota.
+
+        ``run`` are the slots to run. ``note`` is shown with the service unless the quota check has
+        a note of its own. Raises InvalidInputError (SW-SERVICE-UNKNOWN), and UnreachableError
+        (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
+        """
+        self.hear()
+        async with self._lock:
+            service = self.service(array_job_id)
+            self._require_sight()
+            self.urgencies = {**self.urgencies, array_job_id: urgency}
+            self._followed |= {array_job_id}
+            if self.mode != "enforce":
+                return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
+            tenant = service.tenant
+            borrows = not self.leaving.waits(tenant)
+            room = self.quotas.room(tenant, self.jobs, self.view.services, borrows=borrows)
+            plan = plan_wish(service, run, room)
+            if self._wished is not None:
+                self._wished[array_job_id] = run
+            self._notes[array_job_id] = plan.note or note
+            if await self._actuator.apply(service, plan):
+                self._replace(after(service, plan))
+                self.acted.set()
+            return WishAnswer(
+                released=tuple(sorted(plan.release)),
+                held=tuple(sorted(plan.hold | plan.requeue_hold)),
+                kept_back=tuple(sorted(plan.kept_back)),
+                note=plan.note,
+            )
+
+    async def retire(self, array_job_id: int) -> None:
+        """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-NEEDED)."""
+        async with self._lock:
+            check_may_retire(self.service(array_job_id), self.view.services)
+            await self._cancel(array_job_id)
+
+    async def delete(self, array_job_id: int) -> None:
+        """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in any mode but enforce."""
+        async with self._lock:
+            self.service(array_job_id)
+            await self._cancel(array_job_id)
+
+    async def _cancel(self, array_job_id: int) -> None:
+        self._require_sight()
+        if self.mode != "enforce":
+            raise InvalidInputError(
+                "SW-SERVICE-MODE",
+                f"{self._idle_note()}.",
+                f"The service's owner can: scancel {array_job_id}",
+            )
+        await self._actuator.cancel(array_job_id)
+        self.acted.set()
+
+    def service(self, array_job_id: int) -> ServiceView:
+        """The living service with that array; InvalidInputError (SW-SERVICE-UNKNOWN) if none."""
+        for service in self.view.services:
+            if service.array_job_id == array_job_id:
+                return service
+        raise InvalidInputError(
+            "SW-SERVICE-UNKNOWN", f"Job {array_job_id} is not a service in Slurm's queue."
+        )
+
+    def _idle_note(self) -> str:
+        why = "uninstalled" if self.is_uninstalled else f"mode {self.mode}"
+        return f"{why}: the daemon changes nothing in Slurm"
+
+    def _require_sight(self) -> None:
+        self._leader.require()
+        if not self.view.complete:
+            raise UnreachableError(
+                "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
+            )
+
+    def _notice_unadmitted(self) -> None:
+        """Find jobs that slicewise.lua did not mark, and warn when there is a newer one.
+
+        Nothing else reports a job_submit script that slurmctld refuses.
+        """
+        if self.mode != "enforce":
+            return
+        before = self.unadmitted
+        managed = frozenset(self._settings.cluster.partitions)
+        partitions = managed.union(partitions_beside(self.nodes, managed))
+        self.unadmitted = unadmitted(self.jobs, partitions)
+        if self.unadmitted.newest > before.newest:
+            warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
+
+    def _follow(self, found: tuple[ServiceView, ...]) -> None:
+        """Keep the wishes of living services only.
+
+        At the first look, and while another daemon receives the wishes, every slot that is under
+        way counts as wished.
+        """
+        if self._wished is None or not self._leader.leads():
+            self._wished = {s.array_job_id: wished_after_restart(s) for s in found}
+        before = self._wished
+        self._wished = {s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found}
+        self._notes = {array: self._notes.get(array, "") for array in self._wished}
+        self._followed &= self._wished.keys()
+        self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._wished}
+
+    def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
+        seen, used = self._seen, self.quotas.used(self._seen.jobs)
+        self.view = ViewAnswer(
+            observed_s=seen.at_s,
+            complete=complete,
+            services=tuple(map(self._shown, found)),
+            tenants=self.quotas.views(used),
+        )
+        snapshot = self.quotas.snapshot(seen, found, used, self.shares)
+        self.snapshot = replace(snapshot, is_uninstalled=self.is_uninstalled)
+        self._admission.publish(self.snapshot, seen.at_s)
+
+    async def _guard(self) -> None:
+        self._lost.follow(self.view.services, self._seen.at_s)
+        cancelled = self._lost.cancelled(self.view.services)
+        for service in self.view.services:
+            array = service.array_job_id
+            try:
+                if array in cancelled:
+                    await self._actuator.cancel(array)
+                else:
+                    await self._guard_slots(service)
+            except SlicewiseError as error:
+                report_failure("guard_failed", error, array=array)
+
+    async def _guard_slots(self, service: ServiceView) -> None:
+        array = service.array_job_id
+        due = self._lost.due(array, self._seen.at_s)
+        revive = await self._still_lost(array, due) if due else due
+        plan = plan_guard(service, self.wished[array] - self.leaving.kept(service), revive)
+        if await self._actuator.apply(service, plan):
+            self._replace(after(service, plan))
+
+    async def _still_lost(self, array_job_id: int, due: frozenset[int]) -> frozenset[int]:
+        """Return the slots in ``due`` that are still lost.
+
+        The owner may have cancelled the whole array since the look: then none is brought back.
+        """
+        looked = await self._sight.look_again(self._seen, array_job_id)
+        found: frozenset[int] = frozenset()
+        for now in services(looked, self._settings.costs):
+            if found := lost_slots(now) & due:
+                self._lost.revive(array_job_id, living_slots(now))
+        return found
+
+    def _shown(self, service: ServiceView) -> ServiceView:
+        note = self._notes.get(service.array_job_id, "")
+        order = self._orders.get((service.tenant, service.name), NO_ORDER)
+        array, ends, now_s = service.array_job_id, self._ends, self._seen.at_s
+
+        def with_its_end(slot: SlotView) -> SlotView:
+            ended = with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
+            return self.leaving.shown(array, ended)
+
+        return service.model_copy(
+            update={
+                "note": note,
+                "order": order,
+                "slots": tuple(map(with_its_end, service.slots)),
+                "is_followed": array in self._followed,
+            }
+        )
+
+    def _replace(self, service: ServiceView) -> None:
+        changed = self._shown(service)
+        self.view = self.view.model_copy(
+            update={
+                "services": tuple(
+                    changed if s.array_job_id == service.array_job_id else s
+                    for s in self.view.services
+                )
+            }
+        )

@@ -1,0 +1,167 @@
+"""Holds the policy that is in force in Slurm, and all limits that follow from it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.language.jobs import JobView
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView, TenantView
+from cluster.settings.file import Settings
+from slurm_plugin.admission.snapshot import Rules, Snapshot
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.limits.desired import binding_type_limits
+from slurm_plugin.quota.attainable import Bounds, bounds, period_budgets
+from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
+from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
+from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.services.slot_actions import Room, released_millislices
+from slurm_plugin.services.state import (
+    Observation,
+    gpu_types,
+    living,
+    tenant_views,
+    tokens,
+    used_by_tenant,
+)
+from slurm_plugin.state.formula import formula_of
+
+_NEWEST_S = 10.0
+"""Seconds for which a snapshot lists a new job's token: longer than admission counts what it has
+admitted."""
+_NOTHING = Ceiling(*[Millislices(0)] * 4)
+"""Ceilings before limits were compiled."""
+
+
+class Quotas:
+    """What tenants may hold now, and the most they could ever hold.
+
+    Attributes:
+        policy: the policy as compiled last.
+        accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
+        run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._memory_mib = settings.memory_mib
+        self._highest: Policy | None = None
+        self._nominal: Mapping[str, int] = {}
+        self._type_limits: Mapping[str, Mapping[str, int]] = {}
+        self._budgets: Mapping[str, int] = {}
+        self._bounds = Bounds({}, {}, {})
+        self._ceilings: Mapping[str, Ceiling] = {}
+        self._capacity: int | None = None
+        self.policy: Policy = {}
+        self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
+        self.run_minutes: Mapping[str, int] = {}
+
+    def set_policy(
+        self,
+        policy: Policy,
+        accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]],
+        highest: Policy | None,
+    ) -> None:
+        """Take the policy in force, and ``highest``, the most that the calendar ever gives."""
+        self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
+        self._nominal = own_part(policy)
+        self._budgets = period_budgets(policy)
+        self._bounds = bounds(policy, highest, self._capacity)
+        self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
+
+    def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
+        """Take each tenant's ceilings in Slurm, and the millislice-minutes that jobs of tenants
+        with a budget may still run.
+        """
+        self._ceilings, self.run_minutes = ceilings, run_minutes
+
+    @property
+    def borrowed_limits(self) -> Mapping[str, int]:
+        """Millislices that jobs may hold now in Slurm in each borrowed QOS."""
+        return {
+            borrowed_qos(name): one.borrowed_limit_millislices
+            for name, one in self._ceilings.items()
+        }
+
+    def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
+        """Millislices that each account's jobs hold."""
+        return used_by_tenant(jobs, self._partitions, self._settings.costs)
+
+    def views(self, used: Mapping[str, int]) -> tuple[TenantView, ...]:
+        """Each tenant as the launcher sees it; ``used`` is what it holds, in millislices."""
+        together = {name: one.ceiling_millislices for name, one in self._ceilings.items()}
+        return tenant_views(self._nominal, used, together)
+
+    def room(
+        self,
+        tenant: str,
+        jobs: Sequence[JobView],
+        services: Sequence[ServiceView],
+        *,
+        borrows: bool,
+    ) -> Room | None:
+        """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
+
+        None if it has no quota.
+        """
+        if tenant not in self._nominal:
+            return None
+        own = self._nominal[tenant]
+        in_own = self.used(job for job in jobs if job.qos == qos_name(tenant)).get(tenant, 0)
+        released = released_millislices(tenant, services, borrowed=False)
+        on_loan = released_millislices(tenant, services, borrowed=True)
+        held = self.used(jobs).get(tenant, 0) + released + on_loan
+        may = borrows and self._bounds.borrowing_limits.get(tenant, 0) > 0
+        most = self._bounds.ceilings[tenant] if may else own
+        return Room(own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held)
+
+    def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
+        """Millislices by which jobs in other QOS, in which they ran before, reduce Slurm's limit on
+        the tenant's own QOS.
+        """
+        its_own = {qos_name(tenant), borrowed_qos(tenant)}
+        elsewhere = self.used(job for job in jobs if job.qos not in its_own).get(tenant, 0)
+        own = Millislices(self._nominal[tenant])
+        found = replace(self._ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
+        less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
+        return own - less.own_limit_millislices
+
+    def snapshot(
+        self,
+        seen: Observation,
+        found: tuple[ServiceView, ...],
+        used: Mapping[str, int],
+        shares: Mapping[str, float],
+    ) -> Snapshot:
+        """Build admission's snapshot from a look at Slurm and the services ``found`` in it."""
+        settings, costs, partitions = self._settings, self._settings.costs, self._partitions
+        jobs, nodes = seen.jobs, seen.nodes
+        waiting = waiting_instances(jobs, partitions)
+        whole = capacity(nodes, partitions, costs, settings.whole_boards) or None
+        if whole != self._capacity:
+            self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
+        return Snapshot(
+            partitions=partitions,
+            quotas=self._nominal,
+            borrowing_limits=self._bounds.borrowing_limits,
+            ceilings=self._bounds.ceilings,
+            type_limits=self._type_limits,
+            budgets=self._budgets,
+            used=used,
+            guaranteed_used=guaranteed_use(jobs, partitions, costs),
+            shares=shares,
+            gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
+            node_costs=node_costs(nodes, partitions, costs),
+            services=living(found, jobs),
+            accounts_by_uid=self.accounts_by_uid,
+            formula=formula_of(settings.priority),
+            rules=Rules(
+                settings.admission.untyped,
+                frozenset(settings.priority.high_class_for),
+                settings.qos,
+                settings.gateway.places,
+            ),
+            newest=tokens(jobs, seen.at_s - _NEWEST_S),
+            highest_quotas=self._bounds.quotas,
+        )

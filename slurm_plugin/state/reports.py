@@ -1,0 +1,38 @@
+"""Keeps in memory what the launcher reports about services, for people who look at them."""
+
+import time
+from collections.abc import Iterable
+
+from cluster.rpc.messages import DoneAnswer, NewsRequest, ServiceNews, ServiceView
+from cluster.runtime.leadership import Leader
+from slurm_plugin.services.orders import Key
+
+OLD_S = 30.0
+"""Seconds after which news is dropped: the launcher reports each service every few seconds."""
+
+
+class News:
+    """The last news of each service, and when it came."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._found: dict[Key, tuple[float, ServiceNews]] = {}
+
+    def take(self, request: NewsRequest) -> DoneAnswer:
+        """Take news from the launcher.
+
+        Raises UnreachableError (SW-DAEMON-STANDBY): people ask the daemon that leads.
+        """
+        self._leader.require()
+        now_s = time.monotonic()
+        new = {(one.tenant, one.name): (now_s, one) for one in request.services}
+        known = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
+        self._found = known | new
+        return DoneAnswer()
+
+    def of(self, services: Iterable[ServiceView]) -> tuple[ServiceNews, ...]:
+        """Recent news of these services."""
+        since_s = time.monotonic() - OLD_S
+        keys = dict.fromkeys((one.tenant, one.name) for one in services)
+        found = (self._found.get(key) for key in keys)
+        return tuple(told[1] for told in found if told is not None and told[0] > since_s)

@@ -1,0 +1,289 @@
+"""The adapter and the emulated driver, through the real pynvml."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pynvml
+import pytest
+from emulated_gpus import BUILDS, gpu_node
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.mig_profiles import boards
+from cluster.mig.inventory import Gpu, Holder, Instance
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, destroy_instance, opened, read_inventory
+from sandbox.nvml.driver import VERSION, EmulatedDriver, EmulatedGpu
+
+ONE_G, TWO_G, THREE_G = Placement("1g.10gb", 6, 1), Placement("2g.20gb", 4, 2), "3g.40gb"
+
+
+@pytest.fixture
+def node() -> Iterator[EmulatedDriver]:
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        yield driver
+
+
+def gpus(node: EmulatedDriver) -> tuple[Gpu, ...]:
+    return read_inventory(node.host_root).gpus
+
+
+def create(node: EmulatedDriver, placement: Placement) -> Instance:
+    return create_instance(gpus(node)[0].uuid, placement, node.host_root)
+
+
+def test_a_node_tells_what_its_boards_are(node: EmulatedDriver) -> None:
+    inventory = read_inventory(node.host_root)
+    a100, h200 = inventory.gpus
+    assert inventory.driver == VERSION
+    assert (a100.name, a100.pci_bus_id, a100.minor) == (
+        "NVIDIA A100-SXM4-80GB",
+        "00000000:07:00.0",
+        0,
+    )
+    assert (a100.mig, h200.mig) == (True, False)
+    assert (h200.power_mw, h200.temperature_c, h200.memory_mib) == (68_000, 31, 143_104)
+    assert a100.uuid != h200.uuid
+    assert a100.instances == ()
+
+
+@pytest.mark.parametrize("model", sorted(boards()))
+def test_every_board_of_the_table_comes_back_from_the_driver(model: str) -> None:
+    with gpu_node(EmulatedGpu(model)) as driver:
+        (gpu,) = gpus(driver)
+    assert gpu.board is not None
+    assert gpu.board.model == model
+    expected = boards()[model]
+    assert (gpu.board.compute_slices, gpu.board.memory_slices) == (
+        expected.compute_slices,
+        expected.memory_slices,
+    )
+    assert {name: (one.starts, one.memory_slices) for name, one in gpu.board.profiles.items()} == {
+        name: (one.starts, one.memory_slices) for name, one in expected.profiles.items()
+    }
+
+
+def test_an_instance_is_made_where_it_is_wanted_with_one_device(node: EmulatedDriver) -> None:
+    made = create(node, TWO_G)
+    (device,) = made.computes
+    assert made.placement == TWO_G
+    assert device.uuid.startswith("MIG-")
+    # Minor numbers as in /proc: 9 for each instance of a GPU, the first is 3.
+    assert (made.minor, device.minor) == (3 + 9 * made.gi_id, 4 + 9 * made.gi_id)
+    assert gpus(node)[0].instances == (made,)
+
+
+def test_instances_stand_in_the_order_of_their_slices(node: EmulatedDriver) -> None:
+    for placement in (ONE_G, TWO_G, Placement(THREE_G, 0, 4)):
+        create(node, placement)
+    starts = [one.placement.start for one in gpus(node)[0].instances]
+    assert starts == [0, 4, 6]
+
+
+def test_an_instance_that_came_back_has_the_uuid_it_had(node: EmulatedDriver) -> None:
+    first = create(node, TWO_G)
+    destroy_instance(gpus(node)[0].uuid, first.gi_id)
+    assert create(node, TWO_G) == first
+
+
+def test_a_seven_slice_instance_and_the_double_memory_one_have_all_processors(
+    node: EmulatedDriver,
+) -> None:
+    with gpu_node(EmulatedGpu("H100-80GB")) as driver:
+        create(driver, Placement("1g.20gb", 0, 2))
+        assert "compute 0 3 0 7" in (Path(driver.host_root).parent / "state").read_text()
+
+
+def test_where_an_instance_lies_there_is_no_room(node: EmulatedDriver) -> None:
+    create(node, TWO_G)
+    with pytest.raises(OutsideError, match="SW-MIG-NO-ROOM"):
+        create(node, Placement(THREE_G, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [Placement("9g.90gb", 0, 1), Placement(THREE_G, 2, 4), Placement(THREE_G, 0, 3)],
+)
+def test_what_the_driver_does_not_offer_is_refused(
+    node: EmulatedDriver, placement: Placement
+) -> None:
+    with pytest.raises(OutsideError, match="SW-MIG-PLACEMENT"):
+        create(node, placement)
+    assert gpus(node)[0].instances == ()
+
+
+def test_holders_are_seen_and_their_instance_stays(node: EmulatedDriver) -> None:
+    made = create(node, TWO_G)
+    cgroup = node.host_root / "proc" / "4711" / "cgroup"
+    cgroup.parent.mkdir()
+    cgroup.write_text("0::/system.slice/slurmstepd.scope/job_88/step_0/user/task_0\n")
+    node.hold(0, made.gi_id, 0, pid=4711, memory_mib=512)
+    (held,) = gpus(node)[0].instances
+    assert held.holders == (Holder(4711, 512, 88),)
+    with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
+        destroy_instance(gpus(node)[0].uuid, made.gi_id)
+    assert gpus(node)[0].instances == (held,)
+    node.release(4711)
+    destroy_instance(gpus(node)[0].uuid, made.gi_id)
+    assert gpus(node)[0].instances == ()
+
+
+def test_destroying_what_is_gone_is_nothing(node: EmulatedDriver) -> None:
+    destroy_instance(gpus(node)[0].uuid, 3)
+
+
+def test_a_board_that_is_not_cut_has_holders_of_its_own(node: EmulatedDriver) -> None:
+    node.hold(1, -1, -1, pid=12, memory_mib=1000)
+    _, h200 = gpus(node)
+    assert h200.holders == (Holder(12, 1000, None),)
+    assert h200.memory_used_mib == 1000
+
+
+def test_an_instance_whose_device_fails_is_taken_back(node: EmulatedDriver) -> None:
+    node.fail("nvmlGpuInstanceCreateComputeInstance", 1, pynvml.NVML_ERROR_UNKNOWN)
+    with pytest.raises(OutsideError, match="SW-NVML"):
+        create(node, TWO_G)
+    assert gpus(node)[0].instances == ()
+    create(node, TWO_G)
+
+
+def test_a_failure_comes_at_the_call_it_was_ordered_for(node: EmulatedDriver) -> None:
+    node.fail("nvmlDeviceGetCount_v2", 2, pynvml.NVML_ERROR_UNKNOWN)
+    read_inventory(node.host_root)
+    with pytest.raises(OutsideError, match="Unknown Error"):
+        read_inventory(node.host_root)
+    read_inventory(node.host_root)
+
+
+def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
+    node: EmulatedDriver,
+) -> None:
+    node.fail("nvmlDeviceGetPowerUsage", 1, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert gpus(node)[0].power_mw is None
+    node.fail("nvmlDeviceGetHandleByIndex_v2", 2, pynvml.NVML_ERROR_GPU_IS_LOST)
+    inventory = read_inventory(node.host_root)
+    assert [gpu.index for gpu in inventory.gpus] == [0]
+    assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "GPU is lost")]
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_board_that_hangs_does_not_hide_the_others(node: EmulatedDriver, code: int) -> None:
+    node.fail("nvmlDeviceGetHandleByIndex_v2", 1, code)
+    inventory = read_inventory(node.host_root)
+    assert ([gpu.index for gpu in inventory.gpus], len(inventory.lost)) == ([1], 1)
+
+
+def test_where_mig_mode_is_off_the_table_says_how_a_board_can_be_cut(node: EmulatedDriver) -> None:
+    assert gpus(node)[1].board == boards()["H200-141GB"]
+
+
+def test_a_driver_that_is_newer_than_its_kernel_module_is_named(node: EmulatedDriver) -> None:
+    node.fail("nvmlInitWithFlags", 1, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(OutsideError, match="mismatch"):
+        read_inventory(node.host_root)
+
+
+def test_who_may_not_read_it_is_told_who_may(node: EmulatedDriver) -> None:
+    function = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
+    node.fail(function, 1, pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(OutsideError, match="Run it as root"):
+        read_inventory(node.host_root)
+
+
+def test_errors_of_memory_and_the_kernel_s_are_read(node: EmulatedDriver) -> None:
+    node.ecc(0, corrected=4, uncorrected=1)
+    for number in (79, 31, 79):
+        node.xid("0000:07:00", number, "pid=1, GPU has fallen off the bus.")
+    a100, h200 = gpus(node)
+    assert (a100.health.ecc_corrected, a100.health.ecc_uncorrected) == (4, 1)
+    assert (a100.health.remap_pending, a100.health.remap_failed) == (True, False)
+    assert (a100.health.xids, h200.health.xids) == ((79, 31), ())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "3,1,2,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:07:00): 79'",
+        "3,1,2,-;NVRM: Xid (PCI:0000:07:00): 99999999999999999999, none is so long",
+        "11,1,2,-;NVRM: Xid (PCI:0000:07:00): 79, not of the kernel",
+    ],
+)
+def test_what_users_make_the_kernel_say_is_no_error_of_a_board(
+    node: EmulatedDriver, record: str
+) -> None:
+    """Whoever mounts with an unknown option has its name in the log."""
+    with (node.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
+        log.write(f"{record}\n")
+    node.xid("0000:07:00", 31, "pid=1, of a program")
+    assert gpus(node)[0].health.xids == (31,)
+
+
+def test_an_error_of_an_instance_is_its_board_s(node: EmulatedDriver) -> None:
+    node.xid("0000:07:00 GPU-I:05", 94, "pid=7194, Contained: CE User Channel (0x9).")
+    node.xid("0000:07:00 GPU-I:05 GPU-CI:00", 95, "pid=7194, Uncontained.")
+    assert gpus(node)[0].health.xids == (94, 95)
+
+
+def test_a_kernel_log_that_may_not_be_read_leaves_its_errors_unknown(
+    node: EmulatedDriver,
+) -> None:
+    (node.host_root / "dev" / "kmsg").unlink()
+    assert gpus(node)[0].health.xids is None
+
+
+def test_a_host_without_a_driver_says_so(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLICEWISE_NVML_DIR")
+    with pytest.raises(UnreachableError, match=r"Driver Not Loaded.*SW-NVML-MISSING"):
+        read_inventory(node.host_root)
+
+
+@pytest.mark.parametrize(
+    ("order", "fits"),
+    [
+        ((THREE_G, "2g.20gb", "1g.10gb", "1g.10gb"), True),
+        (("2g.20gb", "1g.10gb", "1g.10gb", THREE_G), False),
+    ],
+)
+def test_without_a_start_the_order_of_making_matters(
+    node: EmulatedDriver, order: tuple[str, ...], fits: bool
+) -> None:
+    with opened():
+        device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        *first, last = (boards()["A100-80GB"].profiles[name].gi_profile_id for name in order)
+        for profile_id in first:
+            pynvml.nvmlDeviceCreateGpuInstance(device, profile_id)
+        with nullcontext() if fits else pytest.raises(pynvml.NVMLError_InsufficientResources):
+            pynvml.nvmlDeviceCreateGpuInstance(device, last)
+
+
+def test_another_process_sees_the_same_boards(node: EmulatedDriver) -> None:
+    made = create(node, TWO_G)
+    program = (
+        "from pathlib import Path; from cluster.mig.nvml import read_inventory;"
+        f"print(read_inventory(Path({str(node.host_root)!r})).gpus[0].instances[0].gi_id)"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **node.environment(BUILDS)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(seen.stdout) == made.gi_id
+
+
+def test_a_board_that_offers_no_compute_instance_is_left_as_it_was(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offers_none(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo", offers_none)
+    with pytest.raises(OutsideError, match=r"offers no compute instance for 1g.10gb"):
+        create(node, ONE_G)
+    assert gpus(node)[0].instances == ()

@@ -1,0 +1,43 @@
+"""Anybody on the host may connect to where metrics are read."""
+
+import socket
+import threading
+import urllib.request
+from contextlib import ExitStack
+
+from free_ports import free_port
+from prometheus_client import CollectorRegistry, Gauge
+
+from cluster.runtime.prometheus import served
+
+SILENT = 300
+
+
+def read(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        return str(reply.read(), "utf-8")
+
+
+def test_silent_connections_take_no_thread_each() -> None:
+    """A thread and a file descriptor of the daemon for each: 1024 of these blinded it."""
+    registry, port = CollectorRegistry(), free_port()
+    Gauge("depth", "d", registry=registry).set(7)
+    with served(registry, f"127.0.0.1:{port}", "metrics"), ExitStack() as stack:
+        before = threading.active_count()
+        for number in range(SILENT):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            if number % 50 == 0:
+                assert "depth 7.0" in read(port)
+        assert "depth 7.0" in read(port)
+        # Those that were cut off may need a moment to end.
+        assert threading.active_count() - before < SILENT / 4
+
+
+def test_metrics_are_read_by_ipv6_too() -> None:
+    registry, port = CollectorRegistry(), free_port()
+    Gauge("depth", "d", registry=registry).set(7)
+    with (
+        served(registry, f"[::1]:{port}", "metrics"),
+        urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as reply,
+    ):
+        assert b"depth 7.0" in reply.read()

@@ -1,0 +1,142 @@
+import pytest
+
+from cluster.language.errors import OutsideError
+from cluster.slurm import fields
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0", (0,)),
+        ("0-3,7", (0, 1, 2, 3, 7)),
+        ("3-4,7%4", (3, 4, 7)),
+        ("0-8:4,11%2", (0, 4, 8, 11)),
+        ("21001-21003,21005", (21001, 21002, 21003, 21005)),
+        ("", ()),
+    ],
+)
+def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert fields.numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "1,,a", "0-3...", "0-8:0"])
+def test_other_text_is_no_list_of_numbers(text: str) -> None:
+    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+        fields.numbers(text)
+
+
+def test_numbers_are_written_shortest() -> None:
+    assert fields.numbers_text(frozenset({5, 0, 2, 1})) == "0-2,5"
+    assert fields.numbers_text(frozenset({7})) == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("gpu01", ("gpu01",)),
+        ("gpu[01-03,07],login", ("gpu01", "gpu02", "gpu03", "gpu07", "login")),
+        ("r[0-1]n[09-10]-ib", ("r0n09-ib", "r0n10-ib", "r1n09-ib", "r1n10-ib")),
+        ("gpu[098-101]", ("gpu098", "gpu099", "gpu100", "gpu101")),
+        ("(null)", ()),
+        ("", ()),
+    ],
+)
+def test_host_lists(text: str, hosts: tuple[str, ...]) -> None:
+    assert fields.hosts(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0:00", 0),
+        ("10:00", 600),
+        ("1:00:00", 3600),
+        ("1-12:00:30", 129_630),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("NOT_SET", None),
+    ],
+)
+def test_durations(text: str, seconds: int | None) -> None:
+    assert fields.duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_s"),
+    [
+        ("1795225280", 1_795_225_280),
+        ("2026-11-21T01:41:20", 1_795_225_280),
+        ("N/A", None),
+        ("Unknown", None),
+        ("None", None),
+    ],
+)
+def test_times(text: str, unix_s: int | None) -> None:
+    assert fields.time_s(text) == unix_s
+
+
+def test_times_are_written_in_utc() -> None:
+    assert fields.time_text(1_795_225_280) == "2026-11-21T01:41:20"
+
+
+def test_unreadable_values_are_failures() -> None:
+    for read, text in (
+        (fields.time_s, "tomorrow"),
+        (fields.duration_s, "soon"),
+        (fields.limits, "billing=many"),
+    ):
+        with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+            read(text)
+
+
+def test_limits_and_tres() -> None:
+    assert fields.limits("billing=3000,mem=500G,gres/gpu:1g.10gb=5") == {
+        "billing": 3000,
+        "mem": 512_000,
+        "gres/gpu:1g.10gb": 5,
+    }
+    assert fields.limits("") == {}
+    assert fields.tres("(null)") == {}
+
+
+ROW = {"CPUAlloc": "4", "CPUTot": "16", "RealMemory": "16000", "AllocMem": "400", "Owner": "N/A"}
+BLOCKED = [
+    ({}, ""),
+    ({"CPUAlloc": "16"}, "all of its CPUs are taken"),
+    ({"CPUAlloc": "15"}, ""),
+    # Two of its CPUs are Slurm's own.
+    ({"CPUAlloc": "14", "CPUEfctv": "14"}, "all of its CPUs are taken"),
+    ({"AllocMem": "16000"}, "all of its memory is taken"),
+    ({"AllocMem": "0", "RealMemory": "0"}, ""),
+    ({"Owner": "alice(61001)"}, "it is kept for one user"),
+    ({"MCS_label": "secret"}, "it is kept for one security label"),
+    ({"MCS_label": "N/A"}, ""),
+    ({"CPUAlloc": "all"}, ""),
+    ({"CPUAlloc": "", "AllocMem": "-1"}, ""),
+    ({"CPUTot": "\u0664"}, "all of its CPUs are taken"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), BLOCKED)
+def test_a_node_without_anything_left(changes: dict[str, str], why: str) -> None:
+    assert fields.node_blocked(ROW | changes) == why
+
+
+def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
+    assert fields.node_blocked({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("gpu:8", 8),
+        ("gpu:8(S:0-1),shard:16", 8),
+        ("craynetwork:4,gpu:2,gpu:3", 5),
+        ("gpu:a100:8(S:0)", 0),
+        ("gpu:1g.10gb:7,gpu:pad7:0", 0),
+        ("(null)", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
+    assert fields.untyped_gpus(text) == count

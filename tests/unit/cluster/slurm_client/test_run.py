@@ -1,0 +1,122 @@
+import asyncio
+import gc
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.slurm_client.run import attempt, run
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", script)
+
+
+async def test_output_and_standard_input() -> None:
+    assert await run(shell("cat; echo \u00e9"), stdin="a\n") == "a\n\u00e9\n"
+
+
+async def test_surroundings_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/other.conf")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    script = 'echo "$TZ $LC_ALL $SLURM_TIME_FORMAT $SLURM_BITSTR_LEN ${SQUEUE_STATES-none}"'
+    assert await run(shell(script)) == "UTC C %s 0 none\n"
+    given = {"SQUEUE_FORMAT2": "JobId"}
+    assert await run(shell("echo $SLURM_CONF $SQUEUE_FORMAT2"), variables=given) == (
+        "/etc/slurm/other.conf JobId\n"
+    )
+
+
+@pytest.mark.parametrize("terminal", ["", "dumb", "xterm"])
+async def test_a_line_is_echoed_as_it_was_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: str
+) -> None:
+    (tmp_path / "inputrc").write_text("set editing-mode vi\nset show-mode-in-prompt on\n")
+    monkeypatch.setenv("INPUTRC", str(tmp_path / "inputrc"))
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TERM", terminal)
+    if not terminal:
+        monkeypatch.delenv("TERM")
+    # As sacctmgr and scontrol do it where they are built with readline.
+    script = "import ctypes, readline; ctypes.CDLL(readline.__file__).readline(b'sacctmgr: ')"
+    line = f"show assoc format={','.join(f'ID%{width}' for width in range(1, 500))}\n"
+    assert await run((sys.executable, "-c", script), stdin=line) == f"sacctmgr: {line}"
+
+
+async def test_failures_carry_the_commands_words() -> None:
+    with pytest.raises(OutsideError, match=r"bad QOS.*\[SW-SLURM-FAILED\]"):
+        await run(shell("echo bad QOS >&2; exit 1"))
+    with pytest.raises(OutsideError, match=r"Nothing modified.*\[SW-SLURM-FAILED\]"):
+        await run(shell("echo Nothing modified; exit 1"))
+
+
+async def test_failures_can_be_answers() -> None:
+    reply = await attempt(shell("echo some; echo words >&2; exit 3"))
+    assert (reply.status, reply.output, reply.complaint) == (3, "some\n", "words")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "sacctmgr: error: Problem talking to the database: Connection refused",
+    ],
+)
+async def test_a_server_that_is_away(words: str) -> None:
+    with pytest.raises(UnreachableError, match="SW-SLURM-DOWN"):
+        await run(shell(f"echo '{words}' >&2; exit 1"))
+
+
+async def test_a_missing_command() -> None:
+    with pytest.raises(OutsideError, match="no-such-command is not on PATH"):
+        await run(("no-such-command",))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_a_late_command_is_killed(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match=r"no answer within 0.2 s.*\[SW-SLURM-DOWN\]"):
+        await run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60"), deadline_s=0.2)
+    assert time.monotonic() - began < 10
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_late_command_that_prints_on_and_on_is_killed_too() -> None:
+    """More than asyncio keeps of a pipe that nobody reads."""
+    async with asyncio.timeout(20):
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
+            await run(("yes",), deadline_s=0.2)
+
+
+async def test_a_cancelled_call_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60")), 0.3)
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_commands_that_are_late_together_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one's failure ends the loop while the others are being killed."""
+    told: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+    for _ in range(8):
+        with pytest.raises(UnreachableError):
+            asyncio.run(_all_late(20))
+        gc.collect()
+    assert told == []
+
+
+async def _all_late(count: int) -> None:
+    await asyncio.gather(*(run(("sleep", "60"), deadline_s=0.05) for _ in range(count)))

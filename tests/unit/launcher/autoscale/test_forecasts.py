@@ -1,0 +1,81 @@
+"""How many requests at once: what is forecast, what is learnt of being wrong."""
+
+from itertools import pairwise
+
+import pytest
+
+from launcher.autoscale.forecasts import Errors, Forecasts, at_once, expected, learn_forecasts
+
+HORIZON_S = 32.0
+STEP_S = 4
+CALM, BURSTY = (10.0, 10.0, 10.0), 40
+
+
+@pytest.mark.parametrize(
+    ("load", "rate", "horizon_s", "at_once_then"),
+    [(8, 2.0, 0.001, 8), (0, 2.0, 1000.0, 10), (40, 2.0, 1000.0, 10), (40, 0.0, 5.0, 14.7)],
+)
+def test_what_is_there_ends_and_what_comes_takes_its_place(
+    load: int, rate: float, horizon_s: float, at_once_then: float
+):
+    """In the long run Little's law: rate times service time."""
+    found = expected(load, rate, horizon_s, service_s=5.0)
+    assert found == pytest.approx(at_once_then, rel=0.01)
+
+
+def lived(loads: list[int], forecasts: tuple[float, ...] = CALM) -> Forecasts:
+    """A look each second."""
+    known = Forecasts()
+    for second, load in enumerate(loads):
+        known = learn_forecasts(known, load, float(second), HORIZON_S, forecasts)
+    return known
+
+
+def reckoned(errors: Errors, worth_per_s: float = 20.0) -> float:
+    return at_once(errors.after, 1.0, CALM[0], worth_per_s)
+
+
+def test_bursts_that_were_seen_are_reckoned_with():
+    calm = lived([10] * 1200)
+    bursty = lived([BURSTY if second % 120 < 10 else 10 for second in range(1200)])
+    assert reckoned(calm.errors[0]) < 20
+    assert reckoned(bursty.errors[0]) > 0.9 * BURSTY
+
+
+def test_a_forecast_that_is_always_too_high_is_mended():
+    errors = lived([10] * 1200, forecasts=(14.0, 14.0, 14.0)).errors[0]
+    assert at_once(errors.after, 1.0, 14.0, 1.0) < 14 < at_once(Errors().after, 1.0, 14.0, 1.0)
+
+
+def test_the_average_that_scatters_least_is_believed_not_the_one_that_is_nearest():
+    """An offset is in the distribution of its surprises; scatter costs headroom."""
+    known = Forecasts()
+    for second in range(1200):
+        scatters = 7.0 if second % 8 < STEP_S else 13.0
+        known = learn_forecasts(known, 10, float(second), HORIZON_S, (scatters, 30.0, scatters))
+    assert known.best == 1
+
+
+def test_nothing_is_judged_before_a_start_would_have_ended_and_few_steps_are_kept():
+    assert lived([10] * 40).errors == Forecasts().errors
+    judged = lived([10] * 200)
+    assert judged.errors[0].weight > 1
+    assert len(judged.steps) <= 11
+
+
+def test_a_pause_in_looking_is_no_surprise():
+    known = lived([10] * 30)
+    after = learn_forecasts(known, 500, 3000.0, HORIZON_S, CALM)
+    assert after.errors == known.errors
+    assert [step.most for step in after.steps] == [500]
+
+
+def test_what_is_worth_more_gets_more_and_never_less():
+    errors = lived([BURSTY if second % 300 < 10 else 10 for second in range(3000)]).errors[0]
+    found = [reckoned(errors, 2.0**power) for power in range(-10, 20)]
+    assert all(less <= more for less, more in pairwise(found))
+    assert found[-1] > 3 * found[10]
+
+
+def test_short_requests_leave_little_of_the_assumed_bursts():
+    assert at_once(Errors().after, 0.01, 0.0, 100.0) < at_once(Errors().after, 1.0, 0.0, 100.0)

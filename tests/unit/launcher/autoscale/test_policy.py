@@ -1,0 +1,245 @@
+"""How many replicas: for the load that may come until a start would have helped, in its order."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.types import Decision, Look, Scaling, Start, Supply
+from launcher.gateway.types import Load
+
+SCALING = Scaling(0, 40, 2, max_queue_s=2.0)
+SERVICE_S = 4.0
+Rate = Callable[[int], float]
+
+
+def lived(
+    seconds: int,
+    rate: Rate,
+    scaling: Scaling = SCALING,
+    memory: Memory | None = None,
+    begun_s: int = 0,
+    **look: object,
+) -> tuple[Memory, list[Decision]]:
+    """A service whose replicas are always enough: what is wanted each second."""
+    memory = memory or initial(Supply(), 0.0)
+    arrived = 0.0 if memory.seen is None else memory.seen.arrived
+    decisions = []
+    for second in range(begun_s, begun_s + seconds):
+        arrived += rate(second)
+        busy = round(rate(second) * SERVICE_S)
+        load = Load(busy, arrived=int(arrived), answered=max(0, int(arrived) - busy))
+        wanted = decisions[-1].wanted if decisions else 0
+        values = {"supply": Supply(ready=wanted), **look}
+        memory, decision = autoscale(scaling, memory, Look(second, load, **values))
+        decisions.append(decision)
+    return memory, decisions
+
+
+def steady(per_s: float) -> Rate:
+    return lambda _: per_s
+
+
+def wanted(load: Load, scaling: Scaling) -> int:
+    """Of a launcher that has just begun."""
+    return autoscale(scaling, Memory(), Look(100.0, load, Supply()))[1].wanted
+
+
+@pytest.mark.parametrize(
+    ("load", "change", "replicas"),
+    [
+        (Load(), {}, 0),
+        (Load(held=1), {}, 1),
+        (Load(in_flight=1), {}, 1),
+        (Load(), {"min_replicas": 2}, 2),
+        (Load(held=500), {"max_replicas": 3}, 3),
+    ],
+)
+def test_a_request_wakes_it_and_the_bounds_hold(load: Load, change: dict[str, int], replicas: int):
+    assert wanted(load, replace(SCALING, **change)) == replicas
+
+
+def test_a_backlog_is_reckoned_in_seconds_of_work():
+    """Short requests are soon done: not each of them needs a place of its own."""
+    memory, _ = lived(300, steady(1.0))
+    backlog = Load(2, 60, arrived=400, answered=338)
+    _, decision = autoscale(SCALING, memory, Look(301.0, backlog, Supply(ready=1)))
+    assert 4 <= decision.wanted < 31
+
+
+def test_what_comes_steadily_has_its_places_and_some_headroom():
+    _, decisions = lived(1800, steady(2.0))
+    offered = 2.0 * SERVICE_S / SCALING.concurrency
+    assert offered <= decisions[-1].wanted <= 1.5 * offered
+
+
+def test_it_learns_how_long_requests_take():
+    memory, _ = lived(600, steady(2.0))
+    assert memory.work.service_s == pytest.approx(SERVICE_S, rel=0.1)
+
+
+@pytest.mark.parametrize(("aim", "more_than"), [(0.9, 0.5), (0.99, 0.9), (0.999, 0.99)])
+def test_a_higher_aim_takes_no_fewer(aim: float, more_than: float):
+    def bursts(second: int) -> float:
+        return 8.0 if second % 97 < 5 else 1.0
+
+    found = [
+        sum(d.wanted for d in lived(1800, bursts, replace(SCALING, aim=a))[1])
+        for a in (more_than, aim)
+    ]
+    assert found[0] <= found[1]
+
+
+@pytest.mark.parametrize("aim", [0.9, 0.99, 0.999])
+def test_rare_short_requests_never_get_a_crowd_of_replicas(aim: float):
+    """Nobody knows yet what bursts such a service has."""
+    scaling = replace(SCALING, aim=aim)
+    _, decisions = lived(3600, lambda second: float(second % 20 == 0), scaling)
+    assert max(decision.wanted for decision in decisions) <= 2
+
+
+def test_longer_starts_look_further_ahead():
+    quick, slow = (
+        autoscale(SCALING, Memory(), Look(0.0, Load(), Supply(), (Start(1.0, load_s),) * 20))[0]
+        for load_s in (2.0, 60.0)
+    )
+    assert quick.delays.start_s < 5
+    assert slow.delays.start_s > 50
+
+
+def test_a_slow_queue_never_multiplies_jobs():
+    """Nothing starts for an hour: what is wanted follows the load, not the time."""
+    memory, found = Memory(), []
+    for second in range(3600):
+        supply = Supply(pending=found[-1] if found else 0)
+        look = Look(float(second), Load(held=20, arrived=20), supply)
+        memory, decision = autoscale(SCALING, memory, look)
+        found.append(decision.wanted)
+    assert max(found) <= 10
+    assert found[-1] <= found[600]
+
+
+def test_what_is_pending_is_withdrawn_when_nothing_is_asked_any_more():
+    memory, decisions = lived(300, steady(4.0))
+    assert decisions[-1].wanted > 0
+    _, decisions = lived(7200, steady(0.0), memory=memory, begun_s=300)
+    assert decisions[-1].wanted == 0
+
+
+def test_zero_only_when_a_pause_is_long_for_the_service():
+    """Requests each 20 s: the last replica stays in between, and goes when they stop."""
+    memory, decisions = lived(1200, lambda second: float(second % 20 == 0))
+    assert min(decision.wanted for decision in decisions[200:]) == 1
+    _, decisions = lived(3600, steady(0.0), memory=memory, begun_s=1200)
+    assert decisions[-1].wanted == 0
+
+
+def test_keep_alive_is_kept_to_the_second():
+    scaling = replace(SCALING, keep_alive_s=100.0, aim=0.5)
+    memory, _ = lived(60, lambda second: float(second < 2), scaling)
+    _, decisions = lived(300, steady(0.0), scaling, memory, 60)
+    first_zero = next(second for second, d in enumerate(decisions, 60) if d.wanted == 0)
+    assert first_zero == 102
+
+
+def test_a_restart_does_not_shrink_what_runs():
+    memory = initial(Supply(ready=3), 100.0)
+    for second in range(100, 160):
+        memory, decision = autoscale(SCALING, memory, Look(second, Load(), Supply(ready=3)))
+        assert decision.wanted == 3
+
+
+def test_a_launcher_that_was_away_learns_nothing_of_that_time_and_shrinks_nothing_at_once():
+    memory, before = lived(600, steady(2.0))
+    running, answered = before[-1].wanted, memory.seen.answered
+    load = Load(8, arrived=1210, answered=answered + 2)
+    back, decision = autoscale(SCALING, memory, Look(1200.0, load, Supply(ready=running)))
+    assert back.work == memory.work
+    assert decision.wanted >= running
+
+
+def test_a_gateway_that_can_not_be_seen_changes_nothing():
+    memory, _ = lived(300, steady(2.0))
+    look = Look(301.0, Load(), Supply(pending=1, ready=4), is_known=False)
+    same, decision = autoscale(SCALING, memory, look)
+    assert (same, decision.wanted) == (memory, 5)
+
+
+def test_counters_that_begin_anew_are_no_burst():
+    memory, _ = lived(600, steady(2.0))
+    look = Look(600.0, Load(8, arrived=2, answered=0), Supply(ready=6))
+    again, _ = autoscale(SCALING, memory, look)
+    assert again.arrivals.total == memory.arrivals.total + 2
+
+
+def test_what_is_borrowed_goes_back_sooner():
+    def held(supply: Supply) -> int:
+        memory, _ = lived(600, steady(8.0))
+        _, after = lived(300, steady(1.0), memory=memory, begun_s=600, supply=supply)
+        return sum(decision.wanted for decision in after)
+
+    assert held(Supply(ready=20, borrowed=4)) < held(Supply(ready=20))
+
+
+@pytest.mark.parametrize(
+    ("load", "supply", "said"),
+    [
+        (Load(2, 3), Supply(ready=1), "2 in flight + 3 waiting, "),
+        (Load(held=500), Supply(), "bounded by max 2"),
+        (Load(), Supply(), "bounded by min 1"),
+        (Load(held=500), Supply(pending=1), "quota has room for 0 of 1 more"),
+    ],
+)
+def test_it_says_why(load: Load, supply: Supply, said: str):
+    scaling = replace(SCALING, min_replicas=1, max_replicas=2)
+    _, decision = autoscale(scaling, Memory(), Look(0.0, load, supply, room=0))
+    assert said in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "ready", "in_time"),
+    [
+        ({}, 3, 12),
+        ({"max_queue_s": 0.1}, 3, 0),
+        # Of 5 s, three times the second of a request are for its work.
+        ({"max_queue_s": None, "p95_s": 5.0}, 3, 12),
+        ({"max_queue_s": None}, 3, None),
+        ({}, 0, None),
+    ],
+)
+def test_so_many_may_wait_as_begin_within_the_objective(
+    change: dict[str, float | None], ready: int, in_time: int | None
+):
+    look = Look(0.0, Load(6, 30), Supply(ready=ready))
+    _, decision = autoscale(replace(SCALING, **change), Memory(), look)
+    assert decision.in_time == in_time
+
+
+@pytest.mark.parametrize(
+    ("supply", "room", "ready_in_s"),
+    [
+        (Supply(ready=2), None, 1.0),
+        (Supply(starting=1), None, pytest.approx(25, rel=0.3)),
+        (Supply(), 1, pytest.approx(28, rel=0.3)),
+        (Supply(), 0, None),
+    ],
+)
+def test_it_estimates_when_who_waits_is_served(
+    supply: Supply, room: int | None, ready_in_s: float | None
+):
+    look = Look(0.0, Load(held=4), supply, room=room)
+    assert autoscale(SCALING, Memory(), look)[1].ready_in_s == ready_in_s
+
+
+def test_a_latency_objective_leaves_what_the_work_does_not_take():
+    memory, _ = lived(600, steady(2.0))
+    found = [
+        autoscale(
+            replace(SCALING, max_queue_s=None, p95_s=p95_s),
+            memory,
+            Look(601.0, Load(4, 40, arrived=1240, answered=1196), Supply(ready=4)),
+        )[1].wanted
+        for p95_s in (5.0, 60.0)
+    ]
+    assert found[0] > found[1]

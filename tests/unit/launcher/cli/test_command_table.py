@@ -1,0 +1,209 @@
+"""The listing's table says what the commands themselves say."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from inspect import cleandoc
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.command_table import COMMANDS
+from launcher.main import app, loaded
+
+HEAVY = (
+    *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
+    *("matplotlib", "prometheus_client", "uvloop", "slurm_plugin.rebalance.run"),
+)
+OF_SLURM = ("cluster.slurm_client.commands",)
+OF_THE_GATEWAY = ("urllib.request",)
+OF_OTHERS = (*OF_SLURM, "slurm_plugin.quota.demand", "cluster.rpc.client", "cluster.rpc.messages")
+
+SETTINGS = """\
+[cluster]
+name = "test"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[daemon]
+run_dir = "/nonexistent"
+"""
+NO_DATABASE = "postgresql://nobody@/slicewise?host=/nonexistent"
+
+OF_NOBODY = (
+    "--version",
+    "--help",
+    "costs",
+    "costs --all",
+    "mig profiles",
+    "mig layouts A100-80GB",
+    "service schema",
+    "sbatch --shell-function",
+)
+OF_THE_DAEMON = (
+    "why 814",
+    "why vision",
+    "explain vision",
+    "priority explain 814",
+    "ledger balance",
+    "ledger statement vision",
+    "service list",
+    "service status chat",
+    "service delete chat",
+    "key list",
+    "key revoke 0123456789abcdef",
+    "admission status",
+)
+OF_THE_DATABASE = (
+    "tenant show vision",
+    "tenant remove vision",
+    "tenant-quota show vision",
+    "tenant-quota history vision",
+    "quota loans",
+    "quota calendar list",
+    "budget show",
+    "budget history vision",
+    "ledger balance",
+    "ledger statement vision",
+    "ledger verify",
+    "ledger export",
+    "recut history",
+    "rebalance history",
+    "db current",
+    "db grant auditor --as reader",
+)
+OF_THE_DATABASE_ALONE = (
+    "db current",
+    "rebalance history",
+    "ledger balance",
+    "ledger statement vision",
+    "ledger verify",
+    "budget show",
+    "budget history vision",
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_listing_shows_each_command_s_own_first_paragraph(name: str):
+    command = loaded(name, COMMANDS[name])
+    paragraph = cleandoc(command.help or "").split("\n\n")[0]
+    assert COMMANDS[name].help == " ".join(paragraph.split())
+    assert command.name == name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_how_it_is_used(name: str):
+    shown = CliRunner().invoke(app, [name, "--help"], prog_name="slicewise")
+    assert shown.exit_code == 0
+    assert f"Usage: slicewise {name} " in shown.output
+    is_tree = "COMMAND" in shown.output
+    assert is_tree or "Example" in shown.output
+
+
+def imported_by(
+    lines: Iterable[str], variables: Mapping[str, str], packages: Iterable[str] = HEAVY
+) -> Mapping[str, set[str]]:
+    """Which of these one process has imported after each of these runs of ``slicewise``.
+
+    A line that is no command stands out by a package of that name.
+    """
+    program = (
+        "import sys\n"
+        "from launcher.main import main\n"
+        "for line in sys.stdin.read().splitlines():\n"
+        "    sys.argv, wrong = ['slicewise', *line.split()], []\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        wrong = ['no command'] if end.code == 2 else []\n"
+        f"    heavy = [m for m in {packages!r} if m in sys.modules]\n"
+        "    print('HEAVY', line, *heavy, *wrong, sep='|')\n"
+    )
+    ran = subprocess.run(
+        (sys.executable, "-c", program),
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", **variables},
+    )
+    found = (line.split("|") for line in ran.stdout.splitlines() if line.startswith("HEAVY|"))
+    return {line: set(heavy) for _, line, *heavy in found}
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path) -> str:
+    file = tmp_path / "slicewise.toml"
+    file.write_text(SETTINGS)
+    return str(file)
+
+
+def test_what_asks_no_database_imports_nothing_for_one(settings_file: str):
+    # Of the sandbox, which needs its templates, nobody waits for a word.
+    helps = [f"{name} --help" for name in COMMANDS if name != "sandbox"]
+    lines = [*OF_NOBODY, *OF_THE_DAEMON, *helps]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file})
+    assert found == {line: set() for line in lines}
+
+
+def test_what_asks_the_database_imports_nothing_else(settings_file: str):
+    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
+    found = imported_by(OF_THE_DATABASE, variables)
+    assert found == {line: {"sqlalchemy", "psycopg"} for line in OF_THE_DATABASE}
+
+
+def test_what_asks_the_database_alone_imports_nothing_to_ask_slurm_or_the_daemon(
+    settings_file: str,
+):
+    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
+    found = imported_by(OF_THE_DATABASE_ALONE, variables, OF_OTHERS)
+    assert found == {line: set() for line in OF_THE_DATABASE_ALONE}
+
+
+def test_what_asks_the_daemon_imports_nothing_to_ask_slurm_or_the_gateway(settings_file: str):
+    # But that of admission asks both.
+    lines = [line for line in OF_THE_DAEMON if line != "admission status"]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, (*OF_SLURM, *OF_THE_GATEWAY))
+    assert found == {line: set() for line in lines}
+
+
+def test_plugins_are_kept_from_pydantic_but_not_from_programs_that_are_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for before in (None, "one,another"):
+        if before is not None:
+            monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", before)
+        loaded("why", COMMANDS["why"])
+        assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == before
+
+
+def test_only_what_ends_soon_leaves_its_garbage():
+    usual = gc.get_threshold()
+    try:
+        for name, command in COMMANDS.items():
+            gc.set_threshold(1_000_000)
+            loaded(name, command)
+            assert (gc.get_threshold() == usual) is (name in {"daemon", "launcher"})
+    finally:
+        gc.set_threshold(*usual)
+
+
+def test_the_shell_s_completion_knows_the_commands_of_a_tree():
+    variables = {"_SLICEWISE_COMPLETE": "complete_bash"}
+    completed = {
+        "slicewise tenant-qu": ["tenant-quota"],
+        "slicewise tenant-quota s": ["set", "show"],
+    }
+    for line, words in completed.items():
+        words_now = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        shown = subprocess.run(
+            (sys.executable, "-c", "from launcher.main import main; main()"),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": "/usr/bin:/bin", **variables, **words_now},
+        )
+        assert shown.stdout.split() == words

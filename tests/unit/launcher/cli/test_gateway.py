@@ -1,0 +1,79 @@
+"""The gateway's commands: what they write and print."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.language.errors import SlicewiseError
+from launcher.main import app
+
+SETTINGS = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[gateway]
+directory = "{directory}"
+identity = "{directory}.crt"
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "gateway"
+    place.mkdir()
+    (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=place))
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    return place
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, ("gateway", *words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
+    said = invoke("render", "--socket-user", "nobody")
+    files = sorted(path.name for path in directory.iterdir())
+    assert files == [
+        "closing.map",
+        "concurrent.map",
+        "haproxy.cfg",
+        "hold.lua",
+        "identity.pem",
+        "in_time.map",
+        "keys.map",
+        "protected.map",
+        "rate.map",
+        "replicas",
+        "replicas.map",
+        "retry.map",
+        "services.map",
+    ]
+    assert said == (directory / "haproxy.cfg").read_text()
+    assert "user nobody" in said
+    assert (directory / "identity.pem").owner() == "nobody"
+    assert (directory / "identity.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_render_into_nowhere_names_the_key(directory: Path):
+    directory.rmdir()
+    with pytest.raises(SlicewiseError) as caught:
+        invoke("render")
+    assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+
+
+def test_render_again_keeps_what_the_launcher_wrote_and_nobody_else_reads_keys(directory: Path):
+    invoke("render")
+    (directory / "services.map").write_text("vision/chat pool1\n")
+    (directory / "keys.map").write_text("abc vision\n")
+    key = (directory / "identity.pem").read_text()
+    invoke("render")
+    assert (directory / "identity.pem").read_text() == key
+    assert directory.with_suffix(".crt").read_text() in key
+    assert (directory / "services.map").read_text() == "vision/chat pool1\n"
+    assert (directory / "keys.map").read_text() == "abc vision\n"
+    assert (directory / "keys.map").stat().st_mode & 0o007 == 0

@@ -1,0 +1,242 @@
+"""``slicewise profile``: what it refuses, submits, tells and writes; Slurm stands in."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.measurements import read_measurements
+from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.sbatch import Submitted
+from launcher.cli import profile
+from launcher.profiling import jobs
+from launcher.profiling.figures import Begun, Window, failed, measured, message_text
+
+SETTINGS = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb", "2g.20gb", "7g.80gb"]
+"""
+JOB = JobView(
+    814, None, None, frozenset(), "slicewise-profile", "alice", 1000, "vision", "gpu", "q",
+    JobState.PENDING, "QOSGrpBilling", False, 1, "", "", {}, (), 1, None, None, None, 60, 0,
+)  # fmt: skip
+STEADY = [Window((1_000,) * 100, 1_000_000)] * 2
+DONE = "".join(
+    map(
+        message_text,
+        (
+            Begun(number=1, batch=1, processes=1),
+            measured(1, 1, STEADY, STEADY),
+            failed(2, 1, "too large"),
+        ),
+    )
+)
+
+
+class Cluster:
+    """Slurm, as far as it is asked.
+
+    Attributes:
+        scripts: those submitted.
+        prints: what a job has printed, look by look; then it stays.
+        states: likewise.
+        refuses: types whose jobs are refused.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.scripts: list[str] = []
+        self.cancelled: list[int] = []
+        self.prints = [DONE]
+        self.states: list[JobState | None] = [JobState.RUNNING]
+        self.refuses: set[str] = set()
+        self.interrupts = False
+
+    def submit(self, script: str) -> Submitted:
+        if any(f"gpu:{kind}:1" in script for kind in self.refuses):
+            raise OutsideError("SW-SBATCH", "No quota. SW-QUOTA-NONE")
+        self.scripts.append(script)
+        return Submitted(813 + len(self.scripts), ("on borrowed quota",))
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        gpus = {"1g.10gb": 3, "2g.20gb": 1}
+        node = NodeView("n1", "a", frozenset(), gpus, {}, frozenset({"gpu"}))
+        return node, replace(node, gpus={"7g.80gb": 1}, partitions=frozenset({"other"}))
+
+    async def tasks(self, job_ids: Sequence[int]) -> tuple[JobView, ...]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        text = self.prints.pop(0) if len(self.prints) > 1 else self.prints[0]
+        for job_id in job_ids:
+            (self.place / f"slicewise-profile-{job_id}.log").write_text(text)
+        if self.interrupts:
+            raise KeyboardInterrupt
+        if state is None:
+            raise OutsideError("SW-SLURM-FAILED", "Invalid job id specified")
+        if state is JobState.OTHER:
+            raise UnreachableError("SW-SLURM-DOWN", "no answer")
+        return tuple(replace(JOB, job_id=one, state=state, ended="FAILED") for one in job_ids)
+
+    async def cancel(self, job_id: int) -> None:
+        self.cancelled.append(job_id)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    (tmp_path / "slicewise.toml").write_text(SETTINGS)
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.chdir(tmp_path)
+    found = Cluster(tmp_path)
+    monkeypatch.setattr(profile, "submit", found.submit)
+    for name in ("nodes", "tasks", "cancel"):
+        call = getattr(found, name)
+        monkeypatch.setattr(CommandSlurm, name, lambda _, *args, call=call: call(*args))
+    for name in ("_FILE_S", "_SLURM_S", "_FILE_PATIENCE_S"):
+        monkeypatch.setattr(jobs, name, 0.0)
+    return found
+
+
+def run(*words: str) -> Result:
+    where = ("--model-repository", "models", "--account", "vision", "--batches", "2,1,1")
+    return call("m", *where, *words)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(profile.profile_app, words)
+
+
+def told(result: Result) -> str:
+    """What it raised."""
+    assert isinstance(result.exception, SlicewiseError)
+    return str(result.exception)
+
+
+def test_each_type_that_the_cluster_has_is_measured_by_a_job_of_its_own(cluster: Cluster):
+    result = run("--json")
+    assert result.exit_code == 0, result.output
+    types = [line for text in cluster.scripts for line in text.split("\n") if "--gres" in line]
+    assert types == ["#SBATCH --gres=gpu:1g.10gb:1", "#SBATCH --gres=gpu:2g.20gb:1"]
+    rows = json.loads(result.stdout)["measurements"]
+    assert [(row["board"], row["type"], row["batch"]) for row in rows] == [
+        ("A100-80GB", "1g.10gb", 1),
+        ("A100-80GB", "1g.10gb", 2),
+        ("A100-80GB", "2g.20gb", 1),
+        ("A100-80GB", "2g.20gb", 2),
+    ]
+    assert [row.model_dump() for row in read_measurements(Path("m.profile.json"))] == rows
+    assert (rows[0]["throughput_mrps"], rows[1]["reason"]) == (100_000, "too large")
+
+
+def test_figures_of_other_types_stay(cluster: Cluster):
+    assert run("--types", "1g.10gb", "--output", "o ;$(x).json").exit_code == 0
+    assert run("--types", "2g.20gb", "--output", "o ;$(x).json").exit_code == 0
+    assert len(read_measurements(Path("o ;$(x).json"))) == 4
+
+
+def test_it_tells_how_far_each_job_is(cluster: Cluster):
+    begun = message_text(Begun(number=1, batch=1, processes=2))
+    cluster.states = [JobState.PENDING, JobState.RUNNING, JobState.RUNNING]
+    cluster.prints = ["", "", begun, DONE]
+    shown = run("--types", "1g.10gb").stderr.splitlines()
+    assert shown == [
+        "1g.10gb: on borrowed quota",
+        "1g.10gb (job 814): waits (QOSGrpBilling); why: slicewise why 814",
+        "1g.10gb (job 814): Triton starts",
+        "1g.10gb (job 814): measuring 1 of 2: batch 1, 2 processes",
+        "1g.10gb (job 814): 2 points measured, 1 of them can't be served",
+    ]
+
+
+def test_a_type_that_is_refused_leaves_the_others_be_and_says_why(cluster: Cluster):
+    cluster.refuses = {"1g.10gb"}
+    result = run()
+    assert "SW-QUOTA-NONE" in told(result)
+    assert {row.type for row in read_measurements(Path("m.profile.json"))} == {"2g.20gb"}
+
+
+def test_an_interrupt_cancels_the_jobs_and_keeps_what_they_measured(cluster: Cluster):
+    cluster.interrupts = True
+    cluster.prints = [message_text(measured(1, 1, STEADY, STEADY))]
+    assert run().exit_code == 130
+    assert cluster.cancelled == [814, 815]
+    assert len(read_measurements(Path("m.profile.json"))) == 2
+
+
+@pytest.mark.parametrize("state", [JobState.ENDED, None])
+def test_a_job_that_ends_early_keeps_what_it_measured(cluster: Cluster, state: JobState | None):
+    cluster.states = [state]
+    cluster.prints = [message_text(measured(1, 1, STEADY, STEADY)) + "E1122 no \x1b[31mmemory\n"]
+    said = told(run("--types", "1g.10gb"))
+    assert "Job 814 on 1g.10gb ended after 1 of 2 points: E1122 no \ufffd[31mmemory" in said
+    assert "SW-PROFILE-ENDED" in said
+    assert len(read_measurements(Path("m.profile.json"))) == 1
+
+
+def test_while_slurm_does_not_answer_nothing_has_ended(cluster: Cluster):
+    cluster.states = [JobState.OTHER, JobState.OTHER, JobState.RUNNING]
+    cluster.prints = ["", "", "", DONE]
+    assert run("--types", "1g.10gb").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--types", "1g.10gb,nope"), "SW-PROFILE-UNKNOWN"),
+        (("--types", "7g.80gb"), "SW-PROFILE-UNKNOWN"),
+        (("--account", "a b;$(x)"), "SW-SERVICE"),
+        (("--partition", "other", "--types", "1g.10gb"), "SW-PROFILE-UNKNOWN"),
+        (("--runtime", "pyxis"), "SW-SERVICE"),
+        (("--model-repository", "a b;$(x)"), "SW-SERVICE"),
+        (("--model-repository", "none"), "SW-SERVICE-MODEL"),
+        (("--data", "none.json"), "SW-PROFILE-DATA"),
+        (("--data", "slicewise.toml"), "SW-PROFILE-DATA"),
+        (("--output", "slicewise.toml"), "SW-PROFILE-FILE"),
+        (("--output", "none/m.json"), "SW-PROFILE-FILE"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_submitted(
+    cluster: Cluster, words: Sequence[str], code: str
+):
+    assert f"[{code}]" in told(run(*words))
+    assert cluster.scripts == []
+
+
+def test_a_hostile_model_is_none(cluster: Cluster):
+    words = ("--model-repository", "models", "--account", "vision")
+    assert "not 'a b;$(x)'" in told(call("a b;$(x)", *words))
+    assert (cluster.scripts, list(cluster.place.glob("*.json"))) == ([], [])
+
+
+@pytest.mark.parametrize("numbers", ["", "0", "1,,2", "1 2", "x", "-1", "5000", "٣"])
+def test_batches_are_numbers(cluster: Cluster, numbers: str):
+    assert run("--batches", numbers).exit_code == 2
+
+
+def test_options_may_come_first_and_measure_may_be_said(cluster: Cluster):
+    words = ("--model-repository", "models", "--account", "vision", "--batches", "1,2")
+    assert call(*words, "m").exit_code == 0
+    assert call("measure", *words, "m").exit_code == 0
+
+
+def test_show_joins_files(cluster: Cluster):
+    run("--types", "1g.10gb", "--output", "a.json")
+    run("--types", "2g.20gb", "--output", "b.json")
+    assert len(json.loads(call("show", "a.json", "b.json", "--json").stdout)) == 4
+    shown = call("show", "a.json").stdout.splitlines()
+    assert shown[1].split() == ["m", "A100-80GB", "1g.10gb", "1", "1", "100.0", "1.0", "400"]
+    assert shown[2].endswith("too large")
+
+
+def test_types_are_completed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    complete: Callable[[str], list[str]] = profile._complete_type
+    assert complete("2") == ["2g.20gb"]
+    monkeypatch.setenv("SLICEWISE_CONFIG", "/none")
+    assert complete("") == []

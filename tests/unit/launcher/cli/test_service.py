@@ -1,0 +1,302 @@
+"""The commands: what they check, what they submit, what they print."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.service import directives_of_script
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ServiceView, SubmitAnswer, TenantView, ViewAnswer
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.sbatch import Submitted
+from launcher import main
+from launcher.cli import service as cli
+from launcher.gateway.identity import create
+from launcher.process import loop
+from launcher.services import address
+from launcher.services.lookup import choose, complete_service
+from launcher.services.service_file import read_service_file
+
+SETTINGS = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[gateway]
+url = "http://gw:8080"
+directory = "{directory}/gateway"
+identity = "{directory}/gateway.crt"
+"""
+
+
+EMPTY = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scripts: list[str] = []
+
+    def submit(script: str) -> Submitted:
+        scripts.append(script)
+        return Submitted(814, ("1 slot starts at once",))
+
+    async def wait_for_route(url: str) -> str:
+        return "" if not url.endswith("/slow") else "the gateway answers 404"
+
+    monkeypatch.setattr(cli, "submit", submit)
+
+    async def wait_until_followed(daemon: DaemonClient, array_job_id: int) -> str:
+        return ""
+
+    monkeypatch.setattr(address, "wait_for_route", wait_for_route)
+    monkeypatch.setattr(address, "wait_until_followed", wait_until_followed)
+    return scripts
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
+    (tmp_path / "gateway").mkdir()
+    create(load_settings(tmp_path / "slicewise.toml").gateway)
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat.toml").write_text(
+        f'[service]\nname = "chat"\ntenant = "vision"\nmodel_repository = "{tmp_path}/models"\n'
+        'model = "m"\nprofile = "1g.10gb"\nmax_replicas = 3\n'
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The daemon admits every tenant but guest, and has no service yet."""
+    tenants: list[str] = []
+
+    async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> SubmitAnswer:
+        tenants.append(tenant)
+        if tenant == "guest":
+            raise InvalidInputError("SW-QUOTA-NONE", "No quota.")
+        return SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
+
+    async def view(self: DaemonClient) -> ViewAnswer:
+        return EMPTY
+
+    monkeypatch.setattr(DaemonClient, "check", check)
+    monkeypatch.setattr(DaemonClient, "view", view)
+    monkeypatch.setattr(cli, "why_no_start", lambda script: "")
+    return tenants
+
+
+def lives(monkeypatch: pytest.MonkeyPatch, script: str, **change: object) -> None:
+    """The daemon has the service of that script, as array job 800."""
+    service = ServiceView(
+        array_job_id=800,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives=dict(directives_of_script(script.splitlines())),
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(),
+    )
+    seen = EMPTY.model_copy(update={"services": (service,)} | change)
+
+    async def view(self: DaemonClient) -> ViewAnswer:
+        return seen
+
+    monkeypatch.setattr(DaemonClient, "view", view)
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(cli.service_app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(SlicewiseError) as caught:
+        invoke(*words)
+    return caught.value.refusal.code
+
+
+def test_apply_checks_submits_and_prints_the_address(place, submitted, checked):
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat is array job 814; its address: http://gw:8080/vision/chat" in said
+    assert "1 slot starts at once" in said
+    assert checked == ["vision"]
+    assert directives_of_script(submitted[0].splitlines())["max_replicas"] == "3"
+
+
+def test_apply_as_json(place, submitted, checked):
+    expected = {"array_job_id": 814, "url": "http://gw:8080/vision/chat", "action": "create"}
+    assert json.loads(invoke("apply", "chat.toml", "--json")) == expected | {"notes": []}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_apply_says_if_the_address_is_not_there_yet(place, submitted, checked, options):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace('"chat"', '"slow"'))
+    result = CliRunner().invoke(cli.service_app, ("apply", "chat.toml", *options))
+    assert result.exit_code == 0
+    assert "The address can't be used yet: the gateway answers 404" in result.stderr
+    assert "can't be used" not in result.stdout
+
+
+def test_a_dry_run_submits_nothing(place, submitted, checked):
+    said = invoke("apply", "chat.toml", "--dry-run")
+    assert "vision/chat would be new: 0 to 3 replicas; its address: http://gw:8080/v" in said
+    assert (submitted, checked) == ([], ["vision"])
+
+
+def test_plan_says_what_a_dry_run_says(place, submitted, checked):
+    assert invoke("plan", "chat.toml") == invoke("apply", "chat.toml", "--dry-run")
+    assert json.loads(invoke("plan", "chat.toml", "--json")) == {
+        "service": "vision/chat",
+        "url": "http://gw:8080/vision/chat",
+        "action": "create",
+        "array_job_id": None,
+        "changes": [],
+        "notes": [],
+    }
+
+
+def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
+    vision = TenantView(name="vision", nominal_millislices=2000, used_millislices=0)
+    lives(monkeypatch, "", services=(), tenants=(vision,))
+    monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
+    quota = "quota: vision may hold 2 slices now, loans included: 2 of max_replicas 3"
+    for words in (("plan", "chat.toml"), ("apply", "chat.toml")):
+        said = invoke(*words)
+        assert quota in said
+        assert "Slurm could not start a replica now: no such node." in said
+        assert len(json.loads(invoke(*words, "--json"))["notes"]) == 2
+
+
+def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat is as the file says: array job 800. Nothing was submitted" in said
+    assert json.loads(invoke("apply", "chat.toml", "--json"))["array_job_id"] == 800
+    assert submitted == []
+    assert "rolls over from array job 800 to 814" in invoke("apply", "chat.toml", "--force")
+    assert len(submitted) == 1
+
+
+def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    file = place / "chat.toml"
+    file.write_text(file.read_text() + 'concurrency = 4\nenvironment = { A = "b c" }\n')
+    said = invoke("plan", "chat.toml").splitlines()
+    assert said == [
+        "vision/chat would roll over from array job 800",
+        "  - concurrency = 1",
+        "  + concurrency = 4",
+        "  + environment = A=b%20c",
+    ]
+    assert submitted == []
+    said = invoke("apply", "chat.toml")
+    assert "vision/chat rolls over from array job 800 to 814; its address stays: http" in said
+    assert "#SLICEWISE concurrency=4" in submitted[0]
+
+
+def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(
+    place, submitted, checked, monkeypatch
+):
+    lives(monkeypatch, invoke("render", "chat.toml"), complete=False)
+    assert (refusal("apply", "chat.toml"), submitted) == ("SW-VIEW-INCOMPLETE", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (('"vision"', '"guest"'), "SW-QUOTA-NONE"),
+        (("max_replicas = 3", "min_replicas = 9"), "SW-SERVICE"),
+        (("max_replicas = 3", "lease_s = 59"), "SW-SERVICE"),
+        (('"m"', '"other"'), "SW-SERVICE-MODEL"),
+        (("/models", "/missing"), "SW-SERVICE-MODEL"),
+        (("max_r", 'runtime = "apptainer"\nimage = "/no.sif"\nmax_r'), "SW-SERVICE-IMAGE"),
+        (("/models", "/models;reboot"), "SW-SERVICE"),
+        (("[service]", "[services]"), "SW-SERVICE-FILE"),
+    ],
+)
+def test_nothing_is_submitted_on_any_error(place, submitted, checked, change, code):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace(*change))
+    assert (refusal("apply", "chat.toml"), submitted) == (code, [])
+
+
+def test_a_repository_that_only_nodes_see(place, submitted, checked):
+    file = place / "chat.toml"
+    file.write_text(file.read_text().replace("/models", "/missing"))
+    invoke("apply", "chat.toml", "--skip-model-check")
+    assert len(submitted) == 1
+
+
+def test_render_prints_what_apply_submits(place, submitted, checked):
+    invoke("apply", "chat.toml")
+    assert invoke("render", "chat.toml") == submitted[0]
+
+
+def test_the_example_is_a_service(tmp_path: Path):
+    file = tmp_path / "bert.toml"
+    file.write_text(invoke("schema", "--example"))
+    assert read_service_file(file).name == "bert"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("chat", "vision/chat"),
+        ("vision/chat", "vision/chat"),
+        ("nlp/bert", "nlp/bert"),
+        ("vision/bert", "vision/bert"),
+    ],
+)
+def test_a_service_is_found_by_name(name: str, expected: str):
+    assert choose(name, ("vision/chat", "vision/chat", "vision/bert", "nlp/bert")) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("bert", "SW-SERVICE-AMBIGUOUS"), ("nobody", "SW-SERVICE-UNKNOWN")]
+)
+def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
+    with pytest.raises(InvalidInputError) as caught:
+        choose(name, ("vision/bert", "nlp/bert"))
+    assert caught.value.refusal.code == code
+
+
+def test_the_shell_completes_names(place, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    assert (complete_service("ch"), complete_service("b")) == (["chat"], [])
+
+
+def test_without_a_daemon_the_shell_completes_nothing(place):
+    assert complete_service("") == []
+
+
+@pytest.mark.parametrize("program", ["daemon", "launcher"])
+def test_both_programs_take_a_configuration_and_show_examples(program: str):
+    said = CliRunner().invoke(main.app, (program, "--help"), catch_exceptions=False).stdout
+    words = " ".join(said.replace("│", " ").split())
+    assert "--config" in words
+    assert f"Examples: slicewise {program} --config /etc/slicewise/slicewise.toml" in words
+
+
+def test_the_launcher_reads_the_configuration_that_it_is_given(place, tmp_path, monkeypatch):
+    names: list[str] = []
+
+    async def serve(settings: Settings) -> None:
+        names.append(settings.cluster.name)
+
+    monkeypatch.setattr(loop, "serve", serve)
+    other = tmp_path / "other.toml"
+    other.write_text((place / "slicewise.toml").read_text().replace('"c"', '"other"'))
+    CliRunner().invoke(main.app, ("launcher", "--config", str(other)), catch_exceptions=False)
+    CliRunner().invoke(main.app, ("launcher",), catch_exceptions=False)
+    assert names == ["other", "c"]

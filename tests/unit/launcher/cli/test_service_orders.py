@@ -1,0 +1,187 @@
+"""Scale, restart, delete: what is ordered of the daemon, what is refused, what is waited for."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer
+from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
+from launcher.cli import service_orders
+from launcher.cli.service import service_app
+
+Looks = Callable[..., list[object]]
+
+
+def generation(array: int, *states: str, order: ServiceOrder = NO_ORDER) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives={"min_replicas": "1"},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=tuple(
+            SlotView.model_validate({"index": index, "state": state})
+            for index, state in enumerate(states)
+        ),
+        order=order,
+    )
+
+
+@pytest.fixture
+def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """What the daemon shows, look by look (the last one stays); what it was told is returned."""
+    (tmp_path / "slicewise.toml").write_text(
+        '[cluster]\nname = "c"\npartitions = ["gpu"]\n[gpus."A100-80GB"]\ntypes = ["1g.10gb"]\n'
+    )
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.setattr(service_orders, "_POLL_S", 0.0)
+
+    def show(*views: Sequence[ServiceView], complete: bool = True) -> list[object]:
+        told: list[object] = []
+        left = list(views)
+
+        async def view(self: DaemonClient) -> ViewAnswer:
+            services = tuple(left.pop(0) if len(left) > 1 else left[0])
+            return ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=())
+
+        async def order(self: DaemonClient, request: OrderRequest) -> None:
+            told.append(request)
+
+        async def delete(self: DaemonClient, array_job_id: int) -> None:
+            told.append(array_job_id)
+
+        monkeypatch.setattr(DaemonClient, "view", view)
+        monkeypatch.setattr(DaemonClient, "order", order)
+        monkeypatch.setattr(DaemonClient, "delete", delete)
+        return told
+
+    return show
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(service_app, words)
+
+
+def refusal(*words: str) -> str:
+    failure = run(*words).exception
+    assert isinstance(failure, SlicewiseError)
+    return failure.refusal.code
+
+
+OLD, NEW = generation(800, "running"), generation(814, "running", "held", "held", "held")
+SCALED = generation(
+    814, "held", "held", "held", "held", order=ServiceOrder(min_replicas=2, max_replicas=3)
+)
+
+
+@pytest.mark.parametrize(
+    ("living", "options", "bounds"),
+    [
+        (NEW, ("--min", "2", "--max", "3"), (2, 3)),
+        (NEW, ("--min", "0"), (0, 4)),
+        (NEW, ("--max", "1"), (1, 1)),
+        (SCALED, ("--min", "3"), (3, 3)),
+        (SCALED, ("--max", "4"), (2, 4)),
+    ],
+)
+def test_scale_orders_both_bounds_and_keeps_what_is_not_given(
+    looks, living: ServiceView, options: tuple[str, ...], bounds: tuple[int, int]
+):
+    told = looks((OLD, living))
+    said = run("scale", "chat", *options).stdout
+    order = OrderRequest(
+        array_job_id=814, what="scale", min_replicas=bounds[0], max_replicas=bounds[1]
+    )
+    assert told == [order]
+    assert said == f"vision/chat: {bounds[0]} to {bounds[1]} replicas\n"
+
+
+def test_reset_gives_the_file_its_word_again(looks):
+    told = looks((SCALED,))
+    said = json.loads(run("scale", "chat", "--reset", "--json").stdout)
+    assert told == [OrderRequest(array_job_id=814, what="scale")]
+    assert (said["min_replicas"], said["max_replicas"]) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--min", "3", "--max", "2"), ("--max", "5"), ("--reset", "--min", "1"), ("--min", "5")],
+)
+def test_a_scale_that_can_t_be_is_refused(looks, options: tuple[str, ...]):
+    told = looks((NEW,))
+    assert (refusal("scale", "chat", *options), told) == ("SW-SERVICE-SCALE", [])
+
+
+def test_restart_counts_what_it_replaces(looks):
+    told = looks((NEW,))
+    assert run("restart", "chat").stdout == "vision/chat: 1 replica will be replaced\n"
+    assert told == [OrderRequest(array_job_id=814, what="restart")]
+
+
+def test_delete_waits_until_no_generation_is_left_and_tells_what_is(looks):
+    drained = generation(814, "ending", "held", "held", "held")
+    told = looks((OLD, NEW), (OLD, NEW), (drained,), (drained,), ())
+    result = run("delete", "chat")
+    assert told == [OrderRequest(array_job_id=814, what="end")]
+    assert result.stdout == "vision/chat: has ended\n"
+    assert result.stderr == "waiting for 2 replicas to finish\nwaiting for 1 replica to finish\n"
+
+
+def test_delete_of_what_runs_nowhere_tells_of_no_waiting(looks):
+    looks((generation(814, "held"),), (generation(814, "held"),), ())
+    result = run("delete", "chat")
+    assert (result.stdout, result.stderr) == ("vision/chat: has ended\n", "")
+
+
+def test_delete_now_cancels_every_generation(looks):
+    told = looks((OLD, NEW), ())
+    result = run("delete", "vision/chat", "--now", "--json")
+    assert (told, result.exit_code) == ([800, 814], 0)
+    assert json.loads(result.stdout) == {
+        "service": "vision/chat",
+        "array_job_id": 814,
+        "ended": True,
+    }
+
+
+def test_a_delete_that_takes_longer_is_no_success_and_goes_on(looks):
+    looks((NEW,))
+    result = run("delete", "chat", "--wait", "0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "has not ended after 0 s; it still ends by itself" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("scale", "chat", "--min", "1"), ("restart", "chat")])
+def test_nothing_is_ordered_on_half_a_look(looks, command: tuple[str, ...]):
+    told = looks((NEW,), complete=False)
+    assert (refusal(*command), told) == ("SW-VIEW-INCOMPLETE", [])
+
+
+def test_half_a_look_is_no_end(looks, monkeypatch):
+    looks((NEW,))
+    shown = [
+        ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=())
+        for complete, services in ((True, (NEW,)), (False, ()), (True, (NEW,)), (True, ()))
+    ]
+
+    async def view(self: DaemonClient) -> ViewAnswer:
+        return shown.pop(0)
+
+    monkeypatch.setattr(DaemonClient, "view", view)
+    assert run("delete", "chat").exit_code == 0
+    assert shown == []
+
+
+@pytest.mark.parametrize("command", ["scale", "restart", "delete"])
+def test_an_unknown_name_is_refused(looks, command: str):
+    told = looks((NEW,))
+    options = ("--min", "1") if command == "scale" else ()
+    assert (refusal(command, "bert", *options), told) == ("SW-SERVICE-UNKNOWN", [])

@@ -1,0 +1,274 @@
+"""Asking a replica who it is: it is ready when its model has answered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from aiohttp import web
+from replica_keys import gateway_directory, replica_context, replica_keys
+
+from launcher.engines import triton
+from launcher.engines.triton import Prober, Replica, probe
+from launcher.turn.endpoints import Answer, Probe
+
+ME = "bert.814.0"
+METADATA = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 4]}]}
+
+
+class Triton:
+    """A server that answers as it is told to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.name, self.version = ME, "2.59.1"
+        self.ready = True
+        self.config: Any = {}
+        self.status, self.words = 200, "{}"
+        self.headers: dict[str, str] = {}
+        self.delay_s = self.metadata_delay_s = 0.0
+        self.secrets_read = 0
+        self.asked: list[bytes] = []
+
+    async def server(self, request: web.Request) -> web.Response:
+        return web.json_response({"name": self.name, "version": self.version})
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.ready else 400)
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.metadata_delay_s)
+        return web.json_response(METADATA)
+
+    async def configuration(self, request: web.Request) -> web.Response:
+        return web.json_response(self.config)
+
+    async def infer(self, request: web.Request) -> web.Response:
+        head = int(request.headers["Inference-Header-Content-Length"])
+        self.asked.append((await request.read())[head:])
+        await asyncio.sleep(self.delay_s)
+        return web.Response(status=self.status, text=self.words, headers=self.headers)
+
+    async def secret(self, request: web.Request) -> web.Response:
+        self.secrets_read += 1
+        return web.Response(status=400, text="secret")
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Triton, Replica]]:
+    server = Triton()
+    app = web.Application()
+    model = "/v2/models/bert"
+    app.router.add_get("/v2", server.server)
+    app.router.add_get("/secret", server.secret)
+    app.router.add_get("/v2/health/ready", server.health)
+    app.router.add_get(f"{model}/ready", server.health)
+    app.router.add_get(model, server.metadata)
+    app.router.add_get(f"{model}/config", server.configuration)
+    app.router.add_post(f"{model}/infer", server.infer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    keys = replica_keys()
+    tls = replica_context(gateway_directory() / "gateway.crt", keys)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    port = runner.addresses[0][1]
+    yield server, Replica("127.0.0.1", port, keys.certificate, 1000, "bert", ME)
+    await runner.cleanup()
+
+
+Served = tuple[Triton, Replica]
+
+
+async def test_it_is_ours_once_its_model_has_answered_an_inference(served: Served) -> None:
+    server, replica = served
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
+    assert server.asked == [bytes(16)]
+
+
+async def test_where_the_models_word_is_enough_nothing_is_inferred(served: Served) -> None:
+    server, replica = served
+    assert await probe(gateway_directory(), replace(replica, infers=False)) == Answer(Probe.OURS)
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("version", "too_old"),
+    [
+        ("2.51.0", "2.51.0"),
+        ("2.59.0", "2.59.0"),
+        ("2.59.1", ""),
+        ("2.100.0", ""),
+        ("3.0.0", ""),
+        ("1.9.9\nno", "1.9.9"),
+        ("new", ""),
+        ("9" * 5000, ""),
+    ],
+)
+async def test_an_old_triton_is_warned_of_once(
+    served: Served, caplog: pytest.LogCaptureFixture, version: str, too_old: str
+) -> None:
+    server, replica = served
+    server.version = version
+    news = asyncio.Event()
+    prober = Prober(news, partial(probe, gateway_directory()))
+    others = [replica, replace(replica, start_s=1001)]
+    while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
+        await asyncio.wait_for(news.wait(), 10)
+        news.clear()
+    prober.look(())
+    lines = [record.getMessage() for record in caplog.records]
+    said = [line for line in lines if line.startswith("triton_too_old")]
+    assert len(said) == bool(too_old)
+    assert all(f"version={too_old} " in line for line in said)
+
+
+async def test_another_server_on_its_port_is_a_stranger_and_infers_nothing(served: Served) -> None:
+    server, replica = served
+    server.name = "bert.814.1"
+    assert await probe(gateway_directory(), replica) == Answer(Probe.STRANGER)
+    assert server.asked == []
+
+
+async def test_a_model_that_loads_says_nothing_odd(served: Served) -> None:
+    server, replica = served
+    server.ready = False
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replace(replica, port=1)) == Answer(Probe.SILENT)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_what_the_model_says_against_it_is_handed_on(served: Served, status: int) -> None:
+    server, replica = served
+    server.status, server.words = status, '{"error":"no\\té\\nzeros"}'
+    answer = await probe(gateway_directory(), replica)
+    assert answer.probe is Probe.SILENT
+    assert answer.said.startswith("the model refused an inference of zeros: no zeros;")
+    assert 'readiness = "model"' in answer.said
+    assert answer.said.isascii()
+    assert answer.said.isprintable()
+
+
+async def test_a_full_server_is_no_fault_of_the_model(served: Served) -> None:
+    server, replica = served
+    server.status = 503
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+
+
+async def test_a_decoupled_models_word_is_enough(served: Served) -> None:
+    server, replica = served
+    server.config = {"model_transaction_policy": {"decoupled": True}}
+    assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
+    assert server.asked == []
+
+
+async def test_a_model_that_never_answers_is_told_of(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, replica = served
+    server.delay_s = 0.5
+    monkeypatch.setattr(triton, "INFERENCE_DEADLINE_S", 0.1)
+    assert "no answer within" in (await probe(gateway_directory(), replica)).said
+
+
+async def test_a_slow_server_is_not_said_to_refuse(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, replica = served
+    server.metadata_delay_s = 0.5
+    monkeypatch.setattr(triton, "DEADLINE_S", 0.2)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+
+
+async def test_a_replica_leads_the_launcher_nowhere_else(served: Served) -> None:
+    """Its words are told to people: they must not be another server's."""
+    server, replica = served
+    server.status, server.headers = 303, {"Location": "/secret"}
+    assert "secret" not in (await probe(gateway_directory(), replica)).said
+    assert server.secrets_read == 0
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, replica = served
+    server.status, server.words = 400, "x" * 2000
+    monkeypatch.setattr(triton, "_MOST_WORDS_BYTES", 1000)
+    assert "an answer of more than 1000 bytes" in (await probe(gateway_directory(), replica)).said
+
+
+@pytest.mark.parametrize("config", [[], "x", None])
+async def test_a_configuration_that_is_none_is_no_answer(served: Served, config: Any) -> None:
+    server, replica = served
+    server.config = config
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+
+
+# The prober
+
+
+class Asker:
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.asked: list[Replica] = []
+
+    async def ask(self, replica: Replica) -> Answer:
+        self.asked.append(replica)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+A = Replica("10.0.0.1", 8000, "", 1000, "bert", ME)
+SILENT, OURS = Answer(Probe.SILENT), Answer(Probe.OURS)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 -- what is waited for sets no event
+            await asyncio.sleep(0.01)
+
+
+async def test_it_asks_on_until_it_is_ours_and_tells_of_news() -> None:
+    asker, news = Asker(SILENT, SILENT, OURS), asyncio.Event()
+    prober = Prober(news, asker.ask)
+    assert prober.look([A]) == {A: SILENT}
+    await asyncio.wait_for(news.wait(), 5)
+    assert prober.look([A]) == {A: OURS}
+    await asyncio.sleep(0.3)
+    assert len(asker.asked) == 3
+    assert prober.look([]) == {}
+
+
+async def test_who_is_not_asked_for_any_more_is_forgotten() -> None:
+    asker = Asker(OURS)
+    prober = Prober(asyncio.Event(), asker.ask)
+    prober.look([A])
+    await until(lambda: prober.look([A])[A] == OURS)
+    prober.look([])
+    again = replace(A, start_s=2000)
+    assert prober.look([again]) == {again: SILENT}
+    await until(lambda: prober.look([again])[again] == OURS)
+    assert asker.asked == [A, again]
+
+
+async def test_a_slow_one_holds_up_nobody() -> None:
+    async def ask(replica: Replica) -> Answer:
+        await asyncio.sleep(0 if replica.port == A.port else 60)
+        return OURS
+
+    slow = replace(A, port=9000)
+    prober = Prober(asyncio.Event(), ask)
+    prober.look([A, slow])
+    await until(lambda: prober.look([A, slow])[A] == OURS)
+    assert prober.look([slow]) == {slow: SILENT}
+    prober.look([])
+
+
+async def test_a_refusal_is_not_asked_for_again_at_once() -> None:
+    refused = Answer(Probe.SILENT, "the model refused")
+    asker = Asker(refused)
+    prober = Prober(asyncio.Event(), asker.ask)
+    prober.look([A])
+    await until(lambda: prober.look([A])[A] == refused)
+    await asyncio.sleep(0.5)
+    assert len(asker.asked) == 1
+    prober.look([])

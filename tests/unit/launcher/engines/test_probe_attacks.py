@@ -1,0 +1,343 @@
+"""A replica that misbehaves costs its own service only: the launcher's loop goes on, and others are
+found ready meanwhile. The replica is its tenant's program and may send whatever it likes.
+"""
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import pytest
+from replica_keys import Keys, gateway_directory, replica_context, replica_keys
+from session_flood import SessionFlood
+
+from launcher.engines import triton
+from launcher.engines.bounded_tls import BoundedTls, TooLongError
+from launcher.engines.triton import Prober, Replica, probe
+from launcher.gateway import identity
+from launcher.turn.endpoints import Answer, Probe
+
+ME = "bert.814.0"
+STALL_S = 0.2
+"""Of its own time that the launcher's loop may give to one answer. Real ones take 1 ms; the worst
+took 0.1 s beside others.
+"""
+MOST_OF_ALL = 0.2
+"""Of the loop's time that one replica may take, however often it is asked."""
+
+
+def answer(body: bytes, *headers: bytes) -> bytes:
+    lines = (b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), *headers)
+    return b"\r\n".join((*lines, b"", body))
+
+
+def said(name: bytes, value: bytes) -> bytes:
+    return answer(b'{"%s": %s}' % (name, value))
+
+
+def tensor(shape: bytes) -> bytes:
+    return said(b"inputs", b'[{"name": "A", "datatype": "FP32", "shape": [%s]}]' % shape)
+
+
+def well_behaved(path: bytes) -> bytes:
+    """What Triton says."""
+    if path == b"/v2":
+        return said(b"name", b'"%s"' % ME.encode())
+    if path == b"/v2/models/bert":
+        return tensor(b"-1,4")
+    return answer(b"{}")
+
+
+def metadata(found: bytes) -> Callable[[bytes], bytes]:
+    return lambda path: found if path == b"/v2/models/bert" else well_behaved(path)
+
+
+DEEP = b"[" * 60 + b"]" * 60 + b","
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ATTACKS: dict[str, tuple[Callable[[bytes], bytes], bytes]] = {
+    "a product of huge numbers": (metadata(tensor(b",".join([b"9" * 2000] * 1000))), b""),
+    "20,000 dimensions": (metadata(tensor(b",".join([b"9" * 12] * 20_000))), b""),
+    "a number of a million digits": (metadata(tensor(b"9" * 1_000_000)), b""),
+    "infinity": (metadata(tensor(b"1e999")), b""),
+    "4 MiB of lists": (metadata(answer(b"[" + b"[]," * 1_300_000 + b"[]]")), b""),
+    "4 MiB of name": (lambda _: said(b"name", b'"' + b"x" * 4_000_000 + b'"'), b""),
+    "deep lists": (metadata(answer(b"[" * 200_000 + b"]" * 200_000)), b""),
+    "many deep lists": (metadata(said(b"inputs", b"[" + DEEP * 300 + b"1]")), b""),
+    "100,000 inputs": (metadata(said(b"inputs", b"[" + b"{}," * 100_000 + b"{}]")), b""),
+    "interim answers": (lambda _: b"", b"HTTP/1.1 100 \r\n\r\n" * 20_000),
+    "chunks of a byte": (lambda _: CHUNKED, b"1\r\nx\r\n" * 50_000),
+    "headers": (lambda _: b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 50_000),
+    "a header without end": (lambda _: b"HTTP/1.1 200 OK\r\na: ", b"b" * 300_000),
+    "a body without end": (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", b"[" * 300_000),
+}
+"""What each answer is, and what follows it for as long as somebody listens."""
+
+
+class Server:
+    """A replica of threads, so that what it does takes none of the loop's time."""
+
+    def __init__(self, answers: Callable[[bytes], bytes], endless: bytes = b"") -> None:
+        self.answers, self.endless = answers, endless
+        self.pause_s = 0.0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.tls = replica_context(gateway_directory() / "gateway.crt", replica_keys())
+        port, certificate = self.listener.getsockname()[1], replica_keys().certificate
+        self.replica = Replica("127.0.0.1", port, certificate, 1000, "bert", ME)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with suppress(OSError, IndexError), self.tls.wrap_socket(plain, True) as connection:
+            text = self.answers(connection.recv(65536).split()[1])
+            step = 1 if self.pause_s else len(text) or 1
+            for start in range(0, len(text), step):
+                connection.sendall(text[start : start + step])
+                time.sleep(self.pause_s)
+            while self.endless:
+                connection.sendall(self.endless)
+            # Closing before all was read would reset the connection under the answer.
+            while connection.recv(65536):
+                pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def begun(answers: Callable[[bytes], bytes], endless: bytes = b"") -> Server:
+        servers.append(Server(answers, endless))
+        return servers[-1]
+
+    yield begun
+    for one in servers:
+        # Closing alone leaves the thread that accepts in its call.
+        with suppress(OSError):
+            one.listener.shutdown(socket.SHUT_RDWR)
+        one.listener.close()
+
+
+async def longest_stall_s(until_s: float) -> float:
+    """The most of its own time that the loop spent between two of our steps."""
+    longest_s, last_s = 0.0, time.thread_time()
+    while time.monotonic() < until_s:
+        await asyncio.sleep(0.001)
+        now_s = time.thread_time()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    return longest_s
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_others_are_found_ready_while_one_misbehaves(
+    serve: Callable[..., Server], name: str
+) -> None:
+    bad, good = serve(*ATTACKS[name]).replica, serve(well_behaved).replica
+    await others_are_found_ready(bad, good)
+
+
+async def test_sessions_to_resume_are_not_taken_without_end(serve: Callable[..., Server]) -> None:
+    """Within TLS, before any answer: one step of the loop took 256 ms of its own."""
+    flood = SessionFlood(replica_context(gateway_directory() / "gateway.crt", replica_keys()))
+    good = serve(well_behaved).replica
+    try:
+        await others_are_found_ready(replace(good, port=flood.port), good)
+    finally:
+        flood.close()
+
+
+class Counted:
+    """What comes on a connection; the end, once it is ten times what may be read."""
+
+    def __init__(self, reader: asyncio.StreamReader, most_bytes: int) -> None:
+        self._reader, self._most_bytes = reader, most_bytes
+        self.come_bytes = 0
+
+    async def read(self, count: int) -> bytes:
+        if self.come_bytes > 10 * self._most_bytes:
+            return b""
+        part = await self._reader.read(count)
+        self.come_bytes += len(part)
+        return part
+
+
+async def test_of_sessions_to_resume_no_more_is_read_than_of_an_answer() -> None:
+    """However fast they are read: those that wait cost others nothing, and each takes time."""
+    context = identity.context(gateway_directory(), replica_keys().certificate)
+    flood = SessionFlood(replica_context(gateway_directory() / "gateway.crt", replica_keys()))
+    reader, writer = await asyncio.open_connection("127.0.0.1", flood.port)
+    most_bytes, beside_bytes = 16 * 1024, 24 * 1024
+    come = Counted(reader, 2 * most_bytes + beside_bytes)
+    try:
+        tls = BoundedTls(come, writer, context, most_bytes)  # type: ignore[arg-type]
+        await tls.shake_hands()
+        with pytest.raises(TooLongError):
+            await tls.until(b"\r\n", most_bytes)
+    finally:
+        writer.transport.abort()
+        flood.close()
+    assert come.come_bytes == 2 * most_bytes + beside_bytes
+
+
+async def others_are_found_ready(bad: Replica, good: Replica) -> None:
+    prober = Prober(asyncio.Event(), partial(probe, gateway_directory()))
+    began_s, began_own_s = time.monotonic(), time.thread_time()
+    stalls = asyncio.create_task(longest_stall_s(began_s + 1))
+    prober.look([bad])
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(5):
+        while prober.look([bad, good])[good] != Answer(Probe.OURS):  # noqa: ASYNC110 -- no event
+            await asyncio.sleep(0.01)
+    assert await stalls < STALL_S
+    assert time.thread_time() - began_own_s < MOST_OF_ALL * (time.monotonic() - began_s)
+    assert prober.look([bad])[bad].probe is Probe.SILENT
+    prober.look([])
+
+
+def huge_modulus(file: Path) -> None:
+    """Parameters of Diffie-Hellman as large as OpenSSL takes them; nobody looks for a prime."""
+    number = b"\x00" + b"\xff" * 1250
+    body = b"\x02\x82" + len(number).to_bytes(2, "big") + number + b"\x02\x01\x02"
+    der = b"\x30\x82" + len(body).to_bytes(2, "big") + body
+    label = "DH PARAMETERS"
+    text = base64.encodebytes(der).decode()
+    file.write_text(f"-----BEGIN {label}-----\n{text}-----END {label}-----\n")
+
+
+SLOW_KEYS = {
+    "a number of 10,000 bits": "-tls1_2 -cipher DHE-RSA-AES128-GCM-SHA256 -dhparam dh.pem",
+    "the largest known group": "-tls1_3 -groups ffdhe8192",
+}
+
+
+@pytest.fixture(params=SLOW_KEYS)
+def slow_keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replica]:
+    huge_modulus(tmp_path / "dh.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=x -keyout k.pem -out c.pem"
+    # One that may sign others is refused before anybody is asked.
+    leaf = "-addext basicConstraints=critical,CA:FALSE"
+    subprocess.run(f"{make} {leaf}".split(), cwd=tmp_path, check=True, capture_output=True)
+    certificate = "".join((tmp_path / "c.pem").read_text().splitlines()[1:-1])
+    serve = "openssl s_server -accept 127.0.0.1:0 -www -cert c.pem -key k.pem"
+    words = f"{serve} {SLOW_KEYS[request.param]}".split()
+    with subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=DEVNULL) as server:
+        assert server.stdout is not None
+        ready = next(line for line in server.stdout if line.startswith(b"ACCEPT"))
+        yield Replica("127.0.0.1", int(ready.rpartition(b":")[2]), certificate, 1000, "bert", ME)
+        server.kill()
+
+
+async def test_a_server_can_not_choose_keys_that_take_long(
+    slow_keys: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tenant's own half of them takes no time, that of OpenSSL's server a second.
+    monkeypatch.setattr(triton, "DEADLINE_S", 20)
+    began_own_s = time.thread_time()
+    assert await probe(gateway_directory(), slow_keys) == Answer(Probe.SILENT)
+    assert time.thread_time() - began_own_s < STALL_S / 2
+
+
+async def test_no_hands_are_shaken_below_tls_1_3(serve: Callable[..., Server]) -> None:
+    """There the server chooses the numbers; how long they take is the machine's matter."""
+    server = serve(well_behaved)
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.OURS)
+    server.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
+
+
+async def test_a_certificate_that_signs_others_is_no_replica_s(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Launcher and HAProxy would reckon with each link of a chain, and with keys of 8192 bits."""
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30"
+    leaf = "-CA a.crt -CAkey a.key -addext basicConstraints=critical,CA:FALSE"
+    for words in (
+        f"{make} -subj /CN=a -keyout a.key -out a.crt",
+        f"{make} -subj /CN=b -keyout b.key -out b.crt {leaf}",
+    ):
+        await asyncio.to_thread(
+            subprocess.run, words.split(), cwd=tmp_path, check=True, capture_output=True
+        )
+    chain = tmp_path / "chain.pem"
+    chain.write_text("".join((tmp_path / name).read_text() for name in ("b.crt", "b.key")))
+    root = "".join((tmp_path / "a.crt").read_text().splitlines()[1:-1])
+    server = serve(well_behaved)
+    server.tls = replica_context(gateway_directory() / "gateway.crt", Keys(chain, root))
+    assert await probe(gateway_directory(), replace(server.replica, certificate=root)) == Answer(
+        Probe.SILENT
+    )
+
+
+async def test_a_body_that_unpacks_to_gigabytes_is_not_unpacked(
+    serve: Callable[..., Server],
+) -> None:
+    body = b"\x1f\x8b" + bytes(1000)
+    server = serve(lambda _: answer(body, b"Content-Encoding: gzip"))
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
+
+
+@pytest.mark.parametrize("slow", [b"/v2", b"/v2/models/bert/ready", b"/v2/models/bert"])
+async def test_a_byte_now_and_then_ends_at_the_deadline(
+    serve: Callable[..., Server], slow: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton, "DEADLINE_S", 0.3)
+    server = serve(well_behaved)
+    began_s = time.monotonic()
+
+    def answers(path: bytes) -> bytes:
+        server.pause_s = 0.05 if path == slow else 0.0
+        return well_behaved(path)
+
+    server.answers = answers
+    assert await probe(gateway_directory(), server.replica) == Answer(Probe.SILENT)
+    assert time.monotonic() - began_s < 2
+
+
+async def test_a_large_input_is_sent_while_others_are_asked(serve: Callable[..., Server]) -> None:
+    """64 MiB, to who reads none of it and answers at once."""
+    server = serve(metadata(tensor(str(16 * 1024 * 1024).encode())))
+    stalls = asyncio.create_task(longest_stall_s(time.monotonic() + 1))
+    assert (await probe(gateway_directory(), server.replica)).probe in {Probe.OURS, Probe.SILENT}
+    assert await stalls < STALL_S
+
+
+async def test_what_is_beyond_a_bound_is_told_to_its_owner(serve: Callable[..., Server]) -> None:
+    shape = b",".join([b"1"] * 33)
+    said_of = (await probe(gateway_directory(), serve(metadata(tensor(shape))).replica)).said
+    assert "inputs.0.shape of its ModelMetadata" in said_of
+    assert 'readiness = "model"' in said_of
+    large = answer(json.dumps(["x" * 300_000]).encode())
+    assert (
+        "more than 262144 bytes"
+        in (await probe(gateway_directory(), serve(metadata(large)).replica)).said
+    )
+
+
+async def test_who_costs_much_is_asked_less_and_less() -> None:
+    asked_s: list[float] = []
+
+    async def ask(_: Replica) -> Answer:
+        asked_s.append(time.monotonic())
+        return Answer(Probe.SILENT, is_costly=True)
+
+    prober = Prober(asyncio.Event(), ask)
+    prober.look([Replica("10.0.0.1", 8000, "", 1000, "bert", ME)])
+    await asyncio.sleep(1.6)
+    prober.look([])
+    pauses = [after - before for before, after in pairwise(asked_s)]
+    assert len(pauses) == 2
+    assert pauses[1] > 1.5 * pauses[0]

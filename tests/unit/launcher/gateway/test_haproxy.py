@@ -1,0 +1,583 @@
+"""The Runtime API of HAProxy 2.6: what it prints, what it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.routing import (
+    AddRoute,
+    EndSessions,
+    MarkComplete,
+    RemoveRoute,
+    SendRound,
+    SetClosing,
+    SetHealthy,
+    SetInTime,
+    SetMode,
+    SetRetryAfter,
+    SetTarget,
+)
+from launcher.gateway.runtime_api import (
+    Known,
+    Maps,
+    commands,
+    entry_commands,
+    glance_questions,
+    map_text,
+    old_workers,
+    parse,
+    parse_glance,
+    process_of,
+)
+from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+
+DIRECTORY = Path("/etc/haproxy/slicewise")
+MAP = DIRECTORY / "services.map"
+STATES = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight"
+STATS = "# pxname,svname,qcur,scur,stot,status,addr,"
+SHOWN = f"""\
+0x7f0f9404bef0 vision/chat pool1
+0x7f0f9404bf50 nlp/bert pool2
+
+0x7f0f9404bef0 nlp/bert yes
+
+
+
+0x7f0f9404bef0 pool1/r2 d1635
+
+1
+{STATES}
+3 pool1 1 r1 127.0.0.1 2 4 1
+3 pool1 2 r2 127.0.0.1 2 12 1
+3 pool1 3 again - 2 0 1
+4 pool1-grpc 1 r1 127.0.0.1 2 0 1
+4 pool1-grpc 2 r2 127.0.0.1 2 16 1
+4 pool1-grpc 3 again - 2 0 1
+5 pool2 1 r1 127.0.0.1 0 5 1
+5 pool2 2 r2 127.0.0.1 0 12 1
+5 pool2 3 again - 2 0 1
+6 pool2-grpc 1 r1 127.0.0.1 0 2 1
+6 pool2-grpc 2 r2 127.0.0.1 0 18 1
+6 pool2-grpc 3 again - 2 0 1
+7 successor 1 again - 2 0 1
+8 successor-grpc 1 again - 2 0 1
+
+
+{STATS}
+tenants,BACKEND,0,0,0,UP,,
+pool1,r1,1,3,40,UP,10.0.0.1:21001,
+pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,
+pool1,again,0,2,5,no check,unix,
+pool1,BACKEND,5,14,75,UP,,
+pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,
+pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,
+pool1-grpc,again,0,0,0,no check,unix,
+pool1-grpc,BACKEND,1,3,11,UP,,
+pool2,r1,0,0,0,MAINT,127.0.0.1:1,
+pool2,r2,0,2,2,DOWN,127.0.0.1:9,
+pool2,again,0,0,0,no check,unix,
+pool2,BACKEND,0,0,2,DOWN,,
+pool2-grpc,r1,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,
+pool2-grpc,r2,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,
+pool2-grpc,again,0,0,0,no check,unix,
+pool2-grpc,BACKEND,0,0,0,DOWN,,
+successor,again,0,0,0,no check,unix,
+successor,BACKEND,0,0,0,UP,,
+successor-grpc,again,0,0,0,no check,unix,
+successor-grpc,BACKEND,0,0,0,UP,,
+
+"""
+
+
+def settings(directory: Path, socket: str = "haproxy.sock") -> GatewaySettings:
+    return GatewaySettings(directory=directory, runtime_socket=directory / socket)
+
+
+def test_state_is_read_as_haproxy_prints_it():
+    found = parse(SHOWN)
+    assert found.routes == {"vision/chat": "pool1", "nlp/bert": "pool2"}
+    assert found.closing == {"nlp/bert"}
+    assert list(found.backends) == ["pool1", "pool2"]
+
+
+def test_a_backend_is_both_its_halves():
+    assert parse(SHOWN).backends["pool1"] == Backend(
+        14 - 2 + 3,
+        5 + 1,
+        (
+            Server("10.0.0.1", 21001, Mode.READY, up=True, in_flight=5, queued=1),
+            Server("10.0.0.2", 21004, Mode.DRAIN, True, 1, 0, "d1635"),
+        ),
+        arrived=75 - 5 + 11,
+        answered=(40 - 3) + (20 - 1) + (9 - 2) + 1,
+    )
+
+
+@pytest.mark.parametrize("word", ["a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a b"])
+def test_what_a_replica_says_of_its_health_splits_no_row(word: str):
+    """As part of a row HAProxy shows it; its owner chooses it, and all tenants' state was lost."""
+    said = SHOWN.replace(STATS, f"{STATS}last_chk,").replace("10.0.0.1:21001,", f"{{at}}{word},")
+    assert parse(said.format(at="10.0.0.1:21001,")) == parse(SHOWN)
+
+
+def test_estimates_and_how_many_may_wait_are_read():
+    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n0x7"
+    told = parse(SHOWN.replace("\n\n\n\n0x7", entries, 1))
+    assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
+
+
+def test_the_mark_is_no_route():
+    marked = parse(f"0x7f0f9404be00 .complete yes\n{SHOWN}")
+    assert (marked.complete, marked.routes) == (True, parse(SHOWN).routes)
+    assert not parse(SHOWN).complete
+
+
+def test_routes_are_kept_only_if_they_are_others(tmp_path: Path):
+    path = tmp_path / "services.map"
+    path.write_text("")
+    path.chmod(0o640)
+    runtime = HaproxyRuntime(settings(tmp_path))
+    runtime.keep({"vision/chat": "pool2", "nlp/bert": "pool1"})
+    assert path.read_text() == "nlp/bert pool1\nvision/chat pool2\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    written = path.stat().st_ino
+    runtime.keep({"nlp/bert": "pool1", "vision/chat": "pool2"})
+    assert (path.stat().st_ino, list(tmp_path.iterdir())) == (written, [path])
+
+
+REPLICA = Endpoint("10.0.0.1", 21001, 21002, "CCCC")
+PEM = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
+
+
+def test_a_dead_server_that_drains_is_still_known_to_drain():
+    dead = parse(SHOWN).backends["pool2"].servers[1]
+    assert (dead.mode, dead.up) == (Mode.DRAIN, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Unknown map identifier.\n", SHOWN[:120], SHOWN.replace("qcur", "quux")]
+)
+def test_something_else_is_no_observation(text: str):
+    with pytest.raises((KeyError, ValueError, IndexError)):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (SetMode("pool1", 0, Mode.DRAIN), ("set server pool1/r1 state drain",)),
+        (SetHealthy("pool1", 2), ("set server pool1/r3 health up",)),
+        (
+            EndSessions("pool1", 0),
+            (
+                "shutdown sessions server pool1/r1",
+                "shutdown sessions server pool1-grpc/r1",
+            ),
+        ),
+        (
+            SetTarget("pool1", 1, REPLICA, 4),
+            (
+                f"set ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem <<\n{PEM}",
+                f"commit ssl ca-file {DIRECTORY}/replicas/pool1.r2.pem",
+                "set server pool1/r2 addr 10.0.0.1 port 1",
+                "set server pool1-grpc/r2 addr 10.0.0.1 port 1",
+                "set server pool1/r2 addr 10.0.0.1 port 21001",
+                "set server pool1-grpc/r2 addr 10.0.0.1 port 21002",
+                "set maxconn server pool1/r2 4",
+                "set maxconn server pool1-grpc/r2 4",
+                f"add map {DIRECTORY}/replicas.map pool1/r2 -",
+                f"del map {DIRECTORY}/replicas.map pool1/r2",
+                f"add map {DIRECTORY}/replicas.map pool1/r2 {REPLICA.digest}",
+            ),
+        ),
+        (
+            SendRound("pool1"),
+            (
+                "set server pool1/again state maint;set server pool1/again state ready",
+                "set server pool1-grpc/again state maint;set server pool1-grpc/again state ready",
+            ),
+        ),
+        (SetClosing("t/a", closing=True), (f"add map {DIRECTORY}/closing.map t/a yes",)),
+        (SetClosing("t/a", closing=False), (f"del map {DIRECTORY}/closing.map t/a",)),
+        (SetRetryAfter("t/a", 7, None), (f"add map {DIRECTORY}/retry.map t/a 7",)),
+        (SetRetryAfter("t/a", 7, 9), (f"set map {DIRECTORY}/retry.map t/a 7",)),
+        (SetRetryAfter("t/a", None, 9), (f"del map {DIRECTORY}/retry.map t/a",)),
+        (SetInTime("t/a", 7, None), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
+        (SetInTime("t/a", 0, 9), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
+        (SetInTime("t/a", None, 9), (f"del map {DIRECTORY}/in_time.map t/a",)),
+        (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
+        (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
+        (MarkComplete(), (f"add map {MAP} .complete yes",)),
+    ],
+)
+def test_words_of_a_change(change, expected: tuple[str, ...]):
+    assert commands(change, Maps(DIRECTORY)) == expected
+
+
+def test_a_map_is_changed_entry_by_entry_and_gets_what_it_lacks_first():
+    shown = {"a": "1", "b": "2", "c": "3"}
+    wanted = {"a": "1", "b": "9", "d": "4", ".mark": "yes"}
+    assert entry_commands(MAP, shown, wanted) == (
+        f"add map {MAP} d 4",
+        f"add map {MAP} .mark yes",
+        f"set map {MAP} b 9",
+        f"del map {MAP} c",
+    )
+    assert map_text({"b": "2", "a": "1"}) == "a 1\nb 2\n"
+
+
+def test_replaced_workers_are_told_from_living_ones():
+    head = "#<PID> <type> <reloads>\n29 master 2\n# workers\n334 worker 0 0d00h\n"
+    assert old_workers(f"{head}# programs\n\n") == ()
+    shown = f"{head}# old workers\n304 worker 1 0d00h\n29994 worker 2 0d00h\n# programs\n\n"
+    assert old_workers(shown) == (304, 29994)
+
+
+async def test_a_refused_change_carries_haproxys_words(tmp_path: Path):
+    socket = tmp_path / "haproxy.sock"
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"No such server.\n\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(refuse, socket)
+    async with server:
+        with pytest.raises(OutsideError, match="No such server"):
+            await HaproxyRuntime(settings(tmp_path)).apply([SetMode("pool1", 0, Mode.DRAIN)])
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
+            await HaproxyRuntime(settings(tmp_path)).observe()
+
+
+@pytest.mark.parametrize("words", ["no need to change the addr", "nothing changed"])
+async def test_an_address_that_a_server_has_already_is_no_refusal(tmp_path: Path, words: str):
+    """As HAProxy says it before 3.0, and since."""
+    socket = tmp_path / "haproxy.sock"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told = await reader.readline()
+        is_address = b" addr " in told
+        writer.write(f"{words}\n\n".encode() if is_address else b"\n")
+        writer.close()
+
+    target = SetTarget("pool1", 0, REPLICA, 2)
+    async with await asyncio.start_unix_server(answer, socket):
+        await HaproxyRuntime(settings(tmp_path)).apply([target])
+
+
+@pytest.mark.parametrize(
+    "answer", ["\n", f"0x1 {'a' * 64} vision more\n\n", f"oops {'a' * 64} b\n\n"]
+)
+async def test_what_haproxy_refuses_of_keys_tells_no_digest(tmp_path: Path, answer: str):
+    socket = tmp_path / "haproxy.sock"
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readline()
+        known = asked.startswith(b"show map")
+        writer.write(answer.encode() if known else b"Unknown command " + asked)
+        writer.close()
+
+    async with await asyncio.start_unix_server(refuse, socket):
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED") as raised:
+            await HaproxyRuntime(settings(tmp_path)).set_keys({"a" * 64: "vision"})
+    assert "aaaa" not in str(raised.value)
+
+
+async def test_nobody_there_is_unreachable(tmp_path: Path):
+    with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
+        await HaproxyRuntime(settings(tmp_path, "none.sock")).observe()
+
+
+INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
+GLANCE = f"""\
+0x7f0f9404bef0 vision/chat pool1
+
+
+
+
+0x7f0f9404bef0 pool1/r2 d1635
+
+{STATS}
+tenants,BACKEND,0,0,0,UP,,
+pool1,r1,0,0,0,UP,10.0.0.1:21001,
+pool1,again,0,0,5,no check,unix,
+pool1,BACKEND,0,0,5,UP,,
+pool1-grpc,again,0,0,0,no check,unix,
+pool1-grpc,BACKEND,0,0,0,UP,,
+pool2,again,0,1,3,no check,unix,
+pool2,BACKEND,1,3,5,DOWN,,
+pool2-grpc,again,0,0,0,no check,unix,
+pool2-grpc,BACKEND,0,0,0,DOWN,,
+pool3,again,0,0,0,no check,unix,
+pool3,BACKEND,0,0,0,DOWN,,
+pool3-grpc,again,0,0,0,no check,unix,
+pool3-grpc,BACKEND,0,0,0,DOWN,,
+
+1
+{STATES}
+3 pool1 1 r1 127.0.0.1 2 4 1
+3 pool1 2 r2 127.0.0.1 2 12 1
+3 pool1 3 again - 2 0 1
+
+{STATS}
+pool1,r1,1,3,40,UP,10.0.0.1:21001,
+pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,
+pool1,again,0,2,5,no check,unix,
+pool1,BACKEND,5,14,75,UP,,
+
+{STATS}
+pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,
+pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,
+pool1-grpc,again,0,0,0,no check,unix,
+pool1-grpc,BACKEND,1,3,11,UP,,
+
+"""
+KNOWN = Known("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
+
+
+def glanced(text: str = GLANCE) -> Gateway:
+    found = parse_glance(text, KNOWN)
+    assert found is not None
+    return found
+
+
+def test_a_glance_shows_a_routed_backend_whole():
+    assert glanced().backends["pool1"] == parse(SHOWN).backends["pool1"]
+
+
+def test_a_glance_shows_of_other_backends_what_waits_there():
+    """A backend with requests in it is given to nobody."""
+    found = glanced().backends
+    assert list(found) == ["pool1", "pool2", "pool3"]
+    assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)
+    assert [len(backend.servers) for backend in found.values()] == [2, 2, 12]
+    assert {server.mode for server in found["pool3"].servers} == {Mode.MAINT}
+
+
+@pytest.mark.parametrize(
+    ("shown", "instead"),
+    [
+        ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
+        ("pool2,again", "pool2,r2,0,0,0,DRAIN,127.0.0.1:9,\npool2,again"),
+        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,UP,127.0.0.1:9,\npool3-grpc,again"),
+    ],
+    ids=["a new route", "a server in use", "a server in use by gRPC"],
+)
+def test_a_glance_is_not_enough_where_there_is_more(shown: str, instead: str):
+    assert parse_glance(GLANCE.replace(shown, instead, 1), KNOWN) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", GLANCE[:700], GLANCE[:-400], GLANCE.replace("\n1\n", "\n2\n")]
+)
+def test_half_a_glance_is_no_observation(text: str):
+    with pytest.raises((KeyError, ValueError, IndexError)):
+        parse_glance(text, KNOWN)
+
+
+def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
+    asked = glance_questions(Maps(DIRECTORY), KNOWN)
+    assert asked[5:] == (
+        "show stat -1 6 -1 no-maint",
+        "show servers state pool1",
+        "show stat pool1 6 -1",
+        "show stat pool1-grpc 6 -1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("backends", "servers", "routed", "live", "is_glance"),
+    [
+        (8, 2, 0, 0, True),
+        (8, 2, 1, 2, True),
+        # 42 kB instead of 23.
+        (8, 2, 6, 12, False),
+        (8, 2, 8, 16, False),
+        (64, 16, 20, 100, True),
+        (64, 16, 20, 320, True),
+        (64, 16, 40, 100, False),
+    ],
+)
+def test_a_glance_asks_for_fewer_lines_than_there_are(
+    backends: int, servers: int, routed: int, live: int, is_glance: bool
+):
+    lines = {f"pool{number}": servers for number in range(1, backends + 1)}
+    known = Known("31 since 17", lines, frozenset(list(lines)[:routed]), live)
+    assert bool(glance_questions(Maps(DIRECTORY), known)) == is_glance
+
+
+def test_servers_in_maintenance_are_not_live():
+    maintained = replace(parse(SHOWN), routes={"vision/chat": "pool1", "nlp/bert": "pool2"})
+    assert [server.mode for server in maintained.backends["pool2"].servers].count(Mode.MAINT) == 1
+    assert Known.of("31 since 17", maintained) == Known(
+        "31 since 17", {"pool1": 2, "pool2": 2}, frozenset({"pool1", "pool2"}), live=3
+    )
+
+
+def test_a_process_that_began_anew_with_the_same_number_is_another():
+    assert process_of(INFO.format(8, 1700)) != process_of(INFO.format(8, 1701))
+    with pytest.raises(ValueError, match="no process"):
+        process_of("Name: HAProxy\nPid: 8\n")
+
+
+class FakeHaproxy:
+    """Answers as HAProxy and its master do.
+
+    Attributes:
+        process: by number and start.
+        old: processes that a reload has replaced.
+        came: routes that have come.
+        glance: what it says to a glance.
+        asked: how the process, and its master, were asked.
+    """
+
+    def __init__(self) -> None:
+        self.process = (31, 17)
+        self.old = ""
+        self.came = ""
+        self.glance = GLANCE
+        self.asked: list[str] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode()
+        if "show proc" in line:
+            self.asked.append("master")
+            answer = f"# workers\n31 worker 0 0d00h\n# old workers\n{self.old}# programs\n\n"
+        elif "@!" in line:
+            answer = "\n"
+        else:
+            is_glance = "no-maint" in line
+            self.asked.append("glance" if is_glance else "all")
+            shown = f"{self.came}{self.glance if is_glance else ALL}"
+            answer = f"{INFO.format(*self.process)}\n{shown}"
+        writer.write(answer.encode())
+        writer.close()
+
+    @asynccontextmanager
+    async def serving(self, directory: Path) -> AsyncIterator[HaproxyRuntime]:
+        of_master = directory / "master.sock"
+        known = settings(directory).model_copy(update={"master_socket": of_master})
+        async with (
+            await asyncio.start_unix_server(self.answer, known.runtime_socket),
+            await asyncio.start_unix_server(self.answer, of_master),
+        ):
+            yield HaproxyRuntime(known)
+
+
+THIRD = "".join(
+    f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,\n"
+    for half in ("", "-grpc")
+    for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
+)
+ALL = (
+    SHOWN.replace("0x7f0f9404bf50 nlp/bert pool2\n", "")
+    .replace(
+        "7 successor 1",
+        "".join(f"9 pool3 {number} r{number} - 0 1 1\n" for number in range(1, 13))
+        + "7 successor 1",
+        1,
+    )
+    .replace("successor,again", f"{THIRD}successor,again", 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "is_open"),
+    [
+        ("[ssl]\nGroups = X25519:P-256\n", "", False),
+        ("# Groups = X25519\n", "Groups = X25519", True),
+        (None, " Groups=P-256\n", False),
+        (None, "openssl_conf = x\n", True),
+        (None, None, True),
+    ],
+)
+async def test_whether_haproxy_takes_any_group_of_tls_is_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: str | None,
+    own: str | None,
+    is_open: bool,
+):
+    """``named`` is the file of its OPENSSL_CONF, ``own`` OpenSSL's; None if there is none."""
+    for name, text in (("named", named), ("own", own)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr("launcher.gateway.haproxy._OPENSSL_OWN", tmp_path / "own")
+    said = "Variable not found\n" if named is None else f"OPENSSL_CONF={tmp_path}/named\n\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"show env OPENSSL_CONF\n"
+        writer.write(said.encode())
+        writer.close()
+
+    known = settings(tmp_path)
+    runtime = HaproxyRuntime(known)
+    # Nobody answers yet.
+    assert not await runtime.takes_any_group()
+    async with await asyncio.start_unix_server(answer, known.runtime_socket):
+        assert await runtime.takes_any_group() == is_open
+
+
+async def test_after_a_glance_that_nobody_can_read_all_is_asked_for(tmp_path: Path):
+    """Each further look met the same."""
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.glance = GLANCE[:700]
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
+            await runtime.observe()
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+    assert fake.asked == ["all", "master", "glance", "all"]
+
+
+async def test_a_glance_that_no_line_can_hold_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("launcher.gateway.haproxy._LINE_BYTES", 500)
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        for _ in range(2):
+            await runtime.observe()
+    assert fake.asked == ["all", "master", "all"]
+
+
+async def test_all_is_asked_for_only_after_a_start_of_haproxy(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        for _ in range(3):
+            await runtime.observe()
+        assert fake.asked == ["all", "master", "glance", "glance"]
+        fake.process = (31, 18)
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        assert fake.asked[4:] == ["glance", "all", "master"]
+
+
+async def test_replaced_processes_are_looked_for_until_none_is_left(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.process, fake.old = (32, 20), "31 worker 1 0d00h\n"
+        await runtime.observe()
+        await runtime.observe()
+        fake.old = ""
+        await runtime.observe()
+        await runtime.observe()
+    masters = [index for index, asked in enumerate(fake.asked) if asked == "master"]
+    assert (fake.asked[-1], len(masters)) == ("glance", 4)
+
+
+async def test_a_route_that_came_shows_its_backend_in_the_same_look(tmp_path: Path):
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        fake.came = "0x7f0f9404bf50 nlp/bert pool2\n"
+        found = await runtime.observe()
+    assert fake.asked[2:] == ["glance", "all"]
+    assert found.backends["pool2"].servers == parse(SHOWN).backends["pool2"].servers

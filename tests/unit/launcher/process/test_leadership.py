@@ -1,0 +1,255 @@
+"""Of two launchers one acts; one alone acts until it is told that another has the lock."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ETC
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.runtime.leadership import led_only
+from cluster.settings.file import LauncherSettings, launcher_database_url, load_settings
+from launcher.engines.triton import Prober, probe
+from launcher.process.leadership import Leadership, own_store
+from launcher.process.loop import Launcher
+from launcher.process.saved_state import SavedState
+from launcher.turn.state import ServiceState
+
+
+def nobody(news: asyncio.Event) -> Prober:
+    """No replica to ask."""
+    return Prober(news, partial(probe, Path("/nowhere")))
+
+
+DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
+
+
+class Lock:
+    """Is held by whom it is set to: "me", another host, or "down"."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def hold(self) -> bool:
+        if self.by == "down":
+            raise DOWN
+        return self.by == "me"
+
+    def holder(self) -> str:
+        return "" if self.by == "me" else self.by
+
+
+def test_alone_it_leads_unless_another_has_the_lock() -> None:
+    lock = Lock("down")
+    leader = Leadership(lock, pair=False)
+    leader.turn()
+    assert leader.leads()
+    lock.by = "gw2"
+    leader.turn()
+    assert not leader.leads()
+    with pytest.raises(UnreachableError, match=r"gw2 does.*SW-LAUNCHER-STANDBY"):
+        leader.require()
+    # It does not lead again only because PostgreSQL went away.
+    lock.by = "down"
+    leader.turn()
+    assert not leader.leads()
+    lock.by = "me"
+    leader.turn()
+    assert leader.leads()
+
+
+def test_of_a_pair_none_leads_without_the_lock() -> None:
+    lock = Lock("down")
+    leader = Leadership(lock, pair=True)
+    leader.turn()
+    assert not leader.leads()
+    lock.by = "me"
+    leader.turn()
+    # Whoever had it before has stopped by the time that it leads.
+    assert not leader.leads()
+
+
+def test_a_pair_needs_a_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.delenv("SLICEWISE_LAUNCHER_DATABASE_URL", raising=False)
+    settings = load_settings(ETC)
+    assert own_store(settings) is None
+    pair = settings.model_copy(update={"launcher": LauncherSettings(pair=True)})
+    with pytest.raises(InvalidInputError, match="SW-LAUNCHER-PAIR"):
+        own_store(pair)
+    file = tmp_path / "url"
+    file.write_text("postgresql:///a\n")
+    assert launcher_database_url(LauncherSettings(url_file=file)) == "postgresql:///a"
+    with pytest.raises(InvalidInputError, match=r"launcher\.url_file.*none: No such file"):
+        launcher_database_url(LauncherSettings(url_file=tmp_path / "none"))
+    monkeypatch.setenv("SLICEWISE_LAUNCHER_DATABASE_URL", "postgresql:///b")
+    assert launcher_database_url(LauncherSettings(url_file=file)) == "postgresql:///b"
+    assert own_store(pair) is not None
+
+
+class Switch:
+    """A leader, by assignment."""
+
+    def __init__(self) -> None:
+        self.led = False
+
+    def leads(self) -> bool:
+        return self.led
+
+    def require(self) -> None:
+        if not self.led:
+            raise UnreachableError("SW-LAUNCHER-STANDBY", "no")
+
+
+class Kept(SavedState):
+    def __init__(self, **known: ServiceState) -> None:
+        super().__init__(None)
+        self.known: Mapping[str, ServiceState] = known
+        self.loads = 0
+
+    async def load(self) -> Mapping[str, ServiceState]:
+        self.loads += 1
+        return self.known
+
+    async def save(self, state: Mapping[str, ServiceState]) -> None:
+        self.known = state
+
+
+class Late(Kept):
+    """Can be read from the second time on."""
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.loads > 1
+
+    async def load(self) -> Mapping[str, ServiceState]:
+        found = await super().load()
+        return found if self.is_loaded else {}
+
+
+class World:
+    """A daemon and a gateway that only remember that they were asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*_: object) -> None:
+            self.asked.append(name)
+            raise DOWN
+
+        return call
+
+
+async def test_on_standby_it_asks_nobody_and_saves_nothing() -> None:
+    world, leader, kept = World(), Switch(), Kept(a=ServiceState())
+    launcher = Launcher(world, world, replicas=nobody, leader=leader, saved=kept)  # type: ignore[arg-type]
+    await launcher.turn()
+    await launcher.save()
+    await launcher.tell_keys()
+    assert (world.asked, kept.loads) == ([], 0)
+
+
+async def test_each_time_that_it_comes_to_lead_it_begins_with_what_was_saved() -> None:
+    world, leader, kept = World(), Switch(), Kept(a=ServiceState())
+    launcher = Launcher(world, world, replicas=nobody, leader=leader, saved=kept)  # type: ignore[arg-type]
+    for led in (True, True, False, True):
+        leader.led = led
+        await launcher.turn()
+    assert kept.loads == 2
+    assert world.asked == ["view"] * 3
+    kept.known = {}
+    await launcher.save()
+    assert list(kept.known) == ["a"]
+
+
+async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> None:
+    world, kept = World(), Late(a=ServiceState())
+    launcher = Launcher(world, world, replicas=nobody, saved=kept)  # type: ignore[arg-type]
+    await launcher.turn()
+    # Read now; no turn has taken it over until the next one.
+    for _ in range(2):
+        await launcher.save()
+        assert list(kept.known) == ["a"]
+    await launcher.turn()
+    kept.known = {}
+    await launcher.save()
+    assert list(kept.known) == ["a"]
+
+
+async def test_whoever_lost_the_lead_in_the_midst_of_a_turn_changes_nothing() -> None:
+    world, leader = World(), Switch()
+    led = led_only(world, leader, frozenset({"apply", "wish"}))
+    with pytest.raises(UnreachableError, match="STANDBY"):
+        await led.apply(())
+    with pytest.raises(UnreachableError, match="DATABASE"):
+        await led.observe()
+    assert world.asked == ["observe"]
+
+
+async def test_the_gateway_is_told_of_keys_and_trouble_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World()
+    launcher = Launcher(world, world, replicas=nobody)  # type: ignore[arg-type]
+    await launcher.turn()
+    caplog.clear()
+    await launcher.tell_keys()
+    await launcher.tell_keys()
+    assert world.asked == ["view", "grants", "grants"]
+    assert [one.split()[0] for one in caplog.messages] == ["keys_not_set"]
+
+
+async def test_it_ends_when_told_and_saves_once_more() -> None:
+    world, kept = World(), Kept(a=ServiceState())
+    launcher = Launcher(world, world, replicas=nobody, saved=kept)  # type: ignore[arg-type]
+    ended = asyncio.Event()
+    running = asyncio.create_task(launcher.run(1.0, ended))
+    await asyncio.sleep(0.1)
+    kept.known = {}
+    ended.set()
+    await asyncio.wait_for(running, 1.0)
+    assert list(kept.known) == ["a"]
+
+
+# Its pace
+
+
+class Paced(Launcher):
+    """Takes turns that do nothing; the first is as busy as it is told to be."""
+
+    def __init__(self, *, is_busy: bool) -> None:
+        super().__init__(World(), World(), replicas=nobody)  # type: ignore[arg-type]
+        self.turned_s: list[float] = []
+        self.busy = is_busy
+
+    async def turn(self) -> bool:
+        self.turned_s.append(asyncio.get_running_loop().time())
+        return self.busy
+
+    async def gaps_s(self, seconds: float, meanwhile: float | None = None) -> list[float]:
+        ended = asyncio.Event()
+        running = asyncio.create_task(self.run(1.0, ended))
+        if meanwhile is not None:
+            await asyncio.sleep(meanwhile)
+            self._due.set()
+            seconds -= meanwhile
+        await asyncio.sleep(seconds)
+        ended.set()
+        await running
+        return [b - a for a, b in pairwise(self.turned_s)]
+
+
+async def test_the_next_turn_comes_soon_while_there_is_something_to_do() -> None:
+    assert await Paced(is_busy=False).gaps_s(0.7) == []
+    assert len(await Paced(is_busy=True).gaps_s(0.7)) >= 3
+
+
+async def test_a_replicas_answer_makes_the_next_turn_due_at_once() -> None:
+    (gap_s,) = await Paced(is_busy=False).gaps_s(0.6, meanwhile=0.2)
+    assert gap_s < 0.5

@@ -1,0 +1,96 @@
+"""What Prometheus reads of the launcher."""
+
+import asyncio
+import urllib.request
+
+import pytest
+from free_ports import free_port
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.language.errors import SlicewiseError
+from cluster.runtime.leadership import ALONE
+from launcher.autoscale.types import Decision
+from launcher.gateway.routing import Route, RoutePlan
+from launcher.gateway.types import Load
+from launcher.process.metrics import Metrics
+from launcher.process.tick import Turned
+from launcher.turn.backoff import Backoff
+from launcher.turn.plan import Plan, ServicePlan
+from launcher.turn.slots import Phase, Slot, SlotId
+from launcher.turn.state import GenerationState, ServiceState
+
+PHASES = (Phase.SERVING, Phase.SERVING, Phase.DRAINING, Phase.STARTING)
+BERT = ServicePlan(
+    array_job_id=7,
+    service="nlp/bert",
+    decision=Decision(3, "why"),
+    slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
+    route=Route("nlp/bert", 1, {}),
+    wishes={},
+    retired=(),
+    note="",
+    load=Load(in_flight=4, queued=2, held=1),
+    urgency=0.0,
+    lost=frozenset(),
+)
+PLAN = Plan((BERT,), RoutePlan((), {}, {}), {})
+STATE = {"nlp/bert": ServiceState(None, {7: GenerationState(backoff=Backoff(2, 1.0))})}
+TURNED = Turned(STATE, PLAN, {}, (), {})
+BLIND = Turned(STATE, None, {}, (), {})
+
+
+async def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """As Prometheus gets them, by name and labels."""
+    address = f"127.0.0.1:{free_port()}"
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics") as reply:
+            return str(reply.read().decode())
+
+    with metrics.served(address):
+        text = await asyncio.to_thread(read)
+    return {
+        (sample.name, ",".join(sorted(sample.labels.values()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_services_and_turns_are_shown() -> None:
+    metrics = Metrics(ALONE)
+    metrics.turned(TURNED, 0.25)
+    metrics.turned(BLIND, 0.5)
+    metrics.failed("SW-DAEMON-DOWN", 0.25)
+    found = await samples(metrics)
+    assert {key: found.get(key) for key in SHOWN} == SHOWN
+    assert 0 <= found["slicewise_launcher_decision_age_seconds", ""] < 60
+
+
+SHOWN = {
+    ("slicewise_launcher_leads", ""): 1,
+    ("slicewise_launcher_gateway_seen", ""): 1,
+    ("slicewise_launcher_turn_seconds_sum", ""): 1.0,
+    ("slicewise_launcher_turn_seconds_count", ""): 3,
+    ("slicewise_launcher_turn_failures_total", "SW-DAEMON-DOWN"): 1,
+    ("slicewise_service_wanted_replicas", "bert,nlp"): 3,
+    ("slicewise_service_ready_replicas", "bert,nlp"): 1,
+    ("slicewise_service_waiting_requests", "bert,nlp"): 3,
+    ("slicewise_service_in_flight_requests", "bert,nlp"): 4,
+    ("slicewise_service_failed_starts", "bert,nlp"): 2,
+}
+
+
+async def test_a_gateway_that_is_not_seen_is_shown_and_so_is_standby() -> None:
+    metrics = Metrics(ALONE)
+    metrics.turned(TURNED, 0.25)
+    metrics.failed("SW-GATEWAY-DOWN", 2.0)
+    metrics.stands_by()
+    found = await samples(metrics)
+    assert found["slicewise_launcher_gateway_seen", ""] == 0
+    assert not any(name.startswith("slicewise_service") for name, _ in found)
+
+
+def test_an_address_that_can_not_be_had_is_told() -> None:
+    expected = pytest.raises(SlicewiseError, match=r"launcher\.metrics.*SW-METRICS")
+    with expected, Metrics(ALONE).served("256.1.1.1:0"):
+        pass

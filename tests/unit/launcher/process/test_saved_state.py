@@ -1,0 +1,142 @@
+"""What the launcher remembers outlives it; no failure of its database holds it up."""
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from cluster.language.errors import UnreachableError
+from launcher.autoscale.policy import Memory, Seen
+from launcher.gateway.types import Endpoint
+from launcher.process import saved_state
+from launcher.process.saved_state import SavedState
+from launcher.process.store import Saved
+from launcher.turn.backoff import Backoff
+from launcher.turn.endpoints import Run, Verified
+from launcher.turn.state import GenerationState, ServiceState, Wish, with_saved
+
+RUN = Run(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
+BERT = ServiceState(
+    Memory(),
+    {
+        814: GenerationState(
+            backoff=Backoff().failed(5.0),
+            verified={3: Verified(RUN, 7.0)},
+            draining_since_s={1: 2.0},
+            alive=frozenset({1, 3}),
+            wish=Wish(frozenset({1, 3}), 9.5, "why", 0.5),
+        )
+    },
+)
+SEEN = Seen(9.0, 4, 3, 1)
+DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
+
+
+class Rows:
+    """A store, and what was written to it."""
+
+    def __init__(self, **rows: object) -> None:
+        self.rows: dict[str, object] = {key.replace("__", "/"): row for key, row in rows.items()}
+        self.writes: list[tuple[set[str], set[str]]] = []
+        self.is_down = False
+
+    def load(self) -> Saved:
+        if self.is_down:
+            raise DOWN
+        return dict(self.rows)
+
+    def save(self, changed: Saved, ended: Collection[str]) -> None:
+        if self.is_down:
+            raise DOWN
+        self.writes.append((set(changed), set(ended)))
+        self.rows.update(json.loads(json.dumps(changed)))
+        for key in ended:
+            del self.rows[key]
+
+
+async def loaded(rows: Rows) -> SavedState:
+    saved = SavedState(rows)
+    await saved.load()
+    return saved
+
+
+async def test_the_next_launcher_knows_what_the_last_one_knew() -> None:
+    rows = Rows()
+    await (await loaded(rows)).save({"vision/bert": BERT})
+    assert await SavedState(rows).load() == {"vision/bert": BERT}
+
+
+async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() -> None:
+    rows = Rows()
+    saved = await loaded(rows)
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    await saved.save({"a/b": replace(BERT, memory=None)})
+    assert rows.writes == [({"a/b", "a/c"}, set()), ({"a/b"}, {"a/c"})]
+
+
+async def test_what_another_version_has_written_is_learnt_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows(a__b={"generations": "of 2030"})
+    saved = SavedState(rows)
+    assert await saved.load() == {}
+    assert ["state_unreadable service=a/b" in one for one in caplog.messages] == [True]
+    await saved.save({"a/b": BERT})
+    assert await SavedState(rows).load() == {"a/b": BERT}
+
+
+async def test_what_could_not_be_read_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    rows = Rows()
+    await (await loaded(rows)).save({"a/b": BERT})
+    rows.is_down = True
+    saved = await loaded(rows)
+    rows.is_down = False
+    await saved.save({"a/b": ServiceState(), "a/c": BERT})
+    assert (list(rows.rows), saved.is_loaded) == (["a/b"], False)
+    assert [one.split()[0] for one in caplog.messages] == ["state_not_loaded"]
+    assert await saved.load() == {"a/b": BERT}
+    await saved.save({"a/b": BERT, "a/c": BERT})
+    assert set(rows.rows) == {"a/b", "a/c"}
+
+
+async def test_what_can_not_be_saved_is_said_once_and_saved_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows()
+    saved = await loaded(rows)
+    rows.is_down = True
+    for _ in range(3):
+        await saved.save({"a/b": BERT})
+    assert [one.split()[0] for one in caplog.messages] == ["state_not_saved"]
+    rows.is_down = False
+    await saved.save({"a/b": BERT})
+    assert "a/b" in rows.rows
+
+
+def test_what_is_read_late_is_joined_with_what_goes_on() -> None:
+    now = ServiceState(Memory(seen=SEEN), {814: GenerationState(alive=frozenset({7}))})
+    older = replace(BERT, generations={**BERT.generations, 700: GenerationState()})
+    joined = with_saved({"a/b": now, "a/new": now}, {"a/b": older, "a/away": BERT})
+    assert joined["a/b"].memory == older.memory
+    assert joined["a/b"].generations == {**now.generations, 700: GenerationState()}
+    assert (joined["a/new"], joined["a/away"]) == (now, BERT)
+
+
+async def test_a_state_that_grows_without_end_is_not_saved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    rows = Rows()
+    monkeypatch.setattr(saved_state, "STATE_BYTES", 20)
+    await (await loaded(rows)).save({"a/b": BERT})
+    assert rows.rows == {}
+    assert caplog.messages[0].startswith("state_too_large service=a/b bytes=")
+
+
+async def test_a_launcher_without_a_database_forgets() -> None:
+    saved = SavedState(None)
+    await saved.save({"a/b": BERT})
+    assert await saved.load() == {}

@@ -1,0 +1,305 @@
+"""A turn: gateway before slots, failures contained; the loop outlives bad turns."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.rpc.key_messages import GrantsAnswer
+from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
+from launcher.engines.triton import Replica
+from launcher.gateway.routing import AddRoute, Change, RoutePlan, SetTarget
+from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.process import tick
+from launcher.process.loop import Launcher, Reporter
+from launcher.process.tick import Turned, turn
+from launcher.turn import plan as services
+from launcher.turn.endpoints import Answer, Probe
+from launcher.turn.plan import Plan
+from launcher.turn.state import ServiceState
+
+NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
+
+
+def service(array: int, name: str, slot: SlotView) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="t",
+        name=name,
+        user="u",
+        submit_s=0,
+        directives={
+            "name": name,
+            "tenant": "t",
+            "model_repository": "/m",
+            "model": "model",
+            "profile": "1g.10gb",
+            "min_replicas": "1",
+        },
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(slot,),
+    )
+
+
+HELD = SlotView(index=0, state="held")
+RUNNING = SlotView(
+    index=0,
+    state="running",
+    job_id=9,
+    address="10.0.0.1",
+    ports=(5, 6, 7),
+    certificate="CCCC",
+    start_s=1,
+)
+
+
+class World:
+    """Daemon, gateway and replicas that write down what is asked of them; all are ready."""
+
+    def __init__(self, *services: ServiceView, complete: bool = True) -> None:
+        self.log: list[object] = []
+        self.asked: list[Replica] = []
+        self.services = services
+        self.complete = complete
+        self.failure: Exception | None = None
+        self.refused: set[int] = set()
+        self.silent = False
+        self.kept: Mapping[str, str] = {}
+        self.may_write = True
+        self.seen_s = 1.0
+
+    async def view(self) -> ViewAnswer:
+        if self.failure is not None:
+            raise self.failure
+        return ViewAnswer(
+            observed_s=self.seen_s, complete=self.complete, services=self.services, tenants=()
+        )
+
+    async def wish(
+        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+    ) -> WishAnswer:
+        if array_job_id in self.refused:
+            raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
+        self.log.append((array_job_id, run))
+        if self.silent:
+            raise UnreachableError("SW-DAEMON-DOWN", "No answer.")
+        return WishAnswer(released=tuple(run))
+
+    async def retire(self, array_job_id: int) -> None:
+        if array_job_id in self.refused:
+            raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
+        self.log.append(("retire", array_job_id))
+
+    async def grants(self) -> GrantsAnswer:
+        return GrantsAnswer(tenants={})
+
+    async def set_keys(self, tenants: Mapping[str, str], protected: Collection[str] = ()) -> None:
+        self.granted = tenants
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
+        self.asked.extend(replicas)
+        return dict.fromkeys(replicas, Answer(Probe.OURS))
+
+    async def observe(self) -> Gateway:
+        return GATEWAY
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        self.log.extend(changes)
+
+    def keep(self, routes: Mapping[str, str]) -> None:
+        if not self.may_write:
+            raise PermissionError(13, "Permission denied", "services.map")
+        self.kept = routes
+
+
+async def test_the_gateway_changes_before_the_slots():
+    world = World(service(7, "a", HELD))
+    await turn(world, world, world, {})
+    assert world.log == [AddRoute("t/a", "pool1"), (7, frozenset({0}))]
+
+
+async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
+    world = World(service(7, "a", RUNNING))
+    turned = await turn(world, world, world, {})
+    assert world.asked == [Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", infers=True)]
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
+    await turn(world, world, world, turned.state)
+    assert len(world.asked) == 1
+
+
+async def test_a_node_name_is_resolved_as_the_gateway_needs_it():
+    named = RUNNING.model_copy(update={"address": "localhost"})
+    world = World(service(7, "a", named))
+    await turn(world, world, world, {})
+    assert [replica.address for replica in world.asked] == ["127.0.0.1"]
+
+
+async def test_an_unknown_node_name_is_not_asked(monkeypatch: pytest.MonkeyPatch):
+    async def unknown(name: str) -> str:
+        return ""
+
+    monkeypatch.setattr(tick, "_resolve", unknown)
+    world = World(service(7, "a", RUNNING.model_copy(update={"address": "nowhere"})))
+    await turn(world, world, world, {})
+    assert world.asked == []
+
+
+async def test_an_incomplete_view_touches_nothing():
+    world = World(service(7, "a", RUNNING), complete=False)
+    turned = await turn(world, world, world, {})
+    assert (world.log, world.asked, turned.plan) == ([], [], None)
+
+
+async def test_an_older_generation_is_retired_once_and_then_left_to_end():
+    world = World(service(7, "a", HELD), service(8, "a", RUNNING))
+    turned = await turn(world, world, world, {})
+    assert turned.retired == (7,)
+    world.refused = {7}
+    world.seen_s = time.time() + 1
+    turned = await turn(world, world, world, turned.state)
+    assert (turned.retired, turned.failures) == ((), {})
+
+
+async def test_a_refused_wish_concerns_its_own_service_only():
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    world.refused = {7}
+    turned = await turn(world, world, world, {})
+    assert (8, frozenset({0})) in world.log
+    assert list(turned.failures) == [7]
+    assert turned.state["t/a"].generations[7].wish is None
+
+
+async def test_a_wish_without_an_answer_may_have_been_taken_and_a_refused_one_not():
+    world = World(service(7, "a", HELD))
+    world.refused = {7}
+    refused = await turn(world, world, world, {})
+    assert refused.state["t/a"].generations[7].unheard is None
+    world.refused, world.silent = set(), True
+    silent = await turn(world, world, world, refused.state)
+    assert silent.state["t/a"].generations[7].unheard == {0}
+    world.silent = False
+    answered = await turn(world, world, world, silent.state)
+    assert answered.state["t/a"].generations[7].unheard is None
+
+
+async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(tick, "ASKING_S", 0.0)
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    for _ in range(3):
+        await launcher.turn()
+        world.seen_s = time.time() + 1
+        # Its wish is repeated at once.
+        monkeypatch.setattr(services, "ASK_AGAIN_S", 0.0)
+    asked = [entry[0] for entry in world.log if isinstance(entry, tuple)]
+    assert asked == [7, 8, 7]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [one.split()[0] for one in warnings] == ["wishes_left"]
+
+
+async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD), service(8, "a", RUNNING))
+    await Launcher(world, world, replicas=lambda _: world).turn()
+    assert "retired arrays=7" in caplog.messages
+
+
+async def test_turns_and_their_failures_are_counted():
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    await launcher.turn()
+    world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
+    await launcher.turn()
+    value = launcher._metrics.registry.get_sample_value
+    assert value("slicewise_launcher_turn_seconds_count") == 2
+    assert value("slicewise_launcher_turn_failures_total", {"code": "SW-DAEMON-DOWN"}) == 1
+    assert value("slicewise_service_wanted_replicas", {"tenant": "t", "service": "a"}) == 1
+
+
+async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
+    await launcher.turn()
+    await launcher.turn()
+    world.failure = RuntimeError("a bug")
+    await launcher.turn()
+    world.failure = None
+    await launcher.turn()
+    said = [record.getMessage().split()[0] for record in caplog.records]
+    assert said == ["no_decision", "turn_failed", "no_decision", "deciding_again", "decided"]
+
+
+async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world = World(service(7, "a", HELD))
+    await Launcher(world, world, replicas=lambda _: world).turn()
+    reason = "the gateway can't be seen: replicas stay as they are"
+    assert caplog.messages == [
+        f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
+    ]
+
+
+async def test_the_routes_are_kept_for_haproxys_next_start():
+    world = World(service(7, "a", HELD), service(8, "b", HELD), service(9, "c", HELD))
+    turned = await turn(world, world, world, {})
+    assert world.kept == {"t/a": "pool1", "t/b": "pool2"}
+    assert turned.unkept == ""
+
+
+async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    gone = SlotView(index=0, state="gone")
+    world = World(service(7, "a", HELD), service(8, "b", gone))
+    world.may_write = False
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    await launcher.turn()
+    await launcher.turn()
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    loss = "1 slot is lost for good; apply the service again to replace it"
+    assert warnings == [
+        f'slots_lost service=t/b why="{loss}"',
+        'routes_not_kept service=- why="services.map: Permission denied"',
+    ]
+
+
+async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptureFixture):
+    first, second = service(7, "a", HELD), service(8, "b", HELD)
+    world = World()
+    world.seen_s = math.inf
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    for third in ("c", "c", None, "c", "d", "c"):
+        world.services = (first, second, *([service(9, third, HELD)] if third else []))
+        await launcher.turn()
+    said = [r.getMessage().split(" why")[0] for r in caplog.records if r.levelno == logging.WARNING]
+    assert said == [f"no_backend_free service=t/{name}" for name in "ccdc"]
+
+
+def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFixture):
+    crowded = Plan((), RoutePlan((), {}, {}, ("t/a",)), {})
+    reporter = Reporter()
+    for plan in (crowded, Plan((), RoutePlan((), {}, {}), {}), crowded):
+        reporter.turned(Turned({"t/a": ServiceState()}, plan, {}, (), {}))
+    (said,) = caplog.messages
+    assert said.startswith("no_server_free service=t/a")
+
+
+async def test_it_ends_when_told():
+    world = World()
+    ended = asyncio.Event()
+    running = asyncio.create_task(Launcher(world, world, replicas=lambda _: world).run(30.0, ended))
+    await asyncio.sleep(0)
+    ended.set()
+    await asyncio.wait_for(running, 1.0)

@@ -1,0 +1,347 @@
+"""The door before a replica: who has the gateway's key comes through, nobody else."""
+
+import asyncio
+import resource
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from replica_keys import gateway_directory, replica_keys
+
+from launcher.gateway import identity
+from launcher.scripts import door
+
+HELLO_BYTES = 131_000
+"""As long as OpenSSL lets a client's first message be."""
+ENDLESS_HELLO = b"".join(
+    b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
+    for part in (b"\x01" + HELLO_BYTES.to_bytes(3, "big"), *[bytes(16_000)] * 8)
+)
+"""Records of a hello of which some is always missing."""
+
+
+class Inside:
+    """What listens behind the door: sends everything back, in capitals."""
+
+    def __init__(self, path: Path) -> None:
+        self.came = 0
+        self.connections = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(512)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            self.connections += 1
+            while data := connection.recv(1 << 16):
+                self.came += len(data)
+                connection.sendall(data.upper())
+            self.connections -= 1
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+class Opened:
+    """A door in a process of its own."""
+
+    def __init__(
+        self, private: Path, address: str = "127.0.0.1", most_files: int | None = None
+    ) -> None:
+        limited = () if most_files is None else ("prlimit", f"--nofile={most_files}")
+        self._python = (*limited, sys.executable)
+        self.keys = replica_keys()
+        (private / "replica.pem").write_text(self.keys.pem.read_text())
+        (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
+        self.inside = Inside(private / "http")
+        self.other_inside = Inside(private / "grpc:2")
+        # Another test may have a port in the moment in which it is free.
+        opened = any(self._opens(private, address) for _ in range(5))
+        assert opened
+
+    def _opens(self, private: Path, address: str) -> bool:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind((address, 0))
+            other.bind((address, 0))
+            self.port, self.grpc = one.getsockname()[1], other.getsockname()[1]
+        (private / "triton").write_text(f"1 {self.port} {self.grpc}\n")
+        self.process = subprocess.Popen((*self._python, door.__file__, address, str(private)))
+        while self.process.poll() is None:
+            with suppress(OSError):
+                self.silent("127.0.0.9", 1)[0].close()
+                return True
+            time.sleep(0.01)
+        return False
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.inside.close()
+        self.other_inside.close()
+
+    def silent(self, address: str, count: int, port: int = 0) -> list[socket.socket]:
+        """Clients that say nothing."""
+        to, by = ("127.0.0.1", port or self.port), (address, 0)
+        return [socket.create_connection(to, source_address=by) for _ in range(count)]
+
+    def client(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        return context.wrap_socket(plain)
+
+    def gateway(self) -> ssl.SSLSocket:
+        return self.client(identity.context(gateway_directory(), self.keys.certificate))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    found = Opened(tmp_path)
+    yield found
+    found.end()
+
+
+def ask(client: ssl.SSLSocket, text: bytes = b"hello") -> bytes:
+    with client:
+        client.sendall(text)
+        return client.recv(1 << 16)
+
+
+def test_the_gateway_comes_through(opened: Opened) -> None:
+    assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_whoever_has_no_key_or_another_one_does_not(opened: Opened) -> None:
+    """A neighbour on the network, and another tenant's replica with its own key."""
+    for pem in (None, replica_keys(2).pem):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if pem is not None:
+            context.load_cert_chain(pem)
+        # By TLS 1.3 a client hears of it when it reads.
+        with suppress(OSError):
+            assert ask(opened.client(context)) == b""
+    with socket.create_connection(("127.0.0.1", opened.port), timeout=5) as plain:
+        plain.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\n\r\n")
+        with suppress(OSError):
+            assert plain.recv(100)[:1] != b"P"
+    assert opened.inside.came == 0
+
+
+def test_the_gateway_does_not_take_another_one_s_door_for_it(opened: Opened) -> None:
+    """A neighbour who has taken the port shows a certificate, but has not the key."""
+    other = identity.context(gateway_directory(), replica_keys(2).certificate)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        opened.client(other)
+
+
+def test_who_does_not_say_who_it_is_keeps_nobody_else_out(opened: Opened) -> None:
+    silent = opened.silent("127.0.0.2", door.MOST_WAITING + 1)
+    try:
+        assert ask(opened.gateway()) == b"HELLO"
+        # No more of them than may be are still let stand there.
+        silent[-1].settimeout(2)
+        assert silent[-1].recv(1) == b""
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_of_the_gateway_nobody_is_sent_away_however_many_come_at_once(opened: Opened) -> None:
+    async def one(context: ssl.SSLContext) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", opened.port, ssl=context)
+        writer.write(b"hello")
+        answer = await reader.readexactly(5)
+        writer.close()
+        return answer
+
+    async def run() -> set[bytes]:
+        context = identity.context(gateway_directory(), opened.keys.certificate)
+        return set(await asyncio.gather(*(one(context) for _ in range(4 * door.MOST_UNKNOWN))))
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == {b"HELLO"}
+
+
+def test_many_addresses_do_not_take_the_job_s_memory(opened: Opened) -> None:
+    """One whose hello never ends costs the door 0.6 MiB, and Triton a connection; at both ports."""
+    before = resident_mib(opened.process.pid)
+    ports = (opened.port, opened.grpc)
+    addresses = [f"127.0.1.{last}" for last in range(2, 32)]
+    silent = [one for by in addresses for to in ports for one in opened.silent(by, 16, to)]
+    try:
+        for one in silent:
+            one.setblocking(False)
+            with suppress(OSError):
+                one.send(ENDLESS_HELLO)
+        time.sleep(0.5)
+        assert resident_mib(opened.process.pid) - before < 80
+        gateway_is_answered_in_time(opened)
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_a_neighbour_on_the_node_is_one_however_many_addresses_it_takes(tmp_path: Path) -> None:
+    """Loopback has 16 million of them, for everybody; to a node's own address each may connect."""
+    opened = Opened(tmp_path, "0.0.0.0")  # noqa: S104
+    silent = [one for last in range(2, 6) for one in opened.silent(f"127.0.1.{last}", 32)]
+    try:
+        time.sleep(0.5)
+        assert opened.inside.connections <= door.MOST_UNKNOWN
+    finally:
+        for one in silent:
+            one.close()
+        opened.end()
+
+
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def test_without_a_triton_behind_it_nobody_gets_as_far_as_a_request(opened: Opened) -> None:
+    """So a gateway knows that nothing was sent, and may ask another replica."""
+    opened.inside.close()
+    with pytest.raises(OSError):  # noqa: PT011 -- reset or closed, whichever comes first
+        opened.gateway()
+
+
+def test_large_bodies_both_ways_at_once_while_nobody_reads(opened: Opened) -> None:
+    async def run() -> int:
+        context = identity.context(gateway_directory(), opened.keys.certificate)
+        reader, writer = await asyncio.open_connection("127.0.0.1", opened.port, ssl=context)
+        body = b"x" * (8 << 20)
+        writer.write(body)
+        got = 0
+        while got < len(body):
+            got += len(await reader.read(1 << 16))
+        writer.close()
+        return got
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 8 << 20
+
+
+def test_slurm_s_word_to_end_does_not_close_it(opened: Opened) -> None:
+    client = opened.gateway()
+    opened.process.send_signal(signal.SIGTERM)
+    assert ask(client) == b"HELLO"
+    assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_a_port_that_is_taken_is_an_error_in_words(opened: Opened, tmp_path: Path) -> None:
+    assert f"the replica's ports {opened.port} and 1 can't be taken" in complaint(
+        tmp_path, f"1 {opened.port} 1"
+    )
+
+
+def test_no_ports_are_an_error_in_words(opened: Opened, tmp_path: Path) -> None:
+    assert "Slurm gave the step no ports" in complaint(tmp_path, "1")
+
+
+def complaint(private: Path, told: str) -> str:
+    (private / "triton").write_text(f"{told}\n")
+    argv = (sys.executable, door.__file__, "127.0.0.1", str(private))
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_stranger_does_not_choose_what_is_reckoned_with(opened: Opened) -> None:
+    """Of ffdhe8192 the door's one thread would take 150 ms for each hello, from everybody."""
+    words = ("-connect", f"127.0.0.1:{opened.port}", "-tls1_3", "-groups")
+
+    def shakes_hands(group: str) -> bool:
+        said = subprocess.run(
+            ("timeout", "5", "openssl", "s_client", *words, group),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return "BEGIN CERTIFICATE" in said.stdout
+
+    assert shakes_hands("P-256")
+    assert not any(map(shakes_hands, ("ffdhe8192", "P-521")))
+
+
+def test_who_is_refused_comes_again_only_so_often(opened: Opened) -> None:
+    """Each handshake takes a millisecond of the door's one thread: the gateway's, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    refused, ends_s = [0], time.monotonic() + 2
+
+    def knock() -> None:
+        while time.monotonic() < ends_s:
+            by = ("127.0.0.2", 0)
+            with suppress(OSError):
+                plain = socket.create_connection(("127.0.0.1", opened.port), 5, by)
+                with context.wrap_socket(plain) as client:
+                    client.recv(1)
+            refused[0] += 1
+
+    clients = [threading.Thread(target=knock) for _ in range(2 * door.MOST_UNKNOWN)]
+    for client in clients:
+        client.start()
+    time.sleep(0.5)
+    began_s = time.monotonic()
+    assert ask(opened.gateway()) == b"HELLO"
+    assert time.monotonic() - began_s < 1
+    for client in clients:
+        client.join()
+    # What waits at the end is let in one after another, too.
+    assert refused[0] <= (4 + 2) * door.MOST_UNKNOWN
+
+
+def test_once_the_gateway_has_come_strangers_do_not_take_its_place(opened: Opened) -> None:
+    """Of as many addresses as may be asked at once, each with one client."""
+    assert ask(opened.gateway()) == b"HELLO"
+    gateway = opened.silent("127.0.0.1", 2)
+    strangers = [
+        one
+        for last in range(2, door.MOST_AT_ONCE + 2)
+        for one in opened.silent(f"127.0.1.{last}", 1)
+    ]
+    try:
+        time.sleep(0.5)
+        for one in gateway:
+            one.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                one.recv(1)
+    finally:
+        for one in (*gateway, *strangers):
+            one.close()
+
+
+def gateway_is_answered_in_time(opened: Opened) -> None:
+    began_s = time.monotonic()
+    assert ask(opened.gateway()) == b"HELLO"
+    assert time.monotonic() - began_s < door.HANDSHAKE_S / 2
+
+
+def test_a_few_addresses_do_not_take_all_file_descriptors(tmp_path: Path) -> None:
+    """Of which a site gives a job few."""
+    opened = Opened(tmp_path, most_files=400)
+    silent = [one for last in range(2, 5) for one in opened.silent(f"127.0.1.{last}", 120)]
+    try:
+        # Until the door has taken all that it takes, on a busy machine too.
+        time.sleep(1.5)
+        gateway_is_answered_in_time(opened)
+    finally:
+        for one in silent:
+            one.close()
+        opened.end()

@@ -1,0 +1,251 @@
+"""How a replica's script starts Triton: bare, by Apptainer, by Pyxis.
+
+The script runs whole, under bash; Slurm's commands, the container runtime and Triton are stand-ins
+that write down what they were told.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+from replica_keys import gateway_directory
+
+from cluster.language.jobs import CERTIFICATE
+from cluster.language.service import service_spec
+from cluster.settings.file import TritonSettings
+from launcher.gateway.identity import pem
+from launcher.scripts.render import service_script
+
+GATEWAY = (gateway_directory() / "gateway.crt").read_text()
+
+ODD = {"GREETING": """it's "$HOME" `id` \\ & ;""", "EMPTY": "", "LD_LIBRARY_PATH": "/a:/b"}
+STAND_INS = {
+    "scontrol": """case $1 in
+            update) printf '%s\\n' "$@" >"$TOLD/scontrol" ;;
+            *) echo "NodeAddr=127.0.0.1 KillWait"; echo "KillWait = 30 sec" ;;
+        esac""",
+    "srun": """printf '%s\\n' "$@" >"$TOLD/srun"
+        export SLURM_STEP_RESV_PORTS=$PORTS
+        until [ "$1" = bash ]; do shift; done
+        exec "$@" """,
+    "apptainer": """printf '%s\\n' "$@" >"$TOLD/apptainer"
+        until [ "$1" = "$IMAGE" ]; do shift; done
+        shift
+        exec "$@" """,
+    "tritonserver": """printf '%s\\n' "$@" >"$TOLD/tritonserver"
+        env >"$TOLD/environment"
+        socket=$(printf '%s\\n' "$@" | sed -n 's/^--http-address=unix://p')
+        stat --format=%A /dev/shm "${socket%/*}" >"$TOLD/modes"
+        flock --nonblock "${socket%/*}" true || : >"$TOLD/locked"
+        until [ -e "$TOLD/scontrol" ]; do sleep 0.05; done""",
+}
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    for name, text in STAND_INS.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
+    return tmp_path
+
+
+def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
+    """Run the script of such a service; Slurm allots it these ports, or free ones."""
+    values: dict[str, object] = {
+        "name": "chat",
+        "tenant": "vision",
+        "model_repository": "/models/@chat",
+        "model": "m",
+        "profile": "1g.10gb",
+    }
+    command = told / "it's bare"
+    command.symlink_to(told / "bin" / "tritonserver")
+    settings = TritonSettings(command=command)
+    text = service_script(service_spec(values | change), settings, GATEWAY)
+    variables = {
+        "PATH": f"{told}/bin:/usr/bin:/bin",
+        "TOLD": str(told),
+        "PORTS": ",".join(map(str, ports or (free_port(), free_port()))),
+        "IMAGE": str(change.get("image", "")),
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_JOB_ID": "10",
+        "SLURMD_NODENAME": "n1",
+    }
+    # Into a file: what the script leaves sleeping for a second would hold a pipe open.
+    with (told / "log").open("w") as log:
+        ran = subprocess.run(
+            ("bash", "-s"),
+            input=text,
+            text=True,
+            stdout=log,
+            stderr=log,
+            check=False,
+            env=variables,
+            timeout=30,
+        )
+    assert ran.returncode == 187, (told / "log").read_text()
+
+
+def words(told: Path, program: str) -> list[str]:
+    return (told / program).read_text().splitlines()
+
+
+IMAGES = [
+    {},
+    {"runtime": "apptainer", "image": "/images/triton.sif"},
+    {"runtime": "pyxis", "image": "nvcr.io#nvidia/tritonserver:24.05-py3"},
+]
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_triton_gets_the_same_options_in_every_runtime(told: Path, container: dict[str, object]):
+    run(told, **container)
+    assert {
+        "--id=chat.7.3",
+        "--model-repository=/models/@chat",
+    } <= set(words(told, "tritonserver"))
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_triton_listens_where_nobody_but_its_user_comes(told: Path, container: dict[str, object]):
+    run(told, **container)
+    addresses = [one for one in words(told, "tritonserver") if "-address=" in one]
+    assert [one.partition("=")[2].partition(":")[0] for one in addresses] == ["unix"] * 3
+    assert words(told, "modes")[1] == "drwx------"
+
+
+def test_nobody_clears_away_the_directory_of_a_replica_that_runs(told: Path):
+    run(told)
+    assert (told / "locked").exists()
+
+
+def test_bare_triton_has_a_dev_shm_of_its_own(told: Path):
+    run(told)
+    assert words(told, "modes")[0] == "drwx------"
+
+
+@pytest.mark.parametrize("container", IMAGES[1:])
+def test_a_container_gets_a_dev_shm_of_its_own(told: Path, container: dict[str, object]):
+    run(told, **container)
+    mounts = (*words(told, "srun"), *words(told, "environment"))
+    bound = re.search(r"(/dev/shm/slicewise\.[^:,]*):/dev/shm", "\n".join(mounts))
+    assert bound is not None
+    assert not Path(bound[1]).exists()
+
+
+def test_the_door_s_certificate_is_told_for_this_run(told: Path):
+    run(told)
+    update, job, comment = words(told, "scontrol")
+    assert (update, job) == ("update", "JobId=7_3")
+    told_of = CERTIFICATE.fullmatch(comment.removeprefix("Comment="))
+    assert told_of is not None
+    assert told_of["run"] == "0"
+    assert ssl.PEM_cert_to_DER_cert(pem(told_of["der"]))
+
+
+def test_without_its_ports_it_is_no_replica(told: Path):
+    triton = told / "bin" / "tritonserver"
+    triton.write_text(triton.read_text().replace('"$TOLD/scontrol"', '"$TOLD/never"'))
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        port = squatter.getsockname()[1]
+        run(told, (port, port + 1))
+    assert words(told, "scontrol")[-1] == "Comment=slicewise:run=0 ended with 137"
+    assert (
+        f"no door: the replica's ports {port} and {port + 1} can't be taken"
+        in (told / "log").read_text()
+    )
+
+
+@pytest.mark.parametrize("container", IMAGES[1:])
+def test_the_dev_shm_of_a_job_that_was_killed_goes_with_the_next(
+    told: Path, container: dict[str, object]
+):
+    left, used = (Path(tempfile.mkdtemp(prefix="slicewise.", dir="/dev/shm")) for _ in range(2))
+    (left / "tensor").write_bytes(b"a request")
+    holder = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_SH)
+        for one in (left, used):
+            os.utime(one, (0, 0))
+        run(told, **container)
+        assert not left.exists()
+        assert used.exists()
+    finally:
+        os.close(holder)
+        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(used, ignore_errors=True)
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_its_environment_is_as_it_was_written(told: Path, container: dict[str, object]):
+    run(told, environment=ODD, **container)
+    assert {f"{name}={value}" for name, value in ODD.items()} <= set(words(told, "environment"))
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_no_neighbour_reads_the_environment_among_a_command_s_words(
+    told: Path, container: dict[str, object]
+):
+    """Those of every process of the node everybody can read."""
+    for program in ("unshare", "sh", "env"):
+        real, stand_in = shutil.which(program), told / "bin" / program
+        stand_in.write_text(
+            f"""#!/bin/bash\nprintf '%s\\n' "$@" >>"$TOLD/words"\nexec {real} "$@"\n"""
+        )
+        stand_in.chmod(0o755)
+    run(told, environment={"TOKEN": "hf_s3cret"}, **container)
+    assert "TOKEN=hf_s3cret" in words(told, "environment")
+    told_to_programs = [path for path in told.iterdir() if path.is_file()]
+    assert not [
+        path.name
+        for path in told_to_programs
+        if path.name != "environment" and "hf_s3cret" in path.read_text()
+    ]
+
+
+def test_the_environment_is_of_triton_alone(told: Path):
+    srun = told / "bin" / "srun"
+    srun.write_text(srun.read_text().replace("exec", 'env >"$TOLD/srun_has"; exec'))
+    run(told, environment={"LD_PRELOAD_LATER": "x"})
+    assert "LD_PRELOAD_LATER=x" in words(told, "environment")
+    assert "LD_PRELOAD_LATER=x" not in words(told, "srun_has")
+
+
+def test_apptainer_gives_it_the_gpu_and_the_models(told: Path):
+    run(told, environment={"A": "1"}, **IMAGES[1])
+    assert words(told, "apptainer")[:7] == [
+        "exec",
+        "--nv",
+        "--bind",
+        "/models/@chat:/models/@chat",
+        "/images/triton.sif",
+        "sh",
+        "-c",
+    ]
+
+
+def test_pyxis_starts_the_step_in_the_image_with_the_models(told: Path):
+    run(told, **IMAGES[2])
+    options = words(told, "srun")
+    assert "--container-image=nvcr.io#nvidia/tritonserver:24.05-py3" in options
+    (mounts,) = (one for one in options if one.startswith("--container-mounts="))
+    assert mounts.startswith("--container-mounts=/models/@chat:/models/@chat,/")
+
+
+def test_without_a_container_srun_hears_of_none(told: Path):
+    run(told)
+    assert not any("container" in option for option in words(told, "srun"))

@@ -1,0 +1,269 @@
+"""Scripts and configurations: valid, quoted, complete."""
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import directives_of_script, service_spec
+from cluster.settings.file import TritonSettings
+from cluster.settings.gateway import GatewaySettings
+from launcher.scripts.render import Owners, gateway_files, service_script
+
+TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
+GATEWAY = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+VALUES: dict[str, object] = {
+    "name": "chat",
+    "tenant": "vision",
+    "model_repository": "/models/%@chat",
+    "model": "m",
+    "profile": "1g.10gb",
+    "max_replicas": 4,
+}
+
+
+def script(**change: object) -> str:
+    return service_script(service_spec(VALUES | change), TRITON, GATEWAY)
+
+
+def options(text: str) -> set[str]:
+    return {
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
+    }
+
+
+def test_the_script_says_the_same_service_again():
+    spec = service_spec(VALUES | {"keep_alive_s": 12.5, "partition": "gpu"})
+    lines = service_script(spec, TRITON, GATEWAY).splitlines()
+    assert service_spec(directives_of_script(lines)) == spec
+
+
+def test_slurms_options():
+    assert options(script(cpus=3, memory_mib=500, lease_s=1001)) >= {
+        "--job-name=chat",
+        "--account=vision",
+        "--array=0-3",
+        "--hold",
+        "--requeue",
+        "--open-mode=append",
+        "--gres=gpu:1g.10gb:1",
+        "--cpus-per-task=3",
+        "--mem=500M",
+        "--time=17",
+    }
+
+
+def test_a_partition_only_if_one_is_asked_for():
+    assert not any("partition" in option for option in options(script()))
+    assert "--partition=gpu" in options(script(partition="gpu"))
+
+
+def test_with_a_need_the_daemon_chooses_the_gres():
+    text = script(profile=None, need_gib=8)
+    assert not any("gres" in option for option in options(text))
+    assert "#SLICEWISE need_gib=8" in text
+
+
+def test_every_option_stands_before_the_first_command():
+    lines = script().splitlines()
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith(("#SBATCH", "#SLICEWISE")) for line in lines[first:])
+
+
+def test_bash_accepts_it():
+    checked = subprocess.run(
+        ("bash", "-n"), input=script(), text=True, capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_values_reach_bash_as_they_are():
+    line = next(x for x in script().splitlines() if x.startswith("models="))
+    assert shlex.split(line) == ["models=/models/%@chat"]
+
+
+def told_to_end(pid_file: Path, *signals: tuple[float, str]) -> str:
+    """What the script's handlers do to a Triton that ignores them; signals as (after s, name).
+
+    Slurm would kill 5 s after its TERM, or 10 s after the end of the lease was noticed.
+    """
+    text = script()
+    handlers = text[text.index("ends_at=") : text.index("# Runs inside the step")]
+    end = text[text.index("end() {") : text.index('say "starting on')]
+    send = "; ".join(f"sleep {after_s}; kill -{name} $$" for after_s, name in signals)
+    program = f"""
+        say() {{ :; }}
+        await() {{ while wait "$1"; code=$?; kill -0 "$1" 2>/dev/null; do :; done; }}
+        GIVES_BACK_S=10 NOTICE_S=3 pid_file={pid_file} private={pid_file}.private shm=
+        close_door() {{ :; }}
+        {handlers}
+        kill_wait_s=5
+        set -m; (trap 'echo $SECONDS' INT; for i in $(seq 300); do sleep 0.1; done) & server=$!
+        set +m
+        echo "$server" >"$pid_file"
+        {end}
+        ({send}) &
+        await "$server"
+        echo "$code $SECONDS"
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
+    )
+    return ran.stdout.strip()
+
+
+# Signals, when Triton is told, when it is killed.
+ENDINGS: list[tuple[list[tuple[float, str]], int, int]] = [
+    ([(0, "TERM")], 1, 3),
+    ([(0, "USR1")], 0, 5),
+    ([(0, "USR1"), (0.5, "TERM")], 0, 3),
+    ([(0, "USR1"), (1, "USR1")], 0, 5),
+    ([(0, "TERM"), (0.5, "USR1")], 1, 3),
+]
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[str]]]:
+    """All at the same time: each waits for seconds."""
+    place = tmp_path_factory.mktemp("endings")
+    with ThreadPoolExecutor(len(ENDINGS)) as pool:
+        yield [
+            pool.submit(told_to_end, place / str(number), *signals)
+            for number, (signals, _, _) in enumerate(ENDINGS)
+        ]
+
+
+@pytest.mark.parametrize("number", range(len(ENDINGS)))
+def test_a_replica_that_must_end_is_told_and_then_killed(endings: list[Future[str]], number: int):
+    """Told at once when its lease ends, and after a notice where Slurm ends it."""
+    _, told_s, killed_s = ENDINGS[number]
+    told, *_, code, seconds = endings[number].result().split()
+    assert code == "137"
+    assert told_s <= int(told) <= told_s + 2
+    assert killed_s <= int(seconds) <= killed_s + 2
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ("21001-21003", ["21001", "21002", "21003"]),
+        ("21001,21003-21004", ["21001", "21003", "21004"]),
+        ("21001,21007,21009", ["21001", "21007", "21009"]),
+    ],
+)
+def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
+    text = script()
+    loop = text[text.index("    ports=()") : text.index("    shield=")]
+    ran = subprocess.run(
+        ("bash", "-uc", f'{loop}\nprintf "%s\\n" "${{ports[@]}}"'),
+        env={"SLURM_STEP_RESV_PORTS": ports},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert ran.stdout.split() == expected
+
+
+def test_the_gateway_has_its_pool():
+    settings = GatewaySettings(backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42)
+    files = gateway_files(settings, Owners("haproxy", "haproxy", "slicewise", "clients"))
+    text = files["haproxy.cfg"]
+    assert text.count("\nbackend pool") == 2 * 2
+    pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/pool2.r3.pem" crt'
+    assert text.count(pinned) == 2
+    assert text.count(" disabled ssl verify required ") == 2 * 3
+    assert text.count(' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 ') == 2 * 2 * 3
+    assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
+    assert "user slicewise group clients mode 660" in text
+    assert text.count("user haproxy\n") == 1
+    assert '.again" user haproxy mode 600' in text
+    assert "42 * 1000" in files["hold.lua"]
+    assert '"/etc/gw/services.map"' in files["hold.lua"]
+    assert '".complete"' in files["hold.lua"]
+    assert set(files) == {"haproxy.cfg", "hold.lua", "rate.map", "concurrent.map"}
+
+
+def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
+    """Its reason phrase stood in 'show stat'; a request came round 20 times, each a connection."""
+    text = gateway_files(GatewaySettings(backends=2))["haproxy.cfg"]
+    said = 'http-check expect on-success "ready" on-error "not ready" status 200-399'
+    assert text.count(said) == 2
+    assert "{ req.hdr_cnt(x-slicewise-service) gt 6 }" in text
+
+
+def test_timers_of_checks_run_out_together_and_checks_drift_apart():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    assert {"max-spread-checks 10ms", "spread-checks 5"} <= set(map(str.strip, text.splitlines()))
+
+
+def test_limits_are_rendered_only_if_there_are_any():
+    unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0, "connections_per_host": 0}}
+    files = gateway_files(GatewaySettings.model_validate(unlimited))
+    assert not {"track-sc0", "track-sc2"} & set(files["haproxy.cfg"].split())
+    limits = {"concurrent": 50, "tenants": {"vision": {"requests_per_s": 5}}}
+    files = gateway_files(GatewaySettings.model_validate({"limits": limits}))
+    assert 'concurrent.map",50)' in files["haproxy.cfg"]
+    assert 'rate.map",1000)' in files["haproxy.cfg"]
+    assert (files["rate.map"], files["concurrent.map"]) == (
+        "vision 5\n",
+        "vision 1000000000\n",
+    )
+
+
+def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    assert "acl protected always_true" in text
+    assert 'rate.map",1000)' in text
+    assert 'concurrent.map",1000)' in text
+    assert "sc_conn_cur(2) gt 10000" in text
+    opened = gateway_files(GatewaySettings(require_keys=False))["haproxy.cfg"]
+    assert "acl protected always_true" not in opened
+
+
+def test_with_a_certificate_clients_find_tls_only():
+    text = gateway_files(GatewaySettings(certificate=Path("/etc/gw.pem")))["haproxy.cfg"]
+    for port in ("127.0.0.1:8080", "fd@3"):
+        assert f'bind {port} ssl crt "/etc/gw.pem" alpn h2,http/1.1 curves ' in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "user", "key"),
+    [
+        ({"directory": Path('/etc/"gw')}, "", "gateway.directory"),
+        ({"directory": Path("/etc/a b")}, "", "gateway.directory"),
+        ({"runtime_socket": Path("/run/$x.sock")}, "", "gateway.runtime_socket"),
+        ({"bind": "*:80\n    stats enable"}, "", "gateway.bind"),
+        ({"domain": "example.org)"}, "", "gateway.domain"),
+        ({"certificate": Path('/etc/"x')}, "", "gateway.certificate"),
+        ({"limits": {"tenants": {"a b": {}}}}, "", "gateway.limits.tenants"),
+        ({}, "a b", "--socket-user"),
+    ],
+)
+def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user: str, key: str):
+    with pytest.raises(InvalidInputError) as caught:
+        gateway_files(GatewaySettings.model_validate(settings), Owners(socket_user=user))
+    assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+    assert caught.value.refusal.message.startswith(key)
+
+
+def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
+    """A job's comment stands in everybody's squeue and scontrol show job."""
+    text = script()
+    start = text.index("leave_word() {")
+    leave = text[start : text.index("\n}", start) + 2]
+    program = f"""
+        scontrol() {{ printf "%s\n" "$@"; }}
+        echo "E1123 07:10:02.000001 17 model.cc:1] the path of a model"
+        task=814_1 code=1 id=chat.814.1 SLURM_RESTART_COUNT=2
+        {leave}
+        leave_word
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
+    )
+    told = ran.stdout.splitlines()[1:]
+    assert told == ["update", "JobId=814_1", "Comment=slicewise:run=2 ended with 1"]

@@ -1,0 +1,160 @@
+"""What applying a file would do: new, the same, or a roll-over, and whether quota has room."""
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from launcher.services.apply_plan import ApplyPlan, Change, generations_of, plan_apply
+
+VALUES: dict[str, object] = {
+    "name": "chat",
+    "tenant": "vision",
+    "model_repository": "/models",
+    "model": "m",
+    "profile": "1g.10gb",
+    "max_replicas": 4,
+}
+COST = Millislices(1000)
+
+
+def spec(**change: object) -> ServiceSpec:
+    return service_spec({k: v for k, v in (VALUES | change).items() if v is not None})
+
+
+def generation(array: int, running: int, order: ServiceOrder = NO_ORDER) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives=dict(spec().values()),
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=tuple(
+            SlotView(index=index, state="running" if index < running else "held")
+            for index in range(4)
+        ),
+        order=order,
+    )
+
+
+def view(*services: ServiceView, used: int = 0, ceiling: int | None = None) -> ViewAnswer:
+    tenant = TenantView(
+        name="vision",
+        nominal_millislices=4000,
+        used_millislices=used,
+        ceiling_millislices=ceiling,
+    )
+    return ViewAnswer(observed_s=1.0, complete=True, services=services, tenants=(tenant,))
+
+
+def test_the_newest_generation_has_the_largest_array():
+    other = generation(900, 0).model_copy(update={"tenant": "nlp"})
+    found = generations_of((generation(7, 0), other, generation(12, 0)), "vision", "chat")
+    assert [one.array_job_id for one in found] == [12, 7]
+
+
+def test_a_service_that_is_not_there_is_created():
+    assert plan_apply(spec(), view(), COST) == ApplyPlan("create")
+
+
+def test_the_same_again_is_nothing_unless_forced():
+    seen = view(generation(7, 0))
+    assert plan_apply(spec(), seen, COST) == ApplyPlan("nothing", 7)
+    assert plan_apply(spec(), seen, COST, force=True) == ApplyPlan("roll over", 7)
+
+
+def test_lost_slots_come_back_by_applying_the_same_again():
+    slots = (SlotView(index=0, state="gone"), SlotView(index=1, state="held"))
+    seen = view(generation(7, 0).model_copy(update={"slots": slots}))
+    said = "1 of its 2 slots are lost; a new array has all of them"
+    assert plan_apply(spec(), seen, COST) == ApplyPlan("roll over", 7, (), (said,))
+
+
+def test_what_is_being_deleted_is_not_applied_to():
+    seen = view(generation(7, 1, ServiceOrder(delete_s=5.0)))
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-ENDING"):
+        plan_apply(spec(), seen, COST)
+
+
+def test_only_keys_that_differ_are_changes():
+    changed = spec(profile=None, need_gib=8, concurrency=2)
+    plan = plan_apply(changed, view(generation(7, 0)), COST)
+    assert (plan.action, plan.changes) == (
+        "roll over",
+        (
+            Change("need_gib", None, "8"),
+            Change("concurrency", "1", "2"),
+            Change("profile", "1g.10gb", None),
+        ),
+    )
+
+
+def test_a_generation_of_an_older_version_is_compared_as_it_stands():
+    old = generation(7, 0)
+    old = old.model_copy(update={"directives": {**old.directives, "time_limit_min": "60"}})
+    plan = plan_apply(spec(), view(old), COST)
+    assert plan.changes == (Change("time_limit_min", "60", None),)
+
+
+@pytest.mark.parametrize(
+    ("running", "used", "ceiling", "cost", "said"),
+    [
+        (2, 2000, None, 1000, "vision holds 2 of 4 slices, a new replica needs 1: new re"),
+        (3, 3000, None, 1000, "needs 1: at most 1 at a time start beside the old ones"),
+        (4, 4000, None, 1000, "old replicas are drained one at a time to make room"),
+        (4, 4000, 8000, 1000, "vision holds 4 of 8 slices, a new replica needs 1: new re"),
+        (2, 2000, None, 4000, "needs 4: old replicas are drained one at a time to make room"),
+        (1, 4000, None, 1000, "one at a time to make room; requests wait at the gateway meanwhile"),
+    ],
+)
+def test_quota_for_the_surge(running: int, used: int, ceiling: int | None, cost: int, said: str):
+    seen = view(generation(7, running), used=used, ceiling=ceiling)
+    note, *_ = plan_apply(spec(cpus=2), seen, Millislices(cost)).notes
+    assert said in note
+
+
+def test_a_service_at_zero_needs_no_surge():
+    seen = view(generation(7, 0), used=4000)
+    assert plan_apply(spec(cpus=2), seen, COST).notes == ()
+
+
+def test_an_ordered_scale_stays():
+    order = ServiceOrder(min_replicas=2, max_replicas=3)
+    (note,) = plan_apply(spec(min_replicas=1), view(generation(7, 0, order)), COST).notes
+    assert note == (
+        "it stays scaled to 2 to 3, not to the bounds of the file, until: "
+        "slicewise service scale chat --reset"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "cost", "said"),
+    [
+        (None, 1000, ()),
+        (
+            3000,
+            1000,
+            ("may hold 3 slices now, loans included: 3 of max_replicas 4 can run, 1 slice each",),
+        ),
+        (
+            1000,
+            1000,
+            ("may hold 1 slice now, loans included: 1 of min_replicas 2 can run, 1 slice each",),
+        ),
+        (
+            0,
+            1000,
+            ("may hold 0 slices now, loans included: none of min_replicas 2 can run, 1 slice",),
+        ),
+        (6000, 1000, ()),
+        (6000, 3500, ("loans included: 1 of min_replicas 2 can run, 3.5 slices each",)),
+    ],
+)
+def test_a_quota_that_is_too_small_is_said(ceiling: int | None, cost: int, said: tuple[str, ...]):
+    notes = plan_apply(spec(min_replicas=2), view(ceiling=ceiling), Millislices(cost)).notes
+    assert [part in note for part, note in zip(said, notes, strict=True)] == [True] * len(said)

@@ -1,0 +1,314 @@
+"""What people see of a service: replicas by state, load, and what they may not see."""
+
+import pytest
+from rich.console import Console
+
+from cluster.rpc.messages import (
+    WHEN_REPLACED_S,
+    ServiceNews,
+    ServiceView,
+    SlotView,
+    TenantView,
+    ViewAnswer,
+)
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from launcher.cli import show_file, show_services
+from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Mode, Server
+from launcher.services.overview import ServiceObservation, State, join
+
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
+
+
+def slot(index: int, state: str, **more: object) -> SlotView:
+    values: dict[str, object] = {"index": index, "state": state}
+    if state == "running":
+        ports = (21001 + index, 22001 + index)
+        values |= {"job_id": 9, "address": "10.0.0.1", "ports": ports, "start_s": 1, "node": "n1"}
+        values["certificate"] = "CCCC"
+    return SlotView.model_validate(values | more)
+
+
+def service(
+    array: int, *slots: SlotView, note: str = "", order: ServiceOrder = NO_ORDER
+) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=0,
+        directives={"min_replicas": "1"},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=slots,
+        note=note,
+        order=order,
+    )
+
+
+STATES = ("running", "running", "running", "starting", "released", "ending", "held", "held", "gone")
+SERVICE = service(
+    7,
+    *(slot(index, state) for index, state in enumerate(STATES)),
+    note="quota: vision holds 4 of 4 slices",
+)
+TENANT = TenantView(name="vision", nominal_millislices=4000, used_millislices=3500)
+VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(SERVICE,), tenants=(TENANT,))
+
+
+def of(*services: ServiceView, at_s: float = 1.0) -> ViewAnswer:
+    return VIEW.model_copy(update={"services": services, "observed_s": at_s})
+
+
+def server(index: int, mode: Mode, *, up: bool = True) -> Server:
+    return Server("10.0.0.1", 21001 + index, mode, up=up, in_flight=1, queued=0, digest=DIGEST)
+
+
+GATEWAY = Gateway(
+    {"vision/chat": "pool1"},
+    {
+        "pool1": Backend(
+            9, 6, (server(1, Mode.DRAIN), server(0, Mode.READY), server(2, Mode.READY, up=False))
+        )
+    },
+    complete=True,
+)
+
+
+def observed(gateway: Gateway | None = GATEWAY, view: ViewAnswer = VIEW) -> ServiceObservation:
+    return join(view, gateway, "http://gw:8080/")[0]
+
+
+def slots(found: ServiceObservation, state: State) -> set[int]:
+    return {one.slot for one in found.in_state(state)}
+
+
+def test_slots_by_what_they_do():
+    found = observed()
+    assert slots(found, "ready") == {0}
+    assert slots(found, "draining") == {1, 5}
+    assert slots(found, "starting") == {2, 3, 4}
+    assert (slots(found, "held"), slots(found, "gone")) == ({6, 7}, {8})
+
+
+def test_what_no_replica_is_there_for_waits_for_a_first_one():
+    shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, Mode.DRAIN),))}, True)
+    said = printed(show_services.service_details(observed(shown)))
+    assert "1 in flight, 1 waiting for a first replica" in said
+
+
+def test_a_replica_without_a_line_of_the_gateway_starts():
+    earlier_run = Server("10.0.0.1", 20001, Mode.MAINT, up=False, in_flight=0, queued=0)
+    lines = (server(0, Mode.MAINT), earlier_run, server(2, Mode.READY))
+    found = observed(Gateway(GATEWAY.routes, {"pool1": Backend(0, 0, lines)}, complete=True))
+    assert slots(found, "ready") == {2}
+    assert slots(found, "draining") == {0, 5}
+    assert slots(found, "starting") == {1, 3, 4}
+
+
+OLD = service(5, slot(1, "running"), slot(4, "held"))
+NEW = service(12, slot(0, "running"), slot(3, "held"))
+
+
+def test_generations_are_one_service():
+    found = observed(view=of(OLD, NEW))
+    assert (found.array_job_id, found.older) == (12, (5,))
+    assert [(one.array_job_id, one.slot) for one in found.in_state("ready")] == [(12, 0)]
+    assert [(one.array_job_id, one.slot) for one in found.in_state("draining")] == [(5, 1)]
+    assert [one.array_job_id for one in found.replicas if one.is_outdated] == [5, 5]
+    said = printed(show_services.service_details(found))
+    assert "vision/chat (array job 12, replaces 5)" in said
+    assert "1 outdated; each ends when a new one serves" in said
+    assert show_services.as_json(found)["slots"] == {
+        "ready": [0],
+        "starting": [],
+        "draining": [],
+        "held": [3],
+        "gone": [],
+    }
+
+
+def test_a_restart_makes_outdated_what_started_before():
+    order = ServiceOrder(restart_s=50.7)
+    seen = service(7, slot(0, "running", start_s=49), slot(1, "running", start_s=50), order=order)
+    found = observed(view=of(seen))
+    assert [one.slot for one in found.replicas if one.is_outdated] == [0]
+
+
+def test_an_order_to_scale_is_shown():
+    seen = service(7, slot(0, "held"), order=ServiceOrder(min_replicas=2, max_replicas=3))
+    found = observed(view=of(seen))
+    assert (found.min_replicas, found.max_replicas, found.is_scaled) == (2, 3, True)
+    assert "1g.10gb, 2 to 3 as set by service scale" in printed(
+        show_services.service_details(found)
+    )
+
+
+def test_an_ordered_end_is_shown():
+    seen = service(7, slot(0, "running"), order=ServiceOrder(delete_s=1.0))
+    assert "its owner has deleted it" in printed(
+        show_services.service_details(observed(view=of(seen)))
+    )
+
+
+def test_each_replica_tells_age_lease_and_why_it_must_end():
+    leaves = {"leaves_s": 90, "leaves_why": "node n1 is drained", "is_borrowed": True}
+    seen = service(
+        7,
+        slot(0, "running", start_s=100, time_left_s=900),
+        slot(1, "running", start_s=100, time_left_s=90, **leaves),
+        slot(2, "held", said="out of memory"),
+        slot(3, "released", reason="Priority"),
+        slot(4, "held"),
+        slot(5, "running", start_s=100, leaves_s=WHEN_REPLACED_S, leaves_why="node n1 is drained"),
+    )
+    lines = printed(show_services.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
+    table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
+    assert table == [
+        "7_0 ready n1 5 min 15 min",
+        "7_1 draining n1 5 min 90 s borrowed; ends in 90 s: node n1 is drained",
+        "7_2 held – – out of memory",
+        "7_3 starting – – Priority",
+        "7_5 starting n1 5 min – ends once another replica serves: node n1 is drained",
+    ]
+
+
+LOSS = "1 slot is lost for good; apply the service again to replace it"
+
+
+def test_lost_slots_are_told_with_what_to_do():
+    assert LOSS in printed(show_services.service_details(observed()))
+    assert f"vision/chat: {LOSS}" in printed(show_services.services_overview([observed()]))
+    assert show_services.as_json(observed())["loss"] == LOSS
+    kept = observed(view=of(SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})))
+    assert "lost" not in printed(show_services.service_details(kept))
+    assert "lost" not in printed(show_services.services_overview([kept]))
+
+
+def test_load_address_and_quota():
+    found = observed()
+    assert (found.load, found.backlog, found.in_flight) == (Load(3, 6), 6, 3)
+    assert found.url == "http://gw:8080/vision/chat"
+    assert (found.used_millislices, found.nominal_millislices) == (3500, 4000)
+
+
+def test_without_the_gateway_load_is_unknown_not_zero():
+    found = observed(None)
+    assert (found.load, found.backlog, slots(found, "ready")) == (None, None, {0, 1, 2})
+
+
+NEWS = ServiceNews(
+    tenant="vision",
+    name="chat",
+    in_flight=3,
+    queued=4,
+    held=0,
+    rate_per_s=1.25,
+    wanted=4,
+    reason="3 in flight + 4 waiting: 4",
+    ready=((7, 0),),
+    draining=((7, 1),),
+)
+TOLD = VIEW.model_copy(update={"news": (NEWS,)})
+
+
+def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
+    found = observed(None, TOLD)
+    assert (found.backlog, found.in_flight, found.wanted) == (4, 3, 4)
+    assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
+    assert slots(found, "starting") == {2, 3, 4}
+    said = printed(show_services.service_details(found))
+    assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
+    assert "4 replicas: 3 in flight + 4 waiting: 4" in said
+    shown = show_services.as_json(found)
+    keys = ("backlog", "rate_per_s", "wanted", "reason", "failed_starts", "next_start_s")
+    assert [shown[key] for key in keys] == [4, 1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
+
+
+def test_who_may_see_the_gateway_reads_the_requests_there():
+    found = observed(GATEWAY, TOLD)
+    assert (found.backlog, found.wanted, slots(found, "draining")) == (6, 4, {1, 5})
+
+
+def test_without_a_route_nothing_is_ready():
+    found = observed(Gateway({}, GATEWAY.backends, complete=True))
+    assert (found.in_state("ready"), found.load) == ((), None)
+
+
+def test_a_tenant_that_one_may_not_see_has_no_figures():
+    found = observed(view=VIEW.model_copy(update={"tenants": ()}))
+    assert (found.used_millislices, found.nominal_millislices) == (None, None)
+
+
+def test_json_has_the_same_facts():
+    found = show_services.as_json(observed())
+    assert found["slots"] == {
+        "ready": [0],
+        "starting": [2, 3, 4],
+        "draining": [1, 5],
+        "held": [6, 7],
+        "gone": [8],
+    }
+    assert (found["backlog"], found["in_flight"], found["service"]) == (6, 3, "vision/chat")
+
+
+def printed(value: object, width: int = 200) -> str:
+    console = Console(width=width, record=True)
+    with console.capture() as capture:
+        console.print(value)
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "http://gw:8080/vision/chat/v2/...",
+        "1 ready (0), 3 starting (2-4), 2 draining (1,5), 2 held (6-7), 1 gone (8)",
+        "3 in flight, 6 waiting",
+        "vision holds 3.5 of 4 slices",
+        "quota: vision holds 4 of 4 slices",
+    ],
+)
+def test_people_read_it(said: str):
+    assert said in printed(show_services.service_details(observed()))
+
+
+def test_people_read_what_they_may_not_see():
+    assert "the launcher has not reported lately" in printed(
+        show_services.service_details(observed(None))
+    )
+    assert "–" in printed(show_services.services_overview([observed(None)]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
+    said = printed(show_services.services_overview([observed()]), width)
+    assert max(map(len, said.splitlines())) <= width
+    whole = ("vision/chat", "ready", "starting", "backlog", "in flight")
+    assert [word for word in whole if word not in said] == []
+    assert "…" not in said
+    assert ("http://gw:8080/vision/chat" in said) == (width >= 120)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_details_fit_the_terminal_with_replicas_whole(width: int):
+    said = printed(show_services.service_details(observed()), width)
+    assert max(map(len, said.splitlines())) <= width
+    assert all(f"7_{index}" in said for index in range(6))
+    assert "…" not in said
+
+
+def test_one_slice_is_not_slices():
+    tenants = (TENANT.model_copy(update={"nominal_millislices": 1000}),)
+    one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
+    lines = [line.rstrip() for line in printed(show_services.service_details(one)).splitlines()]
+    assert "quota     vision holds 3.5 of 1 slice" in lines
+
+
+def test_the_schema_names_every_key():
+    rows = {row["key"]: row for row in show_file.schema_rows()}
+    assert rows["name"]["required"]
+    assert rows["max_replicas"]["default"] == 1
+    assert rows["need_gib"]["type"] == "number"
+    assert rows["environment"]["type"] == "table"
+    assert all(row["meaning"] for row in rows.values())

@@ -1,0 +1,88 @@
+"""Service files and model repositories: checked before anything is submitted."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import service_spec
+from launcher.services.service_file import read_service_file, require_model, require_writable
+
+GOOD = """\
+[service]
+name = "chat"
+tenant = "vision"
+model_repository = "/models"
+model = "m"
+profile = "1g.10gb"
+"""
+
+
+def code_of(call) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        call()
+    return caught.value.refusal.code
+
+
+def test_a_good_file_is_a_service(tmp_path: Path):
+    file = tmp_path / "chat.toml"
+    file.write_text(GOOD)
+    assert read_service_file(file).name == "chat"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"name = 1", "SW-SERVICE-FILE"),
+        (b"[service", "SW-SERVICE-FILE"),
+        (b"\xff\xfe", "SW-SERVICE-FILE"),
+        (b"service = 3", "SW-SERVICE-FILE"),
+        ((GOOD + "[more]\n").encode(), "SW-SERVICE-FILE"),
+        ((GOOD + "replicas = 3\n").encode(), "SW-SERVICE"),
+        (GOOD.replace("/models", "/models/$(reboot)").encode(), "SW-SERVICE"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: bytes, code: str):
+    file = tmp_path / "chat.toml"
+    file.write_bytes(text)
+    assert code_of(lambda: read_service_file(file)) == code
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(InvalidInputError, match=r"none\.toml: No such file"):
+        read_service_file(tmp_path / "none.toml")
+
+
+def spec(repository: Path, model: str = "bert"):
+    return service_spec(
+        {
+            "name": "chat",
+            "tenant": "vision",
+            "model_repository": str(repository),
+            "model": model,
+            "profile": "1g.10gb",
+        }
+    )
+
+
+@pytest.mark.parametrize("inside", ["config.pbtxt", "1/"])
+def test_a_model_has_a_configuration_or_a_version(tmp_path: Path, inside: str):
+    model = tmp_path / "bert"
+    model.mkdir()
+    (model / inside).mkdir() if inside.endswith("/") else (model / inside).touch()
+    require_model(spec(tmp_path))
+
+
+def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
+    (tmp_path / "gpt").mkdir()
+    (tmp_path / "gpt" / "config.pbtxt").touch()
+    (tmp_path / "empty").mkdir()
+    assert code_of(lambda: require_model(spec(tmp_path / "none"))) == "SW-SERVICE-MODEL"
+    assert code_of(lambda: require_model(spec(tmp_path, "empty"))) == "SW-SERVICE-MODEL"
+    with pytest.raises(InvalidInputError, match="models there: gpt"):
+        require_model(spec(tmp_path))
+
+
+def test_logs_need_a_place(tmp_path: Path):
+    require_writable(tmp_path)
+    assert code_of(lambda: require_writable(tmp_path / "none")) == "SW-SERVICE-DIRECTORY"

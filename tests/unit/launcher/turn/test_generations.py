@@ -1,0 +1,307 @@
+"""Several generations of a service: one route, the newest grows, older ones go when it is ready."""
+
+from collections.abc import Mapping
+
+import pytest
+from plain_scaling import decide
+
+from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from launcher.autoscale.policy import initial
+from launcher.autoscale.types import Supply
+from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.turn import scaling_inputs
+from launcher.turn.backoff import Backoff
+from launcher.turn.endpoints import Answer, Probe
+from launcher.turn.generations import Generation, Sight, generation
+from launcher.turn.plan import ASK_AGAIN_S, ServicePlan
+from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId
+from launcher.turn.state import GenerationState, ServiceState, State
+
+OLD, NEW, SERVICE = 800, 814, "vision/chat"
+NOW_S = 100.0
+DIGEST = Endpoint("", 0, 0, "CCCC").digest
+NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+DIRECTIVES = {
+    "name": "chat",
+    "tenant": "vision",
+    "model_repository": "/models",
+    "model": "m",
+    "profile": "1g.10gb",
+    "max_replicas": "2",
+    "concurrency": "2",
+    "keep_alive_s": "10",
+}
+ADDRESSES = {OLD: "10.0.0.1", NEW: "10.0.0.2"}
+
+
+def running(array: int, index: int = 0, start_s: int = 50) -> SlotView:
+    return SlotView(
+        index=index,
+        state="running",
+        job_id=array + index,
+        address=ADDRESSES[array],
+        ports=(21001 + index, 22001 + index, 23001 + index),
+        certificate="CCCC",
+        start_s=start_s,
+    )
+
+
+def in_state(state: str, index: int = 0) -> SlotView:
+    return SlotView.model_validate({"index": index, "state": state})
+
+
+def service(array: int, *slots: SlotView, order: ServiceOrder = NO_ORDER) -> ServiceView:
+    return ServiceView(
+        array_job_id=array,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives=DIRECTIVES,
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=slots,
+        order=order,
+    )
+
+
+def view(*services: ServiceView, at_s: float = NOW_S) -> ViewAnswer:
+    return ViewAnswer(observed_s=at_s, complete=True, services=services, tenants=())
+
+
+def server(array: int, mode: Mode, in_flight: int = 0, index: int = 0) -> Server:
+    return Server(
+        ADDRESSES[array], 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
+    )
+
+
+def gateway(*servers: Server, waiting: int = 0) -> Gateway:
+    lines = (*servers, *(NOWHERE,) * (4 - len(servers)))
+    sessions = waiting + sum(line.in_flight for line in servers)
+    queued = waiting if servers else 0
+    return Gateway({SERVICE: "pool1"}, {"pool1": Backend(sessions, queued, lines)}, complete=True)
+
+
+def decided(
+    seen: ViewAnswer, shown: Gateway, state: State | None = None, now_s: float = NOW_S
+) -> ServicePlan:
+    answers = {
+        (one.array_job_id, slot.index): Answer(Probe.OURS)
+        for one in seen.services
+        for slot in one.slots
+        if slot.state == "running"
+    }
+    found = decide(seen, shown, answers, state or {}, now_s)
+    assert found is not None
+    (plan,) = found[1].services
+    return plan
+
+
+def knowing(generations: Mapping[int, GenerationState], replicas: int = 0) -> State:
+    memory = initial(Supply(ready=replicas), 0.0)
+    return {SERVICE: ServiceState(memory, generations)}
+
+
+def wished(plan: ServicePlan) -> dict[int, frozenset[int]]:
+    return {array: wish.run for array, wish in plan.wishes.items()}
+
+
+def test_a_new_generation_starts_beside_the_old_one_behind_the_same_route():
+    seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
+    plan = decided(seen, gateway(server(OLD, Mode.READY, 1)))
+    assert wished(plan) == {OLD: {0}, NEW: {0}}
+    assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001, "CCCC"): Mode.READY}
+
+
+def test_the_order_of_the_daemons_list_does_not_matter():
+    seen = view(service(NEW, in_state("held")), service(OLD, running(OLD)))
+    assert decided(seen, gateway(server(OLD, Mode.READY, 1))).array_job_id == NEW
+
+
+def test_the_old_one_is_asked_first_so_that_what_it_gives_back_makes_room():
+    seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
+    assert list(decided(seen, gateway(server(OLD, Mode.READY, 1))).wishes) == [OLD, NEW]
+
+
+def test_the_old_replica_drains_once_the_new_one_serves_not_when_it_is_only_ready():
+    seen = view(service(OLD, running(OLD)), service(NEW, running(NEW)))
+    old, new = (
+        Endpoint("10.0.0.1", 21001, 22001, "CCCC"),
+        Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
+    )
+    ready = decided(seen, gateway(server(OLD, Mode.READY, 1)))
+    assert ready.route.targets == {old: Mode.READY, new: Mode.READY}
+    serves = decided(seen, gateway(server(OLD, Mode.READY, 1), server(NEW, Mode.READY)))
+    assert serves.route.targets == {old: Mode.DRAIN, new: Mode.READY}
+
+
+def test_a_generation_that_has_nothing_under_way_is_retired():
+    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    assert decided(seen, gateway()).retired == (OLD,)
+
+
+@pytest.mark.parametrize("state", ["released", "starting", "ending"])
+def test_not_while_a_slot_of_it_is_under_way(state: str):
+    seen = view(service(OLD, in_state(state)), service(NEW, in_state("held")))
+    assert decided(seen, gateway()).retired == ()
+
+
+def test_not_again_at_once():
+    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")), at_s=NOW_S + 5)
+    asked = knowing({OLD: GenerationState(retired_s=NOW_S)})
+    assert decided(seen, gateway(), asked, NOW_S + ASK_AGAIN_S - 0.1).retired == ()
+    assert decided(seen, gateway(), asked, NOW_S + ASK_AGAIN_S).retired == (OLD,)
+
+
+PROVED = {OLD: GenerationState(is_proved=True)}
+
+
+def test_not_before_a_replica_of_the_newest_was_ready_if_one_was_tried():
+    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    assert decided(seen, gateway(waiting=1), knowing(PROVED)).retired == ()
+    proved = knowing(PROVED | {NEW: GenerationState(is_proved=True)})
+    assert decided(seen, gateway(waiting=1), proved).retired == (OLD,)
+
+
+FAILING = GenerationState(backoff=Backoff(3, NOW_S - 1))
+
+
+def test_while_the_newest_fails_the_one_before_serves_on_and_starts_again():
+    seen = view(
+        service(700, in_state("held"), in_state("held", 1)),
+        service(OLD, running(OLD), in_state("held", 1)),
+        service(NEW, in_state("held"), in_state("held", 1)),
+    )
+    state = knowing({700: GenerationState(is_proved=True), **PROVED, NEW: FAILING})
+    plan = decided(seen, gateway(server(OLD, Mode.READY, 2), waiting=2), state)
+    assert wished(plan) == {700: frozenset(), OLD: {0, 1}, NEW: frozenset()}
+    assert plan.retired == (700,)
+    assert plan.note.endswith("; the generation before it still serves")
+
+
+def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
+    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    state = knowing({NEW: FAILING})
+    plan = decided(seen, gateway(waiting=2), state)
+    assert (wished(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
+
+
+RESTART = ServiceOrder(restart_s=60.7)
+
+
+def test_a_restart_replaces_replicas_that_started_before_it():
+    slots = (running(NEW, start_s=59), in_state("held", 1))
+    plan = decided(view(service(NEW, *slots, order=RESTART)), gateway(server(NEW, Mode.READY, 1)))
+    assert wished(plan) == {NEW: {0, 1}}
+    after = (running(NEW, start_s=59), running(NEW, 1, start_s=60))
+    shown = gateway(server(NEW, Mode.READY, 1), server(NEW, Mode.READY, index=1))
+    plan = decided(view(service(NEW, *after, order=RESTART)), shown)
+    assert sorted(plan.route.targets or {}) == [
+        Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
+        Endpoint("10.0.0.2", 21002, 22002, "CCCC"),
+    ]
+    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
+
+
+def test_an_order_bounds_the_replicas_instead_of_the_script():
+    slots = (in_state("held"), in_state("held", 1))
+    least = service(NEW, *slots, order=ServiceOrder(min_replicas=1, max_replicas=2))
+    assert wished(decided(view(least), gateway())) == {NEW: {0}}
+    most = service(NEW, *slots, order=ServiceOrder(min_replicas=0, max_replicas=1))
+    assert wished(decided(view(most), gateway(waiting=20))) == {NEW: {0}}
+
+
+def test_the_idle_replica_on_the_emptier_node_goes():
+    emptier = running(NEW).model_copy(update={"node_held_millislices": 1000})
+    fuller = running(NEW, 1).model_copy(update={"node_held_millislices": 7000})
+    one = service(NEW, emptier, fuller, order=ServiceOrder(min_replicas=1, max_replicas=1))
+    plan = decided(view(one), gateway(server(NEW, Mode.READY), server(NEW, Mode.READY, index=1)))
+    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
+
+
+END = ServiceOrder(delete_s=NOW_S)
+
+
+def test_a_service_that_is_to_end_finishes_what_it_has_then_drains_and_is_retired():
+    slots = (running(NEW), running(NEW, 1))
+    seen = view(service(NEW, *slots, order=END))
+    shown = gateway(server(NEW, Mode.READY, 1), server(NEW, Mode.READY, index=1))
+    busy = decided(seen, shown)
+    assert busy.route.closing
+    assert list((busy.route.targets or {}).values()) == [Mode.READY, Mode.DRAIN]
+    idle = decided(seen, gateway(server(NEW, Mode.READY), server(NEW, Mode.READY, index=1)))
+    assert set((idle.route.targets or {}).values()) == {Mode.DRAIN}
+    assert (busy.retired, idle.retired) == ((), ())
+    held = view(
+        service(OLD, in_state("held"), order=END), service(NEW, in_state("held"), order=END)
+    )
+    assert decided(held, gateway()).retired == (OLD, NEW)
+    assert decided(held, gateway(waiting=1)).retired == ()
+
+
+def test_it_does_not_wait_longer_for_them_than_a_drain_may_take():
+    late_s = NOW_S + DRAIN_DEADLINE_S
+    seen = view(service(NEW, running(NEW), order=END), at_s=late_s)
+    plan = decided(seen, gateway(server(NEW, Mode.READY, 1)), now_s=late_s)
+    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN]
+
+
+def test_nor_for_a_start_that_fails_while_nobody_serves():
+    seen = view(service(NEW, in_state("held"), order=END))
+    failing = knowing({NEW: GenerationState(backoff=Backoff(1, NOW_S - 5))})
+    plan = decided(seen, gateway(waiting=1), failing)
+    assert (wished(plan), plan.retired) == ({NEW: frozenset()}, (NEW,))
+
+
+def slot(phase: Phase, **change: object) -> Slot:
+    return Slot(SlotId(NEW, 0), phase, **change)  # type: ignore[arg-type]
+
+
+def test_supply_says_what_each_replica_does():
+    slots = (
+        slot(Phase.HELD),
+        slot(Phase.STARTING),
+        slot(Phase.STARTING, allotted=True),
+        slot(Phase.WARM, allotted=True, is_borrowed=True),
+        slot(Phase.SERVING, allotted=True, is_borrowed=True),
+        slot(Phase.DRAINING, allotted=True),
+        slot(Phase.ENDING, allotted=True, is_borrowed=True),
+        slot(Phase.OUT),
+    )
+    assert scaling_inputs.supply(slots) == Supply(
+        pending=1, starting=2, ready=1, draining=1, borrowed=2
+    )
+
+
+def tenant(used: int, ceiling: int | None = None) -> TenantView:
+    return TenantView(
+        name="vision",
+        nominal_millislices=4000,
+        used_millislices=used,
+        ceiling_millislices=ceiling,
+    )
+
+
+def seen_as(one: ServiceView, *, is_newest: bool) -> Generation:
+    return generation(Sight(one, None, {}, is_newest, NOW_S), GenerationState())
+
+
+@pytest.mark.parametrize(
+    ("tenants", "room"),
+    [
+        ((), None),  # not known
+        ((tenant(used=2000),), 2),  # 2 free, 1 of them is waited for, 1 is replaced
+        ((tenant(used=2999),), 1),
+        ((tenant(used=2000, ceiling=6000),), 4),  # borrowing
+        ((tenant(used=9000),), 0),
+    ],
+)
+def test_room_is_what_quota_leaves_and_what_is_replaced(
+    tenants: tuple[TenantView, ...], room: int | None
+):
+    old = service(OLD, running(OLD), in_state("held", 1))
+    new = service(NEW, in_state("released"), in_state("held", 1))
+    seen = view(old, new).model_copy(update={"tenants": tenants})
+    generations = (seen_as(old, is_newest=False), seen_as(new, is_newest=True))
+    assert scaling_inputs.room(generations, scaling_inputs.free_millislices(seen)) == room

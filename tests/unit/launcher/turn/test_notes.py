@@ -1,0 +1,69 @@
+"""What a service's users are told."""
+
+import pytest
+
+from cluster.rpc.messages import ServiceView, SlotState, SlotView, WishRequest
+from launcher.turn.notes import LONGEST, failure_text, note, waiting_text
+
+
+def view(*slots: tuple[SlotState, str]) -> ServiceView:
+    return ServiceView(
+        array_job_id=814,
+        tenant="vision",
+        name="bert",
+        user="alice",
+        submit_s=0,
+        directives={},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=tuple(
+            SlotView(index=i, state=state, reason=reason) for i, (state, reason) in enumerate(slots)
+        ),
+    )
+
+
+@pytest.mark.parametrize(("failures", "start"), [(1, "1 start has"), (3, "3 starts in a row have")])
+def test_failed_starts_name_the_command_that_shows_the_log(failures: int, start: str):
+    assert failure_text(view(), failures) == f"{start} failed: slicewise service logs bert"
+
+
+def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
+    slots = (SlotView(index=0, state="held", said="ended with 1"), SlotView(index=1, state="held"))
+    said = view().model_copy(update={"slots": slots})
+    text = failure_text(said, 3, falls_back=True)
+    assert text.endswith("; the generation before it still serves; the last one ended with 1")
+    assert len(text) < LONGEST
+
+
+def test_a_note_is_one_that_the_daemon_takes():
+    text = note(("", "caf\u00e9\n", "y" * 600))
+    assert text.startswith("caf??; yyy")
+    assert WishRequest(array_job_id=814, run=(), note=text).note == text
+
+
+def test_nothing_failed_nothing_said():
+    assert failure_text(view(), 0) == ""
+
+
+WHY = "(explained by: slicewise why 814_0)"
+
+
+def test_of_one_reason_the_details_are_told_once():
+    plain, whole = "ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:gpu[01-02]"
+    seen = view(("released", whole), ("released", plain), ("released", "Reservation"))
+    assert waiting_text(seen) == f"Slurm: {whole}; Reservation {WHY}"
+
+
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (("held", "BadConstraints"), f"Slurm: BadConstraints {WHY}"),
+        (("released", "ReqNodeNotAvail"), f"Slurm: ReqNodeNotAvail {WHY}"),
+        (("released", "Resources"), ""),
+        (("released", "Priority"), ""),
+        (("held", "JobHeldAdmin"), ""),
+        (("running", "None"), ""),
+    ],
+)
+def test_slurms_reasons_that_are_not_the_usual_ones(slot: tuple[SlotState, str], expected: str):
+    assert waiting_text(view(slot, slot, ("held", "JobHeldAdmin"))) == expected

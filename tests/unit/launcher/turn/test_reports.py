@@ -1,0 +1,165 @@
+"""What the launcher tells the daemon of services: what is new, in messages that fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.language.errors import UnreachableError
+from cluster.rpc.messages import NewsRequest, ServiceNews
+from launcher.autoscale.types import Decision
+from launcher.gateway.routing import Route, RoutePlan
+from launcher.gateway.types import Load
+from launcher.process import reporter
+from launcher.process.reporter import AGAIN_S, Teller
+from launcher.turn.backoff import Backoff
+from launcher.turn.plan import Plan, ServicePlan
+from launcher.turn.reports import RATE_S, Samples, news, sampled
+from launcher.turn.slots import Phase, Slot, SlotId
+from launcher.turn.state import GenerationState, ServiceState
+from slurm_plugin.api.user_socket import MESSAGE_BYTES
+
+SLOTS = (
+    Slot(SlotId(7, 0), Phase.SERVING),
+    Slot(SlotId(7, 1), Phase.SERVING, up=False),
+    Slot(SlotId(5, 0), Phase.DRAINING),
+    Slot(SlotId(5, 1), Phase.WARM, is_drained=True),
+    Slot(SlotId(7, 2), Phase.STARTING),
+)
+PLAN = ServicePlan(
+    array_job_id=7,
+    service="vision/chat",
+    decision=Decision(3, "2 in flight + 5 waiting: 3"),
+    slots=SLOTS,
+    route=Route("vision/chat", 1, None),
+    wishes={},
+    retired=(),
+    note="",
+    load=Load(in_flight=2, queued=1, held=4, arrived=30),
+    urgency=0.0,
+    lost=frozenset(),
+)
+FAILING = ServiceState(None, {7: GenerationState(backoff=Backoff(2, 100.0))})
+
+
+def plan(*services: ServicePlan) -> Plan:
+    return Plan(services, RoutePlan((), {}, {}), {})
+
+
+def samples(*arrived: tuple[float, int]) -> Samples:
+    found: Samples = ()
+    for at_s, count in arrived:
+        found = sampled(found, at_s, Load(arrived=count))
+    return found
+
+
+def told(*arrived: tuple[float, int]) -> ServiceNews:
+    return news(PLAN, FAILING, samples(*arrived))
+
+
+def test_requests_replicas_and_failed_starts():
+    found = told((100.0, 30))
+    assert (found.tenant, found.name) == ("vision", "chat")
+    assert (found.in_flight, found.queued, found.held) == (2, 1, 4)
+    assert (found.wanted, found.reason) == (3, "2 in flight + 5 waiting: 3")
+    assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
+    assert (found.failures, found.next_start_s) == (2, 102.0)
+    assert news(PLAN, ServiceState(), ()).next_start_s is None
+
+
+def test_the_rate_is_that_of_the_last_seconds():
+    assert told((100.0, 30)).rate_per_s == 0
+    assert told((100.0, 30), (104.0, 50)).rate_per_s == 5
+    slow = [(100.0 + second, 30 + second) for second in range(60)]
+    assert told(*slow, (160.0, 30 + 59)).rate_per_s == pytest.approx(
+        (RATE_S - 1) / RATE_S, abs=0.01
+    )
+    assert len(samples(*slow)) <= RATE_S + 2
+
+
+def test_a_counter_that_began_anew_makes_no_rate():
+    assert told((100.0, 30), (101.0, 2)).rate_per_s == 0
+
+
+class Daemon:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+        self.sizes: list[int] = []
+        self.fails = False
+
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None:
+        if self.fails:
+            raise UnreachableError("SW-DAEMON-DOWN", "down")
+        self.heard.append(tuple(one.name for one in services))
+        self.sizes.append(len(NewsRequest(services=services).model_dump_json()))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(reporter.time, "time", lambda: now[0])
+    return now
+
+
+async def test_what_is_new_is_told_and_all_now_and_then(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    other = replace(PLAN, service="vision/other")
+    steps = (
+        (1, PLAN, ("chat", "other")),
+        (1, PLAN, None),
+        (1, replace(PLAN, decision=Decision(4, "more")), ("chat",)),
+        (AGAIN_S - 2, replace(PLAN, decision=Decision(4, "more")), ("other",)),
+    )
+    for passes_s, chat, heard in steps:
+        clock[0] += passes_s
+        found.turned(plan(chat, other), {"vision/chat": FAILING})
+        before = len(daemon.heard)
+        await found.tell()
+        assert daemon.heard[before:] == ([heard] if heard else [])
+
+
+async def test_without_a_new_turn_nothing_is_told(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    found.turned(plan(PLAN), {})
+    await found.tell()
+    clock[0] += AGAIN_S
+    await found.tell()
+    assert daemon.heard == [("chat",)]
+
+
+async def test_what_the_daemon_did_not_hear_is_told_again(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    daemon.fails = True
+    found.turned(plan(PLAN), {})
+    with pytest.raises(UnreachableError):
+        await found.tell()
+    daemon.fails = False
+    found.turned(plan(PLAN), {})
+    await found.tell()
+    assert daemon.heard == [("chat",)]
+
+
+async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    slots = tuple(Slot(SlotId(60_000_000, index), Phase.SERVING) for index in range(256))
+    reason = Decision(256, "r" * 500)
+    many = tuple(
+        replace(PLAN, service=f"vision/s{index}", slots=slots, decision=reason)
+        for index in range(60)
+    )
+    found.turned(plan(*many), {})
+    await found.tell()
+    assert [name for some in daemon.heard for name in some] == [f"s{index}" for index in range(60)]
+    assert max(daemon.sizes) < MESSAGE_BYTES
+    assert len(daemon.heard) < 10
+
+
+async def test_small_ones_go_together(clock: list[float]):
+    daemon = Daemon()
+    found = Teller(daemon)
+    found.turned(plan(*(replace(PLAN, service=f"vision/s{index}") for index in range(60))), {})
+    await found.tell()
+    assert [len(some) for some in daemon.heard] == [60]

@@ -1,0 +1,139 @@
+import json
+import tomllib
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from cluster.language.errors import OutsideError, Refusal
+from launcher.services.service_file import read_service_file
+from sandbox.demo.commands import (
+    Commands,
+    parse_ledger,
+    parse_refusal,
+    parse_sacct,
+    publish_models,
+    write_service_file,
+)
+from sandbox.demo.record import LedgerView
+from sandbox.demo.run import costs
+from sandbox.demo.scenario import GUEST, NLP, VISION, TenantPlan
+
+
+@pytest.mark.parametrize("plan", [VISION, NLP, GUEST])
+def test_a_service_file_is_a_valid_service(plan: TenantPlan, tmp_path: Path) -> None:
+    path = write_service_file(plan, Path("/models/demo"), tmp_path)
+    spec = read_service_file(path)
+    assert (spec.tenant, spec.name, spec.profile) == (plan.tenant, plan.service_name, plan.profile)
+    assert spec.model_repository == "/models/demo"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_path_can_t_break_out_of_its_toml_string(tmp_path: Path) -> None:
+    evil = '/models"\nmin_replicas = 9\nx = "é\\'
+    path = write_service_file(VISION, Path(evil), tmp_path)
+    values = tomllib.loads(path.read_text(encoding="utf-8"))["service"]
+    assert values["model_repository"] == evil
+    assert values["min_replicas"] == 0
+
+
+def test_the_profiles_are_ones_that_the_sandbox_has() -> None:
+    assert {VISION.profile, NLP.profile, GUEST.profile} <= set(costs())
+
+
+def test_published_models_can_be_read_by_everybody(tmp_path: Path) -> None:
+    repository = publish_models(tmp_path)
+    assert (repository / "tokens" / "1" / "model.py").stat().st_mode & 0o777 == 0o644
+    assert (repository / "tokens").stat().st_mode & 0o777 == 0o755
+
+
+def test_sacct_lines_become_millislice_seconds() -> None:
+    lines = [
+        "1|vision|100|110|10|billing=2000,cpu=1,gres/gpu:1g.10gb=2,gres/gpu=2,mem=512M,node=1",
+        "1.batch|vision|100|112|12|cpu=1,gres/gpu:1g.10gb=2",
+        "2|vision|100|105|5|billing=3500,gres/gpu:3g.40gb=1",
+        "3|nlp|100|Unknown|7|billing=1000,gres/gpu:1g.18gb=1",
+        "3.batch|nlp|100|Unknown|7|gres/gpu:1g.18gb=1",
+        "4|guest|Unknown|Unknown|0|",
+        "5|root|100|200|100|billing=0,cpu=4,mem=1.5G",
+    ]
+    sums = parse_sacct(lines, {"1g.10gb": 1000, "3g.40gb": 3500, "1g.18gb": 1000})
+    assert {tenant: use for tenant, use in sums.items() if use} == {"vision": 37_500, "nlp": 7000}
+
+
+def test_a_run_that_has_lost_its_start_began_with_its_batch_step() -> None:
+    lines = [
+        "1|vision|None|104|0|gres/gpu:1g.10gb=1",
+        "1.batch|vision|100|107|7|gres/gpu:1g.10gb=1",
+        "1.0|vision|101|107|6|gres/gpu:1g.10gb=1",
+        "1|vision|110|115|5|gres/gpu:1g.10gb=1",
+        "1.batch|vision|110|115|5|gres/gpu:1g.10gb=1",
+    ]
+    assert parse_sacct(lines, {"1g.10gb": 1000}) == {"vision": 9000}
+
+
+def test_a_refusal_is_read_with_and_without_a_hint() -> None:
+    assert parse_refusal("No quota.\nAsk for one.\nSW-QUOTA-NONE\n") == Refusal(
+        "SW-QUOTA-NONE", "No quota.", "Ask for one."
+    )
+    assert parse_refusal("\nNo quota.\nSW-QUOTA-NONE") == Refusal("SW-QUOTA-NONE", "No quota.")
+
+
+@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\nKeyError", "SW-X"])
+def test_a_crash_is_not_taken_for_a_refusal(text: str) -> None:
+    with pytest.raises(OutsideError):
+        parse_refusal(text)
+
+
+STATEMENT = json.dumps({"now_s": 1, "tenants": [{"tenant": "vision", "used_millislice_s": 123}]})
+BALANCED = json.dumps({"imbalance_millislice_s": 0})
+
+
+def test_the_ledger_is_read() -> None:
+    assert parse_ledger(BALANCED, STATEMENT) == LedgerView(0, {"vision": 123})
+
+
+@pytest.mark.parametrize(
+    ("verified", "statement"),
+    [
+        ("", STATEMENT),
+        ("{}", STATEMENT),
+        ('{"imbalance_millislice_s": null}', STATEMENT),
+        (BALANCED, "[]"),
+        (BALANCED, '{"tenants": [{}]}'),
+    ],
+)
+def test_an_unreadable_ledger_is_an_error_not_a_zero(verified: str, statement: str) -> None:
+    with pytest.raises(OutsideError, match="ledger"):
+        parse_ledger(verified, statement)
+
+
+def test_an_imbalance_is_reported_although_the_command_fails() -> None:
+    def run(
+        user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
+    ) -> CompletedProcess[str]:
+        if "verify" in argv:
+            return CompletedProcess(argv, 1, '{"imbalance_millislice_s": 7}', "SW-LEDGER-IMBALANCE")
+        return CompletedProcess(argv, 0, STATEMENT, "")
+
+    assert Commands(run, {}).ledger().imbalance == 7
+
+
+def test_commands_run_as_the_right_user_and_say_what_failed() -> None:
+    calls = []
+
+    def run(
+        user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
+    ) -> CompletedProcess[str]:
+        calls.append((user, argv[2:]))
+        return CompletedProcess(argv, int(user == "bob"), "", "No such thing.\nSW-X\n")
+
+    commands = Commands(run, {})
+    commands.set_quota(VISION)
+    commands.apply(VISION, Path("/s.toml"))
+    assert [user for user, _ in calls] == ["root", "alice"]
+    assert calls[1][1] == ("slicewise", "service", "apply", "/s.toml")
+    with pytest.raises(OutsideError, match="No such thing"):
+        commands.apply(NLP, Path("/s.toml"))
+    assert commands.refused_application(NLP, Path("/s")) == Refusal("SW-X", "No such thing.")
+    assert commands.refused_application(GUEST, Path("/s")) is None

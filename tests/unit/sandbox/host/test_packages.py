@@ -1,0 +1,41 @@
+import pytest
+
+from cluster.language.errors import SlicewiseError
+from sandbox.host import packages
+from sandbox.host.packages import install_line, missing_packages, plugins, require, search_path
+
+HERE = (("sh", "dash"), ("/bin/s*", "dash"))
+GONE = (("no-such-command", "first"), ("/no/such/*/file.so", "second"), ("nor-this", "first"))
+
+
+def test_what_is_here_is_not_missing():
+    assert missing_packages(HERE) == ()
+
+
+def test_each_missing_package_is_named_once():
+    assert missing_packages((*HERE, *GONE)) == ("first", "second")
+
+
+def test_an_ordinary_user_is_told_to_use_sudo():
+    assert install_line(("a", "b"), as_root=False).startswith("sudo apt-get install ")
+    assert install_line(("a", "b"), as_root=True) == ("apt-get install --no-install-recommends a b")
+
+
+def test_missing_packages_are_an_error_with_the_install_line():
+    with pytest.raises(SlicewiseError, match="SW-SANDBOX-PACKAGES") as caught:
+        require(GONE)
+    assert "--no-install-recommends first second" in caught.value.refusal.hint
+
+
+def test_a_machine_without_any_program_is_told_of_what_makes_keys(monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "SEARCH_PATH", str(tmp_path))
+    # The gateway's key, and each replica's, is made by openssl, which a minimal Debian lacks.
+    assert {"openssl", "haproxy", "munge"} <= set(missing_packages(packages.EVERYTHING))
+
+
+def test_another_slurm_comes_first_and_brings_its_own_plugins():
+    assert search_path("/opt/slurm-25.11").startswith(
+        "/opt/slurm-25.11/sbin:/opt/slurm-25.11/bin:/usr"
+    )
+    assert plugins("/opt/slurm-25.11") == "/opt/slurm-25.11/lib/slurm"
+    assert search_path("") == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,0 +1,97 @@
+"""By when a run that Slurm shows no more had ended, and when accounting counts as not knowing."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from ledger_world import START_S, SimulatedRun, job_view
+
+from cluster.language.jobs import JobState, JobView
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, Gone, gone_runs, lost_ends
+from slurm_plugin.accounting.types import Reservation, RunKey
+
+KEY = RunKey("testing", 7, START_S)
+HELD = Reservation(
+    KEY,
+    tenant="vision",
+    user="alice",
+    task="7",
+    gres={"1g.10gb": 1},
+    cost_millislices=Millislices(1000),
+    payer="vision",
+    reserved_millislice_s=MillisliceSeconds(60_000),
+    posted_millislice_s=MillisliceSeconds(0),
+    transfers=1,
+)
+RUNNING = job_view(SimulatedRun(7, START_S, {"1g.10gb": 1}, "gpu", 60))
+LOOKED_S = START_S + 100
+
+
+def look(
+    *jobs: JobView, before: Mapping[RunKey, Gone] | None = None, looked_s: int = LOOKED_S
+) -> Mapping[RunKey, Gone]:
+    return gone_runs(before or {}, looked_s, looked_s, jobs, [HELD])
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
+def test_what_runs_is_not_gone(state: JobState):
+    assert look(replace(RUNNING, state=state)) == {}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(RUNNING, state=JobState.OTHER),
+        replace(RUNNING, state=JobState.OTHER, unread=frozenset({"state"})),
+        replace(RUNNING, start_s=None, unread=frozenset({"start_s"})),
+    ],
+)
+def test_what_can_not_be_read_is_not_gone(job: JobView):
+    assert look(job) == {}
+
+
+@pytest.mark.parametrize(
+    ("job", "end_s"),
+    [
+        (None, LOOKED_S),
+        (replace(RUNNING, state=JobState.COMPLETING), LOOKED_S),
+        # Its own end, or that of another run of the same job.
+        (replace(RUNNING, state=JobState.ENDED, end_s=START_S + 30), START_S + 30),
+        (replace(RUNNING, state=JobState.ENDED, start_s=1, end_s=START_S + 30), LOOKED_S),
+        # Requeued after its end, whatever became of it then.
+        (replace(RUNNING, state=JobState.PENDING, submit_s=START_S + 40), START_S + 40),
+        (replace(RUNNING, start_s=START_S + 50, submit_s=START_S + 40), START_S + 40),
+        # The clocks of this host and of slurmctld's may differ.
+        (replace(RUNNING, state=JobState.PENDING, submit_s=LOOKED_S + 5), LOOKED_S),
+    ],
+)
+def test_by_when_it_had_ended(job: JobView | None, end_s: int):
+    found = look(*([] if job is None else [job]))
+    assert found == {KEY: Gone(since_s=LOOKED_S, end_s=end_s)}
+
+
+def test_no_run_ends_before_its_start():
+    assert look(looked_s=START_S - 5)[KEY].end_s == START_S
+
+
+def test_the_first_look_counts_and_the_best_evidence():
+    before = look()
+    assert look(before=before, looked_s=LOOKED_S + 50) == before
+    requeued = replace(RUNNING, state=JobState.PENDING, submit_s=START_S + 40)
+    known = look(requeued, before=before, looked_s=LOOKED_S + 50)
+    assert known == {KEY: Gone(LOOKED_S, START_S + 40)}
+    # Slurm forgets an ended job after MinJobAge.
+    assert look(before=known, looked_s=LOOKED_S + 500) == known
+
+
+def test_what_runs_after_all_or_is_settled_is_forgotten():
+    before = look()
+    assert look(RUNNING, before=before) == {}
+    assert gone_runs(before, LOOKED_S, LOOKED_S, [], []) == {}
+
+
+def test_accounting_has_its_time():
+    gone = {KEY: Gone(since_s=LOOKED_S, end_s=START_S + 40)}
+    assert lost_ends(gone, LOOKED_S + LOST_AFTER_S - 1) == {}
+    assert lost_ends(gone, LOOKED_S + LOST_AFTER_S) == {KEY: START_S + 40}

@@ -1,0 +1,98 @@
+"""Where tenants stand."""
+
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.overview import (
+    Gathered,
+    Standing,
+    in_tree_order,
+    standings,
+    used_since,
+)
+from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
+from slurm_plugin.quota.tenants import overcommitted_millislices
+from slurm_plugin.quota.types import Loan, Quota, Tenant
+
+
+def tenant(name: str, parent: str, nominal: int) -> Tenant:
+    limit = Millislices(5000)
+    return Tenant(name, parent, Quota(Millislices(nominal), limit, limit))
+
+
+POLICY = {
+    one.name: one
+    for one in (
+        tenant("physics", "", 0),
+        tenant("optics", "physics", 4000),
+        tenant("laser", "physics", 2000),
+        tenant("bio", "", 3000),
+    )
+}
+
+
+def reservation(owner: str, cost: int) -> Reservation:
+    return Reservation(
+        RunKey("c", 1, 1000),
+        owner,
+        "alice",
+        "1",
+        {},
+        Millislices(cost),
+        payer=owner,
+        reserved_millislice_s=MillisliceSeconds(0),
+        posted_millislice_s=MillisliceSeconds(0),
+        transfers=1,
+    )
+
+
+def look(capacity: int | None = None) -> dict[str, Standing]:
+    gathered = Gathered(
+        policy=POLICY,
+        loans=(Loan("bio", "laser", Millislices(1000)),),
+        recalls=(),
+        reservations=(reservation("laser", 1000), reservation("optics", 500)),
+        left_millislice_s={"bio": 7},
+        capacity_millislices=capacity,
+        accounts=frozenset({"bio"}),
+    )
+    return {one.tenant.name: one for one in standings(gathered)}
+
+
+def test_each_tenant_is_followed_by_those_below_it():
+    assert list(in_tree_order(POLICY)) == [
+        ("bio", 0),
+        ("physics", 0),
+        ("laser", 1),
+        ("optics", 1),
+    ]
+
+
+def test_a_group_holds_and_is_due_what_its_parts_are():
+    physics = look()["physics"]
+    assert (physics.nominal_millislices, physics.in_use_millislices) == (6000, 1500)
+    assert (physics.own_in_use_millislices, physics.running) == (0, 0)
+    assert physics.ceiling.ceiling_millislices == 7000
+
+
+def test_loans_budgets_and_accounts_stand_with_their_tenants():
+    found = look()
+    assert found["bio"].ceiling.lent_millislices == 1000
+    assert found["laser"].ceiling.ceiling_millislices == 3000
+    assert (found["bio"].left_millislice_s, found["laser"].left_millislice_s) == (7, None)
+    assert (found["bio"].in_slurm, found["laser"].in_slurm) == (True, False)
+
+
+def test_a_cluster_that_is_too_small_squeezes_ceilings():
+    assert look(capacity=4500)["bio"].ceiling.ceiling_millislices == 1000
+    assert overcommitted_millislices(POLICY, 4500) == 4500
+    assert overcommitted_millislices(POLICY, 9000) == 0
+
+
+def row(payer: str, start_s: int, seconds: int) -> StatementRow:
+    run = Run(RunKey("c", start_s, start_s), "x", "alice", "1", {}, Millislices(10), payer)
+    used = MillisliceSeconds(10 * seconds)
+    return StatementRow(run, None, used, MillisliceSeconds(0), MillisliceSeconds(0))
+
+
+def test_use_since_a_moment_leaves_out_what_was_before_and_what_others_pay():
+    rows = (row("bio", 900, 150), row("bio", 1020, 5), row("bio", 0, 100), row("physics", 1000, 9))
+    assert used_since(rows, "bio", 1000) == 10 * (50 + 5)

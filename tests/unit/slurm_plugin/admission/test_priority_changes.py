@@ -1,0 +1,104 @@
+"""Unit: who is ranked, by which terms, and which changes are told to Slurm first."""
+
+from typing import Any
+
+import pytest
+from scripted import job
+
+from cluster.language.jobs import JobState, JobView
+from slurm_plugin.admission.priority import Formula, Terms
+from slurm_plugin.admission.priority_changes import Ranked, Standing, changes, ranked, terms_of
+
+NOW_S = 1000.0
+FORMULA = Formula(3, 5, 2, max=10_000, wait_full_s=1000, quantum=100)
+STANDING = Standing({"vision": 0.5}, {814: 0.8}, FORMULA)
+
+
+def waiting(**changes: Any) -> JobView:
+    known: dict[str, Any] = {
+        "held": False,
+        "priority": 7,
+        "reason": "Priority",
+        "eligible_s": 900,
+        "array_job_id": None,
+        "task_index": None,
+        "admin_comment": "slicewise:1 token=ab tenant=vision",
+    }
+    return job(0, **(known | changes))
+
+
+def test_a_plain_job_has_its_class_its_tenants_share_and_its_wait() -> None:
+    tag = "slicewise:1 token=ab tenant=vision class=high"
+    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == Terms("high", 0.5, 0.0, 100.0)
+
+
+def test_a_begin_in_the_past_makes_no_job_older() -> None:
+    terms = terms_of(waiting(submit_s=950, eligible_s=1), NOW_S, STANDING)
+    assert terms == Terms("normal", 0.5, 0.0, 50.0)
+
+
+def test_a_services_slot_has_the_urgency_of_its_backlog() -> None:
+    tag = "slicewise:1 token=ab tenant=vision service=bert"
+    slot = waiting(admin_comment=tag, array_job_id=814, task_index=3)
+    assert terms_of(slot, NOW_S, STANDING) == Terms("normal", 0.5, 0.8, 100.0)
+
+
+def test_a_plain_array_has_no_urgency() -> None:
+    assert terms_of(waiting(array_job_id=814), NOW_S, STANDING) == Terms("normal", 0.5, 0.0, 100.0)
+
+
+def test_a_tenant_without_quota_has_no_share() -> None:
+    tag = "slicewise:1 token=ab tenant=gone"
+    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == Terms("normal", 0.0, 0.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"held": True},
+        {"state": JobState.RUNNING},
+        {"state": JobState.ENDED},
+        {"admin_comment": "somebody else's"},
+        {"eligible_s": None},
+        {"eligible_s": 1001},
+    ],
+)
+def test_who_does_not_wait_or_is_not_ours_is_not_ranked(changes: dict[str, Any]) -> None:
+    assert ranked((waiting(**changes),), NOW_S, STANDING) == ()
+
+
+def test_a_task_that_has_ended_specially_and_was_released_waits() -> None:
+    assert len(ranked((waiting(state=JobState.SPECIAL_EXIT),), NOW_S, STANDING)) == 1
+
+
+def wanted(job_id: int, factor: int) -> Ranked:
+    return Ranked(waiting(job_id=job_id), Terms(), factor)
+
+
+def told(known: dict[int, int], most: int, *all_wanted: Ranked) -> list[int]:
+    return [each.job.job_id for each in changes(all_wanted, known, FORMULA, most)]
+
+
+def test_the_largest_differences_go_first_and_of_equal_ones_the_oldest_job() -> None:
+    known = {1: 0, 2: 0, 3: 900, 4: 500}
+    order = told(known, 9, wanted(1, 300), wanted(2, 300), wanted(3, 100), wanted(4, 700))
+    assert order == [3, 1, 2, 4]
+
+
+def test_no_more_than_may_be_told() -> None:
+    assert told({1: 0, 2: 0}, 1, wanted(1, 300), wanted(2, 400)) == [2]
+    assert told({1: 0}, 0, wanted(1, 300)) == []
+
+
+@pytest.mark.parametrize(("before", "due"), [(900, [1]), (901, []), (1000, []), (1100, [1])])
+def test_less_than_a_quantum_is_not_told(before: int, due: list[int]) -> None:
+    assert told({1: before}, 9, wanted(1, 1000)) == due
+
+
+def test_the_maximum_is_told_before_everything_else_however_small_the_difference() -> None:
+    assert told({1: 0, 2: 9_999, 3: 10_000}, 1, wanted(1, 9_000), wanted(2, 10_000)) == [2]
+    assert told({3: 10_000}, 9, wanted(3, 10_000)) == []
+
+
+def test_of_whom_it_is_not_known_what_slurm_has_nothing_is_told() -> None:
+    assert told({}, 9, wanted(1, 1000)) == []

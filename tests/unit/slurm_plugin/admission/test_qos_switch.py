@@ -1,0 +1,226 @@
+"""Waiting jobs between two QOS: who belongs where, and what is left alone."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted import ScriptedSlurm, policy_of, sync_of, tenant
+from scripted import job as slot
+from scripted import settings as site
+
+from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.units import Millislices
+from cluster.slurm.interface import JobChange, Target, Tasks
+from slurm_plugin.admission.qos_switch import MOVES, moves
+from slurm_plugin.daemon.qos_loop import QosMoves
+
+COSTS = {"1g.10gb": Millislices(1000)}
+MANAGED = frozenset({"gpu"})
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
+BORROWS = {"borrowing_limit_millislices": Millislices(2000)}
+POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
+
+
+def job(job_id: int, qos: str = OWN, priority: int = 10, **changes: Any) -> JobView:
+    values: Mapping[str, Any] = {
+        "job_id": job_id,
+        "array_job_id": None,
+        "task_index": None,
+        "qos": qos,
+        "priority": priority,
+        "held": False,
+        "reason": "QOSGrpBilling",
+        "admin_comment": JobTag("ab", "vision", is_flexible=True).text(),
+    }
+    return replace(slot(0), **(values | changes))
+
+
+def running(job_id: int, qos: str = OWN, **changes: Any) -> JobView:
+    return job(job_id, qos, state=JobState.RUNNING, reason="None", **changes)
+
+
+def fixed(job_id: int, qos: str = OWN, **changes: Any) -> JobView:
+    return job(job_id, qos, admin_comment=JobTag("ab", "vision").text(), **changes)
+
+
+def array(job_id: int, count: int, qos: str = OWN, **changes: Any) -> JobView:
+    return job(job_id, qos, array_job_id=job_id, untouched=frozenset(range(count)), **changes)
+
+
+def moved(*jobs: JobView) -> Mapping[Target, str]:
+    return moves(POLICY, jobs, MANAGED, COSTS)
+
+
+def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
+    assert moved(running(1), job(2), job(3)) == {3: BORROWED}
+
+
+def test_up_to_what_may_be_borrowed() -> None:
+    jobs = [running(1), *(job(number) for number in range(2, 7))]
+    assert moved(*jobs) == {3: BORROWED, 4: BORROWED}
+
+
+def test_what_may_not_be_borrowed_either_stays_where_it_is() -> None:
+    runs = [running(number, BORROWED) for number in range(4)]
+    assert moved(*runs, job(5, BORROWED), job(6, BORROWED), job(7)) == {5: OWN, 6: OWN}
+
+
+def test_room_is_for_the_highest_priority_first() -> None:
+    assert moved(running(1), job(2, priority=1), job(3, BORROWED, priority=2)) == {
+        2: BORROWED,
+        3: OWN,
+    }
+
+
+def test_among_equals_for_who_came_first() -> None:
+    assert moved(running(1), job(3), job(2, BORROWED)) == {2: OWN, 3: BORROWED}
+
+
+def test_without_a_borrowing_limit_nothing_is_borrowed() -> None:
+    policy = policy_of(tenant("vision", 2000))
+    assert moves(policy, [running(1), job(2), job(3)], MANAGED, COSTS) == {}
+
+
+def test_nothing_goes_through_a_tenant_above_that_has_no_room() -> None:
+    policy = policy_of(tenant("lab", 3000), tenant("vision", 1000, "lab", **BORROWS))
+    jobs = [job(1), job(2), job(3), job(4)]
+    assert moves(policy, jobs, MANAGED, COSTS) == {2: BORROWED, 3: BORROWED}
+    runs = [running(9, account="lab", qos="slicewise_lab"), *jobs]
+    assert moves(policy, runs, MANAGED, COSTS) == {2: BORROWED}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        job(2, held=True, reason="JobHeldUser"),
+        job(2, reason="BeginTime"),
+        job(2, reason="Dependency"),
+        fixed(2),
+        job(2, admin_comment=""),
+        job(2, admin_comment=JobTag("ab", "nlp", is_flexible=True).text()),
+        job(2, "normal"),
+        job(2, partition="cpu"),
+        job(2, tres={"gres/gpu": "1"}),
+        job(2, account="guest"),
+    ],
+)
+def test_left_alone(other: JobView) -> None:
+    assert moved(running(0), running(1), other) == {}
+
+
+def test_what_does_not_move_takes_its_room_in_its_turn() -> None:
+    assert moved(running(1), fixed(2), job(3)) == {3: BORROWED}
+    assert moved(running(1), fixed(2, priority=1), job(3)) == {}
+
+
+@pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "AssocGrpGRES", "PartitionTimeLimit"])
+def test_what_waits_for_no_quota_takes_none_from_others(reason: str) -> None:
+    first = array(2, 2, priority=20, reason=reason)
+    assert moved(running(1), first, job(20, BORROWED)) == {20: OWN}
+    assert moved(running(1), replace(first, reason="Priority"), job(20)) == {20: BORROWED}
+
+
+class TestOutOfTheSharedQos:
+    """Before each tenant had a borrowed QOS of its own, all had one together."""
+
+    def test_whatever_waits_there_moves_and_nothing_else_before(self) -> None:
+        shared = {"qos": "slicewise-borrowed"}
+        jobs = [
+            job(1, **shared, held=True, reason="JobHeldUser"),
+            job(2, **shared, admin_comment=""),
+            running(3, **shared),
+            job(4, **shared, account="gone"),
+            job(5),
+            replace(job(6, **shared), array_job_id=6, untouched=frozenset({1, 2})),
+        ]
+        assert moved(*jobs) == {
+            1: BORROWED,
+            2: BORROWED,
+            Tasks(6, frozenset({1, 2})): BORROWED,
+        }
+
+    def test_what_slurm_refuses_keeps_no_other_where_it_is(self) -> None:
+        jobs = [job(1, qos="slicewise-borrowed"), job(2, qos="slicewise-borrowed")]
+        assert moves(POLICY, jobs, MANAGED, COSTS, refused={1}) == {2: BORROWED}
+
+
+class TestArrays:
+    """All waiting tasks of an array are where the next one has room."""
+
+    def test_as_long_as_the_guarantee_has_room(self) -> None:
+        assert moved(running(1), array(5, 9)) == {}
+        assert moved(running(1), array(5, 9, BORROWED)) == {Tasks(5, frozenset(range(9))): OWN}
+
+    def test_then_as_long_as_anything_may_be_borrowed(self) -> None:
+        both = running(1), running(2)
+        assert moved(*both, array(5, 9)) == {Tasks(5, frozenset(range(9))): BORROWED}
+
+    def test_then_they_stay(self) -> None:
+        runs = [running(1), running(2), running(3, BORROWED), running(4, BORROWED)]
+        assert moved(*runs, array(5, 9)) == {}
+        assert moved(*runs, array(5, 9, BORROWED)) == {}
+
+    def test_tasks_with_a_record_of_their_own_go_along(self) -> None:
+        both = running(1), running(2)
+        own = job(6, array_job_id=5, task_index=0)
+        there = job(7, BORROWED, array_job_id=5, task_index=1)
+        rest = replace(array(5, 9), untouched=frozenset({2, 3}))
+        assert moved(*both, own, there, rest) == {Tasks(5, frozenset({0, 2, 3})): BORROWED}
+
+    def test_what_fits_of_it_takes_its_room(self) -> None:
+        assert moved(array(5, 3), job(6), job(7)) == {6: BORROWED}
+
+    def test_no_more_is_changed_at_once_than_slurm_bears(self) -> None:
+        wide = policy_of(tenant("vision", 1000, borrowing_limit_millislices=Millislices(10**6)))
+        assert len(moves(wide, [job(number) for number in range(900)], MANAGED, COSTS)) == MOVES
+
+
+class Refusing(ScriptedSlurm):
+    """Takes no change."""
+
+    def __init__(self, *jobs: JobView) -> None:
+        super().__init__(*jobs)
+        self.tried: list[Target] = []
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        self.tried.extend(changes)
+        return dict.fromkeys(changes, "Invalid qos specification")
+
+
+class TestTurn:
+    async def turned(self, mode: str = "enforce", turns: int = 1) -> ScriptedSlurm:
+        slurm = ScriptedSlurm(running(1), running(2), job(3))
+        sync = sync_of(slurm, mode)
+        sync.set_policy(POLICY, {})
+        loop = QosMoves(site(mode), slurm, sync)
+        await loop.turn()
+        assert slurm.actions == []
+        await sync.turn()
+        for _ in range(turns):
+            await loop.turn()
+        return slurm
+
+    async def test_it_acts_once_on_each_look(self) -> None:
+        slurm = await self.turned(turns=3)
+        ((what, target),) = slurm.actions
+        assert (target, "qos='slicewise_vision_borrowed'" in what) == (3, True)
+
+    async def test_what_slurm_refuses_holds_up_nothing_else(self) -> None:
+        slurm = Refusing(running(1), running(2), *(job(number) for number in range(3, MOVES + 8)))
+        sync = sync_of(slurm)
+        wide = {"borrowing_limit_millislices": Millislices(10**6)}
+        sync.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
+        loop = QosMoves(site(), slurm, sync)
+        tried = []
+        for _ in range(3):
+            await sync.turn()
+            sync.acted.clear()
+            await loop.turn()
+            tried.append(len(slurm.tried))
+            assert not sync.acted.is_set()
+        assert tried == [MOVES, MOVES + 5, MOVES + 5]
+
+    @pytest.mark.parametrize("mode", ["observe", "advise"])
+    async def test_it_does_nothing_in_other_modes(self, mode: str) -> None:
+        assert (await self.turned(mode)).actions == []

@@ -1,0 +1,67 @@
+"""Jobs that slurmctld took without slicewise.lua: counted, shown, logged once."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted import ScriptedSlurm, job, sync_of
+
+from cluster.language.jobs import JobState, NodeView
+from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
+
+GPU = {"cpu": "1", "gres/gpu": "1"}
+MANAGED = frozenset({"gpu"})
+PASSED_BY = {"admin_comment": "", "partition": "gpu", "tres": GPU, "untouched": frozenset()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 1),
+        ({"tres": {"gres/gpu:1g.10gb": "2"}}, 1),
+        ({"state": JobState.RUNNING}, 1),
+        ({"partition": "cpu,gpu"}, 1),
+        ({"admin_comment": "slicewise is nice"}, 1),
+        ({"untouched": frozenset({1, 2, 3})}, 3),
+        ({"admin_comment": "slicewise:1 token=ab12 tenant=vision"}, 0),
+        ({"admin_comment": "site's slicewise:1 token=ab12 tenant=vision undecided"}, 0),
+        ({"tres": {"cpu": "4"}}, 0),
+        ({"partition": "cpu"}, 0),
+        ({"state": JobState.ENDED}, 0),
+    ],
+)
+def test_what_counts(changes: dict[str, Any], count: int) -> None:
+    found = unadmitted((job(0, **(PASSED_BY | changes)),), MANAGED)
+    assert (found.count, found.newest_s is not None) == (count, count > 0)
+
+
+def test_without_jobs_there_is_none() -> None:
+    assert unadmitted((), MANAGED) == Unadmitted(0, None, 0)
+
+
+async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
+    """In a partition on the same nodes nobody is charged for them."""
+    slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY | {"partition": "cpu"}))
+    held: dict[str, int] = {}
+    own = frozenset({"gpu", "cpu"})
+    node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"cpu"}))
+    slurm.known_nodes = (node,)
+    sync = sync_of(slurm)
+    await sync.turn()
+    assert sync.unadmitted.count == 0
+    slurm.known_nodes = (replace(node, partitions=own),)
+    await sync.turn()
+    assert sync.unadmitted.count == 1
+
+
+async def test_the_log_says_it_once_for_each_newer_one(caplog: pytest.LogCaptureFixture) -> None:
+    slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY))
+    sync = sync_of(slurm)
+    with caplog.at_level(logging.WARNING, "slicewise.daemon"):
+        for _ in range(3):
+            await sync.turn()
+    lines = [line for line in caplog.messages if line.startswith("not_admitted")]
+    assert len(lines) == 1
+    assert sync.unadmitted.count == 1
+    assert f"job={sync.unadmitted.newest}" in lines[0]

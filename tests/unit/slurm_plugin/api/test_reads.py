@@ -1,0 +1,207 @@
+"""What users read through the daemon: their own tenants, and nothing of others."""
+
+import asyncio
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.jobs import JobState, NodeView
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.read_messages import (
+    BalanceRequest,
+    ExplainRequest,
+    PriorityAnswer,
+    PriorityRequest,
+    ReadRequest,
+    StatementAnswer,
+    StatementRequest,
+)
+from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.api import reads as reads_module
+from slurm_plugin.api.access import Reader
+from slurm_plugin.api.reads import Reads
+
+ALICE = Reader(61001, "alice", frozenset({"vision", "guest"}))
+ROOT = Reader(0, "root", None)
+POLICY = policy_of(
+    tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("nlp", 3000, "lab"), tenant("bio", 7)
+)
+
+
+def ended(tenant_name: str, job_id: int, seconds: int) -> Charge:
+    amount = MillisliceSeconds(1000 * seconds)
+    run = Run(
+        RunKey("cluster", job_id, 1000),
+        tenant_name,
+        "alice",
+        str(job_id),
+        {"1g.10gb": 1},
+        Millislices(1000),
+        "lab",
+    )
+    steps = (TransferKind.RESERVE, TransferKind.POST)
+    return Charge(run, 0, tuple(Transfer(step, amount, 1000 + seconds) for step in steps))
+
+
+@pytest.fixture
+async def reads() -> Reads:
+    ledger = ScriptedLedger(shown=POLICY)
+    ledger.charges.post([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
+    running = job(0, JobState.RUNNING, nodes=("n1",))
+    slurm = ScriptedSlurm(running, replace(running, job_id=7, account="nlp", user="bob"))
+    gpus = {"1g.10gb": 14}
+    slurm.known_nodes = (
+        NodeView("n1", "n1", frozenset({"MIXED"}), gpus, {"1g.10gb": 2}, frozenset({"gpu"})),
+    )
+    sync = sync_of(slurm)
+    await sync.turn()
+    return Reads(settings(), slurm, ledger, sync)
+
+
+async def ask(reads: Reads, request: ReadRequest, reader: Reader = ALICE) -> dict[str, Any]:
+    answer: BaseModel = await reads.answer(request, reader)
+    return dict(json.loads(answer.model_dump_json()))
+
+
+async def refusal(reads: Reads, request: ReadRequest, reader: Reader = ALICE) -> SlicewiseError:
+    with pytest.raises(SlicewiseError) as raised:
+        await reads.answer(request, reader)
+    return raised.value
+
+
+async def test_a_statement_shows_own_tenants_only(reads: Reads):
+    mine = await ask(reads, StatementRequest())
+    assert [(row["run"]["tenant"], row["used_millislice_s"]) for row in mine["rows"]] == [
+        ("vision", 10_000),
+        ("vision", 30_000),
+    ]
+    assert len((await ask(reads, StatementRequest(), ROOT))["rows"]) == 3
+    assert (await ask(reads, StatementRequest(), replace(ALICE, tenants=frozenset())))["rows"] == []
+
+
+async def test_a_long_statement_comes_in_pages(reads: Reads, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
+    found, more, pages = [], None, 0
+    while pages == 0 or more is not None:
+        page = await reads.answer(StatementRequest(after=more), ROOT)
+        assert isinstance(page, StatementAnswer)
+        found += [row["run"]["key"]["job_id"] for row in page.rows]  # type: ignore[index, call-overload]
+        more, pages = page.more, pages + 1
+    assert (found, pages) == ([2, 1, 3], 2)
+
+
+async def test_balances_are_of_own_tenants_only(reads: Reads):
+    mine = await ask(reads, BalanceRequest())
+    assert {one["balance"]["tenant"] for one in mine["balances"]} == {"vision"}
+    everyone = await ask(reads, BalanceRequest(), ROOT)
+    assert {one["balance"]["tenant"] for one in everyone["balances"]} == {"lab", "nlp", "vision"}
+
+
+async def test_an_explanation_is_what_the_operator_sees_of_that_tenant(reads: Reads):
+    request = ExplainRequest(tenant="vision")
+    assert await ask(reads, request) == await ask(reads, request, ROOT)
+
+
+async def test_an_explanation_has_nothing_of_a_sister(reads: Reads):
+    """Not her name, and of what she holds only what it leaves of the account above both."""
+    shown = json.dumps(await ask(reads, ExplainRequest(tenant="vision")))
+    assert "vision holds 1 of 2 guaranteed slices" in shown
+    for name in ("nlp", "bio", "bob"):
+        assert name not in shown
+    reads._ledger.shown = policy_of(  # type: ignore[attr-defined]
+        tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("secret", 4000, "lab")
+    )
+    assert json.dumps(await ask(reads, ExplainRequest(tenant="vision"))) == shown
+
+
+REQUESTS = (
+    lambda name: ExplainRequest(tenant=name),
+    lambda name: StatementRequest(tenant=name),
+    lambda name: BalanceRequest(tenant=name),
+)
+
+
+@pytest.mark.parametrize("request_for", REQUESTS)
+async def test_tenants_of_others_can_not_be_told_from_none(reads: Reads, request_for: Any):
+    foreign = await refusal(reads, request_for("nlp"))
+    unknown = await refusal(reads, request_for("xyz"))
+    assert foreign.refusal.code == "SW-TENANT-UNKNOWN"
+    assert str(foreign).replace("nlp", "?") == str(unknown).replace("xyz", "?")
+    assert "Yours: guest, vision." in str(foreign)
+
+
+async def test_members_of_the_account_above_do_not_see_what_is_below(reads: Reads):
+    head = Reader(61009, "head", frozenset({"lab"}))
+    assert (await ask(reads, StatementRequest(), head))["rows"] == []
+    assert isinstance(await refusal(reads, StatementRequest(tenant="nlp"), head), InvalidInputError)
+
+
+@pytest.mark.parametrize("request_for", REQUESTS)
+async def test_an_own_account_without_quota_is_told_so(reads: Reads, request_for: Any):
+    assert "Your account 'guest' has no quota." in str(await refusal(reads, request_for("guest")))
+    assert "slicewise tenant list" in str(await refusal(reads, request_for("guest"), ROOT))
+
+
+async def test_without_slurm_nothing_is_explained(reads: Reads):
+    reads._sync.view = reads._sync.view.model_copy(update={"complete": False})
+    error = await refusal(reads, ExplainRequest(tenant="vision"))
+    assert (type(error), error.refusal.code) == (UnreachableError, "SW-SLURM-DOWN")
+    assert (await ask(reads, StatementRequest()))["rows"]
+
+
+async def test_a_hanging_database_holds_up_its_askers_only(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    """One user's questions leave room for others; each is told at the deadline."""
+    monkeypatch.setattr(reads_module, "_DEADLINE_S", 0.05)
+    monkeypatch.setattr(reads_module, "_WAITING_PER_UID", 1)
+    stuck = threading.Event()
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        await reads.from_ledger(61001, stuck.wait)
+    assert (await refusal(reads, StatementRequest())).refusal.code == "SW-BUSY"
+    assert (await ask(reads, StatementRequest(), ROOT))["rows"]
+    stuck.set()
+    while reads._waiting[61001]:
+        await reads.from_ledger(0, lambda: None)
+    assert (await ask(reads, StatementRequest()))["rows"]
+
+
+async def test_one_users_questions_to_slurm_leave_room_for_others(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    """He asks 30 times at once, and Slurm is slow: the next user is not the 31st in line."""
+    asked: list[int] = []
+    answered = asyncio.Event()
+
+    async def slow(job: str, reader: Reader, *_: object) -> PriorityAnswer:
+        asked.append(reader.uid)
+        await answered.wait()
+        raise InvalidInputError("SW-FORBIDDEN", f"There is no job {job!r}.")
+
+    monkeypatch.setattr(reads_module, "explain_priority", slow)
+    request = PriorityRequest(job="7")
+    asking = [asyncio.create_task(refusal(reads, request)) for _ in range(30)]
+    await asyncio.sleep(0)
+    asking.append(asyncio.create_task(refusal(reads, request, replace(ALICE, uid=61002))))
+    await asyncio.sleep(0)
+    answered.set()
+    codes = [error.refusal.code for error in await asyncio.gather(*asking)]
+    assert codes == ["SW-FORBIDDEN"] * 2 + ["SW-BUSY"] * 28 + ["SW-FORBIDDEN"]
+    assert asked == [ALICE.uid, ALICE.uid, 61002]
+    assert (await refusal(reads, request)).refusal.code == "SW-FORBIDDEN"
+
+
+@pytest.mark.parametrize("code", ["SW-DATABASE-DOWN", "SW-DATABASE-RIGHTS"])
+async def test_only_operators_are_told_where_the_database_is(reads: Reads, code: str):
+    down = UnreachableError(code, "'slicewise' at db.site:5432 does not answer.", "See the URL.")
+    reads._ledger.failures["policy"] = [down] * 2  # type: ignore[attr-defined]
+    request = ExplainRequest(tenant="vision")
+    words = f"The ledger does not answer now. Try again later. [{code}]"
+    assert str(await refusal(reads, request)) == words
+    assert "db.site" in str(await refusal(reads, request, ROOT))

@@ -1,0 +1,222 @@
+"""Who may see and do what at the user socket, from wherever he asks."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
+from cluster.rpc.messages import DoneAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.rpc.read_messages import ExplainAnswer
+from cluster.runtime.leadership import ALONE
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.api import user_socket
+from slurm_plugin.api.keys import ServiceKeys
+from slurm_plugin.api.orders import ServiceOrders
+from slurm_plugin.api.rate_limit import OF_USER, Rates
+from slurm_plugin.api.reads import Reads
+from slurm_plugin.api.user_socket import Roles, UserSocket
+from slurm_plugin.common.line_server import Peer
+from slurm_plugin.state.reports import OLD_S
+
+ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
+NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob"}
+STATUS = StatusAnswer(
+    version="1", mode="enforce", host="head", leads=True, complete=True, observed_s=1.0
+)
+
+
+class Daemon:
+    def status(self) -> StatusAnswer:
+        return STATUS
+
+
+class Asked:
+    """The socket, asked as somebody."""
+
+    def __init__(self, socket: UserSocket, slurm: ScriptedSlurm) -> None:
+        self._socket = socket
+        self.slurm = slurm
+
+    async def as_user(self, uid: int, **message: object) -> BaseModel:
+        return await self._socket.answer(json.dumps({"v": 1, **message}), Peer(os.getpid(), uid))
+
+    async def code(self, uid: int, **message: object) -> str:
+        with pytest.raises(SlicewiseError) as raised:
+            await self.as_user(uid, **message)
+        return raised.value.refusal.code
+
+
+@pytest.fixture
+async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setattr(user_socket, "user_name", NAMES.__getitem__)
+    slurm = ScriptedSlurm(job(0), job(1))
+    sync = sync_of(slurm)
+    accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
+    policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
+    sync.set_policy(policy, accounts)
+    await sync.turn()
+    ledger: Any = ScriptedLedger(shown=policy)
+    reads = Reads(settings(), slurm, ledger, sync)
+    who = Roles(frozenset({ROOT}), LAUNCHER)
+    rates = Rates()
+    place = tmp_path / "user.sock"
+    socket = UserSocket(
+        place,
+        sync,
+        Admission("enforce"),
+        who,
+        reads=reads,
+        orders=ServiceOrders("enforce", ledger, sync, reads, ALONE, rates=rates),
+        keys=ServiceKeys(ledger, sync, reads, ALONE, rates=rates),
+        daemon=Daemon(),
+    )
+    return Asked(socket, slurm)
+
+
+async def test_everybody_may_ask_how_the_daemon_is(asked: Asked):
+    assert await asked.as_user(BOB, op="status") == STATUS
+
+
+async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(asked: Asked):
+    for uid, seen in ((ALICE, 1), (LAUNCHER, 1), (ROOT, 1), (BOB, 0), (61099, 0)):
+        NAMES.setdefault(uid, str(uid))
+        view = await asked.as_user(uid, op="view")
+        assert isinstance(view, ViewAnswer)
+        assert len(view.services) == seen
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+async def test_only_the_launcher_and_operators_wish(asked: Asked, uid: int):
+    before = list(asked.slurm.actions)
+    assert await asked.code(uid, op="wish", array_job_id=814, run=[0]) == "SW-FORBIDDEN"
+    assert asked.slurm.actions == before
+    answer = await asked.as_user(LAUNCHER, op="wish", array_job_id=814, run=[0])
+    assert isinstance(answer, WishAnswer)
+
+
+NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}
+TOLD = NEWS | {"name": "bert", "wanted": 1, "reason": "1 in flight: 1"}
+
+
+async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: Asked):
+    others = TOLD | {"name": "nobody"}
+    assert await asked.code(ALICE, op="news", services=[TOLD]) == "SW-FORBIDDEN"
+    await asked.as_user(LAUNCHER, op="news", services=[TOLD, others])
+    for uid, seen in ((ALICE, ["bert"]), (ROOT, ["bert"]), (BOB, []), (LAUNCHER, [])):
+        view = await asked.as_user(uid, op="view")
+        assert isinstance(view, ViewAnswer)
+        assert [one.name for one in view.news] == seen
+
+
+async def test_what_the_launcher_told_long_ago_says_nothing(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+):
+    await asked.as_user(LAUNCHER, op="news", services=[TOLD])
+    late_s = time.monotonic() + OLD_S
+    monkeypatch.setattr(time, "monotonic", lambda: late_s)
+    view = await asked.as_user(ALICE, op="view")
+    assert isinstance(view, ViewAnswer)
+    assert view.news == ()
+
+
+@pytest.mark.parametrize("uid", [BOB, LAUNCHER])
+async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asked, uid: int):
+    assert await asked.code(uid, op="delete", array_job_id=814) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(ALICE, op="delete", array_job_id=814), DoneAnswer)
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB, LAUNCHER])
+async def test_only_operators_tell_replicas_to_leave(asked: Asked, uid: int):
+    leave = {"op": "leave", "job_ids": [900], "why": "its GPU is cut anew"}
+    assert await asked.code(uid, **leave) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(ROOT, **leave), DoneAnswer)
+
+
+async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked):
+    for uid in (ALICE, ROOT):
+        assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)
+    for uid in (BOB, LAUNCHER):
+        assert await asked.code(uid, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+async def test_only_the_launcher_and_operators_retire_and_know_what_keys_grant(
+    asked: Asked, uid: int
+):
+    before = list(asked.slurm.actions)
+    assert await asked.code(uid, op="retire", array_job_id=814) == "SW-FORBIDDEN"
+    assert await asked.code(uid, op="grants") == "SW-FORBIDDEN"
+    assert asked.slurm.actions == before
+
+
+@pytest.mark.parametrize("uid", [BOB, LAUNCHER])
+async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asked, uid: int):
+    order = {"op": "order", "array_job_id": 814, "what": "restart"}
+    assert await asked.code(uid, **order) == "SW-FORBIDDEN"
+    for owner in (ALICE, ROOT):
+        assert isinstance(await asked.as_user(owner, **order), DoneAnswer)
+
+
+KEY = {"op": "key_create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
+
+
+async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asked):
+    for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
+        assert isinstance(await asked.as_user(uid, **KEY, key_id=key_id), DoneAnswer)
+    assert await asked.code(BOB, **KEY, key_id="c" * 12) == "SW-TENANT-UNKNOWN"
+    for uid, seen in ((ALICE, 2), (ROOT, 2), (BOB, 0), (LAUNCHER, 0)):
+        answer = await asked.as_user(uid, op="key_list")
+        assert isinstance(answer, KeysAnswer)
+        assert len(answer.keys) == seen
+    assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-KEY-UNKNOWN"
+    assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-KEY-UNKNOWN"
+    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
+
+
+async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
+    for number in range(OF_USER.at_once):
+        await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
+    assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
+    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id=f"{1:012x}"), DoneAnswer)
+    # A key that has leaked can't wait. She has made what she may; that is nothing to an operator.
+    assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
+
+
+async def test_a_key_that_was_revoked_is_not_revoked_again(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    for _ in range(2 * OF_USER.at_once):
+        await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+
+
+async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="grants")
+    assert granted == GrantsAnswer(tenants={"a" * 64: "vision"}, protected=("vision",))
+    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="grants")
+    assert granted == GrantsAnswer(tenants={}, protected=("vision",))
+
+
+async def test_a_tenant_is_opened_again_by_its_members(asked: Asked):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+    assert await asked.code(BOB, op="key_open", tenant="vision") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ALICE, op="key_open", tenant="vision"), DoneAnswer)
+    assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(tenants={})
+
+
+async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asked):
+    key = {**KEY, "tenant": "visoin"}
+    assert await asked.code(ROOT, **key, key_id="a" * 12) == "SW-TENANT-UNKNOWN"
+
+
+async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asked):
+    assert await asked.code(ROOT, op="key_open", tenant="visoin") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ROOT, op="key_open", tenant="nlp"), DoneAnswer)

@@ -1,0 +1,104 @@
+"""Who may see what of `slicewise why`."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from why_world import job, running
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.jobs import JobTag
+from cluster.language.units import MillisliceSeconds
+from cluster.rpc.read_messages import WhyAnswer
+from slurm_plugin.accounting.types import BudgetEntry
+from slurm_plugin.api.access import Reader
+from slurm_plugin.api.why_reads import why
+from slurm_plugin.quota.types import Budget, Period
+
+ALICE, MALLORY = 61001, 666
+OTHERS = {"uid": MALLORY, "user": "mallory"}
+
+
+UNDECIDED = JobTag("ab", "vision", is_undecided=True)
+DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
+
+
+async def asked(
+    about: str,
+    uid: int,
+    *tenants: str,
+    everything: bool = False,
+    failure: UnreachableError | None = None,
+) -> WhyAnswer:
+    held = running(1), running(2, **OTHERS)
+    undecided = job(12, "JobHeldUser", admin_comment=UNDECIDED.text())
+    waiting = job(9, "QOSGrpBilling"), job(10, "QOSGrpBilling", **OTHERS)
+    elsewhere = job(11, "Priority", account="nlp", **OTHERS)
+    sync = sync_of(ScriptedSlurm(*held, *waiting, undecided, elsewhere))
+    await sync.turn()
+    reader = Reader(uid, "", None if everything else frozenset(tenants))
+    ledger = ScriptedLedger(failures={"policy": [failure] if failure else []})
+    return why(about, reader, ledger, settings(), sync)
+
+
+async def test_everybody_sees_his_own_jobs_and_those_of_his_tenants():
+    for number in ("9", "10"):
+        found = await asked(number, ALICE, "vision")
+        assert [row.what for row in found.tables[0].rows] == [
+            "job 1 of alice",
+            "job 2 of mallory",
+        ]
+    assert (await asked("vision", ALICE, "vision")).headline.startswith("vision holds 2 of")
+
+
+async def test_who_has_left_a_tenant_sees_his_own_jobs_and_nobody_else_s():
+    found = await asked("9", ALICE)
+    assert found.tables == ()
+    assert "mallory" not in found.model_dump_json()
+
+
+async def test_operators_see_everything():
+    assert (await asked("11", 0, everything=True)).reason == "Priority"
+    assert (await asked("vision", 0, everything=True)).about == "vision"
+
+
+@pytest.mark.parametrize("about", ["11", "nlp", "10", "vision", "4711", "814_3", "x;y"])
+async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
+    with pytest.raises(InvalidInputError) as refused:
+        await asked(about, ALICE, "guest")
+    refusal = refused.value.refusal
+    assert refusal.code == "SW-FORBIDDEN"
+    assert refusal.message == f"There is no job and no tenant {about!r} that you may see."
+    assert refusal.hint.endswith("Your tenants: guest.")
+    assert about not in refusal.hint
+
+
+async def test_an_account_without_a_quota_is_no_tenant():
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await asked("guest", ALICE, "guest")
+
+
+async def test_a_job_for_which_the_budget_is_not_enough_is_told_so():
+    sync = sync_of(ScriptedSlurm(job(9, "QOSGrpBilling")))
+    await sync.turn()
+    budget = Budget(Period.NONE, MillisliceSeconds(3_599_999))
+    ledger = ScriptedLedger(shown=policy_of(replace(tenant("vision", 2000), budget=budget)))
+    ledger.budgets.enter(BudgetEntry("vision", "roll", 3_599_999, 0, "olga", "begin"), None)
+    found = why("9", Reader(ALICE, "", frozenset({"vision"})), ledger, settings(), sync)
+    assert "the budget does not allow a run this long now" in found.headline
+    assert found.reason == "QOSGrpBilling"
+
+
+async def test_without_the_ledger_slurm_s_reason_is_told():
+    found = await asked("9", ALICE, "vision", failure=DOWN)
+    assert found.headline == "Job 9 of alice waits: its tenant's guaranteed part is used up."
+    assert (found.state, found.reason) == ("PENDING", "QOSGrpBilling")
+    assert found.sentences == ("The ledger does not answer now, so there are no numbers.",)
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await asked("10", ALICE, failure=DOWN)
+
+
+@pytest.mark.parametrize("about", ["1", "12", "vision"])
+async def test_what_slurm_s_reason_does_not_tell_needs_the_ledger(about: str):
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        await asked(about, ALICE, "vision", failure=DOWN)

@@ -1,0 +1,335 @@
+"""slicewise node, slicewise mig and slicewise doctor, on an emulated GPU node."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from emulated_gpus import gpu_node
+from typer.testing import CliRunner, Result
+
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.jobs import NodeView, PartitionView
+from cluster.mig.inventory_json import gpu_of, inventory_of
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
+from cluster.slurm.interface import Association
+from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from slurm_plugin.cli import node as node_cli
+from slurm_plugin.cli.mig import mig_app
+from slurm_plugin.cli.node import node_app
+
+SETTINGS = """
+[cluster]
+name = "test"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+"""
+CONFIG = """
+version: v1
+mig-configs:
+  halves:
+    - {devices: all, device-filter: "0x20B210DE", mig-enabled: true, mig-devices: {3g.40gb: 2}}
+  whole:
+    - {devices: [0], mig-enabled: false}
+  too-much:
+    - {devices: all, mig-enabled: true, mig-devices: {3g.40gb: 3}}
+"""
+
+doctor_app = typer.Typer()
+doctor_app.command()(node_cli.doctor)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
+    """An A100 with 3g and 1g, the 1g held by job 88; an H200 that is not cut."""
+    (tmp_path / "slicewise.toml").write_text(SETTINGS)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
+        uuid = read_inventory(driver.host_root).gpus[0].uuid
+        create_instance(uuid, Placement("3g.40gb", 4, 4))
+        held = create_instance(uuid, Placement("1g.10gb", 1, 1))
+        cgroup = driver.host_root / "proc" / "7" / "cgroup"
+        cgroup.parent.mkdir()
+        cgroup.write_text("0::/system.slice/slurmstepd.scope/job_88/step_batch\n")
+        driver.hold(0, held.gi_id, 0, pid=7, memory_mib=900)
+        yield driver
+
+
+def run(app: typer.Typer, *args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+def answer(app: typer.Typer, *args: str) -> Any:
+    result = run(app, *args, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_probe_draws_each_board_and_lists_its_instances(node: EmulatedDriver) -> None:
+    shown = run(node_app, "probe").stdout
+    assert " ·  [1g] ·   ·  [   3g.40gb    ]" in shown
+    assert "MIG is off, whole" in shown
+    (one_g,) = [line for line in shown.splitlines() if "1:1" in line]
+    assert "job 88" in one_g
+
+
+def test_probe_as_json_has_everything(node: EmulatedDriver) -> None:
+    shown = answer(node_app, "probe")
+    a100, h200 = shown["gpus"]
+    assert [one["placement"]["start"] for one in a100["instances"]] == [1, 4]
+    assert a100["board"]["profiles"]["3g.40gb"]["starts"] == [0, 4]
+    assert h200["instances"] == []
+    assert (shown["faults"], shown["notes"]) == ([], [])
+
+
+def test_probe_says_what_is_wrong(node: EmulatedDriver) -> None:
+    node.xid("0000:07:00", 79, "GPU has fallen off the bus")
+    shown = run(node_app, "probe").stdout
+    assert "GPU 0: the kernel logged Xid 79." in shown
+
+
+def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> None:
+    lines = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
+    assert lines[0] == "# gres.conf"
+    assert lines[1].startswith("NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=")
+    assert lines[-1] == (
+        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,gpu:nvidia_h200:1,gpu:pad3:5"
+    )
+
+
+def test_gres_has_files_where_the_settings_say(node: EmulatedDriver, tmp_path: Path) -> None:
+    with (tmp_path / "slicewise.toml").open("a") as settings:
+        settings.write('[recut]\ndevice_directory = "/fake/%n"\n')
+    lines = answer(node_app, "gres", "--node", "gpu07")["gres.conf"]
+    assert {line.rpartition("=")[2].split("/nvidia")[0] for line in lines} == {"/fake/gpu07"}
+
+
+def test_cut_prints_the_gpu_as_it_is_then(node: EmulatedDriver) -> None:
+    gpu = read_inventory(node.host_root).gpus[0]
+    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "1g.10gb@1,2g.20gb@4")
+    result = run(node_app, "cut", gpu.uuid, *lists)
+    assert gpu_of(result.stdout) == read_inventory(node.host_root).gpus[0]
+    assert [one.placement.profile for one in gpu_of(result.stdout).instances] == [
+        "1g.10gb",
+        "2g.20gb",
+    ]
+
+
+def test_cut_refuses_what_a_job_holds(node: EmulatedDriver) -> None:
+    gpu = read_inventory(node.host_root).gpus[0]
+    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "3g.40gb@0,3g.40gb@4")
+    result = run(node_app, "cut", gpu.uuid, *lists)
+    assert result.exit_code == 1
+    assert "SW-MIG-IN-USE" in str(result.exception)
+    assert read_inventory(node.host_root).gpus[0] == gpu
+
+
+def test_what_probe_prints_is_read_as_the_same_inventory(node: EmulatedDriver) -> None:
+    there = read_inventory(node.host_root)
+    assert inventory_of(run(node_app, "probe", "--json").stdout) == there
+    assert inventory_of(answer(node_app, "probe")) == there
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"driver": "570", "gpus": [{}], "lost": []}'])
+def test_what_is_no_inventory_is_said(text: str) -> None:
+    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+        inventory_of(text)
+
+
+def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
+    (node.host_root / "proc/driver/nvidia-caps/mig-minors").unlink()
+    first, second, *_, last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
+    assert first.startswith("# GPU 0: instance 7 (1g.10gb) has no capability device")
+    assert second.startswith("# GPU 0: instance 1 (3g.40gb) has no capability device")
+    assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1,gpu:pad1:7"
+    assert len(answer(node_app, "gres")["faults"]) == 2
+
+
+CONSTRAINED = {
+    "TaskPlugin": "task/cgroup",
+    "ConstrainDevices": "yes",
+    "ProctrackType": "proctrack/cgroup",
+}
+
+
+def slurm_has(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: dict[str, int],
+    config: dict[str, str] = CONSTRAINED,
+    allow_qos: frozenset[str] | None = None,
+    deny_qos: frozenset[str] = frozenset(),
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
+
+        async def config(self) -> dict[str, str]:
+            return config
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            gpu = PartitionView("gpu", {}, "slicewise_gate")
+            return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
+
+        async def associations(self) -> tuple[Association, ...]:
+            assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
+            listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
+            return (Association("test", "vision", "", "root", listed, "", {}),)
+
+    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+
+
+ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
+
+
+def test_doctor_is_content_with_a_node_that_slurm_has_as_it_is(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    result = run(doctor_app, "--node", "gpu07")
+    assert result.exit_code == 0
+    assert "The node is well, and has what Slurm expects." in result.stdout
+    assert "gpu:nvidia_h200 is not a type of [gpus]" in result.stdout
+
+
+def test_doctor_finds_what_would_drain_the_node(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 1
+    (fault,) = json.loads(result.stdout)["faults"]
+    assert fault.startswith("Slurm expects 7 gpu:1g.10gb, but the node has 1:")
+
+
+def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    assert "[SW-DEVICES-OPEN]" not in run(doctor_app, "--node", "gpu07").stdout
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 0
+    notes = json.loads(result.stdout)["notes"]
+    assert [one for one in notes if "ConstrainDevices=yes" in one and "[SW-DEVICES-OPEN]" in one]
+
+
+def test_doctor_finds_a_partition_that_does_not_take_the_tenants_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
+    result = run(doctor_app, "--node", "gpu07", "--json")
+    assert result.exit_code == 1
+    (fault,) = json.loads(result.stdout)["faults"]
+    assert fault.startswith("Partition gpu has AllowQos without slicewise_vision_borrowed:")
+    both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
+    slurm_has(monkeypatch, ALL, allow_qos=both)
+    assert run(doctor_app, "--node", "gpu07").exit_code == 0
+    slurm_has(monkeypatch, ALL, deny_qos=frozenset({"long", "slicewise_vision"}))
+    (fault,) = json.loads(run(doctor_app, "--node", "gpu07", "--json").stdout)["faults"]
+    assert fault.startswith("Partition gpu has DenyQos with slicewise_vision:")
+
+
+def test_doctor_without_slurm_says_so(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.\nMore of it.")
+
+        async def config(self) -> dict[str, str]:
+            return {}
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            return ()
+
+    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+    result = run(doctor_app, "--node", "gpu07")
+    assert result.exit_code == 1
+    assert "Slurm does not say what the node has: slurmctld does not answer." in result.stdout
+    assert "More of it" not in result.stdout
+
+
+def test_profiles_show_one_board_or_all() -> None:
+    shown = run(mig_app, "profiles", "A30-24GB").stdout
+    assert "2g.12gb+me" in shown
+    boards = answer(mig_app, "profiles")["boards"]
+    assert len(boards) == 13
+    assert all(one["sources"] for board in boards for one in board["profiles"].values())
+
+
+def test_layouts_are_those_that_nothing_can_join() -> None:
+    assert len(answer(mig_app, "layouts", "A100-80GB")) == 78
+    assert len(answer(mig_app, "layouts", "A100-80GB", "--every")) == 723
+    halves = answer(mig_app, "layouts", "A100-80GB", "--with", "3g.40gb", "--with", "3g.40gb")
+    assert [[one["start"] for one in layout] for layout in halves] == [[0, 4]]
+    assert "2 × 3g.40gb" in run(mig_app, "layouts", "A100-80GB", "--with", "3g.40gb").stdout
+
+
+def test_a_profile_of_engines_is_shown_where_it_is_asked_for() -> None:
+    (first, *_) = answer(mig_app, "layouts", "A100-80GB", "--with", "1g.10gb+me")
+    assert "1g.10gb+me" in [one["profile"] for one in first]
+
+
+def test_a_profile_that_the_board_lacks_is_refused() -> None:
+    result = run(mig_app, "layouts", "A100-80GB", "--with", "1g.5gb")
+    assert isinstance(result.exception, InvalidInputError)
+    assert result.exception.refusal.code == "SW-MIG-PROFILE"
+
+
+def test_export_and_import_tell_the_same(node: EmulatedDriver, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(run(mig_app, "export", "--config", "now").stdout)
+    on, off = answer(mig_app, "import", str(file), "--model", "A100-80GB")
+    assert (on["config"], on["devices"], on["mig"]) == ("now", [0], True)
+    assert sorted(one["profile"] for one in on["layout"]) == ["1g.10gb", "3g.40gb"]
+    assert (off["devices"], off["mig"], off["layout"]) == ([1], False, [])
+
+
+def test_import_places_what_a_file_counts(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    (halves,) = answer(mig_app, "import", str(file), "--config", "halves")
+    assert (halves["model"], halves["devices"]) == ("A100-80GB", None)
+    assert [one["start"] for one in halves["layout"]] == [0, 4]
+    too_much = run(mig_app, "import", str(file), "--config", "too-much")
+    assert too_much.exit_code == 1
+    assert "does not fit" in too_much.stdout
+    # Without a filter it is about every board that has such a profile.
+    assert {"A100-80GB", "H100-80GB"} <= set(too_much.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "said"),
+    [
+        ("mig-devices: {1c.3g.40gb: 1}", (), "known to have 1c.3g.40gb"),
+        ("mig-devices: {1g.10gb: 1}, device-filter: '0xFFFF10DE'", (), "known to have 1g.10gb"),
+        ("mig-devices: {1g.10gb: 1}", ("--model", "A30-24GB"), "has no 1g.10gb"),
+    ],
+)
+def test_import_passes_over_no_entry(
+    tmp_path: Path, entry: str, options: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"{{version: v1, mig-configs: {{a: [{{devices: all, mig-enabled: true, {entry}}}]}}}}"
+    )
+    result = run(mig_app, "import", str(file), *options)
+    assert result.exit_code == 1
+    assert said in result.stdout
+
+
+def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
+    for args in (("/nowhere.yaml",), (__file__,)):
+        result = run(mig_app, "import", *args)
+        assert isinstance(result.exception, InvalidInputError)
+        assert result.exception.refusal.code == "SW-MIG-PARTED"
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    result = run(mig_app, "import", str(file), "--config", "other")
+    assert "halves, whole, too-much" in str(result.exception)

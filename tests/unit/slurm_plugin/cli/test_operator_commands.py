@@ -1,0 +1,603 @@
+"""What the operator's commands say and write, with a ledger and a Slurm of a few lines."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+from memory_ledger import MemoryStore
+from slurm_database import Row, SlurmDatabase
+from typer.testing import CliRunner
+
+from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.language.periods import period_start_s
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Qos
+from launcher.main import app
+from slurm_plugin.accounting.budgets import Amend, unspent
+from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+from slurm_plugin.accounting.types import (
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+    Verification,
+)
+from slurm_plugin.cli import budget, tenant
+from slurm_plugin.cli import tenant_quota as quota
+from slurm_plugin.cli_common import options, read_backend, slurm_look, tenant_overview
+from slurm_plugin.cli_common.slurm_look import SlurmLook
+from slurm_plugin.cli_users import costs, explain
+from slurm_plugin.cli_users import ledger as ledger_commands
+from slurm_plugin.common.qos_names import uninstalled_qos
+from slurm_plugin.quota.tenants import changed, check_words
+from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
+
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
+    }
+)
+ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
+TRY_TO_LOOK = slurm_look.try_to_look_at_slurm
+MODULES = (
+    tenant,
+    quota,
+    budget,
+    ledger_commands,
+    costs,
+    explain,
+    options,
+    slurm_look,
+    read_backend,
+)
+
+
+class FakeLedger(MemoryStore):
+    """What was written stays; every change is in force at once."""
+
+    compiled_id = 10**9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Policy = {}
+        self.changes: list[QuotaChange] = []
+        self.verification = Verification(5, 4, 0, 0, ())
+
+    def policy(self) -> Policy:
+        return self.found
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return ()
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
+        check_words(author, reason)
+        self.found = changed(self.found, update)
+        if update.tenant in self.found:
+            nominal = self.found[update.tenant].quota.nominal_millislices
+            update = replace(update, nominal_millislices=nominal)
+        self.changes.insert(0, QuotaChange(len(self.changes), update, author, reason, 0))
+        return self.changes[0]
+
+    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
+        before = self.found[update.tenant].budget
+        self.change(update, author, reason)
+        balance = self.balances().get(update.tenant)
+        entry = amend(before, self.rolls().get(update.tenant), unspent(balance))
+        if entry is None:
+            return 0
+        assert self.enter(entry, unspent(balance))
+        return entry.amount_millislice_s
+
+    def history(self, tenant: str) -> tuple[QuotaChange, ...]:
+        return tuple(one for one in self.changes if one.update.tenant == tenant)
+
+    def compiled(self, _change_id: int) -> bool:
+        return not self.is_uninstalled()
+
+    def is_uninstalled(self) -> bool:
+        return self.compiled_id == UNINSTALLED_ID
+
+    def outstanding(self) -> tuple[Loan, ...]:
+        return ()
+
+    def entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entered if one.tenant == tenant)
+
+    def charged_tenants(self) -> frozenset[str]:
+        return frozenset()
+
+    def verify(self) -> Verification:
+        return self.verification
+
+    def has_seal(self, seal: str) -> bool:
+        return seal == "5f3a"
+
+    def export(self, _since_s: int) -> Iterator[dict[str, object]]:
+        yield {"tenant": "bio", "amount_millislice_s": 5}
+        if self.verification.faults:
+            raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    fake = FakeLedger()
+
+    @contextmanager
+    def opened(_settings: object) -> Iterator[FakeLedger]:
+        yield fake
+
+    monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
+    for module in MODULES:
+        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS, raising=False)
+        monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
+    for module in (*MODULES, tenant_overview):
+        for name in ("look_at_slurm", "try_to_look_at_slurm"):
+            look = SlurmLook(ACCOUNTS, 14_000)
+            monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
+    return fake
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def read(*words: str) -> object:
+    return json.loads(said(*words, "--json"))
+
+
+def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
+    """Refused with a hint, and nothing written."""
+    before = (list(ledger.changes), list(ledger.entered), ledger.tenants.policy())
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert before == (ledger.changes, ledger.entered, ledger.tenants.policy())
+    assert error.value.refusal.hint
+    return error.value
+
+
+# Tenants
+
+
+def test_a_tenant_is_added_below_the_nearest_one_above_its_account(ledger: FakeLedger):
+    assert "physics is now a tenant at the top." in said("tenant", "add", "physics")
+    assert "optics is now a tenant below physics." in said("tenant", "add", "optics")
+    assert "slicewise tenant-quota set bio" in said("tenant", "add", "bio")
+
+
+def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
+    said("tenant", "add", "bio")
+    assert said("tenant", "add", "bio") == "bio is already a tenant at the top.\n"
+    assert len(ledger.changes) == 1
+
+
+def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
+    said("tenant", "import")
+    said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
+    assert ledger.tenants.policy()["bio"].parent == "physics"
+    assert ledger.changes[0].reason == "one budget"
+
+
+def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
+    assert "would be taken over" in said("tenant", "import", "--dry-run")
+    assert ledger.changes == []
+    assert "is taken over" in said("tenant", "import")
+    assert {name: one.parent for name, one in ledger.tenants.policy().items()} == {
+        "physics": "",
+        "optics": "physics",
+        "bio": "",
+    }
+    assert said("tenant", "import") == "Every account is a tenant, each below its parent.\n"
+
+
+def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "Every tenant has its account" in said("tenant", "check")
+    said("tenant", "add", "optics", "--parent", "bio")
+    ledger.tenants.change(TenantUpdate("gone"), "root", "")
+    assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
+
+
+def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "optics is no longer a tenant" in said("tenant", "remove", "optics")
+    assert "removed" in said("tenant-quota", "history", "optics")
+    assert read("tenant", "remove", "bio") == {"tenant": "bio", "running": 0, "in_force": True}
+
+
+def test_without_tenants_lists_say_what_to_do(ledger: FakeLedger):
+    assert "slicewise tenant import" in said("tenant", "list")
+    assert read("tenant", "list") == []
+    assert said("tenant-quota", "list") == (
+        "No quotas. Set one: slicewise tenant-quota set NAME --nominal N\n"
+    )
+    assert "slicewise budget set" in said("budget", "show")
+    assert said("ledger", "statement") == "No runs.\n"
+    assert said("ledger", "balance") == "Nothing was booked yet.\n"
+
+
+def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+
+    def down(_settings: object) -> SlurmLook:
+        raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.")
+
+    monkeypatch.setattr(slurm_look, "look_at_slurm", down)
+    monkeypatch.setattr(tenant, "try_to_look_at_slurm", TRY_TO_LOOK)
+    result = CliRunner().invoke(app, ("tenant", "list"))
+    assert "Without Slurm: slurmctld does not answer." in result.stderr
+    assert "?" in result.stdout
+
+
+def test_while_slurm_shows_no_gpu_ceilings_are_what_is_compiled(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    said("tenant-quota", "set", "bio", "--nominal", "7")
+    monkeypatch.setattr(tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0))
+    (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
+    assert bio["ceiling_millislices"] == 7000
+
+
+# Quotas
+
+
+def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: FakeLedger):
+    assert "optics: nominal 3.5 slices, in force" in said(
+        "tenant-quota", "set", "optics", "--nominal", "3.5"
+    )
+    assert ledger.tenants.policy()["optics"].parent == ""
+
+
+def test_only_what_is_given_is_set(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--weight", "2", "--limit", "1g.10gb=7")
+    assert "weight 2 (was 1)" in text
+    quota = ledger.tenants.policy()["bio"].quota
+    assert (quota.nominal_millislices, quota.weight) == (6000, 2)
+    assert quota.type_limits == {"1g.10gb": 7, "3g.40gb": 2}
+    said("tenant-quota", "set", "bio", "--limit", "3g.40gb=none", "--limit", "A100-80GB=7")
+    assert ledger.tenants.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
+    assert ledger.tenants.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
+
+
+def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
+    result = CliRunner().invoke(app, ("tenant-quota", "set", "bio"))
+    assert result.exit_code == 2
+    assert ledger.changes == []
+
+
+def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeLedger):
+    beyond = ("tenant-quota", "set", "bio", "--nominal", "15")
+    assert refused(ledger, *beyond).refusal.code == "SW-QUOTA-CAPACITY"
+    result = CliRunner().invoke(app, (*beyond, "--overcommit"))
+    assert "1 slice above the cluster's 14" in result.stderr
+    assert "Overcommitted" not in result.stdout
+    within = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "14"))
+    assert within.stderr == ""
+
+
+def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    more = ("tenant-quota", "set", "bio", "--nominal", "7")
+    with monkeypatch.context() as patched:
+        look = SlurmLook(ACCOUNTS, 14_000, is_uninstalled=True)
+        patched.setattr(quota, "try_to_look_at_slurm", lambda _settings: look)
+        assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+    ledger.compiled_id = UNINSTALLED_ID
+    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_one_look_at_slurm_says_whether_it_was_taken_out(
+    is_out: bool, monkeypatch: pytest.MonkeyPatch
+):
+    slurm = SlurmDatabase([Row("bio", parent="root")])
+    if is_out:
+        mark = uninstalled_qos("c")
+        slurm.known[mark] = Qos(mark, {}, frozenset())
+    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
+    look = slurm_look.look_at_slurm(SETTINGS)
+    assert look.is_uninstalled == is_out
+
+
+def test_after_an_uninstall_nobody_waits_for_limits(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    ledger.compiled_id = UNINSTALLED_ID
+    monkeypatch.setattr(options, "wait_until", lambda _condition: pytest.fail("it waits"))
+    assert "slicewise compile --again" in said("tenant", "remove", "bio")
+
+
+def test_a_quotas_outcome_as_values(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    found = read("tenant-quota", "set", "bio", "--nominal", "7", "--reason", "more")
+    assert isinstance(found, dict)
+    assert (found["tenant"], found["nominal_millislices"], found["reason"]) == ("bio", 7000, "more")
+    assert (found["before"]["nominal_millislices"], found["in_force"]) == (6000, True)
+    (row, _) = read("tenant-quota", "history", "bio")  # type: ignore[misc]
+    assert (row["nominal_millislices"], row["author"]) == (7000, options.author_name())
+
+
+# Budgets
+
+
+@pytest.fixture
+def budgeted(ledger: FakeLedger) -> FakeLedger:
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "month", "--amount", "10")
+    start_s = period_start_s("month", int(time.time()), "UTC")
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
+    return ledger
+
+
+@pytest.mark.parametrize("lost", ["the question", "the answer"])
+def test_a_grant_that_got_no_answer_is_asked_for_again_and_booked_once(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch, lost: str
+):
+    enter, failures = budgeted.enter, [UnreachableError("SW-DATABASE-DOWN", "gone")]
+
+    def lossy(entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        if failures and lost == "the question":
+            raise failures.pop()
+        booked = enter(entry, unspent_millislice_s)
+        if failures:
+            raise failures.pop()
+        return booked
+
+    monkeypatch.setattr(budgeted, "enter", lossy)
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "and more")
+    assert [one.reason for one in budgeted.entered[1:]] == ["more", "and more"]
+
+
+def test_a_grant_that_gets_no_answer_at_all_says_how_to_ask_again(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object) -> bool:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(budgeted, "enter", never)
+    error = refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    assert error.refusal.code == "SW-DATABASE-DOWN"
+    assert "--key command-" in error.refusal.hint
+
+
+def test_what_is_granted_by_the_same_key_is_granted_once(budgeted: FakeLedger):
+    for _ in range(2):
+        words = ("--amount=-2", "--reason", "more", "--key", "ticket-814")
+        said("budget", "adjust", "bio", *words)
+    assert [one.key for one in budgeted.entered] == [None, "ticket-814"]
+    refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "x", "--key", " ")
+
+
+def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 1000), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    steps = tuple(Transfer(kind, MillisliceSeconds(60_000), 1060) for kind in kinds)
+    ledger.charges.post([Charge(run, 0, steps)])
+    times = [datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)]  # noqa: DTZ006 -- local, as they are read
+    found = [
+        read("ledger", "statement", "--from", begin, "--until", end)
+        for begin, end in pairwise(times)
+    ]
+    assert [one["runs"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    for wrong in (("--since", times[0]), ("--until", times[0])):
+        words = ("ledger", "statement", "--from", times[1], *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
+    text = said("budget", "set", "bio", "--carry-over", "all", "--overdraft", "0.5")
+    assert text == (
+        "bio: 10 slice-hours a month, carries over all, overdraft 0.5"
+        " (was 10 slice-hours a month)\n"
+    )
+    assert [one.kind for one in budgeted.entered] == ["roll"]
+
+
+def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
+    assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
+    assert budgeted.entered[-1].amount_millislice_s == 9_000_000
+
+
+def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
+    said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
+    said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
+    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entered[1:]]
+    assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
+    assert budgeted.entered[1].author == options.author_name()
+
+
+def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    grant = ("budget", "grant", "bio", "--amount", "1", "--reason", "r")
+    assert refused(ledger, *grant).refusal.code == "SW-BUDGET-BEGINS"
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    assert "11.00 are left" in said(*grant)
+
+
+def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgeted: FakeLedger):
+    start_s = int(time.time()) - 3600
+    run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
+    budgeted.post([Charge(run, 0, (reserved,))])
+    (found,) = read("budget", "show", "bio")
+    assert found["reserved_millislice_s"] == 0  # type: ignore[index]
+    assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
+
+
+def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
+    assert "only its quota limits it" in said("budget", "remove", "bio")
+    said("budget", "set", "physics", "--period", "day", "--amount", "1")
+    said("budget", "set", "optics", "--period", "day", "--amount", "1")
+    assert "physics pays for its new runs" in said("budget", "remove", "optics")
+
+
+# The ledger
+
+
+def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedger):
+    assert "5 transfers, 4 accounts" in said("ledger", "verify")
+    ledger.verification = Verification(5, 4, 0, 1500, ("bio's used is 1 too high",))
+    error = refused(ledger, "ledger", "verify")
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert "1.500 slice-seconds" in error.refusal.message
+    assert "bio's used is 1 too high" in error.refusal.message
+
+
+def test_verify_fails_where_a_seal_that_was_kept_is_gone(ledger: FakeLedger):
+    assert "5 transfers" in said("ledger", "verify", "--seal", " 5F3A ")
+    error = refused(ledger, "ledger", "verify", "--seal", "77")
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert "seal 77 is not in the chain" in error.refusal.message
+
+
+def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):
+    assert said("ledger", "export") == "tenant,amount_millislice_s\nbio,5\n"
+    assert json.loads(said("ledger", "export", "--format", "jsonl")) == {
+        "tenant": "bio",
+        "amount_millislice_s": 5,
+    }
+
+
+def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp_path: Path):
+    file = tmp_path / "ledger.csv"
+    said("ledger", "export", "--output", str(file))
+    whole = file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    ledger.verification = Verification(0, 0, 0, 0, ("breaks",))
+    with pytest.raises(UnreachableError):
+        CliRunner().invoke(app, ("ledger", "export", "--output", str(file)), catch_exceptions=False)
+    assert file.read_text() == whole
+    assert list(tmp_path.iterdir()) == [file]
+    error = refused(ledger, "ledger", "export", "--output", str(tmp_path / "no" / "such"))
+    assert error.refusal.code == "SW-OUTPUT"
+
+
+# Costs
+
+
+def test_costs_follow_the_dominant_share_and_the_weight(ledger: FakeLedger):
+    costs = {one["profile"]: one for one in read("costs")}  # type: ignore[attr-defined]
+    assert costs["1g.20gb"]["cost_millislices"] == 1750
+    assert (costs["1g.20gb"]["compute_share"], costs["1g.20gb"]["memory_share"]) == ("1/7", "2/8")
+    assert "A30-24GB" not in said("costs")
+    assert "A30-24GB" in said("costs", "--all")
+
+
+# Bad input
+
+SQL = "x'; DROP TABLE slicewise.transfers; --"
+GRANT = ("budget", "grant", "bio", "--reason", "r")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "add", SQL), "SW-TENANT-NAME"),
+        (("tenant", "add", "\udcff"), "SW-TENANT-NAME"),
+        (("tenant", "add", "root"), "SW-TENANT-NAME"),
+        (("tenant", "add", "bio", "--parent", "nobody"), "SW-TENANT-PARENT"),
+        (("tenant", "add", "physics", "--parent", "optics"), "SW-TENANT-CYCLE"),
+        (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "physics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "remove", "bio", "--reason", "\udcff"), "SW-TEXT"),
+        (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
+        (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-TENANT-NAME"),
+        (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--nominal", "9999999"), "SW-QUOTA-RANGE"),
+        (("tenant-quota", "set", "bio", "--nominal", "\udcff"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--lending-limit=-1"), "SW-UNITS"),
+        (("tenant-quota", "set", "bio", "--weight", "0"), "SW-WEIGHT-RANGE"),
+        (("tenant-quota", "set", "bio", "--weight", str(10**30)), "SW-WEIGHT-RANGE"),
+        (("tenant-quota", "set", "bio", "--limit", "1g.10gb=-1"), "SW-TYPE-LIMIT"),
+        (("tenant-quota", "set", "bio", "--limit", SQL), "SW-TYPE-LIMIT"),
+        (("tenant-quota", "set", "bio", "--weight", "2", "--reason", "a\nb"), "SW-TEXT"),
+        (("tenant-quota", "show", "nobody"), "SW-QUOTA-NONE"),
+        (("tenant-quota", "history", SQL), "SW-QUOTA-NONE"),
+        (("budget", "set", "nobody", "--period", "day", "--amount", "1"), "SW-TENANT-UNKNOWN"),
+        (("budget", "set", "optics", "--amount", "1"), "SW-BUDGET-NONE"),
+        (("budget", "set", "bio", "--period", "year"), "SW-PERIOD"),
+        (("budget", "set", "bio", "--amount=-1"), "SW-UNITS"),
+        (("budget", "set", "bio", "--amount", "1" + "0" * 11), "SW-BUDGET-RANGE"),
+        (("budget", "set", "bio", "--overdraft", "much"), "SW-UNITS"),
+        (("budget", "remove", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "show", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "history", "nobody"), "SW-TENANT-UNKNOWN"),
+        ((*GRANT, "--amount", "0"), "SW-BUDGET-RANGE"),
+        ((*GRANT, "--amount=-1"), "SW-UNITS"),
+        ((*GRANT, "--amount", "0.000001"), "SW-UNITS"),
+        (("budget", "grant", "bio", "--amount", "1", "--reason", " "), "SW-TEXT"),
+        (("budget", "adjust", "bio", "--amount", "1", "--reason", "\udcff"), "SW-TEXT"),
+        (("budget", "adjust", "optics", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
+        (("ledger", "statement", SQL), "SW-TENANT-UNKNOWN"),
+        (("ledger", "balance", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("explain", "nobody"), "SW-TENANT-UNKNOWN"),
+    ],
+)
+def test_bad_input_has_a_code_and_a_hint_and_writes_nothing(
+    budgeted: FakeLedger, words: tuple[str, ...], code: str
+):
+    assert refused(budgeted, *words).refusal.code == code
+
+
+def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
+    for command in ("statement", "export"):
+        result = CliRunner().invoke(app, ("ledger", command, "--since", "yes"))
+        assert result.exit_code == 2
+        assert "--since': 'yes' is not a time. Write it as 2026-01-31" in result.output
+    for since in ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05"):
+        result = CliRunner().invoke(app, ("ledger", "statement", "--since", since))
+        assert result.exit_code == 0
+
+
+def test_an_account_with_an_odd_name_is_left_out_of_an_import(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000)
+    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: look)
+    result = CliRunner().invoke(app, ("tenant", "import"))
+    assert isinstance(result.exception, SlicewiseError)
+    assert result.exception.refusal.code == "SW-TENANT-IMPORT"
+    assert sorted(ledger.tenants.policy()) == ["bio", "optics", "physics"]
+
+
+# Completion
+
+
+def test_names_complete_from_the_ledger_or_not_at_all(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    assert options.complete_tenant("b") == ["bio"]
+
+    def unreadable() -> Settings:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(options, "load_settings", unreadable)
+    assert options.complete_tenant("") == []
+
+
+def test_every_operators_command_has_an_example():
+    groups = (tenant.tenant_app, quota.tenant_quota_app, budget.budget_app)
+    commands = [one for group in groups for one in typer.main.get_group(group).commands.values()]
+    assert [one.name for one in commands if "slicewise" not in (one.epilog or "")] == []

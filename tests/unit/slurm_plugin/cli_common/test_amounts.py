@@ -1,0 +1,92 @@
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices
+from slurm_plugin.cli_common import amounts
+from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, MAX_NOMINAL_MILLISLICES, Quota
+
+QUOTA = Quota(Millislices(6000), type_limits={"3g.40gb": 2}, model_limits={"GONE": Millislices(7)})
+TYPES, MODELS = ("1g.10gb", "3g.40gb"), ("A100-80GB",)
+
+
+@pytest.mark.parametrize(
+    ("text", "millislice_s"),
+    [
+        ("0", 0),
+        ("1", 3_600_000),
+        ("0.5", 1_800_000),
+        ("0.00001", 36),
+        ("0.0000025", 9),
+        ("1000000000", MAX_BUDGET_MILLISLICE_S),
+    ],
+)
+def test_slice_hours_are_read_exactly(text: str, millislice_s: int):
+    assert amounts.slice_hours_from_text(text, "--amount") == millislice_s
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("-1", "SW-UNITS"),
+        ("0.000001", "SW-UNITS"),
+        ("1e3", "SW-UNITS"),
+        ("nan", "SW-UNITS"),
+        ("1/3", "SW-UNITS"),
+        ("", "SW-UNITS"),
+        ("١", "SW-UNITS"),
+        ("\udcff", "SW-UNITS"),
+        ("all", "SW-UNITS"),
+        ("9" * 400, "SW-UNITS"),
+        ("1000000001", "SW-BUDGET-RANGE"),
+    ],
+)
+def test_what_is_no_exact_amount_is_refused_and_named(text: str, code: str):
+    with pytest.raises(InvalidInputError, match=code) as refused:
+        amounts.slice_hours_from_text(text, "--amount")
+    assert refused.value.refusal.message.startswith("--amount: ")
+    assert refused.value.refusal.hint
+
+
+def test_an_adjustment_has_a_sign():
+    assert amounts.signed_slice_hours_from_text("-2.5", "--amount") == -9_000_000
+    assert amounts.signed_slice_hours_from_text("+2.5", "--amount") == 9_000_000
+
+
+def test_the_word_for_no_bound_is_the_largest_amount():
+    assert amounts.slice_hours_from_text("all", "--carry-over", "all") == MAX_BUDGET_MILLISLICE_S
+    assert amounts.limit_from_text("unlimited", "--lending-limit") == MAX_NOMINAL_MILLISLICES
+    assert amounts.limit_text(MAX_NOMINAL_MILLISLICES) == "unlimited"
+    assert amounts.limit_text(3500) == "3.5"
+
+
+def test_limits_are_set_and_lifted_one_by_one():
+    texts = ("1g.10gb=7", "A100-80GB=3.5", "GONE=none")
+    assert amounts.limits_from_texts(texts, QUOTA, TYPES, MODELS) == amounts.Limits(
+        types={"1g.10gb": 7, "3g.40gb": 2}, models={"A100-80GB": Millislices(3500)}
+    )
+    assert amounts.limits_from_texts(("3g.40gb=none",), QUOTA, TYPES, MODELS).types == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("1g.10gb", "SW-TYPE-LIMIT"),
+        ("1g.10gb=", "SW-TYPE-LIMIT"),
+        ("1g.10gb=-1", "SW-TYPE-LIMIT"),
+        ("1g.10gb=1.5", "SW-TYPE-LIMIT"),
+        ("2g.20gb=1", "SW-TYPE-LIMIT"),
+        ("2g.20gb=none", "SW-TYPE-LIMIT"),
+        ("GONE=3", "SW-TYPE-LIMIT"),
+        ("A100-80GB=many", "SW-UNITS"),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(text: str, code: str):
+    with pytest.raises(InvalidInputError, match=code):
+        amounts.limits_from_texts((text,), QUOTA, TYPES, MODELS)
+
+
+def test_a_period_that_does_not_exist_is_refused_with_those_that_do():
+    assert amounts.period_from_text("week") == "week"
+    with pytest.raises(InvalidInputError, match="SW-PERIOD") as refused:
+        amounts.period_from_text("year")
+    assert refused.value.refusal.hint == "Choose one of: day, week, month, none."

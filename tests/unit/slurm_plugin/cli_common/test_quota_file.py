@@ -1,0 +1,162 @@
+"""A file of quotas: what it says, and everything that is wrong with it at once."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.settings.file import Settings
+from slurm_plugin.cli_common.quota_file import EXAMPLE, read_quota_file
+from slurm_plugin.quota.types import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    Period,
+    Policy,
+    Quota,
+    Tenant,
+    TenantUpdate,
+)
+
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
+    }
+)
+HOUR = 3_600_000
+MONTHLY = Budget(Period.MONTH, MillisliceSeconds(100 * HOUR))
+
+
+def read(path: Path, text: str, policy: Policy | None = None) -> tuple[TenantUpdate, ...]:
+    file = path / "quotas.toml"
+    file.write_text(text)
+    return read_quota_file(file, policy or {}, SETTINGS)
+
+
+def refused(path: Path, text: str) -> str:
+    with pytest.raises(InvalidInputError, match="SW-QUOTA-FILE") as error:
+        read(path, text)
+    return error.value.refusal.message
+
+
+def test_the_example_can_be_read(tmp_path: Path):
+    vision, nlp, speech, course = read(tmp_path, EXAMPLE)
+    assert vision == TenantUpdate(
+        "vision",
+        nominal_millislices=Millislices(12_000),
+        borrowing_limit_millislices=MAX_NOMINAL_MILLISLICES,
+        lending_limit_millislices=Millislices(3000),
+        weight=2,
+        type_limits={"3g.40gb": 2},
+        model_limits={},
+    )
+    assert nlp.budget == Budget(
+        Period.MONTH,
+        MillisliceSeconds(1000 * HOUR),
+        MAX_BUDGET_MILLISLICE_S,
+        MillisliceSeconds(50 * HOUR),
+    )
+    assert speech == TenantUpdate("speech", parent="nlp")
+    assert course == TenantUpdate("course", removed=True)
+
+
+def test_what_is_left_out_stays_as_it_is(tmp_path: Path):
+    quota = Quota(Millislices(6000), type_limits={"1g.10gb": 3})
+    policy = {"vision": Tenant("vision", "", quota, MONTHLY)}
+    (update,) = read(
+        tmp_path,
+        "[tenants.vision]\nlimits = { A100-80GB = 7 }\nbudget = { overdraft = 0.5 }\n",
+        policy,
+    )
+    assert (update.type_limits, update.model_limits) == ({"1g.10gb": 3}, {"A100-80GB": 7000})
+    assert update.budget == Budget(
+        Period.MONTH,
+        MONTHLY.amount_millislice_s,
+        overdraft_millislice_s=MillisliceSeconds(HOUR // 2),
+    )
+    assert (update.nominal_millislices, update.weight) == (None, None)
+
+
+@pytest.mark.parametrize(("text", "millislices"), [("3.5", 3500), ("0.001", 1), ('"2"', 2000)])
+def test_amounts_are_exact(tmp_path: Path, text: str, millislices: int):
+    (update,) = read(tmp_path, f"[tenants.a]\nnominal = {text}\n")
+    assert update.nominal_millislices == millislices
+
+
+def test_a_budget_and_a_limit_can_be_taken_away(tmp_path: Path):
+    quota = Quota(Millislices(0), type_limits={"1g.10gb": 3})
+    text = "[tenants.a]\nbudget = 'none'\nlimits = { '1g.10gb' = 'none' }\n"
+    (update,) = read(tmp_path, text, {"a": Tenant("a", "", quota, MONTHLY)})
+    assert (update.budget, update.type_limits) == ("off", {})
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path):
+    text = """
+[tenants.a]
+nominal = true
+nominl = 3
+weight = 1.5
+[tenants.b]
+borrowing_limit = "much"
+limits = { "9g.90gb" = 1 }
+[tenants.c]
+budget = { amount = 5 }
+[tenants.d]
+[tenants.e]
+parent = 3
+[tenants.f]
+remove = true
+nominal = 0
+[tenants.g]
+remove = false
+"""
+    said = refused(tmp_path, text).splitlines()[1:]
+    assert [line.partition("]")[0] for line in said] == [
+        "[tenants.a",
+        "[tenants.a",
+        "[tenants.a",
+        "[tenants.b",
+        "[tenants.b",
+        "[tenants.c",
+        "[tenants.d",
+        "[tenants.e",
+        "[tenants.f",
+        "[tenants.g",
+    ]
+    assert "nominl (did you mean nominal?)" in said[0]
+    for code in (
+        "SW-UNITS",
+        "SW-WEIGHT-RANGE",
+        "SW-TYPE-LIMIT",
+        "SW-BUDGET-NONE",
+        "SW-TENANT-PARENT",
+    ):
+        assert any(line.endswith(f"[{code}]") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tenants.a\n", "line 1"),
+        ("", "tables"),
+        ("[tenant.a]\nnominal = 1\n", "tables"),
+        ("[tenants.a]\nnominal = 1\n[more]\n", "nothing else"),
+        ("tenants = 3\n", "tables"),
+        ("[tenants]\na = 3\n", "must be a table"),
+        ("[tenants.a]\nlimits = 3\n", "must be a table"),
+        ("[tenants.a]\nbudget = { perod = 'day' }\n", "did you mean period?"),
+        ("[tenants.a]\nnominal = 2026-01-01\n", "neither a number nor text"),
+    ],
+)
+def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str, said: str):
+    assert said in refused(tmp_path, text)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
+    with pytest.raises(InvalidInputError, match="No such file"):
+        read_quota_file(tmp_path / "none.toml", {}, SETTINGS)
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(InvalidInputError, match="UTF-8"):
+        read_quota_file(tmp_path / "latin.toml", {}, SETTINGS)

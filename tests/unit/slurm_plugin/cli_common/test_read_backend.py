@@ -1,0 +1,104 @@
+"""Commands read the same of the ledger and through the daemon."""
+
+import asyncio
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pydantic import BaseModel
+from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+
+from cluster.language.jobs import JobState
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.client import DaemonClient
+from cluster.settings.file import DatabaseSettings, Settings
+from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.api import reads as reads_module
+from slurm_plugin.api.access import Reader
+from slurm_plugin.api.reads import Reads
+from slurm_plugin.cli_common import ledger_backend, read_backend, slurm_look
+from slurm_plugin.cli_common.daemon_backend import DaemonSource
+from slurm_plugin.cli_common.ledger_backend import LedgerSource
+from slurm_plugin.cli_common.read_backend import Source, opened_source
+
+T = TypeVar("T", bound=BaseModel)
+
+OWN = frozenset({"vision"})
+
+
+class Through(DaemonClient):
+    """Asks ``Reads`` as the user socket does, with every message as its text."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__(settings().daemon)
+        self._reads = reads
+
+    async def _ask(self, request: BaseModel, kind: type[T]) -> T:
+        asked = type(request).model_validate_json(request.model_dump_json(exclude_none=True))
+        answer = await self._reads.answer(asked, Reader(1, "alice", OWN))  # type: ignore[arg-type]
+        return kind.model_validate_json(answer.model_dump_json(exclude_none=True))
+
+
+def runs(count: int) -> list[Charge]:
+    """Settled ones, and the last one that runs."""
+    found = []
+    for number in range(count):
+        key = RunKey("c", number, 1000)
+        run = Run(key, "vision", "alice", str(number), {"1g.10gb": 1}, Millislices(1000), "vision")
+        amount = MillisliceSeconds(5000)
+        steps = [Transfer(TransferKind.RESERVE, amount, 1005)]
+        if number < count - 1:
+            steps.append(Transfer(TransferKind.POST, amount, 1005))
+        found.append(Charge(run, 0, tuple(steps)))
+    return found
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
+    ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
+    ledger.charges.post(runs(5))
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING, nodes=("n1",)))
+    sync = sync_of(slurm)
+    asyncio.run(sync.turn())
+    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
+    monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
+    monkeypatch.setattr(ledger_backend.time, "time", lambda: 1003.0)
+    direct = LedgerSource(ledger, settings())  # type: ignore[arg-type]
+    return direct, DaemonSource(Through(Reads(settings(), slurm, ledger, sync)))  # type: ignore[arg-type]
+
+
+def test_both_tell_the_same(sources: tuple[Source, Source]):
+    direct, through = sources
+    assert through.explanation("vision") == direct.explanation("vision")
+    assert through.balances("vision") == direct.balances("vision")
+
+
+def test_a_statement_of_several_pages_is_the_whole_one(sources: tuple[Source, Source]):
+    direct, through = sources
+    (whole, at_s), (paged, then_s) = direct.statement("vision", 0), through.statement("vision", 0)
+    assert [row.run.key for row in paged.rows] == [row.run.key for row in whole.rows]
+    assert (paged.totals, then_s) == (whole.totals, at_s)
+    assert len(paged.rows) == 5
+
+
+def test_who_can_not_read_the_databases_url_asks_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SLICEWISE_DATABASE_URL", raising=False)
+    opened: list[Settings] = []
+    monkeypatch.setattr(
+        read_backend, "opened_ledger", lambda found: opened.append(found) or Opened()
+    )
+    file = tmp_path / "url"
+    own = settings().model_copy(update={"database": DatabaseSettings(url_file=file)})
+    with opened_source(own) as found:
+        assert isinstance(found, DaemonSource)
+    file.write_text("postgresql:///ledger\n")
+    with opened_source(own) as found:
+        assert isinstance(found, LedgerSource)
+    assert opened == [own]
+
+
+class Opened:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

@@ -1,0 +1,70 @@
+from fractions import Fraction
+
+from rich.console import Console
+
+from cluster.language.jobs import NodeView
+from cluster.language.units import Millislices
+from slurm_plugin.cli_users.costs import profile_costs
+from slurm_plugin.cli_views.headroom import costs_table, explanation
+from slurm_plugin.common.free_instances import free_instances
+from slurm_plugin.explain.headroom import Explanation, Situation, explain
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import Held
+from slurm_plugin.quota.types import Quota, Tenant
+
+POLICY = {"bio": Tenant("bio", "", Quota(Millislices(3000)))}
+
+
+def explained(available: dict[str, int] | None = None) -> Explanation:
+    return explain(
+        "bio",
+        Situation(
+            policy=POLICY,
+            ceilings=ceilings(POLICY, (), None),
+            held={"bio": Held({"1g.10gb": 2}, {"1g.10gb": 2})},
+            free={"1g.10gb": 5, "3g.40gb": 1},
+            costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},
+            models={},
+            available_millislice_s=available or {},
+        ),
+    )
+
+
+def shown(renderable: object, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
+    text = shown(explanation(explained()), 80)
+    assert "bio holds 2 slices of its ceiling of 3" in text
+    assert "bio may borrow nothing: its borrowing limit is 0" in text
+    assert "(QOSGrpBilling)" in text
+    assert "No budget limits it." in text
+    row = next(line for line in text.splitlines() if "1g.10gb" in line)
+    assert row.split() == ["1g.10gb", "1", "guarantee", "0", "borrowing", "limit", "–"]
+    assert len(text.splitlines()) < 24
+
+
+def test_each_reason_is_given_once():
+    text = shown(explanation(explained()), 200)
+    assert text.count("bio holds 2 of 3 guaranteed slices") == 1
+
+
+def test_gpus_of_nodes_out_of_use_are_not_free_but_still_listed():
+    def node(*states: str) -> NodeView:
+        gpus, allotted = {"1g.10gb": 7}, {"1g.10gb": 3}
+        return NodeView("n", "n", frozenset(states), gpus, allotted, frozenset({"gpu"}))
+
+    assert free_instances([node("MIXED"), node("IDLE", "DRAIN")]) == {"1g.10gb": 4}
+    assert free_instances([node("DOWN")]) == {"1g.10gb": 0}
+
+
+def test_a_models_weight_is_in_its_costs():
+    found = {
+        cost.profile: cost.cost_millislices for cost in profile_costs("A100-80GB", Fraction(2))
+    }
+    assert (found["1g.10gb"], found["1g.20gb"], found["7g.80gb"]) == (2000, 3500, 14_000)
+    assert "3.5" in shown(costs_table(list(profile_costs("A100-80GB", Fraction(1)))), 80)

@@ -1,0 +1,203 @@
+"""The daemon's start on a scripted Slurm: what it waits for, and what it does not wait for."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, settings
+
+from cluster.language.errors import (
+    InvalidInputError,
+    OutsideError,
+    SlicewiseError,
+    UnreachableError,
+)
+from cluster.runtime.systemd import tell_systemd
+from cluster.slurm.interface import Association
+from cluster.slurm.unread import UnreadLog
+from slurm_plugin.daemon.main import serve
+
+REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
+SUBMIT = (
+    b'{"v":1,"op":"submit","uid":7,"account":"vision","partition":"gpu","gres":"gpu:1g.10gb:1"}\n'
+)
+
+
+class Slurm(ScriptedSlurm):
+    """Has one account; refuses to change it as long as ``refusal`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal: SlicewiseError | None = None
+        self.tried = 0
+
+    async def associations(self) -> tuple[Association, ...]:
+        self._see()
+        return (Association("cluster", "vision", "", "root", frozenset(), "", {}),)
+
+    async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        self.tried += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return await super().sacctmgr(changes)
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger) -> AsyncIterator[Path]:
+    whole = settings()
+    quick = whole.daemon.model_copy(update={"run_dir": tmp_path, "sync_interval_s": 0.02})
+    whole = whole.model_copy(update={"daemon": quick})
+    work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog()))  # type: ignore[arg-type]
+    await until(lambda: work.done() or quick.user_socket.exists())
+    try:
+        if not work.done():
+            yield quick.admission_socket
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        await asyncio.wait_for(work, 5)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 -- what is waited for sets no event
+            await asyncio.sleep(0.01)
+
+
+async def ask(path: Path, line: bytes = SUBMIT) -> Mapping[str, Any]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(line)
+    answer = dict(json.loads(await reader.readline()))
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("refusal", [REFUSED, UnreachableError("SW-SLURM-DOWN", "no slurmdbd")])
+async def test_admission_opens_though_limits_can_not_be_compiled(
+    tmp_path: Path, refusal: SlicewiseError, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm, ledger = Slurm(), ScriptedLedger()
+    slurm.refusal = refusal
+    async with serving(tmp_path, slurm, ledger) as path:
+        # The quota is known: what is wrong is that no node has such GPUs.
+        assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+        assert (ledger.marked, slurm.tried >= 1) == ([], True)
+        assert "start_limits_failed" in caplog.text
+        before = slurm.tried
+        await until(lambda: slurm.tried > before)
+
+
+async def test_limits_that_failed_at_the_start_are_compiled_later(tmp_path: Path) -> None:
+    slurm, ledger = Slurm(), ScriptedLedger()
+    slurm.refusal = REFUSED
+    async with serving(tmp_path, slurm, ledger):
+        slurm.refusal = None
+        # The scripted Slurm goes on showing no limits.
+        await until(lambda: "sacctmgr" in {name for name, _ in slurm.actions})
+
+
+@pytest.mark.parametrize("kind", [UnreachableError, OutsideError])
+async def test_the_start_waits_for_what_fails_outside(
+    tmp_path: Path, kind: type[SlicewiseError]
+) -> None:
+    slurm, ledger = Slurm(), ScriptedLedger()
+    ledger.failures["require_current"] = [kind("SW-X", "not yet")] * 2
+    slurm.failure = kind("SW-SLURM-X", "not yet")
+    asyncio.get_running_loop().call_later(0.2, setattr, slurm, "failure", None)
+    async with serving(tmp_path, slurm, ledger) as path:
+        assert (ledger.failures["require_current"], slurm.failure) == ([], None)
+        assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+
+
+async def test_without_the_ledger_too_it_waits(tmp_path: Path) -> None:
+    slurm, ledger = Slurm(), ScriptedLedger()
+    slurm.refusal = REFUSED
+    down = UnreachableError("SW-DATABASE-DOWN", "down")
+    ledger.failures["policy"] = [down] * 3
+    async with serving(tmp_path, slurm, ledger) as path:
+        assert ledger.failures["policy"] == []
+        assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+
+
+class TakenLock:
+    """Another daemon's, for as many questions as it is told."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+
+    def hold(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def holder(self) -> str:
+        return "ctl2"
+
+
+async def test_while_another_daemon_has_the_lock_it_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, lock = ScriptedLedger(), TakenLock(2)
+    monkeypatch.setattr(ledger, "leader", lambda host: lock)
+    async with serving(tmp_path, Slurm(), ledger) as path:
+        assert lock.left < 0
+        assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
+    assert "start_leader_waits" in caplog.text
+    assert "ctl2" in caplog.text
+
+
+async def test_systemd_hears_that_it_is_ready_and_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+
+        def hear() -> bool:
+            with suppress(BlockingIOError):
+                told.append(systemd.recv(4096).decode())
+            return {one[:8] for one in told} >= {"READY=1", "WATCHDOG"}
+
+        async with serving(tmp_path / "run", Slurm(), ScriptedLedger()):
+            await until(hear)
+    alive = r"WATCHDOG=1\nSTATUS=leads, mode enforce, last look at Slurm \d\d:\d\d:\d\d"
+    assert [one for one in told if one != "READY=1" and not re.fullmatch(alive, one)] == []
+
+
+@pytest.mark.parametrize("address", ["/nowhere/notify", "", "@slicewise-nobody"])
+def test_a_systemd_that_does_not_hear_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    tell_systemd("WATCHDOG=1")
+
+
+async def test_it_says_how_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path, Slurm(), ScriptedLedger()) as path:
+        await ask(path)
+
+        async def status() -> Mapping[str, Any]:
+            return await ask(tmp_path / "user.sock", b'{"v":1,"op":"status"}\n')
+
+        async with asyncio.timeout(5):
+            while not (said := await status())["decisions"]:  # noqa: ASYNC110 -- as above
+                await asyncio.sleep(0.02)
+    assert (said["leads"], said["complete"], said["mode"]) == (True, True, "enforce")
+    assert (said["decisions"], said["host"]) == ({"refuse": 1}, socket.gethostname())
+    assert said["asked_s"] >= said["observed_s"] - 5
+
+
+async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:
+    ledger = ScriptedLedger()
+    ledger.failures["require_current"] = [InvalidInputError("SW-DATABASE-OLD", "old")]
+    with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
+        async with serving(tmp_path, Slurm(), ledger):
+            pass

@@ -1,0 +1,49 @@
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+from scripted import DOWN
+
+from slurm_plugin.daemon.periodic import Turns
+
+
+def failing_once(error: Exception) -> Callable[[], asyncio.Future[None]]:
+    """A step that fails the first time it is taken."""
+    turns = iter((error,))
+
+    async def step() -> None:
+        for problem in turns:
+            raise problem
+
+    return step  # type: ignore[return-value]
+
+
+async def taken_twice(error: Exception) -> list[tuple[str, bool]]:
+    told: list[tuple[str, bool]] = []
+    again = asyncio.Event()
+
+    def on_turn(name: str, took_s: float, failed: bool) -> None:
+        told.append((name, failed))
+        if len(told) == 2:
+            again.set()
+
+    loop = asyncio.create_task(Turns(on_turn).repeat("moves", failing_once(error), 0.001))
+    async with asyncio.timeout(5):
+        await again.wait()
+    loop.cancel()
+    return told
+
+
+@pytest.mark.parametrize("error", [DOWN, KeyError("a strange job"), RecursionError()])
+async def test_a_turn_that_fails_is_not_the_last(error: Exception) -> None:
+    assert await taken_twice(error) == [("moves", True), ("moves", False)]
+
+
+async def test_what_nobody_expected_is_logged_with_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "slicewise.daemon")
+    await taken_twice(KeyError("a strange job"))
+    assert "moves_failed" in caplog.text
+    assert "kind=KeyError at=test_periodic.py:" in caplog.text

@@ -1,0 +1,448 @@
+"""What a change of quotas would do now, and whom it would hurt."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from own_parts import books_of
+
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from cluster.language.mig_profiles import WholeBoard
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.messages import ServiceView, SlotView
+from cluster.rpc.order_messages import ServiceOrder
+from slurm_plugin.accounting.types import Balance, Reservation, RunKey
+from slurm_plugin.explain.quota_impact import harms
+from slurm_plugin.explain.quota_plan import Harm, HarmKind, QuotaPlan, in_order, quota_plan
+from slurm_plugin.quota.calendar import Moment
+from slurm_plugin.quota.tenants import changed_together
+from slurm_plugin.quota.types import (
+    Budget,
+    Loan,
+    Period,
+    Policy,
+    Quota,
+    Recall,
+    Tenant,
+    TenantUpdate,
+)
+from slurm_plugin.quota_cycle.world import Rules, Seen, World
+
+COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+ALL = 10**9
+HOUR = 3_600_000
+FREELY = {"borrowing_limit_millislices": ALL, "lending_limit_millislices": ALL}
+
+
+def policy(budgets: Mapping[str, Budget] | None = None, **nominal: int) -> Policy:
+    return {
+        name: Tenant(name, "", Quota(Millislices(amount), **FREELY), (budgets or {}).get(name))  # type: ignore[arg-type]
+        for name, amount in nominal.items()
+    }
+
+
+def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
+    """So many instances of a slice each, in the tenant's own QOS."""
+    values: dict[str, Any] = dict.fromkeys(JobView.__dataclass_fields__)
+    values |= {
+        "job_id": job_id,
+        "untouched": frozenset(),
+        "name": "train",
+        "user": "alice",
+        "account": account,
+        "partition": "gpu",
+        "qos": f"slicewise_{account}",
+        "state": JobState.RUNNING,
+        "reason": "None",
+        "held": False,
+        "priority": 1,
+        "admin_comment": "",
+        "comment": "",
+        "tres": {"gres/gpu:1g.10gb": str(slices)},
+        "nodes": ("n1",),
+        "start_s": 0,
+        "ended": "",
+        "unread": frozenset(),
+    }
+    return JobView(**{**values, **changes})
+
+
+def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
+    rest = {"state": JobState.PENDING, "reason": "QOSGrpBilling", "nodes": (), "start_s": None}
+    return job(job_id, account, slices, **{**rest, **changes})
+
+
+def service(
+    array: int, least: int, order: ServiceOrder | None = None, **changes: Any
+) -> ServiceView:
+    view = ServiceView(
+        array_job_id=array,
+        tenant="a",
+        name=f"s{array}",
+        user="alice",
+        submit_s=array,
+        directives={"min_replicas": str(least)},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(),
+        order=order or ServiceOrder(),
+    )
+    return view.model_copy(update=changes)
+
+
+NODE = NodeView(
+    "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
+)
+RULES = Rules(
+    partitions=frozenset({"gpu"}),
+    costs=COSTS,
+    whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
+    models=dict.fromkeys(COSTS, "A100-80GB"),
+    grace_s=60,
+    term_s=0,
+    turn_s=1800,
+)
+
+
+def now(before: Policy, *jobs: JobView, **changes: Any) -> World:
+    """``changes`` are of the books, of what is seen, and of the rules."""
+    books = books_of(Moment(1000, 0, 0), tenants=before)
+    return changed(World(books, Seen(jobs, (NODE,), ()), RULES), **changes)
+
+
+def changed(there: World, **changes: Any) -> World:
+    parts = {
+        part.name: replace(
+            value,
+            **{each.name: changes[each.name] for each in fields(value) if each.name in changes},
+        )
+        for part in fields(there)
+        for value in (getattr(there, part.name),)
+    }
+    return World(**parts)
+
+
+def planned(there: World, after: Policy, period_start_s: int = 0) -> QuotaPlan:
+    return quota_plan(there, after, dict.fromkeys(after, period_start_s))
+
+
+def hurt(there: World, after: Policy) -> list[Harm]:
+    return list(harms(there, planned(there, after), {}))
+
+
+def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 6))
+    limited = with_quota(before, "a", type_limits={"1g.10gb": 5})
+    assert [(one.kind, one.tenant) for one in hurt(there, limited)] == [(HarmKind.TYPE, "a")]
+    assert hurt(there, with_quota(before, "a", type_limits={"1g.10gb": 6})) == []
+    assert hurt(changed(there, tenants=limited), limited) == [], "it is so already"
+
+
+def with_quota(of: Policy, name: str, **changes: Any) -> Policy:
+    return {**of, name: replace(of[name], quota=replace(of[name].quota, **changes))}
+
+
+def test_nothing_changes_without_a_change():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 6), waiting(2, "a"))
+    plan = planned(there, before)
+    assert all(one.before == one.after for one in plan.tenants)
+    assert (plan.loans, hurt(there, before)) == ((), [])
+
+
+def test_ceilings_before_and_after():
+    plan = planned(now(policy(a=6000)), policy(a=4000, new=2000))
+    (a, new) = plan.tenants
+    assert a.before is not None
+    assert a.after is not None
+    assert (a.before.nominal_millislices, a.after.nominal_millislices) == (6000, 4000)
+    assert (a.before.ceiling.ceiling_millislices, a.after.ceiling.ceiling_millislices) == (
+        6000,
+        4000,
+    )
+    assert new.after is not None
+    assert (new.before, new.after.ceiling.guarantee_millislices) == (None, 2000)
+    assert plan.allowed.ceilings == plan.after.ceilings
+
+
+def test_a_tenant_that_holds_more_than_its_new_own_part_is_named():
+    there = now(policy(a=6000, b=8000), job(1, "a", 5), job(2, "b", 3))
+    (harm,) = hurt(there, policy(a=3000, b=3000))
+    assert (harm.kind, harm.tenant, harm.amount_millislices) == (HarmKind.OWN_PART, "a", 2000)
+
+
+def test_who_held_too_much_before_is_not_hurt_by_a_raise():
+    there = now(policy(a=2000), job(1, "a", 5))
+    assert hurt(there, policy(a=3000)) == []
+
+
+def test_quotas_beyond_the_cluster_squeeze_everybody():
+    there = now(policy(a=7000, b=7000), job(1, "a", 7), job(2, "b", 7))
+    found = hurt(there, policy(a=14_000, b=14_000))
+    assert [one.kind for one in found] == [HarmKind.OVERCOMMITTED]
+    assert found[0].amount_millislices == 14_000
+    assert HarmKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
+
+
+def test_while_no_gpu_is_seen_nobody_is_squeezed():
+    there = now(policy(a=7000), job(1, "a", 7), nodes=())
+    (a,) = planned(there, policy(a=8000)).tenants
+    assert a.after is not None
+    assert a.after.ceiling.ceiling_millislices == 8000
+    assert hurt(there, policy(a=8000)) == []
+
+
+def borrowed(job_id: int, slices: int, **changes: Any) -> JobView:
+    """Of b, from a."""
+    return job(job_id, "b", slices, qos="slicewise-borrowed", **changes)
+
+
+LOAN = (Loan("a", "b", Millislices(4000)),)
+
+
+def test_a_loan_that_goes_back_names_its_borrower():
+    before = policy(a=7000, b=7000)
+    there = now(before, job(1, "b", 7), borrowed(2, 4), loans=LOAN)
+    after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    plan = planned(there, after)
+    (loan,) = plan.loans
+    assert (loan.before_millislices, loan.after_millislices) == (4000, 1000)
+    harm = next(one for one in harms(there, plan, {}) if one.kind is HarmKind.CALLED_BACK)
+    assert (harm.tenant, harm.amount_millislices) == ("b", 3000)
+    assert "to give back: 3 to a" in harm.words
+
+
+def test_a_borrower_that_gets_its_own_instead_loses_nothing():
+    before = policy(a=7000, b=7000)
+    there = now(before, job(1, "b", 7), borrowed(2, 4), loans=LOAN)
+    assert hurt(there, policy(a=3000, b=11_000)) == []
+
+
+def test_a_job_that_could_never_start_any_more_is_named():
+    before = with_quota(policy(a=6000), "a", borrowing_limit_millislices=Millislices(0))
+    there = now(before, waiting(1, "a", 5), waiting(2, "a", 3), waiting(3, "a", 7))
+    (harm,) = hurt(there, with_quota(before, "a", nominal_millislices=Millislices(4000)))
+    assert (harm.kind, harm.about, harm.amount_millislices) == (
+        HarmKind.NEVER_STARTS,
+        "job 1 of alice",
+        1000,
+    )
+
+
+def test_a_flexible_job_may_still_borrow():
+    tag = JobTag("ab", "a", is_flexible=True).text()
+    before = policy(a=6000, b=8000)
+    there = now(before, waiting(1, "a", 5, admin_comment=tag), waiting(2, "a", 5))
+    assert [one.about for one in hurt(there, policy(a=4000, b=8000))] == ["job 2 of alice"]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (with_quota(policy(a=6000), "a", type_limits={"1g.10gb": 2}), "at most 2"),
+        (
+            policy({"a": Budget(Period.DAY, MillisliceSeconds(HOUR))}, a=6000),
+            "may use 3.00 slice-hours; the budget has 1.00",
+        ),
+    ],
+)
+def test_limits_on_types_and_budgets_keep_jobs_from_ever_starting(after: Policy, said: str):
+    there = now(policy(a=6000), waiting(1, "a", 3, time_limit_s=3600))
+    (harm,) = hurt(there, after)
+    assert said in harm.words
+
+
+def test_a_service_whose_least_replicas_do_not_fit_any_more_is_named():
+    tag = JobTag("ab", "a", "s2").text()
+    slot = waiting(9, "a", 5, admin_comment=tag)
+    gone = ServiceOrder(delete_s=5.0)
+    ordered = ServiceOrder(min_replicas=0)
+    those = (service(1, 2), service(2, 2), service(3, 3, gone), service(4, 9, ordered))
+    (harm,) = hurt(now(policy(a=6000), slot, services=those), policy(a=3000))
+    assert (harm.kind, harm.about, harm.amount_millislices) == (
+        HarmKind.MIN_REPLICAS,
+        "service s2",
+        1000,
+    )
+
+
+def balance(available: int) -> Balance:
+    zero = MillisliceSeconds(0)
+    amount = MillisliceSeconds(available)
+    return Balance("a", amount, amount, zero, zero, zero)
+
+
+def test_a_smaller_budget_that_is_used_up_is_debt():
+    monthly = Budget(Period.MONTH, MillisliceSeconds(10 * HOUR))
+    there = now(policy({"a": monthly}, a=6000), balances={"a": balance(4 * HOUR)}, rolls={"a": 0})
+    smaller = replace(monthly, amount_millislice_s=MillisliceSeconds(5 * HOUR))
+    plan = planned(there, policy({"a": smaller}, a=6000))
+    assert plan.after.left["a"].left_millislice_s == -HOUR
+    assert plan.allowed.run_minutes == {"a": 0}
+    (harm,) = harms(there, plan, {})
+    assert (harm.kind, "-1.00 slice-hours left" in harm.words) == (HarmKind.IN_DEBT, True)
+    larger = replace(monthly, amount_millislice_s=MillisliceSeconds(7 * HOUR))
+    assert hurt(there, policy({"a": larger}, a=6000)) == []
+
+
+DAILY = Budget(Period.DAY, MillisliceSeconds(3 * HOUR))
+ONCE = Budget(Period.NONE, MillisliceSeconds(3 * HOUR))
+EVENING = {"a": 1000 + 7200}
+"""Two hours from now."""
+
+
+def used_up(there: World, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
+    found = harms(there, planned(there, after), ends_s)
+    return [(one.tenant, one.in_s) for one in found if one.kind is HarmKind.USED_UP]
+
+
+def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
+    there = now(policy(a=6000), job(1, "a", 3), waiting(2, "a"))
+    assert used_up(there, policy({"a": DAILY}, a=6000), EVENING) == [("a", 3600)]
+    assert used_up(there, policy({"a": DAILY}, a=6000), {"a": 1000 + 3600}) == []
+    assert used_up(there, policy({"a": ONCE}, a=6000), {}) == [("a", 3600)]
+    yearly = replace(ONCE, amount_millislice_s=MillisliceSeconds(3 * 24 * 366 * HOUR))
+    assert used_up(there, policy({"a": yearly}, a=6000), {}) == []
+    assert used_up(now(policy(a=6000)), policy({"a": ONCE}, a=6000), {}) == []
+
+
+def test_what_a_budget_is_lowered_to_lasts_less_its_use():
+    before = policy({"a": DAILY}, a=6000)
+    there = now(before, job(1, "a", 3), balances={"a": balance(2 * HOUR)}, rolls={"a": 0})
+    lower = replace(DAILY, amount_millislice_s=MillisliceSeconds(2 * HOUR))
+    assert used_up(there, policy({"a": lower}, a=6000), EVENING) == [("a", 1200)]
+    higher = replace(DAILY, overdraft_millislice_s=MillisliceSeconds(HOUR))
+    assert used_up(there, policy({"a": higher}, a=6000), EVENING) == []
+    assert used_up(there, before, EVENING) == [], "it is so already"
+
+
+RUN = Reservation(
+    RunKey("c", 1, 0),
+    tenant="a",
+    user="alice",
+    task="1",
+    gres={"1g.10gb": 3},
+    cost_millislices=Millislices(3000),
+    payer="a",
+    reserved_millislice_s=MillisliceSeconds(HOUR),
+    posted_millislice_s=MillisliceSeconds(0),
+    transfers=1,
+)
+
+
+def test_a_new_budget_is_as_after_its_first_roll():
+    monday_s = 400
+    there = now(policy(a=6000), job(1, "a", 3), reservations=(RUN,), balances={"a": balance(-9)})
+    plan = planned(there, policy({"a": DAILY}, a=6000), monday_s)
+    used = 3000 * (there.books.now_s - monday_s)
+    assert plan.after.left["a"].left_millislice_s == 3 * HOUR - used
+    assert plan.allowed.run_minutes == {"a": (3 * HOUR - used) // 60}
+
+
+@pytest.mark.parametrize(("reserved_hours", "told"), [(2, False), (4, True)])
+def test_what_runs_may_use_up_the_rest_of_a_budget_by_its_time_limits(
+    reserved_hours: int, told: bool
+):
+    run = replace(RUN, reserved_millislice_s=MillisliceSeconds(reserved_hours * HOUR))
+    there = now(policy(a=6000), job(1, "a", 3), reservations=(run,))
+    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert ("nothing starts now" in harm.words) == told
+
+
+def test_a_run_that_has_outlived_its_reservation_hides_nothing_of_what_others_may_use_up():
+    long = replace(RUN, reserved_millislice_s=MillisliceSeconds(5 * HOUR // 2))
+    over = replace(RUN, key=RunKey("c", 2, 0), reserved_millislice_s=MillisliceSeconds(1))
+    there = now(policy(a=6000), job(1, "a", 3), job(2, "a", 3), reservations=(long, over))
+    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert "nothing starts now" in harm.words
+
+
+def test_who_pays_for_those_below_after_a_change_lasts_shorter():
+    both = policy({"a": DAILY, "b": DAILY}, a=6000, b=6000)
+    below = {**both, "b": replace(both["b"], parent="a")}
+    there = now(
+        below,
+        job(1, "b", 3),
+        balances={name: balance(3 * HOUR) for name in below},
+        rolls=dict.fromkeys(below, 0),
+    )
+    without = {**below, "b": replace(below["b"], budget=None)}
+    assert used_up(there, without, EVENING) == [("a", 3600)]
+
+
+def below(name: str, parent: str) -> Tenant:
+    return Tenant(name, parent, Quota(Millislices(0)))
+
+
+def test_moves_and_removals_need_no_order_of_their_own():
+    there = {"a": below("a", ""), "b": below("b", "a"), "c": below("c", "b"), "d": below("d", "a")}
+    updates = (
+        TenantUpdate("a", removed=True),
+        TenantUpdate("b", removed=True),
+        TenantUpdate("d", parent="c"),
+        TenantUpdate("c", parent="new"),
+        TenantUpdate("new", parent=""),
+    )
+    after, refused = changed_together(there, in_order(there, updates))
+    assert refused == {}
+    assert {name: one.parent for name, one in after.items()} == {"new": "", "c": "new", "d": "c"}
+    swapped = (TenantUpdate("a", parent="b"), TenantUpdate("b", parent=""))
+    after, refused = changed_together(there, in_order(there, swapped))
+    assert (refused, after["a"].parent, after["b"].parent) == ({}, "b", "")
+    circle = (TenantUpdate("a", parent="c"),)
+    _, refused = changed_together(there, in_order(there, circle))
+    assert [error.refusal.code for error in refused.values()] == ["SW-TENANT-CYCLE"]
+
+
+def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 2), waiting(2, "a"), services=(service(3, 1),))
+    after = {"b": before["b"]}
+    plan = planned(there, after)
+    (_, gone) = plan.tenants
+    assert (gone.tenant, gone.after) == ("a", None)
+    assert [(one.kind, one.about) for one in harms(there, plan, {})] == [
+        (HarmKind.REMOVED, ""),
+        (HarmKind.NEVER_STARTS, "job 2 of alice"),
+        (HarmKind.MIN_REPLICAS, "service s3"),
+    ]
+    assert [one.kind for one in hurt(now(before), after)] == []
+
+
+def with_replicas(before: Policy, loan: int, **changes: Any) -> World:
+    """Four of b's service, on what a lends."""
+    tag = JobTag("ab", "b", "bert").text()
+    replicas = [
+        borrowed(20 + i, 1, array_job_id=814, task_index=i, admin_comment=tag, start_s=i)
+        for i in range(4)
+    ]
+    slots = tuple(
+        SlotView(index=i, state="running", is_borrowed=True, job_id=20 + i, node="n1")
+        for i in range(4)
+    )
+    bert = service(814, 0, tenant="b", name="bert", slots=slots)
+    loans = (Loan("a", "b", Millislices(loan)),)
+    return now(before, job(1, "b", 7), *replicas, loans=loans, services=(bert,), **changes)
+
+
+def test_a_borrowed_replica_that_goes_is_named_by_its_service():
+    before = policy(a=7000, b=7000)
+    there = with_replicas(before, 4000)
+    after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    gone = [one for one in hurt(there, after) if one.kind is HarmKind.REPLICA]
+    assert len(gone) == 3
+    assert {(one.tenant, one.amount_millislices) for one in gone} == {("b", 1000)}
+    assert all(one.about.startswith("bert, replica ") for one in gone)
+
+
+def test_replicas_that_go_without_the_change_are_not_its_harm():
+    before = policy(a=7000, b=7000)
+    called = (Recall("a", "b", Millislices(3000), called_s=990),)
+    lends_one = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
+    there = with_replicas(lends_one, 1000, recalls=called)
+    same = with_quota(lends_one, "b", weight=2)
+    assert HarmKind.REPLICA not in {one.kind for one in hurt(there, same)}
+    lends_none = with_quota(before, "a", lending_limit_millislices=Millislices(0))
+    assert [one.kind for one in hurt(there, lends_none)].count(HarmKind.REPLICA) == 1

@@ -1,0 +1,119 @@
+"""What `slicewise why` says of tenants, and how its screen looks."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from scripted import tenant
+from why_world import NOW_S, job, running, sight
+
+from cluster.language.errors import Refusal
+from cluster.language.jobs import JobTag
+from cluster.language.units import MillisliceSeconds
+from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
+from slurm_plugin.cli_views.why import screen
+from slurm_plugin.common.qos_names import SHARED_QOS
+from slurm_plugin.explain.why_tenant import why_tenant
+from slurm_plugin.explain.words import span_text
+from slurm_plugin.quota.types import Budget, Period
+
+
+def test_a_tenant_s_situation_on_one_screen():
+    paid = Budget(Period.DAY, MillisliceSeconds(10**9))
+    vision = replace(tenant("vision", 4000, borrowing_limit_millislices=2000), budget=paid)
+    now = sight(
+        running(1),
+        running(2, qos=SHARED_QOS),
+        running(3, account="nlp"),
+        job(8, "QOSGrpBilling"),
+        replace(job(9, "QOSGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
+        job(10, "JobHeldUser", held=True, priority=0),
+        job(11, "Resources", partition="cpu", tres={}),
+        job(12, "JobHeldAdmin", held=True, admin_comment=JobTag("ab", "vision", "bert").text()),
+        job(13, "JobHeldAdmin", held=True),
+        tenants=(vision, tenant("nlp", 3000, lending_limit_millislices=2000)),
+        loans={("nlp", "vision"): 1000},
+        allotted=3,
+        available={"vision": 9 * 3600 * 500},
+        refusals={13: Refusal("SW-QUOTA-EXCEEDED", "Too much.")},
+    )
+    answer = why_tenant("vision", now)
+    assert answer.headline == "vision holds 2 of 5 slices; 5 jobs wait."
+    assert answer.sentences == (
+        "Its nominal quota is 4 slices; 0 of it are lent, 1 borrowed from others.",
+        "Guaranteed in its own QOS: 1 of 4 slices in use.",
+        "The budget of vision leaves 4.5 slice-hours for new runs.",
+    )
+    holding, waiting, room = answer.tables
+    assert [row.what for row in holding.rows] == ["job 1 of alice", "job 2 of alice"]
+    assert [(row.what, row.amount_millislices) for row in waiting.rows] == [
+        ("1 wait: Slicewise refuses it", 1000),
+        ("3 wait: its tenant's guaranteed part is used up", 3000),
+        ("1 wait: its user holds it", 1000),
+        ("1 at rest: no request needs it", None),
+    ]
+    assert [(row.what, row.note) for row in room.rows] == [
+        ("1g.10gb", "3 guaranteed; no more: vision holds 1 of 4 guaranteed slices")
+    ]
+    assert "nlp" not in answer.model_dump_json()
+
+
+def test_what_stands_below_a_tenant_is_a_sum():
+    now = sight(
+        running(1, account="lab"),
+        running(2, account="vision", user="mallory"),
+        tenants=(tenant("lab", 4000), tenant("vision", 1000, "lab")),
+    )
+    rows = why_tenant("lab", now).tables[0].rows
+    assert [(row.what, row.amount_millislices) for row in rows] == [
+        ("job 1 of alice", 1000),
+        ("tenants below lab", 1000),
+    ]
+
+
+def printed(answer: WhyAnswer, width: int = 80) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as shown:
+        console.print(screen(answer))
+    return shown.get()
+
+
+def test_columns_without_content_are_left_out_and_markup_is_not_read():
+    rows = (WhyRow(what="job 1 of [red]al", amount_millislices=500), WhyRow(what="others"))
+    answer = WhyAnswer(
+        about="1", headline="[b]waits", tables=(WhyTable(heading="Who", rows=rows),), start="soon"
+    )
+    text = printed(answer)
+    assert "[b]waits" in text
+    assert "job 1 of [red]al" in text
+    assert "0.5" in text
+    assert "ends at" not in text
+    assert "GPUs" not in text
+    assert "Starts: soon." in text
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_it_fits_the_terminal(width: int):
+    now = sight(
+        running(1),
+        running(2, NOW_S + 86400 * 3, qos=SHARED_QOS),
+        tenants=(tenant("vision", 4000),),
+    )
+    assert max(map(len, printed(why_tenant("vision", now), width).splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (45, "45 s"),
+        (60, "1 min"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h"),
+        (3660, "1 h 1 min"),
+        (3601, "1 h"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_spans_are_told_in_their_two_largest_units(seconds: int, text: str):
+    assert span_text(seconds) == text

@@ -1,0 +1,29 @@
+"""What is put together from the ledger and Slurm for people, and for a round of lending."""
+
+import pytest
+from scripted import ScriptedLedger, policy_of, settings, tenant
+
+from slurm_plugin.admission.decayed_use import Holding
+from slurm_plugin.explain.headroom import situation
+from slurm_plugin.ledger.summaries import held_lately
+from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.world import Seen
+
+NOW_S = 1_000_000
+
+
+@pytest.mark.parametrize(("past_use", "held"), [(True, {"vision": 2000}), (False, {})])
+def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
+    *, past_use: bool, held: dict[str, int]
+) -> None:
+    always = Holding("vision", 2000, NOW_S - 10**9, None)
+    ledger = ScriptedLedger(held_lately=(always,))
+    lending = settings().lending.model_copy(update={"past_use": past_use})
+    configured = settings().model_copy(update={"lending": lending})
+    assert held_lately(ledger, configured, NOW_S) == held  # type: ignore[arg-type]
+
+
+def test_while_no_gpu_is_seen_an_explanation_has_the_ceilings_that_are_compiled() -> None:
+    ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
+    found = situation(world_of(ledger.books(NOW_S, "UTC"), settings(), Seen((), (), ())))
+    assert found.ceilings["vision"].ceiling_millislices == 2000

@@ -1,0 +1,53 @@
+"""What a tenant could ever have."""
+
+from dataclasses import replace
+from typing import Any
+
+from scripted import policy_of, tenant
+
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.quota.attainable import Bounds, bounds, highest_ceilings, period_budgets
+from slurm_plugin.quota.types import Budget, Period, Policy, Tenant
+
+
+def borrows(amount: int) -> dict[str, Any]:
+    return {"borrowing_limit_millislices": Millislices(amount)}
+
+
+def test_the_nominal_with_what_may_be_borrowed() -> None:
+    policy = policy_of(tenant("a", 2000, **borrows(1000)), tenant("b", 500))
+    assert highest_ceilings(policy, None) == {"a": 3000, "b": 500}
+
+
+def test_by_the_calendar_the_most_of_any_hour_counts() -> None:
+    now = policy_of(tenant("lab", 3000), tenant("a", 2000, "lab"))
+    assert bounds(now, None, None) == Bounds(
+        {"lab": 1000, "a": 2000}, {"lab": 0, "a": 0}, {"lab": 3000, "a": 2000}
+    )
+    highest = policy_of(tenant("lab", 5000), tenant("a", 4000, "lab", **borrows(500)))
+    assert bounds(now, highest, None) == Bounds(
+        {"lab": 5000, "a": 4000}, {"lab": 0, "a": 500}, {"lab": 5000, "a": 4500}
+    )
+
+
+def test_no_more_than_those_above_and_the_cluster_have() -> None:
+    policy = policy_of(
+        tenant("org", 0, **borrows(1000)),
+        tenant("lab", 2000, "org", **borrows(9000)),
+        tenant("vision", 2000, "lab", **borrows(9000)),
+    )
+    assert highest_ceilings(policy, 9000) == {"org": 3000, "lab": 3000, "vision": 3000}
+    assert highest_ceilings(policy, 2500) == {"org": 2500, "lab": 2500, "vision": 2500}
+
+
+def paid(policy: Policy, name: str, period: Period) -> Tenant:
+    amounts = (MillisliceSeconds(amount) for amount in (100, 20, 3))
+    return replace(policy[name], budget=Budget(period, *amounts))
+
+
+def test_a_periods_budget_is_its_payers() -> None:
+    policy = dict(policy_of(tenant("lab", 9), tenant("vision", 9, "lab"), tenant("nlp", 9)))
+    policy["lab"] = paid(policy, "lab", Period.WEEK)
+    assert period_budgets(policy) == {"lab": 123, "vision": 123}
+    policy["vision"] = paid(policy, "vision", Period.NONE)
+    assert period_budgets(policy) == {"lab": 123}

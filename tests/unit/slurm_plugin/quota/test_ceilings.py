@@ -1,0 +1,136 @@
+"""What tenants may hold."""
+
+import pytest
+
+from cluster.language.units import Millislices
+from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
+from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
+
+NO_LIMIT = Millislices(10**9)
+
+
+def tenant(name: str, nominal: int, parent: str = "") -> Tenant:
+    return Tenant(name, parent, Quota(Millislices(nominal), NO_LIMIT, NO_LIMIT))
+
+
+POLICY: Policy = {
+    one.name: one
+    for one in (
+        tenant("lab", 6000),
+        tenant("a", 3000, "lab"),
+        tenant("b", 1000, "lab"),
+        tenant("c", 4000),
+    )
+}
+
+
+def ceiling(
+    amount: int, guarantee: int, limits: tuple[int, int], lent: int = 0, borrowed: int = 0
+) -> Ceiling:
+    return Ceiling(*map(Millislices, (amount, guarantee, lent, borrowed, *limits)))
+
+
+def loan(lender: str, borrower: str, amount: int) -> Loan:
+    return Loan(lender, borrower, Millislices(amount))
+
+
+def test_without_loans_everybody_has_its_nominal():
+    for capacity in (None, 10_000):
+        assert ceilings(POLICY, (), capacity) == {
+            "lab": ceiling(6000, 2000, (2000, 0)),
+            "a": ceiling(3000, 3000, (3000, 0)),
+            "b": ceiling(1000, 1000, (1000, 0)),
+            "c": ceiling(4000, 4000, (4000, 0)),
+        }
+
+
+def test_a_loan_lowers_the_lender_and_raises_the_borrower_up_to_where_they_meet():
+    loans = (loan("a", "b", 500), loan("a", "c", 1000))
+    assert ceilings(POLICY, loans, 10_000) == {
+        "lab": ceiling(5000, 2000, (2000, 0), lent=1000),
+        "a": ceiling(1500, 1500, (1500, 0), lent=1500),
+        "b": ceiling(1500, 1000, (1000, 500), borrowed=500),
+        "c": ceiling(5000, 4000, (4000, 1000), borrowed=1000),
+    }
+
+
+def test_short_of_capacity_all_are_squeezed_in_proportion():
+    found = ceilings(POLICY, (loan("c", "b", 1000),), 5000)
+    assert found == {
+        "lab": ceiling(3500, 2000, (1000, 0), borrowed=1000),
+        "a": ceiling(1500, 1500, (1500, 0)),
+        "b": ceiling(1000, 1000, (500, 500), borrowed=1000),
+        "c": ceiling(1500, 1500, (1500, 0), lent=1000),
+    }
+
+
+def test_nothing_to_share_out_is_nothing():
+    assert ceilings(POLICY, (), 0)["a"] == ceiling(0, 0, (0, 0))
+    assert ceilings({"a": tenant("a", 0)}, (), 0) == {"a": ceiling(0, 0, (0, 0))}
+    assert ceilings({}, (), 0) == {}
+
+
+def test_a_loan_of_somebody_who_is_no_tenant_does_not_count():
+    assert ceilings(POLICY, (loan("gone", "c", 1000),), None)["c"] == ceiling(4000, 4000, (4000, 0))
+
+
+def test_a_tenant_above_others_can_not_take_what_they_are_due():
+    """Its own jobs were let in by what its account may hold, that of those below it included."""
+    above = Tenant("dept", "", Quota(Millislices(8000), Millislices(1000)))
+    below = Tenant("team", "dept", Quota(Millislices(4000)))
+    found = ceilings({"dept": above, "team": below}, (), None)
+    assert found["dept"] == ceiling(8000, 4000, (4000, 0))
+    assert found["team"] == ceiling(4000, 4000, (4000, 0))
+
+
+def test_what_is_on_its_way_back_is_in_nobodys_limit():
+    found = ceilings(POLICY, (loan("a", "c", 1000),), None, [Recall("a", "b", Millislices(500), 5)])
+    assert found["a"] == ceiling(1500, 1500, (1500, 0), lent=1500)
+    assert found["b"] == ceiling(1000, 1000, (1000, 0))
+    assert found["c"] == ceiling(5000, 4000, (4000, 1000), borrowed=1000)
+
+
+def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> QosUse:
+    """What a's jobs hold and wait for, in both QOS."""
+    names = ("slicewise_a", "slicewise_a_borrowed")
+    held, waiting = zip(own, on_loan, strict=True)
+    return QosUse(
+        held=dict(zip(names, held, strict=True)),
+        waiting=dict(zip(names, waiting, strict=True)),
+        tasks={name: [cost] for name, cost in zip(names, waiting, strict=True) if cost},
+    )
+
+
+@pytest.mark.parametrize(
+    ("used", "limits"),
+    [
+        (use(), (2000, 1500)),
+        # One that costs more than either has both.
+        (use(on_loan=(0, 3500)), (0, 3500)),
+        # Jobs of its own QOS come before waiting ones, not before running ones.
+        (use(own=(1000, 0), on_loan=(0, 2500)), (1000, 2500)),
+        # Nothing is moved for one that could not start then either.
+        (use(own=(1000, 0), on_loan=(0, 3500)), (2000, 1500)),
+        # What is called back is not taken of what its own QOS holds.
+        (use(own=(2000, 0), on_loan=(3500, 0)), (2000, 1500)),
+        (use(own=(0, 2000), on_loan=(0, 3500)), (2000, 1500)),
+        (use(own=(0, 2000), on_loan=(3500, 0)), (0, 3500)),
+        # No more is moved than they lack.
+        (use(on_loan=(1000, 1000)), (1500, 2000)),
+    ],
+)
+def test_what_its_own_qos_leaves_is_for_its_borrowed_jobs(used: QosUse, limits: tuple[int, int]):
+    """Its own part is 2 slices, and 1.5 are lent to it."""
+    zero, own, loan = Millislices(0), Millislices(2000), Millislices(1500)
+    before = Ceiling(Millislices(3500), own, zero, loan, own, loan)
+    after = by_use({"a": before}, used)["a"]
+    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == limits
+
+
+def test_a_large_job_on_its_own_part_does_not_wait_behind_one_for_which_no_gpu_is_free():
+    """Which of the two that is only Slurm knows: both could not start at once."""
+    zero, own = Millislices(0), Millislices(7000)
+    before = Ceiling(own, own, zero, zero, own, zero)
+    use = QosUse(tasks={"slicewise_a_borrowed": (4000, 7000, 8000)})
+    after = by_use({"a": before}, use)["a"]
+    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == (0, 7000)

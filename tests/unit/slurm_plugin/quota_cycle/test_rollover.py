@@ -1,0 +1,101 @@
+"""Rolling budgets: what a late daemon, and a budget that was away, do to the new period."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from ledger_world import PARTITION, SimulatedRun, job_view, run_record
+from memory_ledger import MemoryStore
+
+from cluster.language.periods import next_start_s, period_start_s
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.budgets import left, unspent
+from slurm_plugin.accounting.charging import Tariff, charge
+from slurm_plugin.accounting.types import BudgetEntry
+from slurm_plugin.quota.types import Budget, Period, Quota, Tenant
+from slurm_plugin.quota_cycle.rollover import roll_budgets
+
+JANUARY_S = period_start_s("month", 1_800_000_000, "UTC")
+FEBRUARY_S = next_start_s("month", JANUARY_S, "UTC") or 0
+BUDGET = Budget(Period.MONTH, MillisliceSeconds(1000), MillisliceSeconds(200))
+POLICY = {"lone": Tenant("lone", "", Quota(Millislices(0)), BUDGET)}
+TARIFF = Tariff("simulated", frozenset({PARTITION}), {"1g.10gb": Millislices(1)}, {}, "tenant")
+LONE = 2
+"""The number of a job of that tenant."""
+
+
+@dataclass
+class Rolled(MemoryStore):
+    """Rolled in January; ``begun_anew`` is when budgets came back."""
+
+    begun_anew: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        entry = BudgetEntry("lone", "roll", 1000, JANUARY_S, "slicewise", "")
+        assert self.enter(entry, 0)
+
+    def renewed(self) -> Mapping[str, int]:
+        return self.begun_anew
+
+    def use(self, start_s: int, seconds: int) -> None:
+        """By a run that nobody saw while it ran."""
+        run = SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, 60, end_s=start_s + seconds)
+        self.post(charge(TARIFF, (), (run_record(run, start_s + seconds),), (), {}).charges)
+
+    def roll(self, at_s: int) -> int:
+        """What is unspent afterwards."""
+        roll_budgets(self, POLICY, "UTC", (), at_s)
+        return unspent(self.balances()["lone"])
+
+
+@pytest.mark.parametrize(("in_january", "carried"), [(100, 200), (900, 100), (1300, -300)])
+def test_a_late_daemon_takes_what_was_used_since_from_the_new_period(in_january: int, carried: int):
+    ledger = Rolled()
+    ledger.use(JANUARY_S + 10, in_january)
+    ledger.use(FEBRUARY_S + 5, 50)
+    ledger.use(FEBRUARY_S + 100, 20)
+    assert ledger.roll(FEBRUARY_S + 3600) == 1000 + carried - 70
+
+
+def test_a_run_over_the_boundary_counts_in_both_periods():
+    ledger = Rolled()
+    ledger.use(FEBRUARY_S - 900, 940)
+    assert ledger.roll(FEBRUARY_S + 3600) == 1000 + 100 - 40
+
+
+def test_a_first_budget_does_not_pay_for_what_ran_before_it():
+    ledger, at_s = MemoryStore(), JANUARY_S + 5000
+    run = job_view(SimulatedRun(LONE, JANUARY_S - 10, {"1g.10gb": 1}, PARTITION, None))
+    ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
+    roll_budgets(ledger, POLICY, "UTC", (run,), at_s)
+    held, balances, rolls = (
+        ledger.charges.open_reservations(),
+        ledger.budgets.balances(),
+        ledger.budgets.rolls(),
+    )
+    assert left(POLICY, balances, rolls, held, at_s)["lone"].left_millislice_s == 1000
+    assert left(POLICY, balances, rolls, held, at_s + 5)["lone"].left_millislice_s == 995
+
+
+def test_a_budget_that_came_back_in_its_period_goes_on_with_its_debt():
+    ledger = Rolled(begun_anew={"lone": JANUARY_S + 50})
+    ledger.use(JANUARY_S + 100, 1400)
+    assert ledger.roll(FEBRUARY_S + 1) == 1000 - 400
+
+
+def test_a_budget_that_came_back_later_begins_with_its_amount():
+    ledger = Rolled(begun_anew={"lone": FEBRUARY_S + 50})
+    ledger.use(JANUARY_S + 100, 1400)
+    assert ledger.roll(FEBRUARY_S + 100) == 1000
+
+
+def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
+    """It runs no more, and accounting does not show its end yet."""
+    ledger = Rolled()
+    run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
+    ledger.charges.post(charge(TARIFF, (job_view(run),), (), (), {}).charges)
+    assert roll_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
+    run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
+    ended = (run_record(run, FEBRUARY_S + 200),)
+    ledger.charges.post(charge(TARIFF, (), ended, ledger.charges.open_reservations(), {}).charges)
+    assert ledger.roll(FEBRUARY_S + 200) == 1000 + 200 - 20

@@ -1,0 +1,97 @@
+"""Who waits for what only Slurm sees."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from reclaim_world import COSTS, PARTITIONS, one
+
+from cluster.language.jobs import JobState, JobView, NodeView
+from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+
+FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
+FULL = replace(FREE, gpus_allotted={"1g.10gb": 7})
+QOS = "slicewise_a_borrowed"
+WAITS = replace(one(3, "a", "1g.10gb", borrowed=True), reason="QOSGrpBilling")
+RUNS = replace(one(4, "a", "1g.10gb", borrowed=True), state=JobState.RUNNING, nodes=("n",))
+
+
+def still(
+    *jobs: JobView,
+    limit: int = 1000,
+    node: NodeView = FREE,
+    before: Mapping[int, float] | None = None,
+    now_s: float = 90.0,
+) -> Mapping[int, float]:
+    """By job id, but for arrays."""
+    given = {"partitions": PARTITIONS, "costs": COSTS, "now_s": now_s}
+    known = {Queued(job_id, 0): since_s for job_id, since_s in (before or {}).items()}
+    found = standing_still(known, jobs, [node], {QOS: limit}, **given)
+    return {queued.job_id: since_s for queued, since_s in found.items()}
+
+
+@pytest.mark.parametrize(
+    "reason", ["Resources", "Priority", "QOSGrpBilling", "ReqNodeNotAvail, UnavailableNodes:gpu02"]
+)
+def test_who_has_quota_and_gpus_and_waits_stands_still(reason: str) -> None:
+    """Whatever Slurm says: of most jobs of a partition it has not looked at that one again."""
+    job = replace(WAITS, reason=reason)
+    assert still(job) == {3: 90.0}
+    assert still(job, before={3: 50.0}) == {3: 50.0}
+
+
+def test_who_lacks_gpus_or_quota_does_not() -> None:
+    drained = replace(FREE, states=frozenset({"IDLE", "DRAIN"}))
+    assert still(WAITS, node=FULL, before={3: 50.0}) == {}
+    assert still(WAITS, node=drained, before={3: 50.0}) == {}
+    assert still(WAITS, limit=999, before={3: 50.0}) == {}
+    assert still(WAITS, RUNS, limit=1999, before={3: 50.0}) == {}
+    assert still(WAITS, RUNS, limit=2000, before={3: 50.0}) == {3: 50.0}
+
+
+def test_who_stood_still_for_long_is_known_without_quota() -> None:
+    """Else it would have its loan back as soon as others have got it."""
+    assert still(WAITS, limit=0, before={3: 50.0}, now_s=349.0) == {}
+    assert still(WAITS, limit=0, before={3: 50.0}, now_s=350.0) == {3: 50.0}
+    assert still(WAITS, limit=0, node=FULL, before={3: 50.0}, now_s=350.0) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reason": "Dependency"},
+        {"reason": "Licenses"},
+        {"held": True},
+        {"state": JobState.RUNNING},
+        {"qos": "slicewise_a"},
+        {"partition": "cpu"},
+        {"tres": {"cpu": "1"}},
+    ],
+)
+def test_others_do_not(changes: dict[str, object]) -> None:
+    assert still(replace(WAITS, **changes), limit=9000, before={3: 50.0}, now_s=900.0) == {}
+
+
+def test_who_stands_still_gives_way_for_every_second_five_minutes() -> None:
+    """Slurm may only be slow, and would start it next."""
+    found = [
+        bool(stuck({Queued(3, 0): 50.0}, now_s))
+        for now_s in (50.0, 349.0, 350.0, 649.0, 650.0, 950.0)
+    ]
+    assert found == [False, False, True, True, False, True]
+
+
+def test_who_waits_behind_others_does_not() -> None:
+    """Neither behind their quota nor behind their GPUs."""
+    behind = replace(WAITS, job_id=5, priority=WAITS.priority - 1)
+    assert still(behind, WAITS, before={3: 50.0, 5: 50.0}) == {3: 50.0}
+    one_free = replace(FREE, gpus_allotted={"1g.10gb": 6})
+    assert still(behind, WAITS, limit=2000, node=one_free, before={5: 50.0}) == {3: 90.0}
+    assert still(behind, WAITS, limit=2000, before={5: 50.0}) == {3: 90.0, 5: 50.0}
+
+
+def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
+    array = replace(WAITS, untouched=frozenset({1, 2, 3}))
+    known, given = {Queued(3, 4): 50.0}, {"partitions": PARTITIONS, "costs": COSTS}
+    found = standing_still(known, [array], [FREE], {QOS: 1000}, **given, now_s=90.0)
+    assert found == {Queued(3, 3): 90.0}

@@ -1,0 +1,151 @@
+"""What a re-cut asks of the cluster itself."""
+
+import json
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_gpus import gpu_node
+from node_commands import command, runs_jobs
+from recut_world import Crashes, MemoryJournal, planned
+from scripted import ScriptedSlurm, job, settings
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import JobState, JobView
+from cluster.mig.inventory import Inventory
+from cluster.mig.nvml import read_inventory
+from cluster.rpc.client import DaemonClient
+from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.mig.steps import Recut
+from slurm_plugin.repartition.cluster_site import ClusterSite
+
+
+def on_gpu01(index: int, state: JobState = JobState.RUNNING, **changes: Any) -> JobView:
+    return replace(job(index, state), nodes=("gpu01",), **changes)
+
+
+async def test_a_job_that_is_completing_may_hold_any_of_its_node_s_gpus() -> None:
+    """Slurm has its devices for free as soon as it ends, before its processes have ended."""
+    slurm = ScriptedSlurm()
+    holding, beside = on_gpu01(0), on_gpu01(1)
+    ending = on_gpu01(2, JobState.COMPLETING)
+    probe = on_gpu01(3, JobState.COMPLETING, tres={"cpu": "1"})
+    elsewhere = replace(ending, job_id=ending.job_id + 100, nodes=("gpu02",))
+    slurm.shown = (holding, beside, ending, probe, elsewhere)
+    slurm.known_devices = {
+        one.job_id: {"gpu01": frozenset({index})} for index, one in enumerate((holding, beside))
+    }
+    site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
+    assert await site.holders("gpu01", {0}) == {holding.job_id, ending.job_id}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
+    """With files of its own, and commands of Slurm's that stand in ``tmp_path``."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    files = {name: tmp_path / f"{name.removesuffix('_conf')}.conf" for name in CONF}
+    for name, text in CONF.items():
+        files[name].write_text(text)
+        files[name].chmod(0o640)
+    known = settings()
+    ours = known.model_copy(update={"recut": known.recut.model_copy(update=files)})
+    return ClusterSite(ours, ScriptedSlurm(), DaemonClient(known.daemon))
+
+
+CONF = {
+    "slurm_conf": "ClusterName=c\nNodeName=gpu01 CPUs=4 Gres=gpu:nvidia_h200:1\n",
+    "gres_conf": "NodeName=gpu01 AutoDetect=off Name=gpu Type=nvidia_h200 File=/dev/nvidia0\n",
+}
+
+
+def says(place: Path, text: str) -> None:
+    """A node, of which root is who attacks."""
+    runs_jobs(place)
+    command(place, "systemd-run", f"printf %s {shlex.quote(text)}")
+
+
+@pytest.fixture(scope="module")
+def whole() -> Inventory:
+    with gpu_node(EmulatedGpu("H200-141GB", mig=False)) as node:
+        return read_inventory(node.host_root)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "H200:1\nPrologSlurmctld=/tmp/evil\n#",
+        "H200:1\rPrologSlurmctld=/tmp/evil",
+        "H200:1\tPrologSlurmctld=/tmp/evil",
+        "H200,gpu:1g.10gb:999",
+        "H200#",
+    ],
+)
+async def test_no_gpu_s_name_becomes_a_line_of_slurm_conf(
+    site: ClusterSite, tmp_path: Path, whole: Inventory, name: str
+) -> None:
+    """From what the node prints to the files that slurmctld reads at its next start."""
+    forged = replace(whole, gpus=(replace(whole.gpus[0], name=name),))
+    says(tmp_path, json.dumps(asdict(forged)))
+    with pytest.raises(SlicewiseError, match="SW-INVENTORY"):
+        site.write("gpu01", site.devices("gpu01", await site.inventory("gpu01", "")))
+    # The reader failed to see it: then nothing is written either.
+    with pytest.raises(SlicewiseError, match="SW-RECUT-TEXT"):
+        site.write("gpu01", site.devices("gpu01", forged))
+    assert dict(zip(CONF, site.texts(), strict=True)) == CONF
+
+
+async def test_what_a_driver_says_is_written(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    says(tmp_path, json.dumps(asdict(whole)))
+    site.write("gpu01", site.devices("gpu01", await site.inventory("gpu01", "")))
+    assert dict(zip(CONF, site.texts(), strict=True)) == CONF
+
+
+def kept() -> Recut:
+    journal = MemoryJournal(Crashes())
+    return journal.keep_texts(journal.open(planned(), "root").recut_id, *CONF.values())
+
+
+def test_files_are_put_back_and_what_was_told_is_not_lost(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
+    site.write("gpu01", site.devices("gpu01", other))
+    told, recut = site.texts(), kept()
+    for _ in range(2):
+        site.put_back(recut)
+        assert dict(zip(CONF, site.texts(), strict=True)) == CONF
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.conf*")}
+    modes |= {path.stat().st_mode & 0o777 for path in tmp_path.glob(".*.conf.slicewise-1")}
+    assert modes == {0o640}
+    site.put_told(recut)
+    assert site.texts() == told
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_an_operator_has_written_meanwhile_stays(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
+    site.write("gpu01", site.devices("gpu01", other))
+    recut = kept()
+    site.put_back(recut)
+    by_hand = CONF["slurm_conf"].replace("nvidia_h200", "h200")
+    (tmp_path / "slurm.conf").write_text(by_hand)
+    site.put_told(recut)
+    assert site.texts()[0] == by_hand
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_where_one_file_can_not_have_it_neither_is_written(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    shared = CONF["slurm_conf"].replace("gpu01", "gpu[01-02]")
+    (tmp_path / "slurm.conf").write_text(shared)
+    other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
+    with pytest.raises(SlicewiseError, match="SW-RECUT-CONF"):
+        site.write("gpu01", site.devices("gpu01", other))
+    assert site.texts() == (shared, CONF["gres_conf"])

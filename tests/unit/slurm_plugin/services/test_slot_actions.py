@@ -1,0 +1,207 @@
+"""From a wish to actions, and what is held on sight."""
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.messages import ServiceView, SlotState, SlotView
+from cluster.rpc.order_messages import ServiceOrder
+from slurm_plugin.services.slot_actions import (
+    Room,
+    SlotPlan,
+    after,
+    check_may_retire,
+    lost_slots,
+    plan_guard,
+    plan_wish,
+    released_millislices,
+    wished_after_restart,
+)
+
+
+def service(*states: SlotState, tenant: str = "vision", reason: str = "x") -> ServiceView:
+    return ServiceView(
+        array_job_id=814,
+        tenant=tenant,
+        name="bert",
+        user="alice",
+        submit_s=0,
+        directives={},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=tuple(
+            SlotView(index=i, state=state, reason=reason) for i, state in enumerate(states)
+        ),
+    )
+
+
+def holds(amount: int) -> Room:
+    """Of a tenant that may borrow nothing."""
+    return Room(own=3000, own_held=amount, most=3000, held=amount)
+
+
+ALL: tuple[SlotState, ...] = ("held", "released", "starting", "running", "ending", "gone")
+
+
+def of(*indices: int) -> frozenset[int]:
+    return frozenset(indices)
+
+
+WISHES = [
+    # slots, wish, what the tenant holds, the plan
+    (("held", "held"), of(0), 0, SlotPlan(release=of(0))),
+    (("held", "running"), of(0, 1), 1000, SlotPlan(release=of(0))),
+    (("running", "starting", "released"), of(), 3000, SlotPlan(hold=of(2), requeue_hold=of(0, 1))),
+    (ALL, of(0, 1, 2, 3, 4, 5), 0, SlotPlan(release=of(0))),
+    (ALL, of(), 3000, SlotPlan(hold=of(1), requeue_hold=of(2, 3))),
+    (("held",), of(7, -1), 0, SlotPlan()),
+    (("running",), of(0), 9000, SlotPlan()),
+]
+
+
+@pytest.mark.parametrize(("states", "wished", "held", "plan"), WISHES)
+def test_wish(states: tuple[SlotState, ...], wished: frozenset[int], held: int, plan: SlotPlan):
+    assert plan_wish(service(*states), wished, holds(held)) == plan
+
+
+def test_the_quota_keeps_back_and_says_so() -> None:
+    plan = plan_wish(service(*["held"] * 4), of(0, 1, 2, 3), holds(1500))
+    assert (plan.release, plan.kept_back) == (of(0), of(1, 2, 3))
+    assert plan.note == "quota: vision holds 2.5 of 3 slices; a replica needs 1"
+
+
+def test_what_is_given_up_makes_no_room_yet() -> None:
+    plan = plan_wish(service("running", "held"), of(1), holds(3000))
+    assert (plan.release, plan.kept_back, plan.requeue_hold) == (of(), of(1), of(0))
+
+
+def test_over_quota_nothing_is_released() -> None:
+    assert plan_wish(service("held"), of(0), holds(9000)).kept_back == of(0)
+
+
+def test_without_quota_nothing_is_released() -> None:
+    plan = plan_wish(service("held"), of(0), None)
+    assert (plan.release, plan.kept_back) == (of(), of(0))
+    assert plan.note == "quota: vision has none"
+
+
+def test_without_a_price_nothing_is_released() -> None:
+    unpriced = service("held").model_copy(update={"cost_millislices": 0})
+    assert plan_wish(unpriced, of(0), holds(0)).kept_back == of(0)
+
+
+def borrowed(found: ServiceView, *indices: int) -> ServiceView:
+    slots = (slot.model_copy(update={"is_borrowed": slot.index in indices}) for slot in found.slots)
+    return found.model_copy(update={"slots": tuple(slots)})
+
+
+class TestBorrowing:
+    ROOM = Room(own=3000, own_held=2000, most=5000, held=3000)
+
+    def test_beyond_the_guarantee_slots_wait_in_the_borrowed_qos(self) -> None:
+        plan = plan_wish(service(*["held"] * 4), of(0, 1, 2, 3), self.ROOM)
+        assert plan == SlotPlan(
+            borrow=of(1),
+            release=of(0, 1),
+            kept_back=of(2, 3),
+            note="quota: vision holds 5 of 3 slices, 5 with what it may borrow; a replica needs 1",
+        )
+
+    def test_a_slot_that_rests_in_the_borrowed_qos_runs_where_there_is_room(self) -> None:
+        resting = borrowed(service("held", "held"), 0, 1)
+        assert plan_wish(resting, of(0, 1), self.ROOM) == SlotPlan(
+            guarantee=of(0), release=of(0, 1)
+        )
+
+    def test_what_waits_on_borrowed_quota_takes_the_guarantee_first(self) -> None:
+        waiting = borrowed(service("held", "released", "released"), 1, 2)
+        room = Room(own=3000, own_held=2000, most=6000, held=5000)
+        assert plan_wish(waiting, of(0, 1, 2), room) == SlotPlan(
+            guarantee=of(1), borrow=of(0), release=of(0)
+        )
+
+    def test_over_the_guarantee_nothing_goes_back(self) -> None:
+        waiting = borrowed(service("released"), 0)
+        room = Room(own=3000, own_held=4000, most=6000, held=6000)
+        assert plan_wish(waiting, of(0), room) == SlotPlan()
+
+
+def test_released_slots_count_by_the_qos_in_which_they_wait() -> None:
+    services = (
+        borrowed(service("released", "released", "running", "held"), 0, 2),
+        service("released", tenant="nlp"),
+        service("released"),
+    )
+    found = {qos: released_millislices("vision", services, borrowed=qos) for qos in (False, True)}
+    assert found == {False: 2000, True: 1000}
+    assert released_millislices("guest", services, borrowed=False) == 0
+
+
+def test_guard_holds_what_is_loose() -> None:
+    assert plan_guard(service(*ALL), of()).hold == of(1)
+    assert plan_guard(service(*ALL), of(1)) == SlotPlan()
+
+
+def test_guard_holds_again_what_its_user_could_release() -> None:
+    assert plan_guard(service("held", "held", reason="JobHeldUser"), of()).hold == of(0, 1)
+    assert plan_guard(service("held", "running", reason="JobHeldUser"), of(0, 1)).hold == of(0)
+
+
+def test_what_slurm_requeued_is_held_so_that_a_release_need_not_wait() -> None:
+    requeued = service("released", "running", reason="BeginTime")
+    assert plan_guard(requeued, of(0, 1)).hold == of(0)
+
+
+def gone(found: ServiceView, *indices: int) -> ServiceView:
+    """Slurm still has a record of these."""
+    slots = (
+        slot.model_copy(update={"job_id": 9} if slot.index in indices else {})
+        for slot in found.slots
+    )
+    return found.model_copy(update={"slots": tuple(slots)})
+
+
+def test_what_is_lost_comes_back_when_it_is_time() -> None:
+    lost = gone(service("held", "gone", "gone", "gone"), 1, 2)
+    assert lost_slots(lost) == of(1, 2)
+    assert plan_guard(lost, of()) == SlotPlan()
+    assert plan_guard(lost, of(1), of(1, 3)) == SlotPlan(revive=of(1))
+
+
+def test_a_service_that_was_cancelled_as_a_whole_stays_so() -> None:
+    assert lost_slots(gone(service("gone", "ending"), 0)) == of()
+
+
+class TestRetiring:
+    OLD = service("held", "gone")
+    NEWER = OLD.model_copy(update={"array_job_id": 900})
+
+    def test_what_a_newer_generation_replaces_may_go(self) -> None:
+        check_may_retire(self.OLD, (self.OLD, self.NEWER))
+
+    def test_what_its_owner_ordered_to_end_may_go(self) -> None:
+        ordered = self.OLD.model_copy(update={"order": ServiceOrder(delete_s=1.0)})
+        check_may_retire(ordered, (ordered,))
+
+    @pytest.mark.parametrize("change", [{"name": "x"}, {"tenant": "x"}, {"user": "x"}])
+    def test_nothing_else_replaces_it(self, change: dict[str, str]) -> None:
+        other = self.NEWER.model_copy(update=change)
+        for others in ((), (self.OLD,), (self.OLD, other)):
+            with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-NEEDED\]"):
+                check_may_retire(self.OLD, others)
+        with pytest.raises(InvalidInputError):
+            check_may_retire(self.NEWER, (self.OLD, self.NEWER))
+
+    @pytest.mark.parametrize("state", ["released", "starting", "running", "ending"])
+    def test_not_while_a_slot_is_under_way(self, state: SlotState) -> None:
+        with pytest.raises(InvalidInputError):
+            check_may_retire(service("held", state), (self.NEWER,))
+
+
+def test_after_a_restart_what_is_under_way_counts_as_wished() -> None:
+    assert wished_after_restart(service(*ALL)) == of(1, 2, 3)
+
+
+def test_the_view_after_a_plan() -> None:
+    plan = SlotPlan(release=of(0), hold=of(1), requeue_hold=of(3))
+    states = [slot.state for slot in after(service(*ALL), plan).slots]
+    assert states == ["released", "held", "starting", "ending", "ending", "gone"]

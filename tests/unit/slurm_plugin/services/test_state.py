@@ -1,0 +1,229 @@
+"""Services, slots, tenants and GPU types out of what Slurm shows."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
+from cluster.language.units import Millislices
+from cluster.rpc.messages import SlotView
+from slurm_plugin.services import state as decide
+from slurm_plugin.services.state import Observation, gpu_types, tenant_views, used_by_tenant
+
+COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
+SAID = {"name": "bert", "tenant": "vision", "max_replicas": "4"}
+NODE = NodeView(
+    "gpu01", "10.0.0.11", frozenset({"IDLE"}), {"1g.10gb": 7, "9g.99gb": 1}, {"1g.10gb": 2}
+)
+ARRAY = JobView(
+    job_id=814,
+    array_job_id=814,
+    task_index=None,
+    untouched=frozenset(),
+    name="bert",
+    user="alice",
+    uid=61001,
+    account="vision",
+    partition="gpu",
+    qos="slicewise_vision",
+    state=JobState.PENDING,
+    reason="JobHeldAdmin",
+    held=True,
+    priority=0,
+    admin_comment="slicewise:1 token=ab12 tenant=vision service=bert",
+    comment="",
+    tres={"billing": "1000", "gres/gpu": "1", "gres/gpu:1g.10gb": "1"},
+    nodes=(),
+    submit_s=100,
+    start_s=None,
+    end_s=None,
+    eligible_s=None,
+    time_limit_s=3600,
+    restarts=0,
+)
+
+
+def untouched(*indices: int, **changes: Any) -> JobView:
+    return replace(ARRAY, untouched=frozenset(indices), **changes)
+
+
+def task(index: int, state: JobState, **changes: Any) -> JobView:
+    held = changes.pop("held", False)
+    job = replace(ARRAY, job_id=900 + index, task_index=index, state=state, held=held)
+    return replace(job, **changes)
+
+
+def running(index: int) -> JobView:
+    return task(index, JobState.RUNNING, nodes=("gpu01",), start_s=1000, reason="None")
+
+
+def step(index: int, *ports: int) -> StepView:
+    return StepView(900 + index, "0", ("gpu01",), ports)
+
+
+def look(*jobs: JobView, steps: tuple[StepView, ...] = (), **said: str) -> Observation:
+    return Observation(1600.0, jobs, (NODE,), steps, {814: {**SAID, **said}})
+
+
+def slots_of(observation: Observation) -> list[SlotView]:
+    (service,) = decide.services(observation, COSTS)
+    return list(service.slots)
+
+
+def test_a_service_as_submitted() -> None:
+    (service,) = decide.services(look(untouched(0, 1, 2, 3)), COSTS)
+    assert (service.array_job_id, service.tenant, service.name) == (814, "vision", "bert")
+    assert (service.user, service.submit_s) == ("alice", 100)
+    assert (service.profile, service.cost_millislices) == ("1g.10gb", 1000)
+    assert service.directives == SAID
+    held = [SlotView(index=i, state="held", reason="JobHeldAdmin") for i in range(4)]
+    assert list(service.slots) == held
+
+
+def test_a_running_slot_has_address_ports_and_time_left() -> None:
+    found = slots_of(look(untouched(0, 2, 3), running(1), steps=(step(1, 7001, 7002, 7003),)))
+    assert found[1] == SlotView(
+        index=1,
+        state="running",
+        job_id=901,
+        reason="None",
+        node="gpu01",
+        address="10.0.0.11",
+        ports=(7001, 7002, 7003),
+        start_s=1000,
+        time_left_s=3000,
+        node_held_millislices=2000,
+    )
+
+
+STATES = [
+    # the task, its slot's state
+    (task(1, JobState.PENDING, held=True, reason="JobHeldUser"), "held"),
+    (task(1, JobState.PENDING, held=True, reason="job requeued in held state"), "held"),
+    (task(1, JobState.SPECIAL_EXIT, held=True), "held"),
+    (task(1, JobState.PENDING, reason="Priority"), "released"),
+    (task(1, JobState.CONFIGURING), "starting"),
+    (running(1), "starting"),
+    (task(1, JobState.COMPLETING), "ending"),
+    (task(1, JobState.OTHER), "ending"),
+    (task(1, JobState.ENDED), "gone"),
+    (untouched(), "gone"),
+]
+
+
+@pytest.mark.parametrize(("job", "state"), STATES)
+def test_slot_states(job: JobView, state: str) -> None:
+    assert slots_of(look(untouched(0), job))[1].state == state
+
+
+def test_the_youngest_start_whose_ports_or_certificate_is_not_known_counts() -> None:
+    def slot(state: str, **times: int) -> SlotView:
+        return SlotView.model_validate({"index": 0, "state": state, **times})
+
+    (service,) = decide.services(look(untouched(0, 1, 2, 3)), COSTS)
+
+    def age_s(*slots: SlotView) -> float | None:
+        return decide.start_age_s([service.model_copy(update={"slots": slots})], 100.0)
+
+    assert age_s(slot("released", released_s=90), slot("starting", start_s=97)) == 3
+    proven = slot("running", start_s=99).model_copy(update={"certificate": "CCCC"})
+    assert age_s(slot("released", released_s=130), proven) is None
+    assert age_s(slot("released", released_s=130), slot("running", start_s=99)) == 1
+    assert age_s(slot("held"), slot("released")) is None
+
+
+def test_a_step_of_another_task_gives_no_ports() -> None:
+    assert slots_of(look(untouched(0), running(1), steps=(step(2, 7001),)))[1].state == "starting"
+    assert slots_of(look(untouched(0), running(1), steps=(step(1),)))[1].state == "starting"
+
+
+def test_a_run_without_limit_has_no_time_left() -> None:
+    job = replace(running(1), time_limit_s=None)
+    assert slots_of(look(untouched(0), job))[1].time_left_s is None
+
+
+def test_a_run_beyond_its_limit_has_none_left() -> None:
+    job = replace(running(1), time_limit_s=10)
+    assert slots_of(look(untouched(0), job))[1].time_left_s == 0
+
+
+NO_SERVICE = [
+    look(untouched(0, admin_comment="")),
+    look(untouched(0, admin_comment="slicewise:1 token=ab12 tenant=vision")),
+    look(untouched(0), name="other"),
+    look(untouched(0), tenant="nlp"),
+    look(task(0, JobState.ENDED), task(1, JobState.ENDED)),
+    look(replace(ARRAY, array_job_id=None)),
+    replace(look(untouched(0)), directives={}),
+    replace(look(untouched(0)), directives={814: {}}),
+]
+
+
+@pytest.mark.parametrize("observation", NO_SERVICE)
+def test_what_is_no_service(observation: Observation) -> None:
+    assert decide.services(observation, COSTS) == ()
+
+
+@pytest.mark.parametrize(("said", "count"), [("2", 2), ("99999", 256), ("x", 1)])
+def test_the_number_of_slots_is_bounded(said: str, count: int) -> None:
+    assert len(slots_of(look(untouched(0), max_replicas=said))) == count
+
+
+def test_a_profile_without_price_costs_nothing() -> None:
+    (service,) = decide.services(look(untouched(0, tres={"gres/gpu:9g.99gb": "1"})), COSTS)
+    assert (service.profile, service.cost_millislices) == ("9g.99gb", 0)
+
+
+def test_used_counts_what_is_allotted_on_managed_partitions() -> None:
+    jobs = (
+        running(0),
+        task(1, JobState.COMPLETING),
+        task(2, JobState.PENDING),
+        task(3, JobState.ENDED),
+        replace(running(4), partition="cpu"),
+        replace(running(5), account="nlp", tres={"gres/gpu:3g.40gb": "2"}),
+    )
+    assert used_by_tenant(jobs, frozenset({"gpu"}), COSTS) == {"vision": 2000, "nlp": 7000}
+
+
+def test_tenants_are_those_with_a_quota() -> None:
+    quotas = {"vision": Millislices(6000), "nlp": Millislices(1000)}
+    found = tenant_views(quotas, {"vision": 1500, "guest": 9}, {"vision": 7000})
+    assert [tuple(t.model_dump().values()) for t in found] == [
+        ("nlp", 1000, 0, None),
+        ("vision", 6000, 1500, 7000),
+    ]
+
+
+def test_gpu_types_are_those_with_a_price() -> None:
+    other = replace(NODE, name="gpu02", gpus={"1g.10gb": 3}, gpus_allotted={})
+    (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}, {"1g.10gb": 4}).values()
+    assert (kind.name, kind.cost_millislices, kind.memory_mib) == ("1g.10gb", 1000, 9728)
+    assert (kind.total, kind.free, kind.waiting) == (10, 8, 4)
+
+
+def test_what_is_free_on_a_drained_node_is_not_free() -> None:
+    drained = replace(NODE, states=frozenset({"IDLE", "DRAIN"}), gpus={"1g.10gb": 3})
+    (kind,) = gpu_types((drained,), COSTS, {}, {}).values()
+    assert (kind.total, kind.free, kind.waiting) == (3, 0, 0)
+
+
+def test_what_gpus_could_be_cut_into_is_known_but_is_not_there() -> None:
+    types = {"1g.10gb": 56, "3g.40gb": 8}
+    shapes = replace(NODE, name=SHAPES_NODE, states=frozenset({"DOWN"}), gpus=types)
+    real = replace(NODE, gpus={"1g.10gb": 7}, gpus_allotted={})
+    kinds = gpu_types((real, shapes), COSTS, {}, {})
+    there = {name: (kind.total, kind.free, kind.beside) for name, kind in kinds.items()}
+    assert there == {"1g.10gb": (7, 7, set()), "3g.40gb": (0, 0, set())}
+
+
+def test_gpu_types_say_where_they_are_and_beside_what() -> None:
+    first = replace(NODE, gpus={"1g.10gb": 3, "3g.40gb": 1}, partitions=frozenset({"gpu"}))
+    second = replace(NODE, gpus={"1g.10gb": 7, "3g.40gb": 0}, partitions=frozenset({"mig"}))
+    kinds = gpu_types((first, second), COSTS, {}, {})
+    where = {name: (kind.partitions, kind.beside) for name, kind in kinds.items()}
+    assert where == {
+        "1g.10gb": ({"gpu", "mig"}, {"3g.40gb"}),
+        "3g.40gb": ({"gpu"}, {"1g.10gb"}),
+    }

@@ -1,0 +1,112 @@
+"""A node's GPUs as lines for Slurm, and what slurmctld has instead."""
+
+from collections.abc import Iterator
+
+import pytest
+from emulated_gpus import gpu_node
+
+from cluster.language.jobs import NodeView
+from cluster.language.mig_profiles import board
+from cluster.mig.inventory import Inventory
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
+from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.slurm_config.gres import (
+    Device,
+    Kind,
+    devices,
+    gres_conf,
+    gres_faults,
+    node_gres,
+    types_by_kind,
+    unmanaged,
+)
+
+
+@pytest.fixture(scope="module")
+def inventory() -> Iterator[Inventory]:
+    gpus = (
+        EmulatedGpu("A100-80GB"),
+        EmulatedGpu("H100-80GB"),
+        EmulatedGpu("H200-141GB", mig=False),
+    )
+    with gpu_node(*gpus) as node:
+        a100, h100, _ = read_inventory(node.host_root).gpus
+        create_instance(a100.uuid, Placement("3g.40gb", 4, 4), node.host_root)
+        create_instance(a100.uuid, Placement("1g.10gb", 0, 1), node.host_root)
+        create_instance(h100.uuid, Placement("1g.10gb", 6, 1), node.host_root)
+        yield read_inventory(node.host_root)
+
+
+TYPES = types_by_kind({"1g.10gb": board("A100-80GB"), "h100_1g.10gb": board("H100-80GB")})
+
+
+def test_the_site_s_types_come_first_and_others_are_full_names(inventory: Inventory) -> None:
+    assert [one.gres_type for one in devices(inventory, TYPES)] == [
+        "1g.10gb",
+        "nvidia_a100_3g.40gb",
+        "h100_1g.10gb",
+        "nvidia_h200",
+    ]
+
+
+def test_a_whole_gpu_has_the_site_s_type_for_its_model(inventory: Inventory) -> None:
+    types = types_by_kind({}, {"H200-141GB": "h200", "A100-80GB": "a100"})
+    assert [one.gres_type for one in devices(inventory, types)][-1] == "h200"
+
+
+def test_a_type_is_found_by_the_name_that_another_driver_has_for_its_profile() -> None:
+    found = types_by_kind({"1g.23gb": board("GB200-186GB")})
+    assert found[Kind("GB200-186GB", "1g.24gb")] == "1g.23gb"
+
+
+def test_an_instance_is_its_gpu_and_both_capabilities(inventory: Inventory) -> None:
+    one_g, three_g, *_, whole = gres_conf("gpu07", devices(inventory, TYPES))
+    assert one_g == (
+        "NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,"
+        "/dev/nvidia-caps/nvidia-cap66,/dev/nvidia-caps/nvidia-cap67"
+    )
+    assert three_g.endswith("/dev/nvidia-caps/nvidia-cap12,/dev/nvidia-caps/nvidia-cap13")
+    assert whole == "NodeName=gpu07 AutoDetect=off Name=gpu Type=nvidia_h200 File=/dev/nvidia2"
+
+
+def test_slurm_conf_counts_types(inventory: Inventory) -> None:
+    found = devices(inventory, {})
+    assert node_gres(found) == (
+        "gpu:nvidia_a100_1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,"
+        "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1,gpu:nvidia_h200:1"
+    )
+
+
+TWO = (Device("1g.10gb", ("/dev/a",)), Device("1g.10gb", ("/dev/b",)))
+
+
+def node(**gpus: int) -> NodeView:
+    counts = {kind.replace("_", "."): count for kind, count in gpus.items()}
+    return NodeView("gpu07", "gpu07", frozenset(), {f"1{k}": n for k, n in counts.items()}, {})
+
+
+def test_a_node_that_slurm_has_as_it_is_has_no_fault() -> None:
+    assert gres_faults("gpu07", node(g_10gb=2), TWO) == ()
+
+
+def test_fewer_more_and_other_instances_are_faults() -> None:
+    (fewer,) = gres_faults("gpu07", node(g_10gb=3), TWO)
+    assert fewer.startswith("Slurm expects 3 gpu:1g.10gb, but the node has 2:")
+    (more,) = gres_faults("gpu07", node(g_10gb=1), TWO)
+    assert more == "The node has 2 gpu:1g.10gb, but Slurm expects 1: the rest lies idle."
+    both = gres_faults("gpu07", node(g_20gb=1), TWO)
+    assert [fault.split()[0] for fault in both] == ["The", "Slurm"]
+    assert gres_faults("gpu07", None, TWO) == ("Slurm has no node gpu07.",)
+
+
+def test_pads_are_no_fault() -> None:
+    slurm = NodeView("gpu07", "gpu07", frozenset(), {"1g.10gb": 2, "pad2": 5}, {})
+    assert gres_faults("gpu07", slurm, TWO) == ()
+
+
+def test_types_without_a_cost_are_named_once() -> None:
+    assert unmanaged(TWO, {"1g.10gb": 1000}) == ()
+    assert unmanaged(TWO, {}) == (
+        "gpu:1g.10gb is not a type of [gpus] in slicewise.toml: it is not charged.",
+    )

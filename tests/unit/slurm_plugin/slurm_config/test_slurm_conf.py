@@ -1,0 +1,171 @@
+"""The lines of slurm.conf, and what is said of those that are missing or wrong."""
+
+from fractions import Fraction
+
+import pytest
+
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.jobs import NodeView, PartitionView
+from slurm_plugin.slurm_config.slurm_conf import (
+    closed_to_qos,
+    conf_faults,
+    conf_lines,
+    price_faults,
+)
+
+GATE = "slicewise_gate"
+COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
+WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0, "gres/gpu:3g.40gb": 3500.0}
+CONFIG = {
+    "AccountingStorageEnforce": "associations,limits,qos,safe",
+    "AccountingStorageTRES": "cpu,mem,billing,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
+    "PreemptType": "preempt/qos",
+    "PreemptMode": "REQUEUE",
+}
+
+
+def faults(config: dict[str, str] | None = None, weights: dict[str, float] | None = None):
+    partitions = [PartitionView("gpu", WEIGHTS if weights is None else weights, GATE)]
+    return conf_faults({**CONFIG, **(config or {})}, partitions, ["gpu"], COSTS, MILLISLICES)
+
+
+def test_the_lines():
+    weights = '"CPU=0,Mem=0,GRES/gpu:1g.10gb=1000,GRES/gpu:3g.40gb=3500"'
+    assert conf_lines(["gpu", "long"], COSTS, MILLISLICES) == (
+        "AccountingStorageEnforce=associations,limits,qos",
+        "AccountingStorageTRES=gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
+        "PreemptType=preempt/qos",
+        "PreemptMode=REQUEUE",
+        f"PartitionName=gpu QOS=slicewise_gate TRESBillingWeights={weights}",
+        f"PartitionName=long QOS=slicewise_gate TRESBillingWeights={weights}",
+    )
+
+
+def test_a_cluster_that_has_them_is_all_right():
+    assert faults() == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"AccountingStorageEnforce": "associations"}, "lacks limits, qos"),
+        ({"AccountingStorageTRES": "cpu,gres/gpu,gres/gpu:3g.40gb"}, "lacks gres/gpu:1g.10gb:"),
+        ({"PreemptType": "preempt/none"}, "PreemptType is not preempt/qos"),
+        ({"PreemptMode": "OFF"}, "PreemptMode is OFF"),
+        ({"PriorityFlags": "MAX_TRES"}, "MAX_TRES"),
+    ],
+)
+def test_what_slurm_conf_lacks_is_said(config: dict[str, str], says: str):
+    (fault,) = faults(config)
+    assert says in fault
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ({**WEIGHTS, "gres/gpu:1g.10gb": 1.0}, "gres/gpu:1g.10gb is 1, not 1000"),
+        ({"gres/gpu:1g.10gb": 1000.0}, "gres/gpu:3g.40gb is not set, not 3500"),
+        ({**WEIGHTS, "cpu": 1.0}, "cpu is 1, not 0"),
+        ({**WEIGHTS, "gres/gpu": 7000.0}, "gres/gpu is 7000, not 0"),
+    ],
+)
+def test_wrong_weights_are_said(weights: dict[str, float], says: str):
+    (fault,) = faults(weights=weights)
+    assert says in fault
+
+
+@pytest.mark.parametrize(
+    ("per_slice", "weights"),
+    [
+        ("8", "GRES/gpu:1g.10gb=8,GRES/gpu:3g.40gb=28"),
+        ("2", "GRES/gpu:1g.10gb=2,GRES/gpu:3g.40gb=7"),
+    ],
+)
+def test_the_lines_in_a_sites_own_unit(per_slice: str, weights: str):
+    line = conf_lines(["gpu"], COSTS, BillingUnit(Fraction(per_slice)))[-1]
+    assert line.endswith(f' TRESBillingWeights="CPU=0,Mem=0,{weights}"')
+
+
+def test_weights_in_another_unit_than_the_settings_are_said_once():
+    views = [PartitionView("gpu", WEIGHTS, GATE)]
+    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS, BillingUnit(Fraction(8)))
+    assert fault.startswith(
+        "TRESBillingWeights of partition gpu are those of billing_per_slice = 1000, and [cluster] "
+        "of slicewise.toml says 8: a job counts 125 times what it should. "
+    )
+    ours = {"gres/gpu:1g.10gb": 8.0, "gres/gpu:3g.40gb": 28.0}
+    views = [PartitionView("gpu", ours, GATE)]
+    assert conf_faults(CONFIG, views, ["gpu"], COSTS, BillingUnit(Fraction(8))) == ()
+    (fault,) = conf_faults(CONFIG, views, ["gpu"], COSTS, MILLISLICES)
+    assert "billing_per_slice = 8, and" in fault
+    assert "a job counts 1/125 times what it should" in fault
+
+
+def test_without_weights_slurm_bills_processors():
+    assert len(faults(weights={})) == len(COSTS) + 1
+
+
+def test_another_partition_may_bill_what_it_likes():
+    views = [PartitionView("gpu", WEIGHTS, GATE), PartitionView("cpu", {"cpu": 1.0}, "site")]
+    assert conf_faults(CONFIG, views, ["gpu"], COSTS, MILLISLICES) == ()
+
+
+@pytest.mark.parametrize("qos", ["", "site"])
+def test_a_partition_without_the_gate_is_said(qos: str):
+    (fault,) = conf_faults(
+        CONFIG, [PartitionView("gpu", WEIGHTS, qos)], ["gpu"], COSTS, MILLISLICES
+    )
+    assert fault.startswith("Partition gpu has no QOS=slicewise_gate on its line")
+
+
+def test_a_partition_that_does_not_take_our_qos_is_said():
+    ours = {"slicewise_a", "slicewise_a_borrowed"}
+    views = [
+        PartitionView("all", {}, GATE),
+        PartitionView("some", {}, GATE, allow_qos=frozenset({"normal", "slicewise_a"})),
+        PartitionView("both", {}, GATE, allow_qos=frozenset({*ours, "normal"})),
+        PartitionView("cpu", {}, "", allow_qos=frozenset({"normal"}), deny_qos=frozenset(ours)),
+        PartitionView("not", {}, GATE, deny_qos=frozenset({"normal", "slicewise_a"})),
+    ]
+    lacking, denied = closed_to_qos(views, {"all", "some", "both", "not"}, ours)
+    assert lacking.startswith("Partition some has AllowQos without slicewise_a_borrowed:")
+    assert denied.startswith("Partition not has DenyQos with slicewise_a:")
+
+
+def test_a_partition_that_is_not_there_is_said():
+    (fault,) = conf_faults(CONFIG, [], ["gpu"], COSTS, MILLISLICES)
+    assert "no partition gpu" in fault
+
+
+def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
+    views = [PartitionView("gpu", WEIGHTS, GATE, has_default_memory=False)]
+    allots = {**CONFIG, "SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerNode": "UNLIMITED"}
+    (fault,) = conf_faults(allots, views, ["gpu"], COSTS, MILLISLICES)
+    assert "Partition gpu gives a job that asks for no memory all" in fault
+    for config in (
+        CONFIG,
+        {**allots, "DefMemPerCPU": "100"},
+        {**allots, "JobDefaults": "DefMemPerGPU=9"},
+    ):
+        assert conf_faults(config, views, ["gpu"], COSTS, MILLISLICES) == ()
+
+
+def test_gpus_without_a_price_are_said_once_for_each_type():
+    def node(name: str, gpus: dict[str, int], partition: str = "gpu", untyped: int = 0) -> NodeView:
+        where = frozenset({partition})
+        return NodeView(name, name, frozenset(), gpus, {}, where, untyped_gpus=untyped)
+
+    nodes = [
+        node("a", {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3, "gone": 0}),
+        node("b", {"a100": 8}),
+        node("c", {"a100": 8, "l40s": 1}),
+        node("d", {"h200": 8}, partition="other"),
+        node("e", {}, untyped=8),
+    ]
+    untyped, a100, l40s = price_faults(nodes, frozenset({"gpu"}), COSTS)
+    assert untyped.startswith("e has GPUs without a type")
+    assert a100.startswith("b and 1 more node have gpu:a100, which has no price")
+    assert l40s.startswith("c has gpu:l40s, which has no price")
+    assert price_faults(nodes[:1], frozenset({"gpu"}), COSTS) == ()
+    priced = COSTS | {"a100": 7000, "l40s": 3500}
+    assert price_faults(nodes[1:4], frozenset({"gpu"}), priced) == ()

@@ -1,0 +1,218 @@
+"""When lost slots come back, and slots on borrowed quota: what the sync loop does about them."""
+
+from typing import Any
+
+import pytest
+from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
+
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.jobs import JobState, JobView
+from cluster.language.units import Millislices
+from cluster.rpc.order_messages import ServiceOrder
+from cluster.slurm.interface import JobChange, Target
+from slurm_plugin.state.controller import Sync
+
+HELD, GONE = job(0), job(1, JobState.ENDED)
+
+
+class Loop:
+    """A service whose slot 1 is lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slurm = ScriptedSlurm(HELD, GONE)
+        self.sync = sync_of(self.slurm)
+        self._patch = monkeypatch
+
+    async def turn(self, at_s: float) -> list[tuple[str, Any]]:
+        self._patch.setattr("slurm_plugin.state.observer.time.time", lambda: at_s)
+        await self.sync.turn()
+        return self.slurm.actions
+
+
+async def test_a_lost_slot_comes_back_when_the_dust_has_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    assert await loop.turn(100.0) == []
+    assert await loop.turn(104.0) == []
+    assert await loop.turn(105.0) == [("requeue_hold", [1])]
+
+
+async def test_what_slurm_refused_is_tried_again_a_minute_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0, 106.0, 164.0):
+        assert len(await loop.turn(at_s)) == (at_s > 100.0)
+    assert len(await loop.turn(165.0)) == 2
+
+
+async def test_a_slot_that_is_lost_again_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (HELD, job(1))
+    await loop.turn(106.0)
+    loop.slurm.shown = (HELD, GONE)
+    for at_s, count in ((107.0, 1), (111.0, 1), (112.0, 2)):
+        assert len(await loop.turn(at_s)) == count
+
+
+async def test_a_cancelled_service_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = (job(0, JobState.COMPLETING), GONE)
+    for at_s in (100.0, 105.0, 200.0):
+        assert await loop.turn(at_s) == []
+
+
+def cancelled(index: int, **changes: Any) -> JobView:
+    return job(index, JobState.ENDED, ended="CANCELLED", **changes)
+
+
+async def test_what_was_cancelled_whole_since_the_look_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    await loop.turn(100.0)
+    loop.slurm.meanwhile = (cancelled(0), GONE)
+    assert await loop.turn(105.0) == []
+
+
+async def test_a_slot_comes_back_while_another_lives_right_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    await loop.turn(100.0)
+    loop.slurm.meanwhile = (job(0, JobState.RUNNING), GONE)
+    assert await loop.turn(105.0) == [("requeue_hold", [1])]
+
+
+REVIVED = ("requeue_hold", [1])
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param((cancelled(0),), id="held or running"),
+        pytest.param((), id="never started: Slurm keeps no record"),
+    ],
+)
+async def test_an_array_that_was_cancelled_while_a_slot_came_back_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[JobView, ...]
+) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (*others, job(1))
+    assert await loop.turn(106.0) == [REVIVED, ("cancel", 814)]
+
+
+async def test_a_cancel_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (cancelled(0), job(1))
+    with monkeypatch.context() as busy:
+        busy.setattr(loop.slurm, "cancel", refused)
+        assert await loop.turn(106.0) == [REVIVED]
+    assert await loop.turn(107.0) == [REVIVED, ("cancel", 814)]
+    loop.slurm.shown = (cancelled(0), cancelled(1))
+    assert await loop.turn(108.0) == [REVIVED, ("cancel", 814)]
+
+
+async def refused(_target: Target) -> None:
+    raise UnreachableError("SW-SLURM-DOWN", "scancel: connect failure")
+
+
+async def test_while_what_lived_beside_it_still_ends_nothing_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = (job(0, JobState.RUNNING), GONE, job(2))
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (job(0, JobState.COMPLETING), job(1), cancelled(2))
+    for at_s in (106.0, 120.0):
+        assert await loop.turn(at_s) == [REVIVED]
+    loop.slurm.shown = (cancelled(0), job(1), cancelled(2))
+    assert await loop.turn(121.0) == [REVIVED, ("cancel", 814)]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param((HELD, job(2)), id="it lives"),
+        pytest.param((cancelled(0), job(2)), id="one of two was cancelled"),
+        pytest.param((cancelled(0), job(2, JobState.ENDED, ended="TIMEOUT")), id="a limit"),
+    ],
+)
+async def test_what_ended_otherwise_while_a_slot_came_back_cancels_nothing(
+    monkeypatch: pytest.MonkeyPatch, beside: tuple[JobView, ...]
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = (HELD, GONE, job(2))
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (*beside, job(1))
+    for at_s in (106.0, 110.0):
+        assert await loop.turn(at_s) == [REVIVED]
+
+
+async def test_a_whole_cancel_long_after_is_slurms_own_affair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    for at_s in (100.0, 105.0):
+        await loop.turn(at_s)
+    loop.slurm.shown = (HELD, job(1))
+    await loop.turn(106.0)
+    loop.slurm.shown = (cancelled(0), job(1))
+    assert await loop.turn(107.0) == [REVIVED]
+
+
+async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, Sync]:
+    slurm = ScriptedSlurm(*jobs)
+    sync = sync_of(slurm)
+    limit = Millislices(1000)
+    sync.set_policy(policy_of(tenant("vision", 1000, borrowing_limit_millislices=limit)), {})
+    await sync.turn()
+    return slurm, sync
+
+
+async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
+    slurm, sync = await borrowing(job(0), job(1), job(2))
+    answer = await sync.wish(814, frozenset({0, 1, 2}))
+    assert (answer.released, answer.kept_back) == ((0, 1), (2,))
+    assert slurm.actions == [
+        (f"update {JobChange(qos='slicewise_vision_borrowed')}", [1]),
+        ("release", [0, 1]),
+    ]
+    assert [slot.is_borrowed for slot in sync.view.services[0].slots] == [False, True, False]
+    assert (await sync.wish(814, frozenset({0, 1, 2}))).released == ()
+
+
+async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
+    waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
+    slurm, sync = await borrowing(job(0), waiting)
+    await sync.wish(814, frozenset({1}))
+    assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]
+
+
+async def test_what_is_preempted_is_held_and_released_anew() -> None:
+    slurm, sync = await borrowing(job(0, JobState.RUNNING, qos="slicewise-borrowed"))
+    await sync.wish(814, frozenset({0}))
+    slurm.shown = (job(0, held=False, reason="BeginTime", qos="slicewise-borrowed"),)
+    await sync.turn()
+    assert slurm.actions == [("hold", [0])]
+    assert (await sync.wish(814, frozenset({0}))).released == (0,)
+
+
+async def test_a_generation_is_retired_when_nothing_needs_it() -> None:
+    slurm = ScriptedSlurm(job(0))
+    sync = sync_of(slurm)
+    await sync.turn()
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+        await sync.retire(814)
+    sync.set_orders({("vision", "bert"): ServiceOrder(delete_s=1.0)})
+    await sync.retire(814)
+    assert slurm.actions == [("cancel", 814)]
