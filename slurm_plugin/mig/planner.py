@@ -131,16 +131,20 @@ class _Planner:
         self._chosen: dict[str, _Option] = {}
 
     def steps(self) -> Iterator[Step]:
-        """The steps of the better of two plans.
+        """The steps of the better of two plans, the one with the highest net gain first.
 
-        One takes the highest net gain first, the other the highest net gain for what is drained;
-        neither is always the better.
+        One plan takes the highest net gain first, the other the highest net gain for what is
+        drained; neither is always the better. A change may pay only once others are made, and a run
+        may end after any step, so the order is decided once all changes are known.
         """
         found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
-        chosen = max(found, key=self._total)
-        targets = _targets(self._gpus, chosen)
-        steps = []
-        for option in chosen:
+        best = max(found, key=self._total)
+        targets = _targets(self._gpus, best)
+        left, chosen, steps = list(best), [], []
+        while left:
+            option = max(left, key=self._net_now)
+            left.remove(option)
+            chosen.append(option)
             steps.append(self._step(option, targets))
             self._take(option)
             self._there.update(option.change.more)
@@ -239,6 +243,9 @@ class _Planner:
             return 0
         gain = self._worth_to_owners.gain(self._free, change.more)
         return round(gain) - self._terms.margin * drained
+
+    def _net_now(self, option: _Option) -> int:
+        return self._net(option.change.more, option.change.drained_millislice_s)
 
     def _net(self, more: Mapping[str, int], drained_millislice_s: int) -> int:
         gain = self._worth.gain(self._free, more)

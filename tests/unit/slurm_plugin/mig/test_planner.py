@@ -195,3 +195,19 @@ def test_who_runs_is_among_the_expected():
         placed("3g.40gb", 4),
     )
     assert plan(A100, [uncut, *gpus], expected, TERMS) == ()
+
+
+def test_what_pays_only_after_another_change_comes_after_it():
+    def free(profile: str, start: int, holder: Job | None = None) -> Instance:
+        return Instance(Placement(profile, start, int(profile[0])), holder)
+
+    gpus = [
+        Gpu("0", "n", (free("1g.6gb", 0), free("1g.6gb", 1), free("1g.6gb", 2, Job("j0")))),
+        Gpu("1", "n", (free("1g.6gb", 0), free("2g.12gb", 2))),
+        Gpu("2", "m", (free("1g.6gb", 1), free("1g.6gb", 2, Job("j2")))),
+    ]
+    waits = (Waiting("2g.12gb", 0), Waiting("4g.24gb", 0, 0.5))
+    demand = Demand(waits, {"1g.6gb": 1.0, "2g.12gb": 1.0})
+    steps = plan(board("A30-24GB"), gpus, demand, TERMS)
+    assert len(steps) == 3
+    assert all(step.gain_millislice_s > 0 for step in steps)
