@@ -63,7 +63,7 @@ def test_a_held_device_that_would_go_and_more_devices_than_before_are_refused() 
         positions((*ONES[:3], None), ONES[:3], {3})
     with pytest.raises(InvalidInputError, match="SW-RECUT-HELD"):
         positions(ONES[:3], ONES[:3], {3})
-    with pytest.raises(InvalidInputError, match=r"7 devices.*with 4.*\[SW-RECUT-PADS\]"):
+    with pytest.raises(InvalidInputError, match=r"7 devices.*counts 4.*\[SW-RECUT-PADS\]"):
         positions(ONES[:4], ONES, ())
 
 
