@@ -69,7 +69,7 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     assert question == {
         "v": 2,
         "op": "submit",
-        "module": "2.5",
+        "module": "2.6",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",
