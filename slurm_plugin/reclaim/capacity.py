@@ -259,6 +259,10 @@ class Room:
 
 def shape_of(instances: Mapping[str, int]) -> Shape:
     """The shape of these instances, without types that have none."""
+    # Nearly every run has one type, and a round has thousands of runs.
+    if len(instances) == 1:
+        kind, count = next(iter(instances.items()))
+        return ((kind, count),) if count else ()
     return tuple(sorted((kind, count) for kind, count in instances.items() if count))
 
 
