@@ -19,7 +19,10 @@ echo "$state|Resources|$(cat $here/comment 2>/dev/null || echo "(null)")"
 """
 _SCONTROL = """\
 case "$*" in
-update\\ JobId=7\\ Comment=*) printf %s "${3#Comment=}" >$here/comment ;;
+update\\ JobId=7\\ Comment=*)
+    # At one moment, as slurmctld does: whoever read an empty one would write over it.
+    printf %s "${3#Comment=}" >$here/comment.$$
+    mv $here/comment.$$ $here/comment ;;
 *show\\ job\\ 7) echo "JobId=7 Comment=$(cat $here/comment 2>/dev/null) StdErr=/dev/null" ;;
 *show\\ node*) echo SlurmdStartTime=17 ;;
 esac

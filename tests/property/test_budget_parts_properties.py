@@ -13,6 +13,8 @@ from slurm_plugin.quota.types import Policy, Quota, Tenant
 
 NAMES = ("a", "b", "c", "d", "e")
 MINUTES = st.integers(0, 50) | st.integers(0, 10**12)
+NEEDED = st.integers(1, 50) | st.integers(1, 10**12)
+"""Slurm knows no time limit below a minute, so no job needs nothing of a budget."""
 
 
 @st.composite
@@ -34,7 +36,7 @@ CLAIMS = st.builds(
             WaitingRun,
             qos=st.sampled_from((*QOS, "normal")),
             cost_millislices=st.sampled_from([500, 1000, 2000]),
-            minutes=MINUTES,
+            minutes=NEEDED,
         ),
         max_size=8,
     ).map(tuple),
