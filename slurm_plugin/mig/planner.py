@@ -201,7 +201,7 @@ class _Planner:
         Returns whether the choice changed.
         """
         self._drop(old)
-        net, best = self._net(old.change.more, old.change.drained_millislice_s), self._best()
+        net, best = self._net_now(old), self._best()
         if best is None or best.net <= max(net, 0):
             if net > 0:
                 self._take(old)
