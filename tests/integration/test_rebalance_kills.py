@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from effort import examples
+from processes import children_of
 from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
@@ -243,7 +244,7 @@ def kill(run: Process) -> None:
 
 def asks_slurm(run: Process) -> bool:
     """Whether it waits for a command."""
-    return bool(Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text())
+    return bool(children_of(run.pid))
 
 
 @pytest.fixture(scope="module")
