@@ -47,8 +47,12 @@ class Look:
 
     def job(self, name: str) -> JobView:
         """The only job of that name."""
-        (job,) = (job for job in self.jobs if job.name == name)
+        (job,) = self.named(name)
         return job
+
+    def named(self, name: str) -> tuple[JobView, ...]:
+        """All records of that name."""
+        return tuple(job for job in self.jobs if job.name == name)
 
     @property
     def slots(self) -> Mapping[int | None, JobView]:
@@ -105,6 +109,7 @@ async def scene_on(sandbox: Sandbox, *options: str) -> AsyncIterator[frozenset[i
     await slurm.requeue_hold(Tasks(slots, frozenset({4})))
     await until(lambda seen: seen.slots[4].held and seen.slots[20].held and len(seen.steps) == 2)
     await until(lambda seen: seen.slots[8].state is JobState.ENDED)
+    await until(lambda seen: [one.state for one in seen.named("pair")] == [JobState.RUNNING] * 2)
     await until(lambda seen: seen.job("ending").state is JobState.RUNNING)
     (node,) = (await look(slurm, scene)).job("ending").nodes
     sandbox.kill(f"slurmd-{node}", signal.SIGSTOP)

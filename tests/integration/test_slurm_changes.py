@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
+from waiting import until, until_done
 
 from cluster.language.jobs import JobState, JobView
 from cluster.slurm.interface import JobChange, Target, Tasks
@@ -12,7 +13,6 @@ from sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 
-PATIENCE_S = 60.0
 MANY = 250
 COMMENT = "site:1 token=ab tenant=vision \"quoted\" and 'so'"
 
@@ -41,16 +41,16 @@ async def jobs(slurm: CommandSlurm) -> dict[int, JobView]:
 
 
 async def running(slurm: CommandSlurm, job_id: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while (await jobs(slurm))[job_id].state is not JobState.RUNNING:
-        assert time.monotonic() < deadline
+    await until_done(lambda: jobs(slurm), lambda now: now[job_id].state is JobState.RUNNING)
 
 
 async def shown(slurm: CommandSlurm, job_ids: Collection[int], expected: Mapping[int, int]) -> None:
     """sprio shows a job once the scheduler has looked at it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (now := {row.job_id: row.site for row in await slurm.priorities(job_ids)}) != expected:
-        assert time.monotonic() < deadline, now
+
+    async def sites() -> dict[int, int]:
+        return {row.job_id: row.site for row in await slurm.priorities(job_ids)}
+
+    await until_done(sites, lambda now: now == expected)
 
 
 async def test_what_slurm_takes_is_changed_and_what_it_refuses_is_told(
@@ -91,12 +91,10 @@ async def test_a_running_task_does_not_keep_the_others_from_their_change(
     slurm: CommandSlurm, submit: Callable[..., int]
 ) -> None:
     array = submit("--array=0-5", "--cpus-per-task=16", "--nodelist=gpu01")
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(
-        job.array_job_id == array and job.state is JobState.RUNNING
-        for job in (await jobs(slurm)).values()
-    ):
-        assert time.monotonic() < deadline
+    await until_done(
+        lambda: slurm.tasks({array}),
+        lambda tasks: any(job.state is JobState.RUNNING for job in tasks),
+    )
     assert await slurm.update({Tasks(array, frozenset(range(6))): JobChange(site_factor=42)}) == {}
     await shown(slurm, (array,), {array: 42})
 
@@ -162,7 +160,8 @@ async def test_a_new_qos_reaches_each_of_several_tasks(
                 for index in (job.untouched if job.task_index is None else {job.task_index})
             }
 
-        assert await slurm.update({some: JobChange(qos=other)}) == {}
+        # slurmctld hears of a new QOS from slurmdbd.
+        await until_done(lambda: slurm.update({some: JobChange(qos=other)}), lambda bad: bad == {})
         assert await moved() == some.indices
         assert await slurm.update({rest: JobChange(qos=other)}) == {}
         assert await moved() == rest.indices
@@ -180,9 +179,7 @@ async def test_a_job_without_a_time_limit_and_a_stopped_one_are_seen(
         await running(slurm, job_id)
     sandbox.run("alice", ("scancel", "--signal=STOP", "--batch", str(stopped)))
     argv = ("squeue", "--noheader", f"--jobs={stopped}", "--format=%T")
-    deadline = time.monotonic() + PATIENCE_S
-    while (word := sandbox.run("root", argv).stdout.strip()) == "RUNNING":
-        assert time.monotonic() < deadline
+    word = until(lambda: sandbox.run("root", argv).stdout.strip().replace("RUNNING", ""))
     assert word in {"STOPPED", "SIGNALING"}
     seen = await jobs(slurm)
     assert (seen[endless].time_limit_s, seen[endless].end_s) == (None, None)

@@ -3,14 +3,14 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
+from waiting import until_done
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.slurm.interface import Submission, Tasks
 from cluster.slurm_client import commands
 from cluster.slurm_client.commands import CommandSlurm
@@ -19,8 +19,6 @@ from sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 
-T = TypeVar("T")
-PATIENCE_S = 120.0
 TAG = JobTag("0123456789abcdef", "vision")
 INDICES = frozenset(range(0, 200, 2))
 ENDING = frozenset(range(20, 36, 2))
@@ -56,26 +54,18 @@ async def array(sandbox: Sandbox, slurm: CommandSlurm) -> AsyncIterator[int]:
     await slurm.cancel(job_id)
 
 
-async def until(look: Callable[[], Awaitable[T]], done: Callable[[T], bool]) -> T:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done(seen := await look()):
-        assert time.monotonic() < deadline, seen
-        await asyncio.sleep(0.1)
-    return seen
-
-
 async def tasks_of(slurm: CommandSlurm, array: int) -> Mapping[int | None, JobView]:
     """By index; the untouched rest under None."""
     return {job.task_index: job for job in await slurm.jobs() if job.array_job_id == array}
 
 
 async def task_when(
-    slurm: CommandSlurm, array: int, index: int, done: Callable[[JobView], bool]
+    slurm: CommandSlurm, array: int, index: int | None, done: Callable[[JobView], bool]
 ) -> JobView:
     def is_done(tasks: Mapping[int | None, JobView]) -> bool:
         return index in tasks and done(tasks[index])
 
-    return (await until(lambda: tasks_of(slurm, array), is_done))[index]
+    return (await until_done(lambda: tasks_of(slurm, array), is_done))[index]
 
 
 def is_running(job: JobView) -> bool:
@@ -96,7 +86,7 @@ async def test_untouched_tasks_are_one_record(slurm: CommandSlurm, array: int) -
 async def test_users_cannot_release_what_the_administrator_holds(
     sandbox: Sandbox, slurm: CommandSlurm, array: int
 ) -> None:
-    assert (await tasks_of(slurm, array))[None].reason == "JobHeldUser"
+    await task_when(slurm, array, None, lambda job: job.reason == "JobHeldUser")
     await slurm.hold(Tasks(array, INDICES))
     refused = sandbox.run("alice", ("scontrol", "release", f"{array}_[0-2]"), check=False)
     assert refused.returncode != 0
@@ -124,7 +114,9 @@ async def test_slots_are_released_run_and_come_back_held(slurm: CommandSlurm, ar
     await slurm.release(slot)
     second = await task_when(slurm, array, 0, is_running)
     assert time.monotonic() - released < 100  # without StartTime=now it would be 120 s
-    runs = await until(lambda: runs_of(slurm, began_s, f"{array}_0"), lambda runs: len(runs) == 2)
+    runs = await until_done(
+        lambda: runs_of(slurm, began_s, f"{array}_0"), lambda runs: len(runs) == 2
+    )
     assert [start_s for start_s, _ in runs] == [first.start_s, second.start_s]
     assert runs[0][1] is not None
     assert runs[1][1] is None
@@ -146,7 +138,7 @@ async def test_a_hold_leaves_alone_what_runs(
         argv = ("sacct", "-n", "-X", f"--jobs={job.job_id}", "--format=Eligible")
         return sandbox.run("root", argv).stdout.strip()
 
-    before = await until(eligible, lambda text: text not in {"", "Unknown"})
+    before = await until_done(eligible, lambda text: text not in {"", "Unknown"})
     await slurm.hold(Tasks(array, frozenset({0, 4})))
     await task_when(slurm, array, 4, lambda job: job.reason == "JobHeldAdmin")
     still = (await tasks_of(slurm, array))[0]
@@ -163,7 +155,7 @@ async def test_ports_are_those_that_slurm_allotted(slurm: CommandSlurm, array: i
         views = await slurm.steps([job])
         return [(s.step, s.nodes, s.ports) for s in views if s.job_id == job.job_id]
 
-    ((step, nodes, ports),) = await until(steps, lambda found: len(found) == 1)
+    ((step, nodes, ports),) = await until_done(steps, lambda found: len(found) == 1)
     assert (step, nodes) == ("0", job.nodes)
     assert len(ports) == 2
     assert min(ports) >= 1024  # below lie the ports that the step's name claims
@@ -179,9 +171,9 @@ async def test_slots_that_end_with_187_are_held_and_run_again_at_once(
         return {(tasks[i].state, tasks[i].held, tasks[i].restarts) for i in ENDING}
 
     await slurm.release(slots)
-    await until(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 1)})
+    await until_done(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 1)})
     await slurm.release(slots)
-    await until(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 2)})
+    await until_done(ends, lambda seen: seen == {(JobState.SPECIAL_EXIT, True, 2)})
 
 
 async def test_cancelled_tasks_end_and_the_rest_stays(slurm: CommandSlurm, array: int) -> None:
@@ -191,7 +183,7 @@ async def test_cancelled_tasks_end_and_the_rest_stays(slurm: CommandSlurm, array
     await slurm.hold(Tasks(array, gone))
     await slurm.cancel(Tasks(array, gone))
     ended = {(JobState.ENDED, "CANCELLED")}
-    tasks = await until(
+    tasks = await until_done(
         lambda: tasks_of(slurm, array),
         lambda tasks: {(tasks[i].state, tasks[i].ended) for i in gone & tasks.keys()} == ended,
     )
@@ -226,20 +218,20 @@ async def test_the_tasks_of_one_array_are_seen_alone(slurm: CommandSlurm, array:
 async def test_who_is_in_a_reservation_and_who_beside_it(
     slurm: CommandSlurm, sandbox: Sandbox
 ) -> None:
-    what = ("users=alice", "starttime=now", "duration=5", "nodes=gpu02", "corecnt=2")
+    what = ("users=alice", "starttime=now", "duration=30", "nodes=gpu02", "corecnt=2")
     create = ("scontrol", "create", "reservation", "reservationname=part", *what)
     sandbox.run("root", create)
     argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--nodelist=gpu02")
     wrap = "--wrap=sleep 300"
-    inside = int(sandbox.run("alice", (*argv, "--reservation=part", "--time=1", wrap)).stdout)
-    beside = int(sandbox.run("alice", (*argv, "--array=0-1", "--time=1", wrap)).stdout)
+    inside = int(sandbox.run("alice", (*argv, "--reservation=part", "--time=10", wrap)).stdout)
+    beside = int(sandbox.run("alice", (*argv, "--array=0-1", "--time=10", wrap)).stdout)
     try:
-        seen = await until(
+        seen = await until_done(
             lambda: slurm.tasks({inside, beside}),
             lambda jobs: [job.state for job in jobs] == [JobState.RUNNING] * 3,
         )
         # Slurm tells which cores once it has saved its state.
-        (part,) = await until(slurm.reservations, lambda those: bool(those[0].cores))
+        (part,) = await until_done(slurm.reservations, lambda those: bool(those[0].cores))
         assert await slurm.reserved() == {inside: frozenset({"part"})}
         cores = {job_id: found["gpu02"] for job_id, found in (await slurm.cores(seen)).items()}
         assert cores.keys() == {job.job_id for job in seen}
@@ -249,7 +241,7 @@ async def test_who_is_in_a_reservation_and_who_beside_it(
     finally:
         for job in (inside, beside):
             await slurm.cancel(job)
-        await until(
+        await until_done(
             lambda: slurm.tasks({inside, beside}),
             lambda jobs: all(job.state is JobState.ENDED for job in jobs),
         )
@@ -262,7 +254,7 @@ async def test_which_gpus_jobs_have(
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "7"))
     # Without admission nobody names a job's QOS but its user; in another it waits at the gate.
     sandbox.run("root", ("slicewise", "compile"))
-    argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--time=1")
+    argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--time=10")
     argv += ("--qos=slicewise_vision",)
     liar, honest = (
         int(sandbox.run("alice", (*argv, *words, "--wrap=sleep 300")).stdout)
@@ -272,19 +264,23 @@ async def test_which_gpus_jobs_have(
         )
     )
     try:
-        seen = await until(
+        seen = await until_done(
             lambda: slurm.tasks({liar, honest}),
             lambda jobs: [job.state for job in jobs] == [JobState.RUNNING] * 2,
         )
         found = await slurm.devices(seen)
-        (held,) = (node.gpus_held for node in await slurm.nodes() if node.name == "gpu02")
         one, two = found[liar]["gpu02"], found[honest]["gpu02"]
-        assert (len(one), len(two), one | two) == (1, 2, held)
+        assert (len(one), len(two), len(one | two)) == (1, 2, 3)
+
+        async def held() -> list[frozenset[int]]:
+            return [node.gpus_held for node in await slurm.nodes() if node.name == "gpu02"]
+
+        await until_done(held, lambda now: now == [one | two])
         monkeypatch.setattr(commands, "_FEW_JOBS", 0)
         assert await slurm.devices(seen) == {honest: {"gpu02": two}, liar: {}}
     finally:
         sandbox.run("root", ("scancel", str(liar), str(honest)))
-        await until(slurm.nodes, lambda nodes: not any(node.gpus_held for node in nodes))
+        await until_done(slurm.nodes, lambda nodes: not any(node.gpus_held for node in nodes))
 
 
 async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:
@@ -319,6 +315,8 @@ async def test_a_text_of_one_node_makes_no_record_of_another(
     slurm: CommandSlurm, sandbox: Sandbox
 ) -> None:
     """Its root can send such a text as its OS; an operator's comment is printed as it is, too."""
+    # Nodes change when the jobs end that other tests have cancelled.
+    await until_done(slurm.jobs, lambda jobs: all(job.state is JobState.ENDED for job in jobs))
     before = {node.name: node for node in await slurm.nodes()}
     fakes = (
         f"\n\nNodeName={name} Gres=gpu:1g.10gb:99\n   State=DOWN" for name in ("gpu02", "ghost")
@@ -327,7 +325,11 @@ async def test_a_text_of_one_node_makes_no_record_of_another(
         forged = f"Comment=x{''.join(fakes)}"
         sandbox.run("root", ("scontrol", "update", "NodeName=gpu01", forged))
         assert "NodeName=ghost" in sandbox.run("root", ("scontrol", "show", "node")).stdout
-        assert {node.name: node for node in await slurm.nodes()} == before
+
+        async def seen() -> dict[str, NodeView]:
+            return {node.name: node for node in await slurm.nodes()}
+
+        await until_done(seen, lambda now: now == before)
     finally:
         sandbox.run("root", ("scontrol", "update", "NodeName=gpu01", "Comment="))
 
@@ -349,7 +351,7 @@ async def test_the_lightest_node_comes_first_and_a_daemon_that_weighs_none_puts_
         with pytest.raises(OutsideError, match="Invalid node name"):
             await slurm.weigh_nodes({"nowhere": 5})
         await slurm.weigh_nodes({"gpu02": 1_000_092})
-        await until(shown, lambda now: now["gpu02"] == 9)
+        await until_done(shown, lambda now: now["gpu02"] == 9)
     finally:
         await slurm.weigh_nodes(own)
 

@@ -40,8 +40,7 @@ def test_of_two_that_wait_for_half_of_what_is_idle_each_starts_in_turn(users: Us
     def running() -> list[str]:
         return [one for one in waiting if users.job(one)["JobState"] == "RUNNING"]
 
-    until(lambda: len(running()) == 1)
-    (first,) = running()
+    (first,) = until(running)
     (second,) = set(waiting) - {first}
     users.sandbox.run("root", ("scancel", first))
     until(lambda: running() == [second])

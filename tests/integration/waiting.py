@@ -1,7 +1,8 @@
 """Waiting for something to come about; a wait that fails says what it saw last."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,17 @@ def until(look: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
 def until_is(look: Callable[[], T], wanted: T, timeout_s: float = PATIENCE_S) -> None:
     """Until that is seen which is wanted."""
     next(seen for seen in _looks(look, timeout_s, f"not {wanted!r}") if seen == wanted)
+
+
+async def until_done(
+    look: Callable[[], Awaitable[T]], done: Callable[[T], bool], timeout_s: float = PATIENCE_S
+) -> T:
+    """What was seen, once it is as ``done`` wants it."""
+    deadline_s = time.monotonic() + timeout_s
+    while not done(seen := await look()):
+        assert time.monotonic() <= deadline_s, f"not within {timeout_s:g} s; seen last: {seen!r}"
+        await asyncio.sleep(2 * _PAUSE_S)
+    return seen
 
 
 def _looks(look: Callable[[], T], timeout_s: float, trouble: str) -> Iterator[T]:
