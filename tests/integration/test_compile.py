@@ -94,9 +94,12 @@ def enforced(sandbox: Sandbox, account: str, end: str = "") -> str:
     return shown.split("GrpTRES=", 1)[1].split("billing=", 1)[1].split("(", 1)[0]
 
 
-def submit(sandbox: Sandbox, account: str, *options: str, seconds: int) -> str:
+def submit(
+    sandbox: Sandbox, account: str, *options: str, seconds: int, once: Path = Path("/")
+) -> str:
+    """A job of so many seconds, once that file is there."""
     argv = ("sbatch", "--parsable", f"--account={account}", "--gres=gpu:1g.10gb:1", *options)
-    script = f"#!/bin/sh\nsleep {seconds}\n"
+    script = f"#!/bin/sh\nuntil [ -e {once} ]; do sleep 0.2; done\nsleep {seconds}\n"
     argv = (*argv, "--output=/dev/null")
     return sandbox.run("alice", argv, input=script).stdout.strip()
 
@@ -178,7 +181,7 @@ def test_a_tenant_above_can_not_take_what_those_below_are_due(sandbox: Sandbox, 
         until_is(lambda: running(sandbox, below).total(), 4)
         time.sleep(3)
         assert (running(sandbox, account).total(), running(sandbox, below).total()) == (4, 4)
-        assert reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"}
+        until(lambda: reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"})
         sandbox.run("root", ("scancel", f"--account={below}"))
         until(lambda: not states(sandbox, below))
 
@@ -241,10 +244,15 @@ def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: st
 
 def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "2")
-    array = submit(sandbox, account, "--array=0-4", "--time=5", seconds=4)
-    until(lambda: "RUNNING" in states(sandbox, account))
+    # The first two run side by side however late Slurm starts the second.
+    home = sandbox.layout.home / sandbox.state.users["alice"].name
+    go_on = home / f"go-on-{account}"
+    array = submit(sandbox, account, "--array=0-4", "--time=5", seconds=4, once=go_on)
+    until_is(lambda: states(sandbox, account).count("RUNNING"), 2)
     assert shown(sandbox, account)["nominal_millislices"] == 2000
+    go_on.touch()
     until(lambda: not states(sandbox, account))
+    go_on.unlink()
     until_is(lambda: len(accounting(sandbox, account)), 5)
     assert most_at_once(sandbox, account) == 2
 
@@ -287,7 +295,7 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
         time.sleep(3)
         found = running(sandbox, account)
         assert found == {own: 2, borrowed: 8}, "its two and the eight lent; no other QOS"
-        assert reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"}
+        until(lambda: reasons(sandbox, account) <= {"QOSGrpBilling", "Priority", "Resources"})
 
         submit(sandbox, lender, seconds=600)
         until_is(lambda: running(sandbox, lender), {f"slicewise_{lender}": 1})
@@ -304,6 +312,8 @@ def test_types_and_budgets_bind(sandbox: Sandbox, account: str):
     budget = ("slicewise", "budget")
     argv = (*budget, "set", account, "--period", "none", "--amount", "0")
     sandbox.run("root", argv)
+    # A budget limits nothing before it has begun: the second job would start.
+    until(lambda: run_minutes(sandbox, account)[1])
     set_quota(sandbox, account, "5", "--limit", "1g.10gb=none")
     until_is(lambda: reasons(sandbox, account), {"QOSGrpBillingRunMinutes"})
     sandbox.run("root", (*budget, "grant", account, "--amount", "10", "--reason", "test"))
@@ -469,7 +479,7 @@ def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandb
     assert len(uninstalled(sandbox)) == 2
     submit(sandbox, account, "--qos=normal", "--time=5", seconds=600)
     until_is(lambda: dict(running(sandbox, account)), {f"slicewise_{account}": 2, "normal": 1})
-    assert reasons(sandbox, account) == {"QOSGrpBilling"}
+    until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling"})
     sandbox.run("slurm", ("scancel", f"--account={account}"))
     until(lambda: not states(sandbox, account))
     # The gate's QOS stays as long as the partition has it.

@@ -89,7 +89,8 @@ def site(sandbox: Sandbox) -> Iterator[Site]:
 
 
 def test_the_first_key_closes_a_tenants_services_and_opens_them_to_who_has_it(site: Site) -> None:
-    until_is(lambda: site.status("nlp"), 200)
+    for tenant in ("nlp", "vision"):
+        until_is(lambda tenant=tenant: site.status(tenant), 200)
     own = site.create("bob", "nlp")
     until_is(lambda: site.status("nlp"), 401)
     assert site.status("nlp", {"Authorization": f"Bearer {own['key']}"}) == 200

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from quotas import until_in_force
-from service_status import services, status
+from service_status import services, status, until_routed
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -120,7 +120,7 @@ class Service:
         return int(json.loads(self.sandbox.run("bob", words).stdout)["array_job_id"])
 
     async def send(self, count: int) -> list[RequestRecord]:
-        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 150.0) as load:
+        async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
             await load.replay([Arrival(0.05 * i, SERVICE, SECRET_TOKENS, 1) for i in range(count)])
             return list(load.records)
 
@@ -162,7 +162,9 @@ def service(sandbox: Sandbox) -> Service:
 
 @pytest.fixture
 def applied(service: Service) -> Iterator[int]:
-    yield service.apply()
+    array = service.apply()
+    until_routed(service.sandbox, SERVICE)
+    yield array
     service.sandbox.run("bob", ("slicewise", "service", "delete", SERVICE), check=False)
     until(lambda: SERVICE not in services(service.sandbox))
 
@@ -195,21 +197,33 @@ async def test_a_replica_answers_nobody_but_the_gateway(service: Service, applie
 
 
 async def test_what_a_killed_replica_shared_is_gone_with_it(service: Service, applied: int) -> None:
-    before = in_shared_memory()
-    assert [record.error for record in await service.send(1)] == [""]
     uid = service.sandbox.state.users["bob"].uid
+    before = in_shared_memory(uid)
+    assert [record.error for record in await service.send(1)] == [""]
     service.sandbox.run("root", ("pkill", "-KILL", "-u", str(uid), "tritonserver"))
     await asyncio.to_thread(until, lambda: status(service.sandbox, SERVICE)["slots"]["ready"] == [])
     # Its batch script takes it away, once it has seen the end of its Triton.
-    await asyncio.to_thread(until_is, lambda: in_shared_memory() - before, set())
+    await asyncio.to_thread(until_is, lambda: in_shared_memory(uid) - before, set())
 
 
 def owners_in_shared_memory() -> set[int]:
-    return {one.stat().st_uid for one in Path("/dev/shm").iterdir()}
+    return set(_shared_memory().values())
 
 
-def in_shared_memory() -> set[str]:
-    return {one.name for one in Path("/dev/shm").iterdir() if "slicewise" in one.name}
+def in_shared_memory(uid: int) -> set[str]:
+    """Of that user's replicas: the host's other clusters have some there, too."""
+    return {
+        name for name, owner in _shared_memory().items() if "slicewise" in name and owner == uid
+    }
+
+
+def _shared_memory() -> dict[str, int]:
+    """Owners by name; what goes away meanwhile is left out."""
+    found: dict[str, int] = {}
+    for one in Path("/dev/shm").iterdir():
+        with suppress(FileNotFoundError):
+            found[one.name] = one.stat().st_uid
+    return found
 
 
 def test_nobody_but_its_user_reaches_the_triton_of_a_measurement(service: Service) -> None:
