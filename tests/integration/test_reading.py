@@ -103,7 +103,13 @@ def site(sandbox: Sandbox) -> Iterator[Site]:
         runs = site.reads("root", "ledger", "statement")["runs"]
         return {run["job_id"]: run["end_s"] for run in runs}
 
+    def held() -> set[int]:
+        """As the daemon has seen it last, and as it is."""
+        shown = [site.reads(who, "explain", "vision") for who in ("alice", "root")]
+        return {one["held_millislices"] for one in shown}
+
     until(lambda: jobs <= ends().keys() and None not in ends().values())
+    until_is(held, {0})
     yield site
     for path in sandbox.layout.etc.glob("elsewhere*.toml"):
         path.unlink()
