@@ -42,6 +42,7 @@ class Replica:
     def __init__(self, gateway_certificate: Path = GATEWAY_CERTIFICATE) -> None:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
+        self.work_s = WORK_S
         self.headers: dict[str, str] = {}
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
@@ -82,7 +83,7 @@ class Replica:
         await self.work()
 
     async def work(self) -> None:
-        await asyncio.sleep(WORK_S)
+        await asyncio.sleep(self.work_s)
         await self._goes_on.wait()
         self.served += 1
 
@@ -171,10 +172,8 @@ class Harness:
         await self._master.wait()
 
     async def _is_up(self) -> bool:
-        with suppress(UnreachableError):
-            await self.runtime.observe()
-            return True
-        return False
+        await self.runtime.observe()
+        return True
 
     async def kill(self) -> None:
         """All its processes at once; returns when none of them has the port any more."""
@@ -255,10 +254,17 @@ class Harness:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+    """Until it is true; HAProxy that does not answer in time is asked again."""
     deadline_s = time.monotonic() + timeout_s
-    while not await holds():
+    while not await _is_true(holds):
         assert time.monotonic() < deadline_s, "it never came true"
         await asyncio.sleep(0.02)
+
+
+async def _is_true(holds: Callable[[], Awaitable[bool]]) -> bool:
+    with suppress(UnreachableError):
+        return await holds()
+    return False
 
 
 @asynccontextmanager

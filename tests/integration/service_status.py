@@ -6,26 +6,37 @@ of a processor.
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until
 
+from cluster.language.errors import UnreachableError
 from cluster.settings.file import load_settings
 from launcher.cli import show_services
 from launcher.services.address import wait_for_route
-from launcher.services.overview import observe
+from launcher.services.overview import ServiceObservation, observe
 from sandbox.cluster import Sandbox
 
 
 def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
-    """By tenant/name; raises SlicewiseError where the commands would say so."""
-    found = asyncio.run(observe(load_settings(sandbox.layout.settings_file)))
+    """By tenant/name; waits while the daemon or HAProxy does not answer or can't see all of Slurm.
+
+    Raises what else ``observe`` raises.
+    """
+    (found,) = until(lambda: _seen(sandbox))
     return {one.service: json.loads(json.dumps(show_services.as_json(one))) for one in found}
 
 
+def _seen(sandbox: Sandbox) -> tuple[tuple[ServiceObservation, ...]] | None:
+    with suppress(UnreachableError):
+        return (asyncio.run(observe(load_settings(sandbox.layout.settings_file))),)
+    return None
+
+
 def status(sandbox: Sandbox, service: str) -> dict[str, Any]:
-    """Of one that is there."""
-    return services(sandbox)[service]
+    """Of one; waits until the daemon has seen it: ``service apply`` does so for some seconds."""
+    return until(lambda: services(sandbox).get(service))
 
 
 def until_routed(sandbox: Sandbox, service: str) -> None:

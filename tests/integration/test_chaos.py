@@ -21,7 +21,6 @@ from service_status import status
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
-from cluster.language.errors import SlicewiseError
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.host.process import MARK, is_alive, read_stat
@@ -38,7 +37,8 @@ KILLS = 50 if is_nightly() else 5
 GPU = "--gres=gpu:1g.18gb:1"
 INSTANCES = 10
 """Of that type in the sandbox."""
-GRACE_S = 45
+GRACE_S = 65
+"""Of more than 70 s the launcher waits for a successor first."""
 FILE = """\
 [service]
 name = "chaos"
@@ -81,12 +81,9 @@ class Chaos:
         argv = ("squeue", "--noheader", "--array", f"--user={user}", f"--states={states}")
         return self.sandbox.run("root", (*argv, "--format=%i %T %q %N")).stdout.splitlines()
 
-    def ready(self) -> int | str:
-        """How many replicas answer, or why nobody can say."""
-        try:
-            return len(status(self.sandbox, SERVICE)["slots"]["ready"])
-        except (SlicewiseError, KeyError) as error:
-            return str(error)
+    def ready(self) -> int:
+        """How many replicas answer."""
+        return len(status(self.sandbox, SERVICE)["slots"]["ready"])
 
     def set_quota(self, tenant: str, *words: str) -> None:
         argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *words)
@@ -286,9 +283,10 @@ def second(chaos: Chaos) -> Iterator[str]:
     settings.write_text(text.replace("[launcher]", "[launcher]\npair = true"))
     argv = ("slicewise", "launcher", "--config", str(settings))
     sandbox.stop("launcher")
-    for name in ("launcher", "launcher2"):
+    for name, word in (("launcher", " leads "), ("launcher2", " started ")):
+        before = log_of(sandbox, name).count(word)
         sandbox.start(name, "slicewise", argv)
-        until(lambda name=name: "started" in log_of(sandbox, name))
+        until(lambda seen=(name, word, before): log_of(sandbox, seen[0]).count(seen[1]) > seen[2])
     yield "launcher2"
     for name in ("launcher", "launcher2"):
         sandbox.stop(name)
@@ -296,13 +294,15 @@ def second(chaos: Chaos) -> Iterator[str]:
 
 
 def log_of(sandbox: Sandbox, name: str) -> str:
-    return (sandbox.layout.log / f"{name}.log").read_text()
+    log = sandbox.layout.log / f"{name}.log"
+    return log.read_text() if log.exists() else ""
 
 
 def test_the_second_launcher_takes_over_and_that_costs_nothing(chaos: Chaos, second: str) -> None:
     def take_over(_: SteadyLoad) -> None:
+        before = log_of(chaos.sandbox, second).count(" leads ")
         chaos.sandbox.kill("launcher")
-        until(lambda: " leads " in log_of(chaos.sandbox, second))
+        until(lambda: log_of(chaos.sandbox, second).count(" leads ") > before)
         chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
         until_is(lambda: len(chaos.jobs("bob", "running")), REPLICAS)
 
@@ -317,7 +317,7 @@ def borrowing(chaos: Chaos) -> Iterator[None]:
     until_in_force(chaos.sandbox, "vision", "nlp")
     # What runs stays as it is: the next that starts is the one beyond the guarantee.
     chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
-    until(lambda: [job for job in chaos.jobs("bob", "running") if "slicewise_nlp_borrowed" in job])
+    until(lambda: borrowed(chaos))
     until_is(chaos.ready, REPLICAS)
     yield
     chaos.sandbox.run("root", ("scancel", "--user=alice"))
@@ -335,12 +335,19 @@ def grace(chaos: Chaos) -> Iterator[None]:
     chaos.sandbox.run("root", (*set_grace, "gracetime=0"))
 
 
+def borrowed(chaos: Chaos, states: str = "running") -> list[str]:
+    return [job for job in chaos.jobs("bob", states) if "slicewise_nlp_borrowed" in job]
+
+
 def take_back(chaos: Chaos) -> float:
-    """What the lender lent, and one more than is free; how long that waited."""
+    """What the lender lent, and one more than is free; how long a borrower still had that one."""
     array = f"--array=1-{INSTANCES - 1}"
     argv = ("sbatch", GPU, array, "--time=5", "--output=/dev/null", "--wrap=sleep 600")
     chaos.sandbox.run("alice", argv)
-    return seconds_until(lambda: len(chaos.jobs("alice", "running")) == INSTANCES - 1)
+    # Slurm may take its time until it starts a job there.
+    had_s = seconds_until(lambda: not borrowed(chaos, "running,completing"))
+    until(lambda: len(chaos.jobs("alice", "running")) == INSTANCES - 1)
+    return had_s
 
 
 @pytest.mark.usefixtures("borrowing")
@@ -355,10 +362,10 @@ def test_a_borrowed_replica_that_its_lender_takes_back_costs_nothing(chaos: Chao
 def test_a_borrowed_replica_with_a_grace_time_gives_its_slice_back_before_that(
     chaos: Chaos,
 ) -> None:
-    waited_s: list[float] = []
+    had_s: list[float] = []
     before = log_of(chaos.sandbox, "daemon").count(" requeue_hold ")
-    clients = chaos.while_asked(lambda _: waited_s.append(take_back(chaos)), replicas=1)
+    clients = chaos.while_asked(lambda _: had_s.append(take_back(chaos)), replicas=1)
     assert clients.failed == []
-    assert waited_s[0] < GRACE_S
+    assert had_s[0] < GRACE_S
     # Drained, and then ended by the daemon; Slurm would have ended it with the grace.
-    assert log_of(chaos.sandbox, "daemon").count(" requeue_hold ") == before + 1
+    until_is(lambda: log_of(chaos.sandbox, "daemon").count(" requeue_hold "), before + 1)

@@ -230,9 +230,10 @@ async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
         assert sorted(status for status, _ in answers) == [200] * 3 + [429] * 5
         assert (await gateway.ask())[0] == 200
         url = f"/slow/b{INFER}"
-        answers = await asyncio.gather(*(gateway.ask(url) for _ in range(8)))
+        answers = await asyncio.gather(*(gateway.ask(url) for _ in range(40)))
         refused = [text for status, text in answers if status == 429]
-        assert 0 < len(refused) <= 3  # All eight within a second; a busy machine takes longer.
+        # Of those within a second five are let in; a busy machine takes several for all of them.
+        assert 0 < len(refused) <= 35
         assert error_of(refused[0]).startswith("SW-GATEWAY-RATE")
 
 

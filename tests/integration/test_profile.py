@@ -20,7 +20,7 @@ max_batch_size: 4
 input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU count: 2 } ]
-dynamic_batching { max_queue_delay_microseconds: 900000 }
+dynamic_batching { max_queue_delay_microseconds: 9000000 }
 """
 MODEL = """\
 import time
@@ -29,7 +29,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        time.sleep(0.05)
+        time.sleep(0.2)
         found = [pb_utils.get_input_tensor_by_name(one, "X").as_numpy() for one in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in found]
 """
@@ -71,22 +71,23 @@ def measured(user: User, file: str) -> dict[int, Any]:
     (batches, data) = ("1,4,8", f"{file};$(x).json")
     tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [[0.5]]}
     (user.home / data).write_text(json.dumps({"inputs": [tensor]}))
-    options = ("--batches", batches, "--processes", "1", "--seconds", "2", "--data", data)
+    options = ("--batches", batches, "--processes", "1", "--seconds", "5", "--data", data)
     done = user.sandbox.run("alice", user.words("vision", *options, "--output", file, "--json"))
     return {row["batch"]: row for row in json.loads(done.stdout)["measurements"]}
 
 
 def test_a_table_is_measured_and_says_which_instances_a_load_needs(user: User):
     rows = measured(user, "steps.json")
-    # A process answers a batch in 50 ms, whatever its size; nothing waits for a batch to fill.
-    assert 10_000 < rows[1]["throughput_mrps"] < 20_100
-    assert 3 * rows[1]["throughput_mrps"] < rows[4]["throughput_mrps"] < 80_400
-    assert 50_000 < rows[4]["latency_us"] < 500_000
+    # A process answers a batch in 200 ms, whatever its size; nothing waits 9 s for a batch to fill.
+    # A busy machine adds to each, and not always as much.
+    assert 1_500 < rows[1]["throughput_mrps"] < 5_025
+    assert 2 * rows[1]["throughput_mrps"] < rows[4]["throughput_mrps"] < 20_100
+    assert 200_000 < rows[4]["latency_us"] < 2_000_000
     assert (rows[8]["throughput_mrps"], "max_batch_size" in rows[8]["reason"]) == (0, True)
-    load = ("--rate", "150", "--slo-ms", "2000", "--json")
+    load = ("--rate", "40", "--slo-ms", "10000", "--json")
     chosen = user.sandbox.run("alice", ("slicewise", "mig", "instances", "steps.json", *load))
     (instances,) = json.loads(chosen.stdout)["instances"]
-    most = -(-150_000 // rows[4]["throughput_mrps"])
+    most = -(-40_000 // rows[4]["throughput_mrps"])
     assert (instances["type"], instances["count"], instances["batch"]) == ("1g.10gb", most, 4)
 
 

@@ -24,6 +24,7 @@ NAME, SERVICE = "rolled", "nlp/rolled"
 REPLICAS, CONCURRENCY = 2, 2
 PATIENCE_S = 240.0
 """Replicas that are replaced one at a time, on a machine that has much else to do."""
+ONE_MOMENT_S = 0.5
 RATE_PER_S = 5.0
 """One replica alone can answer them."""
 FILE = """\
@@ -162,8 +163,11 @@ def test_a_new_generation_takes_over_without_a_failed_request(service: Rolled) -
 
     def taken_over() -> bool:
         nonlocal fewest
+        began_s = time.monotonic()
         ready = service.ready()
-        fewest = min(fewest, sum(map(len, ready.values())))
+        # Daemon and gateway are asked one after the other: seconds apart they show two moments.
+        if time.monotonic() - began_s < ONE_MOMENT_S:
+            fewest = min(fewest, sum(map(len, ready.values())))
         return ready == {arrays[0]: [0, 1]}
 
     load = service.under_load(lambda: arrays.append(service.apply()), taken_over)
@@ -197,11 +201,16 @@ def test_a_restart_replaces_every_replica_without_a_failed_request(service: Roll
 def test_a_drained_node_is_left_without_a_failed_request(service: Rolled) -> None:
     """Its array has no slot to spare: one at a time."""
     (node,) = set(service.nodes())
-    load = service.under_load(
-        lambda: service.drain(node),
-        lambda: len(service.nodes()) == REPLICAS and node not in service.nodes(),
-    )
-    service.sandbox.run("slurm", ("scontrol", "update", f"NodeName={node}", "State=RESUME"))
+
+    def is_left() -> bool:
+        nodes = service.nodes()
+        return len(nodes) == REPLICAS and node not in nodes
+
+    try:
+        load = service.under_load(lambda: service.drain(node), is_left)
+    finally:
+        resume = ("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        service.sandbox.run("slurm", resume)
     assert load.failed == []
 
 

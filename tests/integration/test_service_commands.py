@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from quotas import until_in_force
+from service_status import until_routed
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
@@ -64,6 +65,16 @@ class User:
 
         assert asyncio.run(answered()) == ""
 
+    def applies(self) -> Any:
+        """What ``apply`` says, once the address leads to the service: it waits for seconds only."""
+        said = self.reads("apply", str(self.file))
+        until(self.is_there)
+        until_routed(self.sandbox, SERVICE)
+        return said
+
+    def ready(self) -> list[Any]:
+        return [one for one in self.status()["replicas"] if one["state"] == "ready"]
+
     def is_there(self) -> bool:
         return any(one["service"] == SERVICE for one in self.reads("list"))
 
@@ -82,7 +93,7 @@ def user(sandbox: Sandbox) -> Iterator[User]:
 @pytest.fixture(scope="module")
 def service(user: User) -> User:
     assert "would be new: 0 to 2 replicas" in user.types("plan", str(user.file))
-    applied = user.reads("apply", str(user.file))
+    applied = user.applies()
     assert applied["action"] == "create"
     assert (user.status()["array_job_id"], user.arrays()) == (
         applied["array_job_id"],
@@ -119,13 +130,11 @@ def test_scale_holds_replicas_until_it_is_reset(service: User):
 
 def test_restart_replaces_what_runs(service: User):
     service.types("scale", NAME, "--min", "1")
-    until(lambda: service.slots("ready"))
-    (before,) = (one for one in service.status()["replicas"] if one["state"] == "ready")
+    (before,) = until(service.ready)
     service.types("restart", NAME)
 
     def replaced() -> bool:
-        ready = [one for one in service.status()["replicas"] if one["state"] == "ready"]
-        return [one["slot"] for one in ready] not in ([], [before["slot"]])
+        return [one["slot"] for one in service.ready()] not in ([], [before["slot"]])
 
     until(replaced)
     service.types("scale", NAME, "--reset")
@@ -153,7 +162,7 @@ def test_delete_lets_what_is_in_flight_finish_and_ends(service: User):
 
 
 def test_delete_now_does_not_wait(user: User):
-    user.types("apply", str(user.file))
+    user.applies()
     user.asks()
     user.types("delete", NAME, "--now")
     assert not user.is_there()
