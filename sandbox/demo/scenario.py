@@ -45,11 +45,11 @@ SAMPLE_INTERVAL_S = 0.5
 RECENT_S = 5.0
 """Latencies shown live are of requests that ended within this time."""
 
-SERVED_TIMEOUT_S = 30.0
+SERVED_TIMEOUT_S = 120.0
 """How long the gateway may take to know a service that was applied."""
-QUIET_TIMEOUT_S = 60.0
+QUIET_TIMEOUT_S = 180.0
 """How long the services may take to give every replica back after the last answer."""
-SETTLE_TIMEOUT_S = 15.0
+SETTLE_TIMEOUT_S = 60.0
 """How long ledger and accounting may take to see the end of the last replica."""
 
 

@@ -50,7 +50,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     second = demo(tmp_path)
     said, _ = second.communicate(timeout=900)
     assert second.returncode == 0, said
-    assert time.monotonic() - begin_s < 240
+    assert time.monotonic() - begin_s < 600
     assert process.leftovers(DIRECTORY, ()) == ()
     assert not DIRECTORY.exists()
     report = json.loads((tmp_path / "demo.json").read_text())

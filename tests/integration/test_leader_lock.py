@@ -22,7 +22,7 @@ import sys, time
 from slurm_plugin.ledger.store import Ledger
 lock = Ledger(sys.argv[1], "testing").locks.leader("ctl1")
 print(lock.hold(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -68,7 +68,7 @@ def test_it_is_free_as_soon_as_its_daemon_is_killed(lock_of: LockOf, database: s
         time.sleep(0.5)
         assert not standby.hold()
         holder.kill()
-        until(standby.hold, 10)
+        until(standby.hold, 30)
 
 
 def test_who_has_lost_its_session_is_told_and_takes_it_anew(lock_of: LockOf, database: str) -> None:
@@ -76,7 +76,7 @@ def test_who_has_lost_its_session_is_told_and_takes_it_anew(lock_of: LockOf, dat
     assert lock.hold()
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
             "WHERE application_name = 'slicewise leader ctl1'"
         )
     with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):

@@ -26,7 +26,7 @@ KILLED_CLIENTS = 40
 KILLED_SERVERS = 3
 COST = Millislices(1000)
 LIMIT_S, USED_S, LONGER_S = 600, 37, 900
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
 
 _CLIENTS = get_context("forkserver")
 _CLIENTS.set_forkserver_preload(["slurm_plugin.ledger.store", "psycopg"])

@@ -15,7 +15,7 @@ from sandbox.cluster import Sandbox
 pytestmark = pytest.mark.integration
 
 WAIT_FULL_S = 40.0
-TURNOVER_S = 30.0
+TURNOVER_S = 90.0
 """A running job's end, Slurm's cycle, and the daemon's look, on a busy machine."""
 SETTINGS = f"""
 [priority]
@@ -136,7 +136,7 @@ def test_an_arrays_waiting_tasks_stay_one_record(queue: Queue) -> None:
     array = queue.submit("alice", "--array=0-9")
     until(lambda: array in queue.site_factors())
     at_first = queue.site_factors()[array]
-    until(lambda: queue.site_factors()[array] >= at_first + 500)
+    until(lambda: queue.site_factors()[array] >= min(at_first + 500, 10_000))
     assert f"{array}_[0-9]" in queue.jobs("PENDING")
     assert len([job_id for job_id in queue.site_factors() if job_id >= array]) == 1
 
@@ -209,5 +209,7 @@ def test_under_constant_pressure_of_a_higher_class_a_low_job_starts_within_the_b
         if len(queue.jobs("PENDING")) < 4:
             later.append(queue.submit("bob", job_class="high", runs_s=2))
     waiting = {int(job_id) for job_id in queue.jobs("PENDING")}
-    overtook = len([job_id for job_id in later if job_id not in waiting])
-    assert overtook >= 3, "there was no pressure"
+    # The first of all held what the others wait for.
+    went_before = {*pressing[1:], *later} - waiting
+    assert len(went_before) >= 3, "there was no pressure"
+    assert went_before & {*later}, "none overtook it"

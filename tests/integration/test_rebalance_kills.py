@@ -221,7 +221,7 @@ class Site:
     def require_as_never_killed(self) -> None:
         """Only vision's runs have ended, none of them before the first period began."""
         assert (self.ledger.loans.outstanding(), self.ledger.loans.recalls()) == ((loan(3000),), ())
-        assert self.limits() == {"vision": 1, "nlp": 4, "guest": self.guest_slices}
+        until_is(self.limits, {"vision": 1, "nlp": 4, "guest": self.guest_slices})
         charged = self.charged()
         assert charged == self.accounted()
         assert unspent(self.ledger.budgets.balances()["vision"]) == AMOUNT - sum(charged.values())
@@ -325,6 +325,8 @@ def test_a_change_of_a_limit_that_lands_when_its_run_is_dead_is_nobodys_by_hand(
             assert site.limits() == before, "the ledger knows of a change before it is made"
             obstacles.enter_context(site.stopped("slurmdbd"))
         until(lambda: asks_slurm(run))
+        # It has told the command what to change by then, and goes no further.
+        time.sleep(1.0)
         kill(run)
     until_is(lambda: site.limits()["guest"], site.guest_slices)
     site.set_guests(site.guest_slices + 1)
@@ -378,5 +380,5 @@ def test_a_lender_gets_back_what_its_jobs_want_whatever_dies(site: Site) -> None
     assert site.limits() == {"vision": 1, "nlp": 4, "guest": site.guest_slices}
     site.rebalance()
     assert (site.ledger.loans.outstanding(), site.ledger.loans.recalls()) == ((loan(2000),), ())
-    assert site.limits() == {"vision": 2, "nlp": 3, "guest": site.guest_slices}
+    until_is(site.limits, {"vision": 2, "nlp": 3, "guest": site.guest_slices})
     until_is(lambda: site.tasks(job), ["RUNNING", "RUNNING"])

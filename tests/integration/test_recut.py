@@ -84,6 +84,12 @@ class Cluster:
             until_is(lambda job=job: self.state(job), "RUNNING")
         return jobs
 
+    def end(self, *jobs: str) -> None:
+        """Until what they had is free."""
+        self.root("scancel", *jobs)
+        for job in jobs:
+            until_is(lambda job=job: self.state(job), "")
+
     def waiting(self, gres: str) -> str:
         job = self.submit(gres)
         until_is(lambda: self.state(job, "%r"), "Resources")
@@ -135,7 +141,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     _, _, *second = cluster.running("gpu02", "3g.40gb", *["1g.10gb"] * 3)
     cluster.apply()
     *first, _ = cluster.running("gpu01", *["1g.10gb"] * 3)
-    cluster.root("scancel", *first, *second)
+    cluster.end(*first, *second)
     job, before = cluster.waiting("3g.40gb"), cluster.ceilings()
     url = f"{cluster.sandbox.layout.gateway_url}/{SERVICE}"
 
@@ -170,8 +176,7 @@ def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) 
     conf = cluster.sandbox.layout.slurm_conf
     conf.write_text(conf.read_text().replace("PartitionName=", SHAPES + "PartitionName=", 1))
     cluster.root("slicewise-restart", "slurmctld")
-    until(lambda: "SW-" not in asked("shaped"))
-    job = cluster.root("squeue", "--noheader", "--name=shaped", "--format=%A").stdout.strip()
+    job = until(lambda: (said := asked("shaped")).isdigit() and said)
     until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
     (planned,) = until(lambda: cluster.recut("plan")["plan"])
     assert planned["after"] == "7g.141gb@0"

@@ -45,7 +45,7 @@ def test_nothing_is_left(workers: str, number: signal.Signals) -> None:
         until_is(lambda: len(list(folder.glob("cluster-*/log/slurmdbd.log"))), ENDED[workers], 300)
         sandboxes = list(folder.glob("cluster-*"))
         run.send_signal(number)
-        assert run.wait(timeout=120) != 0
+        assert run.wait(timeout=300) != 0
     finally:
         run.kill()
     # A run that is killed can't wait for its caretaker.
