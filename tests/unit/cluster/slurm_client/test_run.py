@@ -86,9 +86,9 @@ def is_gone(pid: int) -> bool:
 
 async def test_a_late_command_is_killed(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(UnreachableError, match=r"no answer within 0.2 s.*\[SW-SLURM-DOWN\]"):
-        await run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60"), deadline_s=0.2)
-    assert time.monotonic() - began < 10
+    with pytest.raises(UnreachableError, match=r"no answer within 2 s.*\[SW-SLURM-DOWN\]"):
+        await run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 600"), deadline_s=2)
+    assert time.monotonic() - began < 60
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -100,9 +100,15 @@ async def test_a_late_command_that_prints_on_and_on_is_killed_too() -> None:
 
 
 async def test_a_cancelled_call_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 60")), 0.3)
-    assert is_gone(int((tmp_path / "pid").read_text()))
+    file = tmp_path / "pid"
+    call = asyncio.create_task(run(shell(f"echo $$ >{file}; exec sleep 600")))
+    async with asyncio.timeout(60):
+        while not file.exists() or not file.read_text():  # noqa: ASYNC110 -- another process writes
+            await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert is_gone(int(file.read_text()))
 
 
 def test_commands_that_are_late_together_leave_nothing_behind(

@@ -183,12 +183,15 @@ async def test_release_waits_for_the_second_after_the_last_run(
     assert int((tmp_path / "released").read_text()) > ended_s
 
 
-async def test_release_does_not_wait_for_other_tasks(stand_in: StandIn) -> None:
+async def test_release_does_not_wait_for_other_tasks(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.slurm_client.commands._LONGEST_WAIT_S", 120.0)
     stand_in("scontrol", "")
     stand_in("squeue", SQUEUE.format(restarts=3, submit_s=100, other_submit_s=2**40))
     began = time.monotonic()
     await CommandSlurm().release(TASKS)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 60
 
 
 async def test_separators_are_secret_and_never_the_same(tmp_path: Path, stand_in: StandIn) -> None:
@@ -205,11 +208,11 @@ async def test_separators_are_secret_and_never_the_same(tmp_path: Path, stand_in
 async def test_changes_are_made_side_by_side_and_a_failure_stops_no_other(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
-    stand_in("sacctmgr", 'case "$*" in *bad*) echo no such QOS >&2; exit 1; esac; sleep 0.3\n')
+    stand_in("sacctmgr", 'case "$*" in *bad*) echo no such QOS >&2; exit 1; esac; sleep 1\n')
     began_s = time.monotonic()
     changes = [("bad",), *(("add", "qos", str(n)) for n in range(8))]
     assert await CommandSlurm().sacctmgr(changes) == {("bad",): "no such QOS"}
-    assert time.monotonic() - began_s < 8 * 0.3
+    assert time.monotonic() - began_s < 8
     assert len(noted(tmp_path, "sacctmgr")) == 9
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
@@ -327,17 +326,23 @@ async def test_what_is_beyond_a_bound_is_told_to_its_owner(serve: Callable[..., 
     )
 
 
-async def test_who_costs_much_is_asked_less_and_less() -> None:
-    asked_s: list[float] = []
+async def test_who_costs_much_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses_s: list[float] = []
+    sleep = asyncio.sleep
+
+    async def paused(seconds: float) -> None:
+        pauses_s.append(seconds)
+        await sleep(0)
 
     async def ask(_: Replica) -> Answer:
-        asked_s.append(time.monotonic())
         return Answer(Probe.SILENT, is_costly=True)
 
+    monkeypatch.setattr(asyncio, "sleep", paused)
     prober = Prober(asyncio.Event(), ask)
     prober.look([Replica("10.0.0.1", 8000, "", 1000, "bert", ME)])
-    await asyncio.sleep(1.6)
+    while len(pauses_s) < 3:
+        await sleep(0)
     prober.look([])
-    pauses = [after - before for before, after in pairwise(asked_s)]
-    assert len(pauses) == 2
-    assert pauses[1] > 1.5 * pauses[0]
+    first_s, second_s, third_s = pauses_s[:3]
+    assert first_s + second_s < 1.6 < first_s + second_s + third_s
+    assert second_s > 1.5 * first_s

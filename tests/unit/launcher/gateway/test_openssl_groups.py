@@ -62,7 +62,7 @@ def status_by(group: str, folder: Path) -> int:
 
 
 def wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         try:
             socket.create_connection(("127.0.0.1", port)).close()

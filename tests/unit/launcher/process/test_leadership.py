@@ -15,6 +15,7 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import led_only
 from cluster.settings.file import LauncherSettings, launcher_database_url, load_settings
 from launcher.engines.triton import Prober, probe
+from launcher.process import loop
 from launcher.process.leadership import Leadership, own_store
 from launcher.process.loop import Launcher
 from launcher.process.saved_state import SavedState
@@ -205,23 +206,36 @@ async def test_the_gateway_is_told_of_keys_and_trouble_is_said_once(
     assert [one.split()[0] for one in caplog.messages] == ["keys_not_set"]
 
 
-async def test_it_ends_when_told_and_saves_once_more() -> None:
+async def test_it_ends_when_told_and_saves_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "LONGEST_S", 60.0)
     world, kept = World(), Kept(a=ServiceState())
     launcher = Launcher(world, world, replicas=nobody, saved=kept)  # type: ignore[arg-type]
     ended = asyncio.Event()
-    running = asyncio.create_task(launcher.run(1.0, ended))
+    running = asyncio.create_task(launcher.run(60.0, ended))
     await asyncio.sleep(0.1)
     kept.known = {}
     ended.set()
-    await asyncio.wait_for(running, 1.0)
+    await asyncio.wait_for(running, 20)
     assert list(kept.known) == ["a"]
 
 
 # Its pace
 
 
+UNDISTURBED_S = 20.0
+
+
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a pause be so long."""
+    monkeypatch.setattr(loop, "LONGEST_S", UNDISTURBED_S)
+
+
 class Paced(Launcher):
-    """Takes turns that do nothing; the first is as busy as it is told to be."""
+    """Takes turns that do nothing; the first is as busy as it is told to be.
+
+    Without anything to do the next turn comes after ``UNDISTURBED_S``, longer than any test lasts.
+    """
 
     def __init__(self, *, is_busy: bool) -> None:
         super().__init__(World(), World(), replicas=nobody)  # type: ignore[arg-type]
@@ -234,7 +248,7 @@ class Paced(Launcher):
 
     async def gaps_s(self, seconds: float, meanwhile: float | None = None) -> list[float]:
         ended = asyncio.Event()
-        running = asyncio.create_task(self.run(1.0, ended))
+        running = asyncio.create_task(self.run(UNDISTURBED_S, ended))
         if meanwhile is not None:
             await asyncio.sleep(meanwhile)
             self._due.set()
@@ -245,11 +259,13 @@ class Paced(Launcher):
         return [b - a for a, b in pairwise(self.turned_s)]
 
 
+@pytest.mark.usefixtures("undisturbed")
 async def test_the_next_turn_comes_soon_while_there_is_something_to_do() -> None:
     assert await Paced(is_busy=False).gaps_s(0.7) == []
-    assert len(await Paced(is_busy=True).gaps_s(0.7)) >= 3
+    assert len(await Paced(is_busy=True).gaps_s(2.0)) >= 3
 
 
+@pytest.mark.usefixtures("undisturbed")
 async def test_a_replicas_answer_makes_the_next_turn_due_at_once() -> None:
     (gap_s,) = await Paced(is_busy=False).gaps_s(0.6, meanwhile=0.2)
-    assert gap_s < 0.5
+    assert gap_s < UNDISTURBED_S / 2

@@ -14,7 +14,7 @@ from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
 from launcher.engines.triton import Replica
 from launcher.gateway.routing import AddRoute, Change, RoutePlan, SetTarget
 from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
-from launcher.process import tick
+from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
@@ -296,10 +296,11 @@ def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFi
     assert said.startswith("no_server_free service=t/a")
 
 
-async def test_it_ends_when_told():
+async def test_it_ends_when_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loop, "LONGEST_S", 60.0)
     world = World()
     ended = asyncio.Event()
-    running = asyncio.create_task(Launcher(world, world, replicas=lambda _: world).run(30.0, ended))
+    running = asyncio.create_task(Launcher(world, world, replicas=lambda _: world).run(60.0, ended))
     await asyncio.sleep(0)
     ended.set()
-    await asyncio.wait_for(running, 1.0)
+    await asyncio.wait_for(running, 10)

@@ -267,7 +267,7 @@ def test_a_stranger_does_not_choose_what_is_reckoned_with(opened: Opened) -> Non
 
     def shakes_hands(group: str) -> bool:
         said = subprocess.run(
-            ("timeout", "5", "openssl", "s_client", *words, group),
+            ("timeout", "30", "openssl", "s_client", *words, group),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -298,9 +298,7 @@ def test_who_is_refused_comes_again_only_so_often(opened: Opened) -> None:
     for client in clients:
         client.start()
     time.sleep(0.5)
-    began_s = time.monotonic()
-    assert ask(opened.gateway()) == b"HELLO"
-    assert time.monotonic() - began_s < 1
+    gateway_is_answered_in_time(opened)
     for client in clients:
         client.join()
     # What waits at the end is let in one after another, too.

@@ -144,8 +144,8 @@ def test_a_request_takes_the_time_of_its_tokens(server: InferenceServerClient) -
 
 def test_two_requests_run_at_once_and_the_third_waits(server: InferenceServerClient) -> None:
     begin = time.monotonic()
-    requests = [server.async_infer("tokens", inputs(0, 500)) for _ in range(3)]
+    requests = [server.async_infer("tokens", inputs(0, 1500)) for _ in range(3)]
     for request in requests:
         request.get_result()
-    # 0.6 s each: two side by side, the third behind them.
-    assert 1.2 <= time.monotonic() - begin < 1.8
+    # 1.8 s each: two side by side, the third behind them.
+    assert 3.6 <= time.monotonic() - begin < 5.4

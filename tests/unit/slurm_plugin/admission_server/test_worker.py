@@ -57,7 +57,7 @@ class Peer:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(5)
+        self.socket.settimeout(30)
         self.socket.connect(str(path))
         self._lines = self.socket.makefile("rb")
 

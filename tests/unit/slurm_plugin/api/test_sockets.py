@@ -24,7 +24,8 @@ from slurm_plugin.api.user_socket import Roles, limits, visible_to
 from slurm_plugin.common import line_server
 from slurm_plugin.common.line_server import Limits, LineServer, Peer
 
-LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=0.3, line_bytes=200_000)
+LIMITS = Limits(connections=3, connections_per_uid=3, idle_s=60.0, line_bytes=200_000)
+SOON_S = 0.3
 LONG = 1_000_000
 
 
@@ -45,6 +46,16 @@ async def answer(line: str, peer: Peer) -> BaseModel:
 async def path(tmp_path: Path) -> Any:
     place = tmp_path / "s.sock"
     server = LineServer(place, 0o600, answer, LIMITS)
+    await server.start()
+    yield place
+    await server.stop()
+
+
+@pytest.fixture
+async def hasty(tmp_path: Path) -> Any:
+    """Drops who does nothing for ``SOON_S``."""
+    place = tmp_path / "hasty.sock"
+    server = LineServer(place, 0o600, answer, replace(LIMITS, idle_s=SOON_S))
     await server.start()
     yield place
     await server.stop()
@@ -276,20 +287,20 @@ def test_a_user_can_not_lock_out_launcher_root_and_slurm_user() -> None:
     assert socket_limits.line_bytes == 65_536
 
 
-async def test_a_sleeping_peer_is_dropped(path: Path) -> None:
-    client = await connect(path)
+async def test_a_sleeping_peer_is_dropped(hasty: Path) -> None:
+    client = await connect(hasty)
     assert await asyncio.wait_for(client.reader.read(), 5) == b""
 
 
 @pytest.mark.parametrize("says_more", [True, False])
-async def test_who_takes_no_answer_keeps_no_connection(path: Path, says_more: bool) -> None:
+async def test_who_takes_no_answer_keeps_no_connection(hasty: Path, says_more: bool) -> None:
     """Else one user could take all of the daemon's file descriptors."""
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(path))
+        peer.connect(str(hasty))
         peer.sendall(b"long\n")
         if not says_more:
             peer.shutdown(socket.SHUT_WR)
-        await asyncio.sleep(2 * LIMITS.idle_s + 0.2)
+        await asyncio.sleep(2 * SOON_S + 1.0)
         # What the kernel had taken; the rest went with the connection.
         peer.settimeout(1)
         taken = sum(map(len, iter(lambda: peer.recv(65_536), b"")))
