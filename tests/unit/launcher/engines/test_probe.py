@@ -114,7 +114,7 @@ async def test_an_old_triton_is_warned_of_once(
     prober = Prober(news, partial(probe, gateway_directory()))
     others = [replica, replace(replica, start_s=1001)]
     while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
-        await asyncio.wait_for(news.wait(), 10)
+        await asyncio.wait_for(news.wait(), 60)
         news.clear()
     prober.look(())
     lines = [record.getMessage() for record in caplog.records]
@@ -222,7 +222,7 @@ SILENT, OURS = Answer(Probe.SILENT), Answer(Probe.OURS)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 -- what is waited for sets no event
             await asyncio.sleep(0.01)
 
@@ -231,7 +231,7 @@ async def test_it_asks_on_until_it_is_ours_and_tells_of_news() -> None:
     asker, news = Asker(SILENT, SILENT, OURS), asyncio.Event()
     prober = Prober(news, asker.ask)
     assert prober.look([A]) == {A: SILENT}
-    await asyncio.wait_for(news.wait(), 5)
+    await asyncio.wait_for(news.wait(), 60)
     assert prober.look([A]) == {A: OURS}
     await asyncio.sleep(0.3)
     assert len(asker.asked) == 3

@@ -37,7 +37,7 @@ async def admitting(
     process.publish(snapshot(vision=2000), 1.0)
     life = asyncio.create_task(process.run())
     try:
-        await asyncio.wait_for(process.listening.wait(), 20)
+        await asyncio.wait_for(process.listening.wait(), 60)
         yield process, path, told
     finally:
         life.cancel()
@@ -79,7 +79,7 @@ def _bytes(line: str | bytes) -> bytes:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 -- what is waited for sets no event
             await asyncio.sleep(0.01)
 
@@ -207,7 +207,7 @@ async def test_a_killed_worker_is_replaced_and_knows_everything(admission: Any) 
     # Before there is a new one nobody is kept waiting.
     await until(lambda: is_refused(path))
     await until(lambda: process.restarts == 1)
-    await asyncio.wait_for(process.listening.wait(), 20)
+    await asyncio.wait_for(process.listening.wait(), 60)
     assert (await Peer(path).ask())["code"] == NO_TYPE
 
 
@@ -262,7 +262,7 @@ def other_daemon(tmp_path: Path) -> Any:
     log = tmp_path / "log"
     with log.open("w") as stderr, subprocess.Popen(argv, env=variables, stderr=stderr) as daemon:
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not path.exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
