@@ -25,6 +25,7 @@ from pydantic import (
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobClass
+from cluster.language.replica_shape import ReplicaShape
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
@@ -175,6 +176,11 @@ class ServiceSpec(BaseModel):
         if self.runtime != "bare" and set(self.model_repository) & set(":,"):
             raise ValueError("model_repository: a container can't be given a path with : or ,")
         return self
+
+    @property
+    def replica_shape(self) -> ReplicaShape:
+        """What one replica asks of Slurm; with need_gib its GPU type is still open."""
+        return ReplicaShape(self.profile)
 
     @property
     def time_limit_min(self) -> int:

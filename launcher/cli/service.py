@@ -10,7 +10,6 @@ from rich.text import Text
 
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.service import ServiceSpec
-from cluster.language.units import Millislices
 from cluster.rpc.client import DaemonClient
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
@@ -129,8 +128,8 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
         whole_view(daemon),
         asyncio.to_thread(why_no_start, _script(spec, settings)),
     )
-    types = {one.gres_type or "" for one in parse_gpu_requests(answer.gres or "")}
-    cost = Millislices(sum(settings.costs.get(name, 0) for name in types))
+    chosen = next((one.gres_type for one in parse_gpu_requests(answer.gres or "")), None)
+    cost = replace(spec.replica_shape, gres_type=chosen).cost_millislices(settings.costs)
     plan = plan_apply(spec, view, cost, force=force)
     return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
 

@@ -12,7 +12,7 @@ The first rule that applies decides, in this order:
 7. GPUs (``request.py``): shared GPUs: SW-GRES-SHARED; unreadable requests: SW-GRES; GPUs without a
    type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a type that no node has:
    SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
-   its script asks for anything but one GPU of the service's profile
+   its script asks for anything but the GPUs of one replica
 8. the QOS (``qos.py``): another tenant's QOS: SW-QOS; the borrowed QOS of a tenant that may
    borrow nothing: SW-QUOTA-BORROW; one task that costs more than the tenant could ever have:
    SW-QUOTA-EXCEEDED
@@ -32,7 +32,7 @@ from math import ceil
 from typing import Literal
 
 from cluster.language.errors import InvalidInputError, Refusal
-from cluster.language.gres import GpuRequest, gres_text
+from cluster.language.gres import gres_text
 from cluster.language.jobs import JobClass, JobTag
 from cluster.language.service import (
     JobDirectives,
@@ -340,32 +340,32 @@ def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
 
 
 def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> Asked:
-    """Return the one GPU of a service's replica, checked against what the script asks for."""
-    replica = GpuRequest(spec.profile or _cheapest(spec, request, snapshot), 1)
-    known = gpu_type(replica.gres_type or "", snapshot)
-    if request.exclusive or (request.min_nodes or 1) > 1:
+    """Return the GPUs of a service's replica, checked against what the script asks for."""
+    known = gpu_type(spec.profile or _cheapest(spec, request, snapshot), snapshot)
+    shape = replace(spec.replica_shape, gres_type=known.name)
+    if request.exclusive or (request.min_nodes or 1) > shape.nodes:
         raise InvalidInputError(
             "SW-SERVICE-GRES",
-            "The script asks for whole nodes or for several, but a replica has"
-            f" {gres_text(replica)}.",
-            "Leave out --exclusive, and write #SBATCH --nodes=1.",
+            f"The script asks for whole nodes or for several, but a replica has {shape.gres}.",
+            f"Leave out --exclusive, and write #SBATCH --nodes={shape.nodes}.",
         )
     gpus = gpus_of(request, snapshot)
-    if gpus and gpus != (replica,):
+    if gpus and gpus != (shape.request,):
         raise InvalidInputError(
             "SW-SERVICE-GRES",
             f"The script asks for {', '.join(map(gres_text, gpus))}, a replica has "
-            f"{gres_text(replica)}.",
-            f"Write #SBATCH --gres={gres_text(replica)}, or leave it out.",
+            f"{gres_text(shape.request)}.",
+            f"Write #SBATCH --gres={shape.gres}, or leave it out.",
         )
-    return Asked({known.name: 1}, known.cost_millislices, None, {"gres": gres_text(replica)})
+    cost = shape.cost_millislices({known.name: known.cost_millislices})
+    return Asked({known.name: shape.request.count}, cost, None, {"gres": shape.gres})
 
 
 def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
     need_gib = spec.need_gib or 0.0
     best = choose_type(
         snapshot.gpu_types.values(),
-        count=1,
+        count=spec.replica_shape.request.count,
         need_mib=ceil(need_gib * 1024),
         limits=snapshot.type_limits.get(spec.tenant, {}),
         partitions=snapshot.partitions.intersection(request.partition.split(",")),

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.service import directives_of_script
+from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import ServiceSpec, directives_of_script
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView, SubmitAnswer, TenantView, ViewAnswer
 from cluster.settings.file import Settings, load_settings
@@ -176,6 +177,14 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
         assert quota in said
         assert "Slurm could not start a replica now: no such node." in said
         assert len(json.loads(invoke(*words, "--json"))["notes"]) == 2
+
+
+def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatch):
+    two = property(lambda spec: ReplicaShape(spec.profile, gpus=2))
+    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
+    vision = TenantView(name="vision", nominal_millislices=5000, used_millislices=0)
+    lives(monkeypatch, "", services=(), tenants=(vision,))
+    assert "2 of max_replicas 3 can run, 2 slices each" in invoke("plan", "chat.toml")
 
 
 def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, checked, monkeypatch):

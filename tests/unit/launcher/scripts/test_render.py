@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import directives_of_script, service_spec
+from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import ServiceSpec, directives_of_script, service_spec
 from cluster.settings.file import TritonSettings
 from cluster.settings.gateway import GatewaySettings
 from launcher.scripts.render import Owners, gateway_files, service_script
@@ -50,11 +51,18 @@ def test_slurms_options():
         "--hold",
         "--requeue",
         "--open-mode=append",
+        "--nodes=1",
         "--gres=gpu:1g.10gb:1",
         "--cpus-per-task=3",
         "--mem=500M",
         "--time=17",
     }
+
+
+def test_a_replica_asks_for_what_its_shape_says(monkeypatch: pytest.MonkeyPatch):
+    large = property(lambda spec: ReplicaShape(spec.profile, gpus=2, nodes=3))
+    monkeypatch.setattr(ServiceSpec, "replica_shape", large)
+    assert options(script()) >= {"--nodes=3", "--gres=gpu:1g.10gb:2"}
 
 
 def test_a_partition_only_if_one_is_asked_for():

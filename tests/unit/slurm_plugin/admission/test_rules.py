@@ -7,6 +7,8 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobTag
+from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import ServiceSpec
 from cluster.language.service_places import Places
 from cluster.language.units import Millislices
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
@@ -310,6 +312,29 @@ def test_need_prefers_the_freer_then_the_name() -> None:
     assert chosen(gpu("a", 1000, 9, free=1), gpu("b", 1000, 9, free=2)) == "gpu:b:1"
     assert chosen(gpu("b", 1000, 9), gpu("a", 1000, 9)) == "gpu:a:1"
     assert chosen(gpu("unknown", 1, None), gpu("a", 1000, 9)) == "gpu:a:1"
+
+
+def test_admission_takes_a_replica_as_its_shape_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = property(lambda spec: ReplicaShape(spec.profile, gpus=2))
+    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
+    decided = decision(service(), SNAPSHOT, TOKEN)
+    assert (decided.answer.gres, decided.cost_millislices) == ("gpu:1g.10gb:2", 2000)
+    assert decide(altered(service(), gres="gpu:1g.10gb:2"), SNAPSHOT, TOKEN).action == "admit"
+    one = decide(altered(service(), gres="gpu:1g.10gb:1"), SNAPSHOT, TOKEN)
+    assert (one.code, "--gres=gpu:1g.10gb:2" in one.hint) == ("SW-SERVICE-GRES", True)
+    # The tenant may have one 1g.20gb only, so two of what fits are two 3g.40gb.
+    assert decide(service(profile="1g.20gb"), SNAPSHOT, TOKEN).code == "SW-QUOTA-EXCEEDED"
+    rich = replace(SNAPSHOT, quotas={"vision": 8000})
+    need = decide(service(profile=None, need_gib="10"), rich, TOKEN)
+    assert need.gres == "gpu:3g.40gb:2"
+
+
+def test_a_replica_of_several_nodes_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = property(lambda spec: ReplicaShape(spec.profile, nodes=2))
+    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
+    assert decide(altered(service(), min_nodes=2), SNAPSHOT, TOKEN).gres == "gpu:1g.10gb:1"
+    answer = decide(altered(service(), min_nodes=3), SNAPSHOT, TOKEN)
+    assert (answer.code, "--nodes=2" in answer.hint) == ("SW-SERVICE-GRES", True)
 
 
 def test_need_without_any_gpu() -> None:
