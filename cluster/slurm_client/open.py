@@ -1,33 +1,50 @@
-"""Chooses how Slurm is asked: through its commands, or through pyslurm."""
+"""Chooses how Slurm is asked: through its commands, or through pyslurm.
+
+Every program gets its ``Slurm`` here, so that a new way to ask Slurm is chosen in this module.
+"""
 
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Literal
 
 from cluster.language.errors import SlicewiseError
+from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import Tell, Told
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker
 
 
-@asynccontextmanager
-async def chosen_slurm(
-    which: Literal["auto", "commands", "pyslurm"], report: Tell, warn: Tell, told: Told
-) -> AsyncIterator[Slurm]:
-    """Provide access to Slurm; "auto" is pyslurm where it is installed and fits the running Slurm.
+def open_slurm(settings: Settings | None, told: Told | None = None) -> Slurm:
+    """Access to Slurm for a command, which asks little and ends.
 
-    With "pyslurm" it must be installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM).
-    ``report`` and ``warn`` log what is used, and why pyslurm is not; ``told`` takes what can't be
-    read.
+    ``settings`` are None on a host without slicewise.toml. ``told`` takes what can't be read; by
+    default it is logged as a warning.
     """
+    which = "commands" if settings is None else settings.daemon.slurm
+    match which:
+        case "auto" | "commands" | "pyslurm":
+            # The process that holds pyslurm takes longer to start than Slurm's commands to answer.
+            return CommandSlurm(told)
+
+
+@asynccontextmanager
+async def open_lasting_slurm(
+    settings: Settings, report: Tell, warn: Tell, told: Told
+) -> AsyncIterator[Slurm]:
+    """Access to Slurm for a process that goes on asking: by ``daemon.slurm``.
+
+    "auto" is pyslurm where it is installed and fits the running Slurm. With "pyslurm" it must be
+    installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM). ``report`` and ``warn`` log
+    what is used, and why pyslurm is not; ``told`` takes what can't be read.
+    """
+    which = settings.daemon.slurm
     if which == "pyslurm":
         await _require_pyslurm()
     elif which == "commands" or find_spec("pyslurm") is None:
         report("slurm_by", implementation="commands")
-        yield CommandSlurm(told)
+        yield open_slurm(settings, told)
         return
     slurm = PyslurmSlurm(report, warn, told)
     try:

@@ -25,7 +25,7 @@ from cluster.language.measurements import (
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
 from launcher.cli.show_profile import measurements_table, progress_table, progress_text
 from launcher.profiling.figures import Work
@@ -221,7 +221,7 @@ def _types(settings: Settings, text: str | None, partition: str | None) -> Seque
 
 async def _types_there(settings: Settings, partition: str | None) -> Sequence[str]:
     partitions = {partition} if partition else set(settings.cluster.partitions)
-    nodes = [node for node in await CommandSlurm().nodes() if node.is_in(partitions)]
+    nodes = [node for node in await open_slurm(settings).nodes() if node.is_in(partitions)]
     return [name for name in settings.models if any(node.gpus.get(name) for node in nodes)]
 
 
@@ -250,13 +250,14 @@ class _Jobs:
 def _measure(
     settings: Settings, specs: Sequence[ServiceSpec], work: Work, file: Path, *, as_json: bool
 ) -> None:
+    slurm = open_slurm(settings)
     jobs = _Jobs()
     interrupted = False
     try:
         for spec in specs:
             jobs.submit(spec, settings, work)
         with _telling() as tell:
-            asyncio.run(follow(jobs.submitted, tell))
+            asyncio.run(follow(slurm, jobs.submitted, tell))
     except KeyboardInterrupt:
         interrupted = True
     seen = [look(job, None) for job in jobs.submitted]
@@ -265,7 +266,7 @@ def _measure(
         update_measurements(file, found)
         _print(file, found, as_json=as_json)
     if interrupted:
-        asyncio.run(cancel(jobs.submitted))
+        asyncio.run(cancel(slurm, jobs.submitted))
         typer.echo("The jobs were cancelled; what they had measured is kept.", err=True)
         raise typer.Exit(_INTERRUPTED)
     _require_complete(seen, jobs.refused)

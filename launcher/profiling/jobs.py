@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState, JobView
 from cluster.language.measurements import Measurement
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm.interface import Slurm
 from launcher.profiling.figures import MARK, Begun, Point, messages
 from launcher.services.logs import plain
 
@@ -93,7 +93,7 @@ def last_words(job: ProfileJob) -> str:
 
 
 async def follow(
-    jobs: Sequence[ProfileJob], tell: Callable[[Sequence[Progress]], None]
+    slurm: Slurm, jobs: Sequence[ProfileJob], tell: Callable[[Sequence[Progress]], None]
 ) -> Sequence[Progress]:
     """Follow jobs until all are complete or have ended; call ``tell`` after each look."""
     clock = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ async def follow(
     seen: Sequence[Progress] = ()
     while jobs:
         if clock.time() - asked_s >= _SLURM_S:
-            views, asked_s = await _views(jobs, views), clock.time()
+            views, asked_s = await _views(slurm, jobs, views), clock.time()
         now_s = clock.time()
         seen = [look(job, (views or {}).get(job.job_id)) for job in jobs]
         tell(seen)
@@ -118,11 +118,11 @@ async def follow(
 
 
 async def _views(
-    jobs: Sequence[ProfileJob], before: Mapping[int, JobView] | None
+    slurm: Slurm, jobs: Sequence[ProfileJob], before: Mapping[int, JobView] | None
 ) -> Mapping[int, JobView] | None:
     """Ask Slurm for the jobs, by job id; None while Slurm has not answered yet."""
     try:
-        found = await CommandSlurm().tasks([job.job_id for job in jobs])
+        found = await slurm.tasks([job.job_id for job in jobs])
     except UnreachableError:
         return before
     except OutsideError:
@@ -136,6 +136,6 @@ def has_ended(view: JobView | None) -> bool:
     return view is None or view.state is JobState.ENDED
 
 
-async def cancel(jobs: Sequence[ProfileJob]) -> None:
+async def cancel(slurm: Slurm, jobs: Sequence[ProfileJob]) -> None:
     """Cancel all jobs; one that has ended is no error."""
-    await asyncio.gather(*(CommandSlurm().cancel(job.job_id) for job in jobs))
+    await asyncio.gather(*(slurm.cancel(job.job_id) for job in jobs))

@@ -21,7 +21,7 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusAnswer
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.shares import GpuSize, shares
 from slurm_plugin.cli_common.options import Json
@@ -90,8 +90,8 @@ def install(
     are called once, with a job that requests nothing.
     """
     settings = load_settings()
-    proposal = _proposal(file or _site_script(), _wiring(settings))
-    version = lua or _linked_version()
+    proposal = _proposal(file or _site_script(settings), _wiring(settings))
+    version = lua or _linked_version(settings)
     outcomes = asyncio.run(_try(proposal, version))
     written = _write(proposal, write_proposal)
     if as_json:
@@ -126,7 +126,7 @@ def status(as_json: Json = False) -> None:
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
     version = version_of(MODULE.read_text(encoding="utf-8"))
-    here = Here(version, off_file(), _problem(), has_old_lines=_has_old_lines(settings))
+    here = Here(version, off_file(), _problem(settings), has_old_lines=_has_old_lines(settings))
     if as_json:
         print_json(standing_fields(known, here, time.time()))
     else:
@@ -135,10 +135,10 @@ def status(as_json: Json = False) -> None:
         raise failure
 
 
-def _problem() -> str:
+def _problem(settings: Settings) -> str:
     """Say why slurmctld's Lua can't run slicewise.lua; "" if it can, or if no plugin is here."""
     try:
-        version = _linked_version()
+        version = _linked_version(settings)
     except InvalidInputError:
         return ""
     try:
@@ -154,7 +154,7 @@ def _has_old_lines(settings: Settings) -> bool:
     False if that is unknown: Slurm does not list its nodes, or the script can't be read.
     """
     try:
-        proposal = _proposal(_site_script(), _wiring(settings))
+        proposal = _proposal(_site_script(settings), _wiring(settings))
     except SlicewiseError:
         return False
     return proposal.before is not None and has_lines(proposal.before) and bool(proposal.diff)
@@ -200,7 +200,7 @@ def _wiring(settings: Settings) -> Wiring:
 
     Raises UnreachableError (SW-SLURM-DOWN) if Slurm does not list its nodes.
     """
-    nodes = _nodes()
+    nodes = _nodes(settings)
     managed = settings.cluster.partitions
     return Wiring(
         module=MODULE,
@@ -231,11 +231,11 @@ def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Map
     return shares(sizes, own, cpus, memory_mib)
 
 
-def _nodes() -> tuple[NodeView, ...]:
+def _nodes(settings: Settings) -> tuple[NodeView, ...]:
     if not _may_ask_slurm():
         raise _no_nodes("there is no slurm.conf here.")
     try:
-        return asyncio.run(CommandSlurm().nodes())
+        return asyncio.run(open_slurm(settings).nodes())
     except UnreachableError as error:
         raise _no_nodes(error.refusal.message) from None
 
@@ -254,33 +254,33 @@ def _no_nodes(why: str) -> UnreachableError:
     )
 
 
-def _site_script() -> Path:
+def _site_script(settings: Settings) -> Path:
     """Return the path of job_submit.lua, beside the slurm.conf that $SLURM_CONF or slurmctld names.
 
     If neither names one, it is in /etc/slurm.
     """
-    said = os.environ.get("SLURM_CONF") or _slurm_conf_of_slurmctld()
+    said = os.environ.get("SLURM_CONF") or _slurm_conf_of_slurmctld(settings)
     return Path(said).parent / _NAME
 
 
-def _slurm_conf_of_slurmctld() -> str:
-    return _said_by_slurmctld("SLURM_CONF") or "/etc/slurm/slurm.conf"
+def _slurm_conf_of_slurmctld(settings: Settings) -> str:
+    return _said_by_slurmctld(settings, "SLURM_CONF") or "/etc/slurm/slurm.conf"
 
 
-def _said_by_slurmctld(name: str) -> str:
+def _said_by_slurmctld(settings: Settings, name: str) -> str:
     """Return one of slurmctld's settings; "" if it does not answer or has none of that name."""
     try:
-        return asyncio.run(CommandSlurm().config()).get(name, "")
+        return asyncio.run(open_slurm(settings).config()).get(name, "")
     except SlicewiseError:
         return ""
 
 
-def _linked_version() -> str:
+def _linked_version(settings: Settings) -> str:
     """Return the Lua version that slurmctld's plugin links, such as ``5.4``.
 
     Raises InvalidInputError (SW-ADMISSION-LUA) if no plugin tells it.
     """
-    said = _said_by_slurmctld("PluginDir") if _may_ask_slurm() else ""
+    said = _said_by_slurmctld(settings, "PluginDir") if _may_ask_slurm() else ""
     return linked_version(said.split(":") if said else ())
 
 

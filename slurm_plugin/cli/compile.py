@@ -13,7 +13,7 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, opened_ledger
 from slurm_plugin.cli_views.limits import (
     differences_json,
@@ -72,7 +72,7 @@ def compile_command(
         _require_enforce(settings)
     with opened_ledger(settings) as ledger:
         if dry_run:
-            _print_look(asyncio.run(look(CommandSlurm(), ledger, settings)), as_json)
+            _print_look(asyncio.run(look(open_slurm(settings), ledger, settings)), as_json)
             return
         compiled = asyncio.run(_compile(ledger, settings, again=again))
         if not compiled.waits:
@@ -81,7 +81,7 @@ def compile_command(
 
 
 async def _compile(ledger: "Ledger", settings: Settings, *, again: bool) -> Compiled:
-    slurm = CommandSlurm()
+    slurm = open_slurm(settings)
     if again:
         await want_again(slurm, ledger, settings)
     return await compile_limits(slurm, ledger, settings)
@@ -168,7 +168,7 @@ def uninstall_command(
     tell: Tell = _tell_nobody if as_json else _tell
     with _ledger_or_none(settings) as ledger:
         if dry_run:
-            due = asyncio.run(plan(CommandSlurm(), ledger, settings, finishes=finishing))
+            due = asyncio.run(plan(open_slurm(settings), ledger, settings, finishes=finishing))
             _print_plan(due, as_json)
             return
         if finishing:
@@ -233,7 +233,7 @@ def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
 
 
 def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
-    done = asyncio.run(finish(CommandSlurm(), ledger, settings, tell))
+    done = asyncio.run(finish(open_slurm(settings), ledger, settings, tell))
     if done is None:
         raise InvalidInputError(
             "SW-UNINSTALL-NONE",
@@ -245,7 +245,7 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
 
 
 def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Tell, *, yes: bool) -> Undone:
-    slurm = CommandSlurm()
+    slurm = open_slurm(settings)
     # Plan before anything is marked in Slurm: it may be another cluster's.
     due = asyncio.run(plan(slurm, ledger, settings))
     if not yes:

@@ -11,7 +11,7 @@ import typer
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import DaemonSettings, Settings, database_url, load_settings
 from cluster.slurm.unread import UnreadLog
-from cluster.slurm_client.open import chosen_slurm
+from cluster.slurm_client.open import open_lasting_slurm
 from slurm_plugin.common.log import configure_logging, report, warn
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def _serve(settings: Settings, ledger: "Ledger") -> None:
     from slurm_plugin.daemon.main import serve  # noqa: PLC0415 -- not for --help
 
     unread = UnreadLog(warn)
-    async with chosen_slurm(settings.daemon.slurm, report, warn, unread) as slurm:
+    async with open_lasting_slurm(settings, report, warn, unread) as slurm:
         await serve(settings, slurm, ledger, unread)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ from cluster.mig.nvml import ROOT, read_inventory
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.settings.repartition import RecutSettings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.mig import node_report
 from slurm_plugin.common.qos_names import is_ours
@@ -203,9 +203,8 @@ def _by_slurm(
     Wrong are GPU counts that differ from the node's, managed partitions that do not take tenants'
     jobs, and a slurmctld that does not answer.
     """
-    managed = settings.cluster.partitions if settings is not None else ()
     try:
-        nodes, config, closed = asyncio.run(_asked(managed))
+        nodes, config, closed = asyncio.run(_asked(settings))
     except SlicewiseError as error:
         first_line, _, _ = error.refusal.message.partition("\n")
         return (f"Slurm does not say what the node has: {first_line}",), ()
@@ -214,10 +213,11 @@ def _by_slurm(
 
 
 async def _asked(
-    managed: Collection[str],
+    settings: Settings | None,
 ) -> tuple[tuple[NodeView, ...], Mapping[str, str], tuple[str, ...]]:
     """Return nodes, slurm.conf, and a fault for each managed partition that bars a tenant's QOS."""
-    slurm = CommandSlurm()
+    slurm = open_slurm(settings)
+    managed = settings.cluster.partitions if settings is not None else ()
     nodes, config, partitions = await asyncio.gather(
         slurm.nodes(), slurm.config(), slurm.partitions()
     )

@@ -14,7 +14,7 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.accounting.budgets import Amend
 from slurm_plugin.accounting.ledger_view import Books
 from slurm_plugin.cli.budget import amend_of, period_begun_s
@@ -136,7 +136,7 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
 
 
 async def _look(books: Books, settings: Settings) -> tuple[Look, Observation]:
-    slurm = CommandSlurm()
+    slurm = open_slurm(settings)
     observed = await Sight(slurm).look()
     shown = await slurm_now(slurm, observed.jobs, observed.nodes)
     return compared(books, shown, settings), observed

@@ -96,12 +96,12 @@ def show(run_id: RunId, as_json: Json = False) -> None:
 def _site(settings: Settings, ledger: "Ledger") -> "Site":
     # Imported here: the history does not need them.
     from cluster.rpc.client import DaemonClient  # noqa: PLC0415
-    from cluster.slurm_client.commands import CommandSlurm  # noqa: PLC0415
+    from cluster.slurm_client.open import open_slurm  # noqa: PLC0415
     from slurm_plugin.rebalance.observe import Site  # noqa: PLC0415
 
     return Site(
         settings=settings,
-        slurm=CommandSlurm(),
+        slurm=open_slurm(settings),
         ledger=ledger,
         daemon=DaemonClient(settings.daemon),
         author=author_name(),

@@ -12,7 +12,7 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import repartitions as present
 from slurm_plugin.mig.due import cuts_due
@@ -44,7 +44,7 @@ def show_plan(as_json: Json = False) -> None:
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        found = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+        found = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     _print_plan(cuts_due(found), found, as_json)
 
 
@@ -71,7 +71,7 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
             author = author_name()
             run = cut(
                 settings,
-                CommandSlurm(),
+                open_slurm(settings),
                 ledger,
                 lock,
                 author=author,
@@ -179,7 +179,7 @@ def look(
     settings = load_settings()
     _require_root("look at all nodes")
     with opened_ledger(settings) as ledger:
-        found = asyncio.run(survey(settings, CommandSlurm(), ledger.recuts, nodes or ()))
+        found = asyncio.run(survey(settings, open_slurm(settings), ledger.recuts, nodes or ()))
     if as_json:
         print_json({"seen": list(found.seen), "failed": dict(found.failed)})
     else:
@@ -223,7 +223,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
 
 def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     unfinished = ledger.recuts.unfinished()
-    seen = asyncio.run(gathered(settings, CommandSlurm(), ledger))
+    seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     found = cuts_due(seen)
     if as_json:
         plans = [present.planned_json(one) for one in found]

@@ -32,7 +32,7 @@ class LedgerSource:
 
         books = books_now(self._ledger, self._settings)
         require_tenant(books.tenants, tenant)
-        jobs, nodes = jobs_and_nodes()
+        jobs, nodes = jobs_and_nodes(self._settings)
         world = world_of(books, self._settings, Seen(tuple(jobs), nodes, ()))
         return explain(tenant, situation(world))
 

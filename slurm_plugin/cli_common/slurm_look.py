@@ -8,7 +8,7 @@ import typer
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import JobView, NodeView
 from cluster.settings.file import Settings
-from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.open import open_slurm
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.demand import capacity
 from slurm_plugin.quota.types import ROOT_ACCOUNT
@@ -46,7 +46,7 @@ def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
 
 
 async def _look(settings: Settings) -> SlurmLook:
-    slurm = CommandSlurm()
+    slurm = open_slurm(settings)
     associations, qos, nodes = await asyncio.gather(
         slurm.associations(), slurm.qos(), slurm.nodes()
     )
@@ -56,13 +56,17 @@ async def _look(settings: Settings) -> SlurmLook:
     return SlurmLook(accounts, whole, is_marked(qos, settings))
 
 
-def jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+def jobs_and_nodes(
+    settings: Settings,
+) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
     """Return Slurm's jobs and nodes; raises what ``look_at_slurm`` raises."""
-    return asyncio.run(_jobs_and_nodes())
+    return asyncio.run(_jobs_and_nodes(settings))
 
 
-async def _jobs_and_nodes() -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
-    slurm = CommandSlurm()
+async def _jobs_and_nodes(
+    settings: Settings,
+) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+    slurm = open_slurm(settings)
     return await asyncio.gather(slurm.jobs(), slurm.nodes())
 
 

@@ -12,11 +12,12 @@ import pytest
 from pyslurm_stand_in import ASSETS, stand_in
 
 from cluster.language.errors import SlicewiseError
+from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import ignored
 from cluster.slurm_client import pyslurm_client
 from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.open import chosen_slurm
+from cluster.slurm_client.open import open_lasting_slurm, open_slurm
 from cluster.slurm_client.pyslurm_client import PyslurmSlurm, PyslurmWorker
 
 VERSION = "25.11.7"
@@ -184,8 +185,14 @@ async def test_it_ends_though_nobody_has_read_its_answer() -> None:
         assert await worker.end() == -SIGKILL
 
 
+def settings(which: str) -> Settings:
+    cluster = {"name": "test", "partitions": ["gpu"]}
+    gpus = {"A100-80GB": {"types": ["1g.10gb"]}}
+    return Settings.model_validate({"cluster": cluster, "gpus": gpus, "daemon": {"slurm": which}})
+
+
 async def test_closing_leaves_no_process(place: Path, log: Log) -> None:
-    async with chosen_slurm("pyslurm", log, log, ignored) as door:
+    async with open_lasting_slurm(settings("pyslurm"), log, log, ignored) as door:
         await door.jobs()
         assert isinstance(door, PyslurmSlurm)
         process = door._worker._process
@@ -195,7 +202,7 @@ async def test_closing_leaves_no_process(place: Path, log: Log) -> None:
 
 
 async def chosen(which: str, log: Log) -> type[Slurm]:
-    async with chosen_slurm(which, log, log, ignored) as door:  # type: ignore[arg-type]
+    async with open_lasting_slurm(settings(which), log, log, ignored) as door:
         return type(door)
 
 
@@ -205,6 +212,15 @@ async def test_the_choice(place: Path, log: Log, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(ASSETS / "stand_in"))
     assert await chosen("auto", log) is PyslurmSlurm
     assert await chosen("pyslurm", log) is PyslurmSlurm
+
+
+@pytest.mark.parametrize("which", ["auto", "commands", "pyslurm"])
+def test_a_command_starts_no_process_for_pyslurm(
+    place: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.syspath_prepend(str(ASSETS / "stand_in"))
+    assert type(open_slurm(settings(which))) is CommandSlurm
+    assert type(open_slurm(None)) is CommandSlurm
 
 
 async def test_what_is_demanded_must_be_there(place: Path, log: Log) -> None:

@@ -59,7 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setattr(admission, "MODULE", tmp_path / "slicewise.lua")
-    monkeypatch.setattr(admission, "_nodes", tuple)
+    monkeypatch.setattr(admission, "_nodes", lambda _: ())
     return tmp_path / "job_submit.lua"
 
 
@@ -257,7 +257,7 @@ def test_status_says_that_the_nodes_have_changed_since(
     assert advice() == []
     held: dict[str, int] = {}
     node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"gpu", "new"}))
-    monkeypatch.setattr(admission, "_nodes", lambda: (node,))
+    monkeypatch.setattr(admission, "_nodes", lambda _: (node,))
     assert len(advice()) == 1
     site.write_text(SITE)
     assert advice() == []
@@ -305,7 +305,7 @@ def test_the_nodes_say_what_comes_with_a_gpu(site: Path, monkeypatch: pytest.Mon
     held: dict[str, int] = {}
     node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"gpu"}))
     node = replace(node, cpus=16, memory_mib=16000)
-    monkeypatch.setattr(admission, "_nodes", lambda: (node,))
+    monkeypatch.setattr(admission, "_nodes", lambda _: (node,))
     admission.install()
     assert '["1g.10gb"] = { cpus = 2, memory_mib = 2285 },' in site.read_text()
     site.unlink()
@@ -331,7 +331,7 @@ def test_partitions_on_the_same_nodes_are_found(
         node("c", {}, "gpu", "login"),
         node("d", {"1g.10gb": 7}, "teaching"),
     )
-    monkeypatch.setattr(admission, "_nodes", lambda: nodes)
+    monkeypatch.setattr(admission, "_nodes", lambda _: nodes)
     admission.install()
     assert 'beside = { "all", "cpu" },' in site.read_text()
 

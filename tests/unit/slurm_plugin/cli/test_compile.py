@@ -122,7 +122,7 @@ class Site:
         self.slurm.rows["vision", ""].plus = frozenset(own)
         waiting = job(0, qos="slicewise_vision_borrowed", array_job_id=None, task_index=None)
         self.slurm.running = (waiting,)
-        monkeypatch.setattr(commands, "CommandSlurm", lambda: self.slurm)
+        monkeypatch.setattr(commands, "open_slurm", lambda _: self.slurm)
 
         self.ledger: LimitLedger | None = None
         monkeypatch.setattr(commands, "opened_ledger", self._opened)

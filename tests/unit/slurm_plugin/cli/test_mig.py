@@ -181,7 +181,7 @@ def slurm_has(
             listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
             return (Association("test", "vision", "", "root", listed, "", {}),)
 
-    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+    monkeypatch.setattr(node_cli, "open_slurm", lambda _: Slurm())
 
 
 ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
@@ -248,7 +248,7 @@ def test_doctor_without_slurm_says_so(
         async def partitions(self) -> tuple[PartitionView, ...]:
             return ()
 
-    monkeypatch.setattr(node_cli, "CommandSlurm", Slurm)
+    monkeypatch.setattr(node_cli, "open_slurm", lambda _: Slurm())
     result = run(doctor_app, "--node", "gpu07")
     assert result.exit_code == 1
     assert "Slurm does not say what the node has: slurmctld does not answer." in result.stdout

@@ -311,7 +311,7 @@ def test_one_look_at_slurm_says_whether_it_was_taken_out(
     if is_out:
         mark = uninstalled_qos("c")
         slurm.known[mark] = Qos(mark, {}, frozenset())
-    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
+    monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
     look = slurm_look.look_at_slurm(SETTINGS)
     assert look.is_uninstalled == is_out
 

@@ -109,7 +109,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     for module in (quota, quota_plan):
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
         monkeypatch.setattr(module, "opened_ledger", opened)
-    monkeypatch.setattr(quota_plan, "CommandSlurm", lambda: Slurm(rows))
+    monkeypatch.setattr(quota_plan, "open_slurm", lambda _: Slurm(rows))
     return fake
 
 
@@ -168,7 +168,7 @@ def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quota
     quotas.write_text(quotas.read_text() + "limits = { '3g.40gb' = 1 }\n")
     planned = json.loads(said("plan", str(quotas), "--json", "--apply"))
     assert planned["applied"]
-    seen = asyncio.run(look(quota_plan.CommandSlurm(), ledger, SETTINGS))  # type: ignore[arg-type]
+    seen = asyncio.run(look(quota_plan.open_slurm(SETTINGS), ledger, SETTINGS))  # type: ignore[arg-type]
     assert planned["differences"] == differences_json(seen.differences)
 
 

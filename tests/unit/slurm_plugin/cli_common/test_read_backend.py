@@ -60,7 +60,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     slurm = ScriptedSlurm(job(0, JobState.RUNNING, nodes=("n1",)))
     sync = sync_of(slurm)
     asyncio.run(sync.turn())
-    monkeypatch.setattr(slurm_look, "CommandSlurm", lambda: slurm)
+    monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
     monkeypatch.setattr(ledger_backend.time, "time", lambda: 1003.0)
     direct = LedgerSource(ledger, settings())  # type: ignore[arg-type]
