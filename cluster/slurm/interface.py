@@ -158,12 +158,8 @@ class PriorityRow:
     parts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-class Slurm(Protocol):
-    """Questions to Slurm and changes in it; decisions are made elsewhere.
-
-    Every call raises UnreachableError (SW-SLURM-DOWN), or OutsideError (SW-SLURM-FAILED) with
-    Slurm's own words.
-    """
+class SlurmReader(Protocol):
+    """Questions to slurmctld. Raises what ``Slurm`` raises."""
 
     async def version(self) -> tuple[int, ...]:
         """The running slurmctld's version, such as (22, 5, 8)."""
@@ -225,13 +221,6 @@ class Slurm(Protocol):
         """
         ...
 
-    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
-        """Accounting's runs that ended after ``since_s`` or still run, each run of a requeued job.
-
-        Suspended runs may be left out.
-        """
-        ...
-
     async def batch_script(self, job_id: int) -> str:
         """The script of a job or array."""
         ...
@@ -243,21 +232,17 @@ class Slurm(Protocol):
         """
         ...
 
-    async def associations(self) -> tuple[Association, ...]:
-        """Every association of this cluster."""
-        ...
-
-    async def qos(self) -> tuple[Qos, ...]:
-        """Every QOS."""
-        ...
-
-    async def qos_elsewhere(self) -> frozenset[str]:
-        """Names of QOS that associations of other clusters on the same slurmdbd may use."""
-        ...
-
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         """What these jobs ask for, by id; jobs that are not pending are left out."""
         ...
+
+    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
+        """Priority rows of these jobs; jobs that are not pending and eligible are left out."""
+        ...
+
+
+class SlurmActor(Protocol):
+    """Changes of jobs and nodes in slurmctld. Raises what ``Slurm`` raises."""
 
     async def hold(self, target: Target) -> None:
         """Hold as administrator (JobHeldAdmin), so that the job's user can't release it.
@@ -296,8 +281,27 @@ class Slurm(Protocol):
         """
         ...
 
-    async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:
-        """Priority rows of these jobs; jobs that are not pending and eligible are left out."""
+
+class SlurmAccounting(Protocol):
+    """Questions to slurmdbd and changes in it. Raises what ``Slurm`` raises."""
+
+    async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+        """Accounting's runs that ended after ``since_s`` or still run, each run of a requeued job.
+
+        Suspended runs may be left out.
+        """
+        ...
+
+    async def associations(self) -> tuple[Association, ...]:
+        """Every association of this cluster."""
+        ...
+
+    async def qos(self) -> tuple[Qos, ...]:
+        """Every QOS."""
+        ...
+
+    async def qos_elsewhere(self) -> frozenset[str]:
+        """Names of QOS that associations of other clusters on the same slurmdbd may use."""
         ...
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
@@ -312,3 +316,11 @@ class Slurm(Protocol):
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
         """Run changes as ``sacctmgr`` does, then look at the QOS that they name and no others."""
         ...
+
+
+class Slurm(SlurmReader, SlurmActor, SlurmAccounting, Protocol):
+    """Questions to Slurm and changes in it; decisions are made elsewhere.
+
+    Every call raises UnreachableError (SW-SLURM-DOWN), or OutsideError (SW-SLURM-FAILED) with
+    Slurm's own words.
+    """

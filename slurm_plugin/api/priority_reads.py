@@ -5,7 +5,7 @@ it.
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.read_messages import PriorityAnswer
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmReader
 from cluster.slurm.priorities import factor_weights, weight_points
 from slurm_plugin.admission.priority_changes import Standing, ranked
 from slurm_plugin.api.access import Reader
@@ -16,7 +16,7 @@ from slurm_plugin.state.formula import formula_of
 
 
 async def explain_priority(
-    about: str, reader: Reader, slurm: Slurm, settings: Settings, sync: Sync
+    about: str, reader: Reader, slurm: SlurmReader, settings: Settings, sync: Sync
 ) -> PriorityAnswer:
     """Explain the priority of a waiting job.
 
@@ -37,7 +37,7 @@ async def explain_priority(
     return explained(first, sync.jobs, formula, now_s, in_slurm)
 
 
-async def _in_slurm(job_id: int, slurm: Slurm) -> InSlurm:
+async def _in_slurm(job_id: int, slurm: SlurmReader) -> InSlurm:
     known = factor_weights(await slurm.config())
     at_most = sum(weight_points(weight) for name, weight in known.items() if name != "age")
     for row in await slurm.priorities((job_id,)):

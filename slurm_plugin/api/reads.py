@@ -29,7 +29,7 @@ from cluster.rpc.read_messages import (
     WhyRequest,
 )
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmReader
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Reader
 from slurm_plugin.api.priority_reads import explain_priority
@@ -65,7 +65,7 @@ _BALANCE = TypeAdapter(BalanceLine)
 class Reads:
     """Answers requests that only read, to each user for the user's own tenants."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmReader, ledger: Ledger, sync: Sync) -> None:
         self._settings = settings
         self._slurm = slurm
         self._ledger = ledger

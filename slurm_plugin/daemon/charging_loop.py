@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobView, RunRecord
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmAccounting
 from slurm_plugin.accounting.charging import (
     ACCOUNTING_DELAY_S,
     Tariff,
@@ -86,7 +86,9 @@ class Bookkeeping:
     on showing it, but no longer than ``HELD_BACK_S``.
     """
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
+    def __init__(
+        self, settings: Settings, slurm: SlurmAccounting, ledger: "Ledger", sync: Sync
+    ) -> None:
         self._settings = settings
         self._slurm = slurm
         self._ledger = ledger

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from cluster.language.errors import UnreachableError
 from cluster.runtime.leadership import Lead, Leader, Lock, led_only
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import Slurm, SlurmActor
 
 _LOG = logging.getLogger("slicewise.daemon")
-_CHANGES = frozenset(
-    {"hold", "release", "requeue_hold", "cancel", "update", "weigh_nodes", "sacctmgr", "set_limits"}
-)
+_ACTIONS = frozenset(name for name in vars(SlurmActor) if not name.startswith("_"))
+_CHANGES = _ACTIONS | {"sacctmgr", "set_limits"}
 """Methods of ``Slurm`` that change something there."""
 
 

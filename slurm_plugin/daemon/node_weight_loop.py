@@ -1,7 +1,7 @@
 """The loop that sets nodes' weights in Slurm as ``mig.node_weights`` has them."""
 
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmActor
 from slurm_plugin.common.log import report
 from slurm_plugin.mig.node_weights import changes, own_weights
 from slurm_plugin.state.controller import Sync
@@ -13,7 +13,7 @@ _TELL_S = 10.0
 class NodeWeights:
     """Weighs nodes where the site wants it; else puts back the weights that it set before."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmActor, sync: Sync) -> None:
         self._is_wanted = settings.placement.node_weights
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs

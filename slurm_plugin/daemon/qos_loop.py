@@ -1,7 +1,7 @@
 """The loop that moves waiting jobs between their tenant's own QOS and the borrowed one."""
 
 from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, Slurm, Target
+from cluster.slurm.interface import JobChange, SlurmActor, Target
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.log import report
 from slurm_plugin.state.controller import Sync
@@ -14,7 +14,7 @@ without our QOS, or a tenant's list may not have reached slurmctld yet."""
 class QosMoves:
     """Keeps each waiting job whose user named no QOS in the QOS that has room for it."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmActor, sync: Sync) -> None:
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs
         self._slurm = slurm

@@ -11,7 +11,7 @@ from cluster.language.errors import InvalidInputError, OutsideError, Refusal
 from cluster.language.jobs import JobView, NodeView, PartitionView
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Changed, Qos, Slurm
+from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
 from slurm_plugin.accounting.ledger_view import Books
 from slurm_plugin.common.log import warn
 from slurm_plugin.common.qos_names import qos_name, uninstalled_qos
@@ -175,7 +175,7 @@ async def slurm_now(
     return replace(shown, is_fresh=jobs is None)
 
 
-async def _conf(slurm: Slurm) -> Conf:
+async def _conf(slurm: SlurmReader) -> Conf:
     return Conf(*await asyncio.gather(slurm.config(), slurm.partitions()))
 
 
@@ -186,7 +186,7 @@ def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
     return None if value is None else at_once(value)
 
 
-async def _jobs_again(slurm: Slurm, shown: SlurmNow) -> SlurmNow:
+async def _jobs_again(slurm: SlurmReader, shown: SlurmNow) -> SlurmNow:
     """Read the jobs again: some may have started meanwhile."""
     return replace(shown, jobs=await slurm.jobs(), is_fresh=True)
 

@@ -11,7 +11,7 @@ from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.jobs import JobView
 from cluster.rpc.messages import StatusAnswer
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import Slurm, SlurmReader
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.uninstall import has_begun
@@ -121,7 +121,7 @@ async def looked(site: Site) -> Look:
     return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader, is_out)
 
 
-async def _seen(slurm: Slurm) -> Observation:
+async def _seen(slurm: SlurmReader) -> Observation:
     """Look at Slurm, twice if the first look fails.
 
     An array that ends between two questions makes a look fail; at the second it is gone.

@@ -16,7 +16,7 @@ from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
 from cluster.rpc.client import DaemonClient
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import maintenance, node_command
 from slurm_plugin.mig.steps import Direction, Recut
 from slurm_plugin.repartition.survey import probe
@@ -30,7 +30,7 @@ _PROBE_S, _CUT_S = 60.0, 180.0
 class ClusterSite:
     """The real cluster. Must run as root on slurmctld's host."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, daemon: DaemonClient) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmReader, daemon: DaemonClient) -> None:
         self._recut, self._slurm, self._daemon = settings.recut, slurm, daemon
         self._types = slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
 

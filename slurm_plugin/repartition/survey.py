@@ -12,7 +12,7 @@ from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.settings.file import Settings
 from cluster.settings.repartition import RecutSettings
-from cluster.slurm.interface import Slurm
+from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import node_command
 from slurm_plugin.quota.demand import has_gpus
 
@@ -42,7 +42,7 @@ class Survey:
 
 
 async def survey(
-    settings: Settings, slurm: Slurm, journal: Journal, names: Collection[str] = ()
+    settings: Settings, slurm: SlurmReader, journal: Journal, names: Collection[str] = ()
 ) -> Survey:
     """Survey these nodes, or all that have GPUs in managed partitions.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState
 from cluster.language.service import directives_of_script, head_lines
-from cluster.slurm.interface import Slurm, Submission
+from cluster.slurm.interface import SlurmReader, Submission
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.services.state import Observation, service_arrays
 
@@ -28,7 +28,7 @@ class _Submitted:
 class Sight:
     """Looks at Slurm."""
 
-    def __init__(self, slurm: Slurm) -> None:
+    def __init__(self, slurm: SlurmReader) -> None:
         self._slurm = slurm
         self._known: dict[int, _Submitted] = {}
         self._missed: dict[int, int] = {}

@@ -265,7 +265,7 @@ READS = {
 
 
 def test_every_call_on_slurm_is_known_to_change_something_or_not() -> None:
-    calls = {name for name in vars(Slurm) if not name.startswith("_")}
+    calls = {name for name in dir(Slurm) if not name.startswith("_")}
     assert calls == READS | CHANGES.keys()
 
 
