@@ -2,12 +2,13 @@
 
 import time
 
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association
 from slurm_plugin.limits.changes import stages
 from slurm_plugin.limits.desired import Allowed, differences, found_of, wanted
 from slurm_plugin.quota.ceilings import ceilings
-from slurm_plugin.quota.types import Budget, Loan, Period, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
 
 _GROUPS = 20
 _COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}

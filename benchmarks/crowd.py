@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView, PartitionView, StepView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import SubmitRequest
-from slurm_plugin.quota.types import Budget, Period, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
 
 TENANTS, NODES, JOBS = 10_000, 10_000, 200_000
 _GROUPS = 100

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
@@ -28,7 +29,7 @@ from slurm_plugin.accounting.budgets import Amend
 from slurm_plugin.cli.budget import amend_of
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.types import Budget, Period, TenantUpdate
+from slurm_plugin.quota.types import Budget, TenantUpdate
 
 SEED = 0
 """The report names a seed, but no random numbers are drawn."""

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
 from cluster.language.jobs import JobState, JobView, RunRecord
-from cluster.language.periods import next_start_s, period_start_s
+from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import amended, unspent
 from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
@@ -24,7 +24,7 @@ from slurm_plugin.accounting.types import (
     StatementRow,
 )
 from slurm_plugin.quota.tenants import payers
-from slurm_plugin.quota.types import Budget, Period, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Quota, Tenant
 from slurm_plugin.quota_cycle.rollover import roll_budgets
 
 PARTITION = "gpu"

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import event
 
 from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.quota.ceilings import ceilings
@@ -26,7 +27,6 @@ from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Loan,
-    Period,
     Policy,
     Quota,
     Tenant,

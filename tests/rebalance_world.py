@@ -19,7 +19,7 @@ from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
-from cluster.language.periods import next_start_s
+from cluster.language.periods import Period, next_start_s
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.messages import StatusAnswer
 from cluster.settings.file import Settings
@@ -32,12 +32,12 @@ from slurm_plugin.common.rebalance_steps import (
     StepRecord,
 )
 from slurm_plugin.mig.steps import Recut
-from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Period
+from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
 from slurm_plugin.rebalance.observe import Site
 from slurm_plugin.rebalance.run import run
 
 START_S = 1_800_000_000
-MIDNIGHT_S = next_start_s("day", START_S, "UTC") or 0
+MIDNIGHT_S = next_start_s(Period.DAY, START_S, "UTC") or 0
 AMOUNT = MillisliceSeconds(10**8)
 """Millislice-seconds of nlp's daily budget: enough for all of nlp's jobs."""
 GRACE_S = 60

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView, RunRecord
 from cluster.language.mig_profiles import board
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
 from cluster.mig.layouts import Placement
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Period, Policy, Quota, Tenant
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Policy, Quota, Tenant
 from slurm_plugin.slurm_config.gres import Device, devices, gres_conf, node_gres, types_by_kind
 from slurm_plugin.slurm_config.node_lines import padded, room
 

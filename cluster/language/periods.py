@@ -1,25 +1,39 @@
-"""Calculates when the periods of budgets begin, by the calendar of a time zone."""
+"""Names the periods of budgets, and calculates when they begin, by a time zone's calendar."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 
-def period_start_s(period: str, at_s: int, zone: str) -> int:
-    """The Unix second at which the period began that contains ``at_s``.
+class Period(StrEnum):
+    """How often a budget begins again: a day from midnight, a week from Monday; NONE is never.
 
-    ``period`` is day (from midnight), week (from Monday) or month; of "none" it is 0.
+    A further one also needs a migration that widens the ledger's constraint ``period_known``.
     """
-    if period == "none":
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    NONE = "none"
+
+
+RENEWED = tuple(period for period in Period if period is not Period.NONE)
+"""Periods after which a budget begins again."""
+
+
+def period_start_s(period: Period, at_s: int, zone: str) -> int:
+    """The Unix second at which the period began that contains ``at_s``; 0 for NONE."""
+    if period is Period.NONE:
         return 0
     tz = _zone(zone)
     return _midnight_s(_first_day(period, datetime.fromtimestamp(at_s, tz).date()), tz)
 
 
-def next_start_s(period: str, at_s: int, zone: str) -> int | None:
-    """The Unix second at which the next period begins; None for period "none"."""
-    if period == "none":
+def next_start_s(period: Period, at_s: int, zone: str) -> int | None:
+    """The Unix second at which the next period begins; None for NONE."""
+    if period is Period.NONE:
         return None
     tz = _zone(zone)
     first = _first_day(period, datetime.fromtimestamp(at_s, tz).date())
@@ -72,7 +86,11 @@ def check_zone(zone: str) -> str:
     return zone
 
 
-_LONGER = {"day": timedelta(days=1), "week": timedelta(weeks=1), "month": timedelta(days=31)}
+_LONGER = {
+    Period.DAY: timedelta(days=1),
+    Period.WEEK: timedelta(weeks=1),
+    Period.MONTH: timedelta(days=31),
+}
 """Leads from the first day of a period into the next period, never beyond it."""
 
 
@@ -80,11 +98,11 @@ def _zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-def _first_day(period: str, day: date) -> date:
+def _first_day(period: Period, day: date) -> date:
     starts = {
-        "day": day,
-        "week": day - timedelta(days=day.weekday()),
-        "month": day.replace(day=1),
+        Period.DAY: day,
+        Period.WEEK: day - timedelta(days=day.weekday()),
+        Period.MONTH: day.replace(day=1),
     }
     return starts[period]
 

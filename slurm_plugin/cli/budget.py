@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.periods import period_start_s
+from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.accounting.budgets import Amend, amended, unspent
@@ -65,7 +65,7 @@ def set_budget(
     period: Annotated[
         str | None,
         typer.Option(
-            metavar="PERIOD", help="day, week, month, or none: one amount that never renews."
+            metavar="PERIOD", help=f"{', '.join(RENEWED)}, or none: one amount that never renews."
         ),
     ] = None,
     amount: Annotated[

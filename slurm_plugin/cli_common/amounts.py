@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from cluster.language.units import (
     Millislices,
     MillisliceSeconds,
@@ -17,7 +18,6 @@ from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     Budget,
-    Period,
     Quota,
 )
 
@@ -112,7 +112,7 @@ def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) ->
         raise InvalidInputError(
             "SW-BUDGET-NONE",
             f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
-            "Give both: --period day|week|month|none --amount SLICE_HOURS",
+            f"Give both: --period {'|'.join(Period)} --amount SLICE_HOURS",
         )
     given = {
         "period": _read(words.period, period_from_text),

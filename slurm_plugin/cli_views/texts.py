@@ -7,10 +7,11 @@ from typing import Literal
 
 from rich.text import Text
 
+from cluster.language.periods import Period
 from cluster.language.units import slices_text
 from cluster.runtime.console import Column, column
 from slurm_plugin.cli_common.amounts import SLICE_HOUR_MILLISLICE_S
-from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, Budget, Period
+from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, Budget
 
 NOTHING = Text("–", style="dim")
 

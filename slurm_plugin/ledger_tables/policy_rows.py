@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select, true
 
+from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from slurm_plugin.ledger_tables.rebalance_tables import recalls
 from slurm_plugin.ledger_tables.tables import (
     known_limits,
@@ -20,7 +22,6 @@ from slurm_plugin.quota.types import (
     Loan,
     LoanChange,
     LoanTerm,
-    Period,
     Quota,
     QuotaChange,
     Recall,
@@ -58,11 +59,23 @@ def _budget(row: Any) -> Budget | None:
     if row.budget_period in {None, _OFF}:
         return None
     return Budget(
-        Period(row.budget_period),
+        _period(row.budget_period),
         row.budget_millislice_s,
         row.carry_over_millislice_s,
         row.overdraft_millislice_s,
     )
+
+
+def _period(text: str) -> Period:
+    """Read a period; InvalidInputError (SW-DATABASE-NEW) for one of a newer version."""
+    try:
+        return Period(text)
+    except ValueError:
+        raise InvalidInputError(
+            "SW-DATABASE-NEW",
+            f"The ledger has a budget of period {text!r}, which this version does not know.",
+            "This program is older than the ledger: upgrade it.",
+        ) from None
 
 
 def changes_of(cluster: str, name: str) -> Select[Any]:

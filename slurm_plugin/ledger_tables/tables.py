@@ -24,12 +24,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from cluster.language.periods import Period
 from slurm_plugin.accounting.types import Account
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     MAX_WEIGHT,
-    Period,
 )
 
 SCHEMA = "slicewise"

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.language.periods import Period
 from slurm_plugin.quota.tenants import downward, effective_nominal, own_part, parent, payers
-from slurm_plugin.quota.types import Period, Policy
+from slurm_plugin.quota.types import Policy
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, slices_text
 from slurm_plugin.common.qos_names import can_have_qos, qos_name
 from slurm_plugin.quota.types import (
@@ -14,7 +15,6 @@ from slurm_plugin.quota.types import (
     MAX_WEIGHT,
     ROOT_ACCOUNT,
     Budget,
-    Period,
     Policy,
     Quota,
     Tenant,

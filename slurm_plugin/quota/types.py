@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 
 MAX_NOMINAL_MILLISLICES = Millislices(10**9)
@@ -40,15 +40,6 @@ class Quota:
     weight: int = 1
     type_limits: Mapping[str, int] = field(default_factory=dict, hash=False)
     model_limits: Mapping[str, Millislices] = field(default_factory=dict, hash=False)
-
-
-class Period(StrEnum):
-    """How often a budget starts again; NONE is never."""
-
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
-    NONE = "none"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.language.jobs import JobView
-from cluster.language.periods import date_text, period_start_s
+from cluster.language.periods import Period, date_text, period_start_s
 from slurm_plugin.accounting.budgets import due_periods, due_roll, posts_until, ready, unspent
 from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.quota.types import Budget, Period, Policy
+from slurm_plugin.quota.types import Budget, Policy
 from slurm_plugin.quota_cycle.post_charges import post
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from ledger_world import World
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
@@ -34,7 +35,7 @@ from slurm_plugin.ledger.charges import _values
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema
 from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
-from slurm_plugin.quota.types import Budget, Loan, Period, TenantUpdate
+from slurm_plugin.quota.types import Budget, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.post_charges import post
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}

@@ -17,6 +17,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
@@ -33,7 +34,6 @@ from slurm_plugin.quota.types import (
     KnownLimit,
     LimitKey,
     Loan,
-    Period,
     Quota,
     Recall,
     Tenant,

@@ -25,12 +25,13 @@ from slurm_database import settings as site
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState, JobView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Qos
 from slurm_plugin.explain.headroom import explain, situation
 from slurm_plugin.ledger.summaries import books_now
 from slurm_plugin.limits.desired import BILLING
-from slurm_plugin.quota.types import Budget, LimitKey, Loan, Period, TenantUpdate
+from slurm_plugin.quota.types import Budget, LimitKey, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.compile import compile_in_turn, compile_limits, look, slurm_now
 from slurm_plugin.quota_cycle.gather import world_of
 from slurm_plugin.quota_cycle.uninstall import uninstall

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.language.periods import (
+    RENEWED,
+    Period,
     check_zone,
     clock_text,
     clock_times_s,
@@ -20,7 +22,7 @@ from cluster.language.periods import (
 
 BERLIN = "Europe/Berlin"
 ZONES = st.sampled_from(sorted(available_timezones()))
-PERIODS = st.sampled_from(("day", "week", "month"))
+PERIODS = st.sampled_from(RENEWED)
 SINCE_2015 = st.integers(1_420_070_400, 2_208_988_800)
 """Until 2040."""
 
@@ -32,40 +34,40 @@ def second(text: str, zone: str = BERLIN) -> int:
 @pytest.mark.parametrize(
     ("period", "begins", "next_begins"),
     [
-        ("day", "2026-10-31T00:00", "2026-11-01T00:00"),
-        ("week", "2026-10-26T00:00", "2026-11-02T00:00"),
-        ("month", "2026-10-01T00:00", "2026-11-01T00:00"),
+        (Period.DAY, "2026-10-31T00:00", "2026-11-01T00:00"),
+        (Period.WEEK, "2026-10-26T00:00", "2026-11-02T00:00"),
+        (Period.MONTH, "2026-10-01T00:00", "2026-11-01T00:00"),
     ],
 )
-def test_by_the_calendar_of_the_zone(period: str, begins: str, next_begins: str):
+def test_by_the_calendar_of_the_zone(period: Period, begins: str, next_begins: str):
     last_s = second("2026-10-31T23:59:59")
     assert period_start_s(period, last_s, BERLIN) == second(begins)
     assert next_start_s(period, last_s, BERLIN) == second(next_begins)
 
 
 def test_none_began_once_and_never_begins_again():
-    assert period_start_s("none", 10**9, BERLIN) == 0
-    assert next_start_s("none", 10**9, BERLIN) is None
+    assert period_start_s(Period.NONE, 10**9, BERLIN) == 0
+    assert next_start_s(Period.NONE, 10**9, BERLIN) is None
 
 
 def test_a_day_on_which_clocks_change_is_longer_or_shorter():
     for date, hours in (("2026-03-29", 23), ("2026-10-25", 25), ("2026-10-26", 24)):
         noon_s = second(f"{date}T12:00")
-        next_s = next_start_s("day", noon_s, BERLIN)
+        next_s = next_start_s(Period.DAY, noon_s, BERLIN)
         assert next_s is not None
-        assert next_s - period_start_s("day", noon_s, BERLIN) == hours * 3600
+        assert next_s - period_start_s(Period.DAY, noon_s, BERLIN) == hours * 3600
 
 
 def test_where_there_is_no_midnight_the_day_begins_with_the_jump():
     # Clocks went from 0:00 to 1:00.
     noon_s = second("2024-04-26T12:00", "Africa/Cairo")
-    begins_s = period_start_s("day", noon_s, "Africa/Cairo")
+    begins_s = period_start_s(Period.DAY, noon_s, "Africa/Cairo")
     assert begins_s == second("2024-04-26T01:00", "Africa/Cairo")
     assert date_text(begins_s, "Africa/Cairo") == "2024-04-26"
 
 
 @given(PERIODS, SINCE_2015, ZONES)
-def test_every_second_is_in_one_period(period: str, at_s: int, zone: str):
+def test_every_second_is_in_one_period(period: Period, at_s: int, zone: str):
     start_s, next_s = period_start_s(period, at_s, zone), next_start_s(period, at_s, zone)
     assert next_s is not None
     assert start_s <= at_s < next_s
@@ -77,7 +79,7 @@ def test_every_second_is_in_one_period(period: str, at_s: int, zone: str):
 
 @given(PERIODS, SINCE_2015, ZONES)
 def test_a_period_begins_at_midnight_or_where_the_clock_jumps_over_it(
-    period: str, at_s: int, zone: str
+    period: Period, at_s: int, zone: str
 ):
     begins = datetime.fromtimestamp(period_start_s(period, at_s, zone), UTC)
     here, before = (
@@ -85,9 +87,9 @@ def test_a_period_begins_at_midnight_or_where_the_clock_jumps_over_it(
     )
     assert here.date() != before.date()
     assert (
-        (period, here.weekday()) == ("week", 0)
-        or (period, here.day) == ("month", 1)
-        or (period == "day")
+        (period, here.weekday()) == (Period.WEEK, 0)
+        or (period, here.day) == (Period.MONTH, 1)
+        or (period is Period.DAY)
     )
 
 

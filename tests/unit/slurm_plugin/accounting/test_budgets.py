@@ -6,6 +6,7 @@ import pytest
 from ledger_world import START_S, SimulatedRun, job_view
 
 from cluster.language.jobs import JobView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import (
     Left,
@@ -20,7 +21,7 @@ from slurm_plugin.accounting.budgets import (
 )
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import Balance, BudgetEntry, Charge, Reservation, RunKey
-from slurm_plugin.quota.types import Budget, Period, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
 
 P_S = START_S + 40
 """Where the new period begins."""

@@ -8,12 +8,13 @@ from why_world import job, running
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobTag
+from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.api.access import Reader
 from slurm_plugin.api.why_reads import why
-from slurm_plugin.quota.types import Budget, Period
+from slurm_plugin.quota.types import Budget
 
 ALICE, MALLORY = 61001, 666
 OTHERS = {"uid": MALLORY, "user": "mallory"}

@@ -16,7 +16,7 @@ from slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.language.periods import period_start_s
+from cluster.language.periods import Period, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Qos
@@ -342,7 +342,7 @@ def test_a_quotas_outcome_as_values(ledger: FakeLedger):
 def budgeted(ledger: FakeLedger) -> FakeLedger:
     said("tenant", "import")
     said("budget", "set", "bio", "--period", "month", "--amount", "10")
-    start_s = period_start_s("month", int(time.time()), "UTC")
+    start_s = period_start_s(Period.MONTH, int(time.time()), "UTC")
     ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
     return ledger
 

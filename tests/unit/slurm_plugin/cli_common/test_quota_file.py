@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.settings.file import Settings
 from slurm_plugin.cli_common.quota_file import EXAMPLE, read_quota_file
@@ -12,7 +13,6 @@ from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     Budget,
-    Period,
     Policy,
     Quota,
     Tenant,

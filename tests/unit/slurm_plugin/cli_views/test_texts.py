@@ -3,6 +3,7 @@ import io
 
 from rich.console import Console
 
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import Details, Standing
 from slurm_plugin.accounting.statement import open_row, totals
@@ -30,7 +31,6 @@ from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Loan,
-    Period,
     Quota,
     QuotaChange,
     Tenant,

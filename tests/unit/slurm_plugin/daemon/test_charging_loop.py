@@ -23,6 +23,7 @@ from scripted import (
 from cluster.language.billing import BillingUnit
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, JobView, RunRecord
+from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S
@@ -30,7 +31,7 @@ from slurm_plugin.accounting.clock import SETTLED_S
 from slurm_plugin.accounting.lost_runs import LOST_AFTER_S
 from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.daemon.charging_loop import HELD_BACK_S, Bookkeeping, tariff
-from slurm_plugin.quota.types import Budget, Period
+from slurm_plugin.quota.types import Budget
 from slurm_plugin.state.controller import Sync
 
 RUNNING = job(0, JobState.RUNNING)

@@ -22,6 +22,7 @@ from scripted import (
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association, JobChange, Qos, Target
 from slurm_plugin.accounting.ledger_view import Books
@@ -31,7 +32,7 @@ from slurm_plugin.daemon import quota_loop
 from slurm_plugin.daemon.quota_loop import Enforcement
 from slurm_plugin.limits.desired import BILLING, Difference
 from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import Budget, LimitKey, Loan, Period, Recall
+from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
 from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
 from slurm_plugin.state.controller import Sync
 

@@ -7,12 +7,13 @@ import pytest
 from scripted import ScriptedLedger, job, settings
 
 from cluster.language.jobs import JobState, NodeView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.explain.headroom import SLURM_REASONS, Bound, Cause, Situation, TypeRoom, explain
 from slurm_plugin.explain.headroom import situation as gathered
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import Held
-from slurm_plugin.quota.types import Budget, Loan, Period, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
 from slurm_plugin.quota_cycle.gather import world_of
 from slurm_plugin.quota_cycle.world import Seen
 

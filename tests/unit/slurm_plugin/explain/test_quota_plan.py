@@ -9,6 +9,7 @@ from own_parts import books_of
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import ServiceView, SlotView
 from cluster.rpc.order_messages import ServiceOrder
@@ -20,7 +21,6 @@ from slurm_plugin.quota.tenants import changed_together
 from slurm_plugin.quota.types import (
     Budget,
     Loan,
-    Period,
     Policy,
     Quota,
     Recall,

@@ -8,13 +8,14 @@ from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import SHAPES_NODE, JobState, JobTag, JobView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import ServiceNews
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.common.qos_names import SHARED_QOS
 from slurm_plugin.explain.shortage import Sight
 from slurm_plugin.explain.why_job import jobs_named, why_job
-from slurm_plugin.quota.types import Budget, Period, Recall
+from slurm_plugin.quota.types import Budget, Recall
 
 VISION = tenant("vision", 2000)
 HOUR_S = 3600

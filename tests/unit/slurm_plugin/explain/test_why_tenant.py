@@ -9,13 +9,14 @@ from why_world import NOW_S, job, running, sight
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import JobTag
+from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.cli_views.why import screen
 from slurm_plugin.common.qos_names import SHARED_QOS
 from slurm_plugin.explain.why_tenant import why_tenant
 from slurm_plugin.explain.words import span_text
-from slurm_plugin.quota.types import Budget, Period
+from slurm_plugin.quota.types import Budget
 
 
 def test_a_tenant_s_situation_on_one_screen():

@@ -1,8 +1,10 @@
+import re
 from importlib.resources import files
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from cluster.language.periods import Period
 from slurm_plugin.ledger_tables import schema
 
 
@@ -13,3 +15,10 @@ def test_the_migrations_files_say_the_revisions_as_alembic_knows_them():
     known = [script.revision for script in scripts.walk_revisions()]
     assert schema.revisions() == (schema.BASE, *reversed(known))
     assert schema.head() == scripts.get_current_head()
+
+
+def test_the_newest_migration_of_periods_knows_those_of_the_program():
+    versions = sorted((files("migrations") / "versions").iterdir(), key=lambda file: file.name)
+    texts = [file.read_text(encoding="utf-8") for file in versions if file.name.endswith(".py")]
+    found = re.findall(r"CHECK \(budget_period IN \(([^)]*)\)\)", "".join(texts))
+    assert set(found[-1].split(", ")) == {f"'{period}'" for period in ("off", *Period)}

@@ -11,9 +11,10 @@ from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, 
 
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.limits.last_jobs import Jobs
-from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Loan, Period, TenantUpdate
+from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.compile import compile_limits
 from slurm_plugin.quota_cycle.uninstall import Undone, WayBack, finish, plan, uninstall, want_again
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from scripted import policy_of, tenant
 
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.quota.attainable import Bounds, bounds, highest_ceilings, period_budgets
-from slurm_plugin.quota.types import Budget, Period, Policy, Tenant
+from slurm_plugin.quota.types import Budget, Policy, Tenant
 
 
 def borrows(amount: int) -> dict[str, Any]:

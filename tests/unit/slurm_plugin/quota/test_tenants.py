@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.quota import tenants
 from slurm_plugin.quota.types import (
@@ -13,7 +14,6 @@ from slurm_plugin.quota.types import (
     MAX_TYPE_LIMIT,
     MAX_WEIGHT,
     Budget,
-    Period,
     Policy,
     Quota,
     Tenant,

@@ -13,6 +13,7 @@ from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Qos
 from slurm_plugin.accounting.ledger_view import Books
@@ -23,7 +24,6 @@ from slurm_plugin.quota.types import (
     KnownLimit,
     LimitKey,
     Loan,
-    Period,
     Recall,
     TenantUpdate,
 )

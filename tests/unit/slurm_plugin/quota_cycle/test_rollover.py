@@ -7,16 +7,16 @@ import pytest
 from ledger_world import PARTITION, SimulatedRun, job_view, run_record
 from memory_ledger import MemoryStore
 
-from cluster.language.periods import next_start_s, period_start_s
+from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import left, unspent
 from slurm_plugin.accounting.charging import Tariff, charge
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.quota.types import Budget, Period, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Quota, Tenant
 from slurm_plugin.quota_cycle.rollover import roll_budgets
 
-JANUARY_S = period_start_s("month", 1_800_000_000, "UTC")
-FEBRUARY_S = next_start_s("month", JANUARY_S, "UTC") or 0
+JANUARY_S = period_start_s(Period.MONTH, 1_800_000_000, "UTC")
+FEBRUARY_S = next_start_s(Period.MONTH, JANUARY_S, "UTC") or 0
 BUDGET = Budget(Period.MONTH, MillisliceSeconds(1000), MillisliceSeconds(200))
 POLICY = {"lone": Tenant("lone", "", Quota(Millislices(0)), BUDGET)}
 TARIFF = Tariff("simulated", frozenset({PARTITION}), {"1g.10gb": Millislices(1)}, {}, "tenant")
