@@ -1,6 +1,7 @@
 import pytest
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period
 from cluster.language.units import Millislices
 from slurm_plugin.cli_common import amounts
 from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, MAX_NOMINAL_MILLISLICES, Quota
@@ -89,4 +90,4 @@ def test_a_period_that_does_not_exist_is_refused_with_those_that_do():
     assert amounts.period_from_text("week") == "week"
     with pytest.raises(InvalidInputError, match="SW-PERIOD") as refused:
         amounts.period_from_text("year")
-    assert refused.value.refusal.hint == "Choose one of: day, week, month, none."
+    assert refused.value.refusal.hint == f"Choose one of: {', '.join(Period)}."

@@ -233,7 +233,7 @@ def test_budgets_out_of_range(field: str, amount: int):
 
 def test_a_period_that_does_not_exist():
     assert refusal("bio", budget=replace(MONTHLY, period="year")) == (  # type: ignore[arg-type]
-        "There is no period 'year'. Give one of day, week, month, none. [SW-PERIOD]"
+        f"There is no period 'year'. Give one of {', '.join(Period)}. [SW-PERIOD]"
     )
 
 
