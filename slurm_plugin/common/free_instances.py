@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from cluster.language.jobs import NodeView
-
-_OUT_OF_USE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "NOT_RESPONDING"})
+from cluster.slurm.node_states import OUT_OF_USE
 
 
 def is_usable(node: NodeView) -> bool:
     """Whether Slurm starts jobs on the node."""
-    return not node.states & _OUT_OF_USE
+    return not node.states & OUT_OF_USE
 
 
 def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:

@@ -8,17 +8,11 @@ from cluster.language.jobs import NodeView
 from cluster.mig.inventory import ComputeInstance, Gpu, Instance, Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.placement_text import placements_text
+from cluster.slurm.node_states import INVALID, UNFIT
 from slurm_plugin.mig.planner import Step
 from slurm_plugin.mig.steps import Planned
 from slurm_plugin.slurm_config.gres import Device, is_pad
 
-_INVALID = ("INVAL", "INVALID_REG")
-_UNFIT = (
-    *("DOWN", "DRAIN", "FAIL", *_INVALID, "NOT_RESPONDING", "UNKNOWN"),
-    *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
-    *("REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
-)
-"""States in which nothing can be done on a node."""
 _UNKNOWN_MINOR = 1 << 20
 """Capabilities from this number on stand for instances that do not exist yet."""
 
@@ -99,12 +93,12 @@ def indices_of(positions: Sequence[Device | None], devices: Collection[Device]) 
 
 def unfit(node: NodeView) -> str:
     """Why nothing can be done on a node; "" if something can."""
-    return ", ".join(state for state in _UNFIT if state in node.states)
+    return ", ".join(state for state in UNFIT if state in node.states)
 
 
 def is_invalid(node: NodeView) -> bool:
     """Whether the node's slurmd has other GPUs than slurmctld knows."""
-    return not node.states.isdisjoint(_INVALID)
+    return not node.states.isdisjoint(INVALID)
 
 
 def are_indices_known(node: NodeView) -> bool:

@@ -12,6 +12,7 @@ from cluster.mig.checks import has_capabilities
 from cluster.mig.inventory import Gpu as SeenGpu
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
+from cluster.slurm.node_states import RESERVED
 from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
 from slurm_plugin.mig.checks import differences, unfit
 from slurm_plugin.mig.steps import Recut
@@ -23,7 +24,6 @@ _RANK = {Job: 0, Replica: 1, type(None): 2}
 """Order in which instances are chosen to stay fixed: those that can't move anyway come first."""
 
 _OLD_S = 86_400
-_RESERVED = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
 _OWN_LINE = re.compile(r"\s*NodeName\s*=\s*([\w.-]+)(?=\s)", re.IGNORECASE)
 _SHARED_LINE = re.compile(r"\s*(?:NodeName|Name)\s*=", re.IGNORECASE)
 
@@ -101,7 +101,7 @@ def _obstacles(look: Look) -> Iterator[str]:
     node, positions = look.node, look.positions
     if words := unfit(node):
         yield f"Slurm says {words}"
-    if node.states & _RESERVED:
+    if node.states & RESERVED:
         yield "it is reserved"
     if look.inventory is None:
         yield f"it was never surveyed: slicewise recut survey {node.name}"

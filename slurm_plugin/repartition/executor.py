@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.slurm.node_states import is_drained
 from slurm_plugin.mig.steps import Next, Outcome, Recut, State, StepRecord, next_step
 from slurm_plugin.repartition.actions import LostLockError, Work
 from slurm_plugin.repartition.ports import Journal
@@ -97,7 +98,7 @@ class Executor:
         reason = f"{recut.drain_reason} {words}"[:_REASON_LENGTH]
         try:
             node = await site.node(name)
-            if node is not None and "DRAIN" not in node.states:
+            if node is not None and not is_drained(node):
                 await site.drain(name, reason)
         except UnreachableError:
             return False

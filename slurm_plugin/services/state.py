@@ -24,6 +24,7 @@ from cluster.rpc.messages import (
     SlotView,
     TenantView,
 )
+from cluster.slurm.node_states import is_drained
 from slurm_plugin.admission.snapshot import GpuType, Living
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
@@ -224,7 +225,7 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
         early_s = job.start_s + job.time_limit_s - job.end_s
         if early_s > _PREEMPTED_BY_S:
             return max(0, int(job.end_s - now_s)), "it is preempted"
-    if node is not None and "DRAIN" in node.states:
+    if node is not None and is_drained(node):
         return WHEN_REPLACED_S, f"node {node.name} is drained"
     return None, ""
 
