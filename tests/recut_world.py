@@ -288,8 +288,8 @@ class RecutWorld:
     def texts(self) -> tuple[str, str]:
         return self.slurm_conf, self.gres_conf
 
-    def write(self, node: str, found: Sequence[Device | None]) -> None:
-        padded = node_lines.padded(found, "/dev")
+    def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
+        padded = node_lines.padded(found, vendor, "/dev")
         lines = slurm_gres.gres_conf(node, padded)
         with self.crashes.call("write gres.conf"):
             must({one.files for one in found if one} == self._files())

@@ -364,7 +364,8 @@ def _devices(layout: Sequence[Placement]) -> Sequence[Device]:
     """A node's devices, padded up to as many as its GPUs have room for."""
     inventory = _inventory(layout)
     found = devices(inventory, _TYPES)
-    return padded((*found, *([None] * (room(inventory) - len(found)))), "/dev")
+    arranged = (*found, *([None] * (room(inventory) - len(found))))
+    return padded(arranged, inventory.vendor, "/dev")
 
 
 def _inventory(layout: Sequence[Placement]) -> Inventory:

@@ -7,13 +7,15 @@ from urllib.parse import parse_qsl, quote
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from cluster.language.vendors import ACCELERATORS
+
 ENCODED_BYTES = 1900
 """Bytes of all variables together at most: slicewise.lua reads lines of up to 2048 bytes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OURS = re.compile(
-    r"(SLURM|SBATCH|SLICEWISE|SPANK)_.*|PMIX?_.*"
-    r"|(CUDA|NVIDIA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
+    r"(SLURM|SBATCH|SLICEWISE|SPANK)_.*|PMIX?_.*|GPU_DEVICE_ORDINAL|"
+    + "|".join(name for one in ACCELERATORS for name in one.variables)
 )
 """Variables by which Slurm tells a replica its slice, ports and node."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -4,6 +4,7 @@ The table is ``mig_profiles.json`` beside this module; each row names its source
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,6 +46,14 @@ class MigProfile:
     sources: tuple[str, ...] = ()
     multiprocessors: int | None = None
 
+    @property
+    def extension(self) -> str:
+        """How the name differs from the plain profile of this size, such as ``+me``; "" if plain.
+
+        Such profiles differ only in their media or graphics engines.
+        """
+        return re.sub("^[^+-]*", "", self.name)
+
 
 @dataclass(frozen=True)
 class Board:
@@ -52,6 +61,7 @@ class Board:
 
     Attributes:
         pci_device_ids: PCI device ids of the boards that are cut like this: 0x2335 is an H200.
+        vendor: name of the accelerator. Reports of older Slicewise name none and mean NVIDIA.
     """
 
     model: str
@@ -59,6 +69,7 @@ class Board:
     memory_slices: int
     profiles: Mapping[str, MigProfile]
     pci_device_ids: tuple[int, ...] = ()
+    vendor: str = "NVIDIA"
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ def _board(model: str, row: Any) -> Board:
         row["axis_memory_slices"],
         {profile["profile"]: _profile(profile) for profile in row["profiles"]},
         tuple(int(text, 16) for text in row["pci_device_ids"]),
+        row["vendor"],
     )
 
 

@@ -26,7 +26,8 @@ class ComputeInstance:
 
     Attributes:
         uuid: as in CUDA_VISIBLE_DEVICES: ``MIG-...``.
-        minor: number of its capability, /dev/nvidia-caps/nvidia-cap<minor>; None if unknown.
+        minor: number of its device file, at NVIDIA of its capability,
+            /dev/nvidia-caps/nvidia-cap<minor>; None if unknown.
     """
 
     ci_id: int
@@ -41,7 +42,7 @@ class Instance:
 
     Attributes:
         gi_id: the driver's number of the instance, unique on its GPU.
-        minor: number of its capability, as for a compute instance.
+        minor: number of its device file, as for a compute instance.
         computes: its compute instances. Slicewise makes one; other programs make none or several.
     """
 
@@ -79,7 +80,7 @@ class Gpu:
     Attributes:
         index: NVML's index, which another boot may change; ``uuid`` stays.
         name: the driver's name, such as ``NVIDIA H200``.
-        minor: number in /dev/nvidia<minor>.
+        minor: number of its device file, such as /dev/nvidia<minor>.
         board: its profiles as the driver has them; None if it can't be cut.
         mig: whether MIG mode is on.
         mig_pending: whether MIG mode will be on after the GPU's next reset.
@@ -116,8 +117,14 @@ class LostGpu:
 
 @dataclass(frozen=True)
 class Inventory:
-    """A node's GPUs at one moment."""
+    """A node's GPUs at one moment.
+
+    Attributes:
+        driver: the driver's version.
+        vendor: name of the accelerator. Reports of older Slicewise name none and mean NVIDIA.
+    """
 
     driver: str
     gpus: tuple[Gpu, ...]
     lost: tuple[LostGpu, ...]
+    vendor: str = "NVIDIA"

@@ -5,17 +5,18 @@ form, and each number and each list a bound; a value that has none here is refus
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from cluster.language.accelerator import Accelerator
 from cluster.language.errors import OutsideError
 from cluster.language.mig_profiles import Board, MigProfile
+from cluster.language.vendors import ACCELERATORS
 from cluster.mig.inventory import ComputeInstance, Gpu, Inventory, LostGpu
 from cluster.mig.layouts import Placement
-from cluster.mig.placement_text import PROFILE
 
 _Read = TypeVar("_Read")
 _INVENTORY = TypeAdapter(Inventory)
@@ -30,21 +31,30 @@ _MOST_LAYOUTS = 50_000
 count.
 """
 
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+def _any(form: Callable[[Accelerator], str]) -> str:
+    """The form of a text that any of the vendors may write."""
+    return "|".join(f"(?:{form(one)})" for one in ACCELERATORS)
+
+
+_VENDOR = _any(lambda one: re.escape(one.vendor))
+_PROFILE = _any(lambda one: one.profile)
 _MODEL = "[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,95}"
 _TEXTS: Mapping[tuple[type, str], re.Pattern[str]] = {
     (owner, field): re.compile(form)
     for owner, field, form in (
         (Inventory, "driver", "[0-9][0-9A-Za-z.+-]{0,63}"),
+        (Inventory, "vendor", _VENDOR),
         (LostGpu, "error", "[ -~]{0,200}"),
         (Gpu, "name", _MODEL),
-        (Gpu, "uuid", f"GPU-{_UUID}"),
+        (Gpu, "uuid", _any(lambda one: one.gpu_uuid)),
         (Gpu, "pci_bus_id", "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}[.][0-7]"),
-        (ComputeInstance, "uuid", f"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"),
-        (Placement, "profile", PROFILE),
+        (ComputeInstance, "uuid", _any(lambda one: one.instance_uuid)),
+        (Placement, "profile", _PROFILE),
         (Board, "model", _MODEL),
-        (MigProfile, "name", PROFILE),
-        (MigProfile, "aliases", PROFILE),
+        (Board, "vendor", _VENDOR),
+        (MigProfile, "name", _PROFILE),
+        (MigProfile, "aliases", _PROFILE),
         (MigProfile, "sources", "[0-9a-z_]{1,32}"),
     )
 }

@@ -3,14 +3,16 @@
 Instances lie on the memory-slice axis. Where two don't overlap there, their compute slices fit too:
 that is so on every board of the table, and a test checks it. What an instance takes is a number
 with a bit for each memory slice; further bits stand for the engines that a board has too few of for
-all instances.
+all instances. Which those are is the vendor's to say.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from cluster.language.accelerator import Extra
 from cluster.language.mig_profiles import Board, MigProfile
+from cluster.language.vendors import accelerator
 
 
 @dataclass(frozen=True, order=True)
@@ -137,17 +139,17 @@ class Geometry:
 
 def geometry(board: Board) -> Geometry:
     """The geometry of this board; boards with the same profiles share one."""
-    return _geometry(board.memory_slices, tuple(board.profiles.values()))
+    return _geometry(board.vendor, board.memory_slices, tuple(board.profiles.values()))
 
 
 @cache
-def _geometry(memory_slices: int, profiles: tuple[MigProfile, ...]) -> Geometry:
-    media = any(_takes_all_media(profile) for profile in profiles)
-    engines = _engines(2 * memory_slices, profiles)
+def _geometry(vendor: str, memory_slices: int, profiles: tuple[MigProfile, ...]) -> Geometry:
+    extras = accelerator(vendor).extras(memory_slices, profiles)
     cuts = {
-        Placement(profile.name, start, profile.memory_slices): _Cut(
-            _slices(profile, start) | (_media(profile, start, memory_slices) if media else 0),
-            engines.get(_engine(profile), 0),
+        Placement(profile.name, start, profile.memory_slices): _cut(
+            _slices(profile, start),
+            extras[profile.name, start],
+            memory_slices,
         )
         for profile in profiles
         for start in profile.starts
@@ -159,42 +161,5 @@ def _slices(profile: MigProfile, start: int) -> int:
     return ((1 << profile.memory_slices) - 1) << start
 
 
-def _media(profile: MigProfile, start: int, memory_slices: int) -> int:
-    """Bits of the media engines that a placement takes.
-
-    Each slice brings media engines: for the instance that lies there, for none (``-me``), or all of
-    them for one instance (``+me.all``).
-    """
-    if profile.name.endswith("-me"):
-        return 0
-    if _takes_all_media(profile):
-        return ((1 << memory_slices) - 1) << memory_slices
-    return _slices(profile, start) << memory_slices
-
-
-def _takes_all_media(profile: MigProfile) -> bool:
-    return profile.name.endswith("+me.all")
-
-
-def _engines(first_bit: int, profiles: Iterable[MigProfile]) -> Mapping[str, int]:
-    """Bits for engines of profiles that have fewer instances than there would be room for."""
-    bits: dict[str, int] = {}
-    for profile in profiles:
-        name = _engine(profile)
-        if name not in bits and profile.max_instances < _most_by_room(profile):
-            bits[name] = ((1 << profile.max_instances) - 1) << first_bit
-            first_bit += profile.max_instances
-    return bits
-
-
-def _engine(profile: MigProfile) -> str:
-    """The engine that bounds a profile; all with media extensions share that for optical flow."""
-    return "+me" if "+me" in profile.name else profile.name
-
-
-def _most_by_room(profile: MigProfile) -> int:
-    most, end = 0, 0
-    for start in profile.starts:
-        if start >= end:
-            most, end = most + 1, start + profile.memory_slices
-    return most
+def _cut(slices: int, extra: Extra, memory_slices: int) -> _Cut:
+    return _Cut(slices | extra.takes << memory_slices, extra.one_of << memory_slices)

@@ -15,6 +15,7 @@ import pynvml as nv
 
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.mig_profiles import Board, MigProfile, boards, model_of
+from cluster.language.nvidia import Nvidia
 from cluster.mig import host
 from cluster.mig.inventory import (
     ComputeInstance,
@@ -60,7 +61,8 @@ def read_inventory(root: Path = ROOT) -> Inventory:
                 if error.value not in _LOST:
                     raise
                 lost.append(LostGpu(index, str(error)))
-        return Inventory(nv.nvmlSystemGetDriverVersion(), tuple(gpus), tuple(lost))
+        version = nv.nvmlSystemGetDriverVersion()
+        return Inventory(version, tuple(gpus), tuple(lost), Nvidia.vendor)
 
 
 def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> Instance:
@@ -266,6 +268,7 @@ def _board(handle: Any, name: str, pci_device_id: int) -> Board | None:
         memory_slices=max(one.starts[-1] + one.memory_slices for one in profiles.values()),
         profiles=profiles,
         pci_device_ids=(pci_device_id,),
+        vendor=Nvidia.vendor,
     )
 
 

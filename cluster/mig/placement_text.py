@@ -7,10 +7,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
 
-PROFILE = r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z.]{1,16})?"
-"""The form of a profile's name, such as ``1g.10gb`` and ``1g.24gb+me.all``."""
-
-_PLACEMENT = re.compile(rf"(?P<profile>{PROFILE})@(?P<start>[0-9]{{1,2}})")
+_PLACEMENT = re.compile(r"(?P<profile>[^@]+)@(?P<start>[0-9]{1,2})")
 
 
 def placements_text(placements: Iterable[Placement]) -> str:

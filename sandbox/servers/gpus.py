@@ -83,7 +83,8 @@ def _make(layout: Layout, node: EmulatedNode, *, device_nodes: bool) -> tuple[De
 def _slots(inventory: Inventory, directory: Path) -> tuple[Device, ...]:
     on = {kind: board(model) for model, kinds in gpu_types().items() for kind in kinds}
     found = devices(inventory, types_by_kind(on), str(directory))
-    return padded(positions([None] * room(inventory), found, ()), str(directory))
+    arranged = positions([None] * room(inventory), found, ())
+    return padded(arranged, inventory.vendor, str(directory))
 
 
 @contextmanager

@@ -94,9 +94,7 @@ def layouts(
 
 
 def _plain(on: Board, besides: Collection[str]) -> Board:
-    shown = {
-        name: one for name, one in on.profiles.items() if name.endswith("gb") or name in besides
-    }
+    shown = {name: one for name, one in on.profiles.items() if not one.extension or name in besides}
     return replace(on, profiles=shown)
 
 

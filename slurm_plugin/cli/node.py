@@ -136,7 +136,7 @@ def _with_pads(
     found = _devices(inventory, settings, name)
     nothing = [None] * max(len(found), node_lines.room(inventory))
     arranged = node_lines.positions(nothing, found, ())
-    return node_lines.padded(arranged, _directory(settings, name))
+    return node_lines.padded(arranged, inventory.vendor, _directory(settings, name))
 
 
 def _devices(

@@ -19,20 +19,21 @@ _FREE, _HELD, _IDLE = "dim", "bold yellow", "green"
 
 def node_report(inventory: Inventory) -> RenderableType:
     """All boards, then the instances on them."""
-    parts: list[RenderableType] = [Text(f"NVIDIA driver {inventory.driver}")]
+    parts: list[RenderableType] = [Text(f"{inventory.vendor} driver {inventory.driver}")]
     if inventory.gpus:
-        parts.append(_gpus_table(inventory.gpus))
+        parts.append(_gpus_table(inventory.gpus, inventory.vendor))
     cut = [(gpu, one) for gpu in inventory.gpus for one in gpu.instances]
     if cut:
         parts.append(_instances_table(cut))
     return Group(*parts)
 
 
-def _gpus_table(gpus: Sequence[Gpu]) -> FittingTable:
+def _gpus_table(gpus: Sequence[Gpu], vendor: str) -> FittingTable:
+    names = [gpu.name.removeprefix(f"{vendor} ") for gpu in gpus]
     return FittingTable(
         (
             column("GPU", (gpu.index for gpu in gpus), right=True),
-            column("name", map(_name, gpus), brief=map(_short_name, gpus)),
+            column("name", names, brief=map(_short, names)),
             column("memory slices", map(_gpu_bar, gpus)),
             column("health", map(_health, gpus)),
             column("used MiB", map(_memory, gpus), right=True, rank=2),
@@ -42,12 +43,8 @@ def _gpus_table(gpus: Sequence[Gpu]) -> FittingTable:
     )
 
 
-def _name(gpu: Gpu) -> str:
-    return gpu.name.removeprefix("NVIDIA ")
-
-
-def _short_name(gpu: Gpu) -> str:
-    return " ".join(_name(gpu).replace("-", " ").split()[:3])
+def _short(name: str) -> str:
+    return " ".join(name.replace("-", " ").split()[:3])
 
 
 def _gpu_bar(gpu: Gpu) -> Text:

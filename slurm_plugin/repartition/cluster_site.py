@@ -93,10 +93,10 @@ class ClusterSite:
         slurm_conf, gres_conf = (path.read_text(encoding="utf-8") for path in paths)
         return slurm_conf, gres_conf
 
-    def write(self, node: str, found: Sequence[Device | None]) -> None:
+    def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
         """Write both files, or neither if one of them can't hold the devices."""
         slurm_conf, gres_conf = self.texts()
-        devices = node_lines.padded(found, self._recut.devices_of(node))
+        devices = node_lines.padded(found, vendor, self._recut.devices_of(node))
         lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
         gres_conf = node_lines.with_node_lines(gres_conf, node, lines)
         slurm_conf = node_lines.with_node_gres(slurm_conf, node, gres)

@@ -148,8 +148,12 @@ def _devices(
     settings: RecutSettings, node: str, inventory: Inventory | None, types: Mapping[Kind, str]
 ) -> Mapping[str, Sequence[Device]]:
     directory = settings.devices_of(node)
-    gpus = inventory.gpus if inventory is not None else ()
-    return {gpu.uuid: tuple(devices_of(gpu, types, directory)) for gpu in gpus}
+    if inventory is None:
+        return {}
+    return {
+        gpu.uuid: tuple(devices_of(gpu, inventory.vendor, types, directory))
+        for gpu in inventory.gpus
+    }
 
 
 def _positions(on_disk: _OnDisk, node: str) -> Positions | str:

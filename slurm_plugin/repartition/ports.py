@@ -56,8 +56,8 @@ class Site(Protocol):
         """The texts of slurm.conf and gres.conf now."""
         ...
 
-    def write(self, node: str, found: Sequence[Device | None]) -> None:
-        """Write the node's devices into both files."""
+    def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
+        """Write the node's devices into both files; ``vendor`` is that of its GPUs."""
         ...
 
     def put_back(self, recut: Recut) -> None:

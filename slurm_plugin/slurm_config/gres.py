@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import Board, profile_of
+from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Gpu, Inventory
 
 PAD = "pad"
@@ -69,22 +71,28 @@ def devices(
     Instances without exactly one compute instance, or without capabilities, are left out.
     ``directory`` has the node's device files.
     """
-    return tuple(device for gpu in inventory.gpus for device in devices_of(gpu, types, directory))
+    return tuple(
+        device
+        for gpu in inventory.gpus
+        for device in devices_of(gpu, inventory.vendor, types, directory)
+    )
 
 
-def devices_of(gpu: Gpu, types: Mapping[Kind, str], directory: str) -> Iterator[Device]:
-    """The devices of one GPU, as in ``devices``."""
-    board = f"{directory}/nvidia{gpu.minor}"
+def devices_of(
+    gpu: Gpu, vendor: str, types: Mapping[Kind, str], directory: str
+) -> Iterator[Device]:
+    """The devices of one GPU of this vendor, as in ``devices``."""
+    files = partial(accelerator(vendor).files, directory, gpu.minor)
     if not gpu.mig:
         model = gpu.board.model if gpu.board is not None else ""
-        yield Device(types.get(Kind(model, "")) or _slurm_name(gpu.name), (board,))
+        yield Device(types.get(Kind(model, "")) or _slurm_name(gpu.name), files(()))
     profiles = {one.placement.profile for one in gpu.instances}
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
-        if len(one.computes) == 1 and None not in minors:
-            capabilities = (f"{directory}/nvidia-caps/nvidia-cap{minor}" for minor in minors)
-            yield Device(gres_types[one.placement.profile], (board, *capabilities))
+        known = [minor for minor in minors if minor is not None]
+        if len(one.computes) == 1 and len(known) == len(minors):
+            yield Device(gres_types[one.placement.profile], files(known))
 
 
 def _type_of(gpu: Gpu, profile: str, types: Mapping[Kind, str]) -> str:

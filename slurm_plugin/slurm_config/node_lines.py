@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests
+from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Inventory
 from cluster.slurm.fields import hosts
 from slurm_plugin.slurm_config.gres import PAD, Device, is_pad
@@ -143,14 +144,13 @@ def _kinds(
     return found
 
 
-def padded(arranged: Sequence[Device | None], directory: str) -> tuple[Device, ...]:
+def padded(arranged: Sequence[Device | None], vendor: str, directory: str) -> tuple[Device, ...]:
     """The devices with one for each pad, for the node's lines.
 
-    A pad must be a character device with a name of its own. Slicewise takes the capability that
-    lets a process change MIG: where Slurm constrains devices, jobs can't access devices that they
-    were not given, and no job needs this one. Each run of pads is a type of its own, so that it can
-    be anywhere.
+    A pad must be a character device with a name of its own; the vendor of the node's GPUs
+    determines which. Each run of pads is a type of its own, so that it can be anywhere.
     """
+    pad_file = accelerator(vendor).pad_file
     found: list[Device] = []
     pads, start = 0, 0
     for index, one in enumerate(arranged):
@@ -159,9 +159,7 @@ def padded(arranged: Sequence[Device | None], directory: str) -> tuple[Device, .
             continue
         if index == 0 or arranged[index - 1] is not None:
             start = index
-        found.append(
-            Device(f"{PAD}{start}", (f"{directory}/nvidia-caps/{'./' * pads}nvidia-cap1",))
-        )
+        found.append(Device(f"{PAD}{start}", (pad_file(directory, pads),)))
         pads += 1
     return tuple(found)
 

@@ -308,7 +308,8 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
         recut.devices_of(node),
     )
     there = node_lines.node_positions(slurm_conf, gres_conf, node)
-    devices = node_lines.padded(node_lines.positions(there, found, held), recut.devices_of(node))
+    arranged = node_lines.positions(there, found, held)
+    devices = node_lines.padded(arranged, "NVIDIA", recut.devices_of(node))
     lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
     recut.gres_conf.write_text(node_lines.with_node_lines(gres_conf, node, lines))
     recut.slurm_conf.write_text(node_lines.with_node_gres(slurm_conf, node, gres))

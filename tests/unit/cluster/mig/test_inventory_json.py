@@ -75,6 +75,15 @@ def test_what_drivers_say_is_read(said: dict[str, Any]) -> None:
             assert gpu_of(json.dumps(asdict(gpu))) == gpu
 
 
+def test_a_report_of_an_older_version_names_no_vendor_and_is_nvidia_s(said: dict[str, Any]) -> None:
+    def older(one: dict[str, Any]) -> None:
+        del one["vendor"], one["gpus"][0]["board"]["vendor"]
+
+    found = inventory_of(forged(said, older))
+    assert found == inventory_of(json.dumps(said))
+    assert found.vendor == "NVIDIA"
+
+
 @pytest.mark.parametrize("name", ["GRID A100X-4C", "Quadro RTX 6000/8000", "NVIDIA A100 80GB PCIe"])
 def test_names_of_other_boards_are_read(said: dict[str, Any], name: str) -> None:
     text = forged(said, lambda one: one["gpus"][1].update(name=name))
@@ -115,6 +124,8 @@ def test_no_text_of_a_node_has_another_character_than_its_form(
         lambda one: one["gpus"][0]["board"]["profiles"]["1g.10gb"].update(memory_slices=0),
         lambda one: one["gpus"][0]["board"]["profiles"]["1g.10gb"].update(name="1g.11gb"),
         lambda one: one["gpus"][0].update(uuid="GPU-../../etc"),
+        lambda one: one.update(vendor="Other"),
+        lambda one: one["gpus"][0]["board"].update(vendor="Other"),
         lambda one: one.update(driver="570\nPrologSlurmctld=/tmp/evil"),
         lambda one: one["lost"][0].update(error="x" * 201),
     ],

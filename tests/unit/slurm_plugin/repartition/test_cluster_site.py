@@ -89,10 +89,10 @@ async def test_no_gpu_s_name_becomes_a_line_of_slurm_conf(
     forged = replace(whole, gpus=(replace(whole.gpus[0], name=name),))
     says(tmp_path, json.dumps(asdict(forged)))
     with pytest.raises(SlicewiseError, match="SW-INVENTORY"):
-        site.write("gpu01", site.devices("gpu01", await site.inventory("gpu01", "")))
+        site.write("gpu01", "NVIDIA", site.devices("gpu01", await site.inventory("gpu01", "")))
     # The reader failed to see it: then nothing is written either.
     with pytest.raises(SlicewiseError, match="SW-RECUT-TEXT"):
-        site.write("gpu01", site.devices("gpu01", forged))
+        site.write("gpu01", "NVIDIA", site.devices("gpu01", forged))
     assert dict(zip(CONF, site.texts(), strict=True)) == CONF
 
 
@@ -100,7 +100,7 @@ async def test_what_a_driver_says_is_written(
     site: ClusterSite, tmp_path: Path, whole: Inventory
 ) -> None:
     says(tmp_path, json.dumps(asdict(whole)))
-    site.write("gpu01", site.devices("gpu01", await site.inventory("gpu01", "")))
+    site.write("gpu01", "NVIDIA", site.devices("gpu01", await site.inventory("gpu01", "")))
     assert dict(zip(CONF, site.texts(), strict=True)) == CONF
 
 
@@ -113,7 +113,7 @@ def test_files_are_put_back_and_what_was_told_is_not_lost(
     site: ClusterSite, tmp_path: Path, whole: Inventory
 ) -> None:
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
-    site.write("gpu01", site.devices("gpu01", other))
+    site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
     told, recut = site.texts(), kept()
     for _ in range(2):
         site.put_back(recut)
@@ -130,7 +130,7 @@ def test_what_an_operator_has_written_meanwhile_stays(
     site: ClusterSite, tmp_path: Path, whole: Inventory
 ) -> None:
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
-    site.write("gpu01", site.devices("gpu01", other))
+    site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
     recut = kept()
     site.put_back(recut)
     by_hand = CONF["slurm_conf"].replace("nvidia_h200", "h200")
@@ -147,5 +147,5 @@ def test_where_one_file_can_not_have_it_neither_is_written(
     (tmp_path / "slurm.conf").write_text(shared)
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
     with pytest.raises(SlicewiseError, match="SW-RECUT-CONF"):
-        site.write("gpu01", site.devices("gpu01", other))
+        site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
     assert site.texts() == (shared, CONF["gres_conf"])

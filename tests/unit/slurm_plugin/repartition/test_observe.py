@@ -103,7 +103,7 @@ class Site:
 
     def write(self, names: list[str]) -> None:
         found = devices(self.inventory, TYPES)
-        arranged = padded((*found, *([None] * (DEVICES - len(found)))), "/dev")
+        arranged = padded((*found, *([None] * (DEVICES - len(found)))), "NVIDIA", "/dev")
         gres = node_gres(arranged)
         lines = [f"NodeName={name} CPUs=8 Gres={gres}" for name in names]
         self.slurm_conf.write_text("\n".join(("ClusterName=here", *lines, "")))

@@ -1,12 +1,15 @@
 """A node's GPUs as lines for Slurm, and what slurmctld has instead."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from emulated_gpus import gpu_node
 
+from cluster.language import vendors
+from cluster.language.accelerator import Extra
 from cluster.language.jobs import NodeView
-from cluster.language.mig_profiles import board
+from cluster.language.mig_profiles import MigProfile, board
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
@@ -21,6 +24,7 @@ from slurm_plugin.slurm_config.gres import (
     types_by_kind,
     unmanaged,
 )
+from slurm_plugin.slurm_config.node_lines import padded
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,34 @@ def test_an_instance_is_its_gpu_and_both_capabilities(inventory: Inventory) -> N
     )
     assert three_g.endswith("/dev/nvidia-caps/nvidia-cap12,/dev/nvidia-caps/nvidia-cap13")
     assert whole == "NodeName=gpu07 AutoDetect=off Name=gpu Type=nvidia_h200 File=/dev/nvidia2"
+
+
+class Other:
+    """A vendor of GPUs that are one file each, and whose instances are one file each."""
+
+    vendor, gpu_uuid, instance_uuid, profile = "Other", "", "", ""
+    variables: tuple[str, ...] = ()
+
+    def files(self, directory: str, gpu: int, instance: Sequence[int]) -> tuple[str, ...]:
+        return (f"{directory}/render{instance[0] if instance else gpu}",)
+
+    def pad_file(self, directory: str, nth: int) -> str:
+        return f"{directory}/none{nth}"
+
+    def extras(
+        self, memory_slices: int, profiles: Sequence[MigProfile]
+    ) -> Mapping[tuple[str, int], Extra]:
+        raise NotImplementedError
+
+
+def test_device_files_and_pads_are_those_of_the_vendor(
+    inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vendors._BY_VENDOR, "Other", Other())
+    found = devices(replace(inventory, vendor="Other"), TYPES, "/dev/dri")
+    one_g, *_, whole = (one.files for one in padded((*found, None), "Other", "/dev/dri"))
+    assert (one_g, whole) == (("/dev/dri/render66",), ("/dev/dri/none0",))
+    assert found[-1].files == ("/dev/dri/render2",)
 
 
 def test_slurm_conf_counts_types(inventory: Inventory) -> None:

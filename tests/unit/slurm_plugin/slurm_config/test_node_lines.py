@@ -74,7 +74,7 @@ def test_a_device_that_got_the_files_of_another_type_is_not_the_same() -> None:
 
 
 def test_pads_are_of_a_type_for_each_run_and_of_a_name_each() -> None:
-    found = padded((None, ONES[0], None, None), "/dev")
+    found = padded((None, ONES[0], None, None), "NVIDIA", "/dev")
     assert [one.gres_type for one in found] == ["pad0", "1g.10gb", "pad2", "pad2"]
     assert [one.files for one in found if one.gres_type != "1g.10gb"] == [
         ("/dev/nvidia-caps/nvidia-cap1",),
@@ -106,7 +106,7 @@ def test_slurm_s_order_is_by_type_as_in_slurm_conf() -> None:
 
 def test_what_is_written_is_read_as_it_was_meant_and_the_rest_stays() -> None:
     arranged = (None, SECOND, FIRST)
-    devices = padded(arranged, "/dev")
+    devices = padded(arranged, "NVIDIA", "/dev")
     slurm_conf = with_node_gres(SLURM_CONF, "gpu01", node_gres(devices))
     new_gres = with_node_lines(GRES_CONF, "gpu01", gres_conf("gpu01", devices))
     assert node_positions(slurm_conf, new_gres, "gpu01") == arranged
