@@ -1,4 +1,4 @@
-"""The vendors whose GPUs Slicewise divides."""
+"""The vendors whose GPUs Slicewise divides. Their drivers: ``cluster/mig/driver.py``."""
 
 from cluster.language.accelerator import Accelerator
 from cluster.language.nvidia import Nvidia

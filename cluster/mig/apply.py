@@ -8,9 +8,10 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.mig_profiles import Board
+from cluster.mig.driver import Driver, opened
+from cluster.mig.host import ROOT
 from cluster.mig.inventory import Gpu, Instance
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import ROOT, create_instance, destroy_instance, opened, read_inventory
 from cluster.mig.placement_text import placements_text, read_placements
 
 _LOCK = Path("run/slicewise-cut.lock")
@@ -30,16 +31,16 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
     must go (nothing is done then), SW-MIG-CUT if a call of the driver failed: then the GPU is as
     before, or the message says that it is not. InvalidInputError: SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
     """
-    with _alone(root), opened():
-        gpu, board = _gpu(gpu_uuid, root)
+    with _alone(root), opened() as driver:
+        gpu, board = _gpu(driver, gpu_uuid, root)
         old, new = read_placements(before, board), read_placements(after, board)
         _require_between(gpu, old, new)
         _require_free(gpu, [one for one in gpu.instances if not _stays(one, old, new)])
         try:
-            _make(gpu, old, new, root)
+            _make(driver, gpu, old, new, root)
         except SlicewiseError as error:
-            raise _failed(gpu, error, _go_back(gpu_uuid, old, new, root)) from None
-        return _gpu(gpu_uuid, root)[0]
+            raise _failed(gpu, error, _go_back(driver, gpu_uuid, old, new, root)) from None
+        return _gpu(driver, gpu_uuid, root)[0]
 
 
 @contextmanager
@@ -56,8 +57,8 @@ def _alone(root: Path) -> Iterator[None]:
         yield
 
 
-def _gpu(gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
-    found = next((one for one in read_inventory(root).gpus if one.uuid == gpu_uuid), None)
+def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
+    found = next((one for one in driver.read_inventory(root).gpus if one.uuid == gpu_uuid), None)
     if found is None or found.board is None or not (found.mig and found.mig_pending):
         what = (
             "does not answer"
@@ -102,22 +103,26 @@ def _stays(one: Instance, old: Collection[Placement], new: Collection[Placement]
     return one.placement in new and (one.placement in old or len(one.computes) == 1)
 
 
-def _make(gpu: Gpu, old: Collection[Placement], new: Collection[Placement], root: Path) -> None:
+def _make(
+    driver: Driver, gpu: Gpu, old: Collection[Placement], new: Collection[Placement], root: Path
+) -> None:
     staying = {one.placement for one in gpu.instances if _stays(one, old, new)}
-    for one in gpu.instances:
-        if one.placement not in staying:
-            destroy_instance(gpu.uuid, one.gi_id)
-    for placement in sorted(set(new) - staying, key=lambda each: each.start):
-        create_instance(gpu.uuid, placement, root)
+    going = [one.gi_id for one in gpu.instances if one.placement not in staying]
+    coming = sorted(set(new) - staying, key=lambda each: each.start)
+    driver.change(gpu.uuid, going, coming, root)
 
 
 def _go_back(
-    gpu_uuid: str, old: Collection[Placement], new: Collection[Placement], root: Path
+    driver: Driver,
+    gpu_uuid: str,
+    old: Collection[Placement],
+    new: Collection[Placement],
+    root: Path,
 ) -> str:
     """Cut the GPU as it was before; return in words whether that succeeded."""
     try:
-        gpu, _ = _gpu(gpu_uuid, root)
-        _make(gpu, new, old, root)
+        gpu, _ = _gpu(driver, gpu_uuid, root)
+        _make(driver, gpu, new, old, root)
     except SlicewiseError as error:
         return f"going back failed, too: {error.refusal.message} It has neither layout now"
     return "it is cut as before"

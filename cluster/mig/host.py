@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+ROOT = Path("/")
+"""Where the node's /proc and /dev are, outside containers."""
+
 _MINORS = Path("proc/driver/nvidia-caps/mig-minors")
 _MINOR = re.compile(r"(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d+)")
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)

@@ -1,10 +1,11 @@
 """Reads a node's GPUs, and makes and removes instances, by NVIDIA's management library (pynvml).
 
-Every other module uses the types of ``inventory``. The driver's own profiles and placements are
-what counts; the table names the model, and is used where the driver gives none.
+The module is a ``Driver``. Every other module uses the types of ``inventory``. The driver's own
+profiles and placements are what counts; the table names the model, and is used where the driver
+gives none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cluster.language.errors import OutsideError, SlicewiseError, UnreachableErr
 from cluster.language.mig_profiles import Board, MigProfile, boards, model_of
 from cluster.language.nvidia import Nvidia
 from cluster.mig import host
+from cluster.mig.host import ROOT
 from cluster.mig.inventory import (
     ComputeInstance,
     Gpu,
@@ -28,7 +30,6 @@ from cluster.mig.inventory import (
 )
 from cluster.mig.layouts import Placement
 
-ROOT = Path("/")
 _MIB = 1024 * 1024
 _UNKNOWN = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_NO_PERMISSION, nv.NVML_ERROR_NO_DATA)
 _LOST = (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN, nv.NVML_ERROR_RESET_REQUIRED)
@@ -116,6 +117,16 @@ def destroy_instance(gpu_uuid: str, gi_id: int) -> None:
             raise _in_use(
                 gpu_uuid, gi_id, "its compute instances may be gone, the GPU instance is not"
             ) from None
+
+
+def change(
+    gpu_uuid: str, going: Collection[int], coming: Collection[Placement], root: Path = ROOT
+) -> None:
+    """Remove instances, then make others. Needs root; raises as the two functions above."""
+    for gi_id in going:
+        destroy_instance(gpu_uuid, gi_id)
+    for placement in coming:
+        create_instance(gpu_uuid, placement, root)
 
 
 @contextmanager

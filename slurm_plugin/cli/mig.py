@@ -13,8 +13,9 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board, board, boards, profile_of, sources
 from cluster.mig import parted
+from cluster.mig.host import ROOT
 from cluster.mig.layouts import Layout, Placement, geometry
-from cluster.mig.nvml import ROOT, read_inventory
+from cluster.mig.nvml import read_inventory
 from cluster.runtime.console import FittingTable, column, console, print_json
 from slurm_plugin.cli.mig_instances import instances
 from slurm_plugin.cli.node import HostRoot

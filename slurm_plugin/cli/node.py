@@ -16,8 +16,9 @@ from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import NodeView
 from cluster.mig.apply import cut as cut_gpu
 from cluster.mig.checks import faults, table_differences
+from cluster.mig.driver import read_inventory
+from cluster.mig.host import ROOT
 from cluster.mig.inventory import Inventory
-from cluster.mig.nvml import ROOT, read_inventory
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.settings.repartition import RecutSettings

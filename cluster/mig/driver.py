@@ -1,0 +1,72 @@
+"""Finds the GPU driver of a node: each vendor's driver stands behind one protocol."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from cluster.language.errors import UnreachableError
+from cluster.mig import nvml
+from cluster.mig.host import ROOT
+from cluster.mig.inventory import Inventory
+from cluster.mig.layouts import Placement
+
+
+class Driver(Protocol):
+    """One vendor's driver on this node. Its errors are the project's own."""
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Keep the driver open; it may be open already.
+
+        Raises UnreachableError if this host has no such driver.
+        """
+        ...
+
+    def read_inventory(self, root: Path) -> Inventory:
+        """Read the node's GPUs; ``root`` is where the node's /proc and /dev are."""
+        ...
+
+    def change(
+        self, gpu_uuid: str, going: Collection[int], coming: Collection[Placement], root: Path
+    ) -> None:
+        """Destroy a GPU's instances by the driver's numbers, then create others. Needs root.
+
+        Raises OutsideError if the driver refuses: then some of it may be done.
+        """
+        ...
+
+
+_DRIVERS: Mapping[str, Driver] = {"NVIDIA": nvml}
+"""By vendor."""
+
+
+@contextmanager
+def opened() -> Iterator[Driver]:
+    """Keep the first driver that answers on this host open.
+
+    Raises UnreachableError if none does: the first one's (SW-NVML-MISSING).
+    """
+    with ExitStack() as stack:
+        yield _answering(stack)
+
+
+def _answering(stack: ExitStack) -> Driver:
+    missing: list[UnreachableError] = []
+    for driver in _DRIVERS.values():
+        try:
+            stack.enter_context(driver.opened())
+        except UnreachableError as error:
+            missing.append(error)
+        else:
+            return driver
+    raise missing[0]
+
+
+def read_inventory(root: Path = ROOT) -> Inventory:
+    """Read the node's GPUs by the driver that answers, changing nothing.
+
+    ``root`` is where the node's /proc and /dev are. Raises as ``opened``, and OutsideError
+    (SW-NVML) if an answer is missing that the inventory can't do without.
+    """
+    with opened() as driver:
+        return driver.read_inventory(root)
