@@ -13,8 +13,8 @@ from random import Random
 from benchmarks.machine import machine
 from benchmarks.reporting import run
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from launcher.engines.engine import Answer, Probe
 from launcher.gateway.types import Backend, Gateway, Mode, Server
-from launcher.turn.endpoints import Answer, Probe
 from launcher.turn.plan import Plan, decide
 from launcher.turn.state import State, after_wish
 

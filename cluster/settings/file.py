@@ -381,6 +381,11 @@ class Settings(_Section):
                 )
         return self
 
+    @property
+    def engines(self) -> Mapping[str, TritonSettings]:
+        """How each engine is started, by the name that a service file gives."""
+        return {"triton": self.triton}
+
     @cached_property
     def billing(self) -> BillingUnit:
         """The unit in which Slurm bills slices."""

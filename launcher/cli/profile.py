@@ -28,6 +28,8 @@ from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
 from launcher.cli.show_profile import measurements_table, progress_table, progress_text
+from launcher.engines.engine import Engine
+from launcher.engines.registry import ENGINES
 from launcher.profiling.figures import Work
 from launcher.profiling.jobs import (
     JOB_NAME,
@@ -39,7 +41,6 @@ from launcher.profiling.jobs import (
     look,
     output_file,
 )
-from launcher.profiling.sample_request import parse_sample
 from launcher.scripts.render import profile_script
 from launcher.services.lookup import Json, SkipModelCheck
 from launcher.services.service_file import require_image, require_model, require_writable
@@ -178,7 +179,7 @@ def measure(
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
     file = output or Path(f"{model}.profile.json")
-    _require_files(file, data)
+    _require_files(file, data, ENGINES[specs[0].engine])
     if not skip_model_check:
         require_model(specs[0])
         require_image(specs[0])
@@ -186,7 +187,7 @@ def measure(
     _measure(settings, specs, work, file, as_json=as_json)
 
 
-def _require_files(file: Path, data: Path | None) -> None:
+def _require_files(file: Path, data: Path | None, engine: Engine) -> None:
     """Check files; raises InvalidInputError for what would be found only when the jobs have run."""
     if file.exists():
         read_measurements(file)
@@ -196,7 +197,7 @@ def _require_files(file: Path, data: Path | None) -> None:
         )
     if data is not None:
         try:
-            parse_sample(data.read_text(encoding="utf-8"))
+            engine.check_data(data.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError(
                 "SW-PROFILE-DATA", f"{data} can't be read: {error}.", "Name a JSON file."
@@ -236,7 +237,7 @@ class _Jobs:
         """Submit one job; a refusal does not affect the other types."""
         kind = str(spec.profile)
         try:
-            done = submit(profile_script(spec, settings.triton, work, sys.executable))
+            done = submit(profile_script(spec, settings.engines[spec.engine], work, sys.executable))
         except OutsideError as error:
             self.refused[kind] = error
             return

@@ -187,7 +187,7 @@ def render_service(file: File) -> None:
 
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:
-    return service_script(spec, settings.triton, certificate(settings.gateway))
+    return service_script(spec, settings.engines[spec.engine], certificate(settings.gateway))
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")

@@ -1,308 +1,126 @@
-"""The only module that talks to a service's replicas: asks for their identity and an inference."""
+"""NVIDIA's Triton Inference Server, with KServe's protocol by HTTP and gRPC."""
 
-import asyncio
-import logging
-import secrets
-from asyncio import IncompleteReadError
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from ssl import SSLContext
+import re
+from collections.abc import Generator, Sequence
 
-from cluster.runtime.log import event_line
-from launcher.engines.bounded_tls import BoundedTls, TooLongError, connected
-from launcher.engines.http_answer import HEAD_BYTES, Head, parse_head
-from launcher.engines.smallest_request import (
+from cluster.language.service import ServiceSpec
+from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.triton_inference import (
     Failure,
-    Inference,
     ModelConfig,
     ModelMetadata,
     ServerMetadata,
+    infer_request,
+    model_path,
     smallest_inference,
 )
-from launcher.gateway.identity import context
-from launcher.turn.endpoints import Answer, Probe
+from launcher.engines.triton_model import TritonModel, load
+from launcher.engines.triton_sample import parse_sample
 
-DEADLINE_S = 1.0
-INFERENCE_DEADLINE_S = 60.0
-"""Seconds for one inference: a model's first one may compile it."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
-_LONGEST_COSTLY_PAUSE_S = 5.0
-_OK, _UNAVAILABLE = 200, 503
-_SAID = 200
-"""Characters shown of a model's own error message."""
-_MOST_BYTES = 256 * 1024
-"""Bytes read of an answer at most: its tenant controls what runs in a replica, and all tenants
-share the launcher. The configuration of a model with 1000 inputs has 200 KB."""
-_MOST_WORDS_BYTES = 16 * 1024
-"""Bytes read of an answer at most that is a name or an error."""
-_PART_BYTES = 64 * 1024
-"""Bytes of tensors sent at a time: other replicas are asked in between."""
-_MOST_WARNINGS = 10
-_TOO_OLD = "clients can take it over through known holes: use Triton 25.07 (2.59.1) or newer"
-_LOG = logging.getLogger("slicewise.launcher")
-_SILENT = Answer(Probe.SILENT)
-_NO_ANSWER = (
-    TimeoutError,
-    ValueError,
-    TypeError,
-    OSError,
-    IncompleteReadError,
+_OPTIONS = (
+    '--id="$id"',
+    '--model-repository="$models"',
+    '--http-address="unix:$private/http" --http-port=1',
+    # Triton appends the port to gRPC's address only.
+    '--grpc-address="unix:$private/grpc" --grpc-port=2',
+    '--metrics-address="unix:$private/metrics" --metrics-port=3',
+    '--backend-config=python,shm-region-prefix-name="slicewise_${SLURM_JOB_ID}_"',
 )
-"""Errors that mean that no server answers, or that what answers is no Triton."""
+_MODEL = "/v2/models/[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_CALL = r"/inference\.GRPCInferenceService/"
+_LOG_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
 
 
-@dataclass(frozen=True)
-class Replica:
-    """One run of a slot's replica, to be asked for its identity.
+class Triton:
+    """Triton as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
-    Attributes:
-        certificate: base64 of DER; a server that does not have its key is not asked.
-        start_s: when the run began, which distinguishes it from the slot's previous run.
-        identity: Triton's ``--id``, which reveals that Slurm has since given the port to another
-            job.
-        infers: whether its model must answer an inference; if not, its own word that it is ready is
-            enough.
-    """
+    title = "Triton"
 
-    address: str
-    port: int
-    certificate: str
-    start_s: int
-    model: str
-    identity: str
-    infers: bool = True
+    sockets = ("http", "grpc:2")
+    drain_signal = "INT"
 
-    @property
-    def model_path(self) -> str:
-        """Path of its model in Triton's HTTP API."""
-        return f"/v2/models/{self.model}"
+    model_layout = "a directory with config.pbtxt or a numbered version"
+    # Tables, and information.
+    log_notice = re.compile(r"[+|]|I[0-9]")
 
-
-class Prober:
-    """Asks replicas in the background until they prove to be ours, so that none delays a turn."""
-
-    def __init__(self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]]) -> None:
-        """``news`` is set when an answer differs from the one before; ``ask`` is ``probe``."""
-        self._news = news
-        self._ask = ask
-        self._asking: dict[Replica, asyncio.Task[None]] = {}
-        self._answers: dict[Replica, Answer] = {}
-        self._warned: set[str] = set()
-
-    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
-        """Return what these replicas have answered so far; go on asking them, and no others."""
-        for one in self._asking.keys() - frozenset(replicas):
-            self._asking.pop(one).cancel()
-            self._answers.pop(one, None)
-        for one in frozenset(replicas) - self._asking.keys():
-            self._asking[one] = asyncio.create_task(self._follow(one))
-        return {one: self._answers.get(one, _SILENT) for one in replicas}
-
-    async def _follow(self, replica: Replica) -> None:
-        pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
-        while True:
-            answer = await self._ask(replica)
-            if answer != self._answers.get(replica, _SILENT):
-                self._answers[replica] = answer
-                self._news.set()
-            if answer.probe is Probe.OURS:
-                self._warn(answer.too_old, replica)
-                return
-            if answer.said:
-                await asyncio.sleep(_REFUSED_PAUSE_S)
-            elif answer.is_costly:
-                await asyncio.sleep(costly_pause_s)
-                costly_pause_s = min(2 * costly_pause_s, _LONGEST_COSTLY_PAUSE_S)
-            else:
-                await asyncio.sleep(pause_s)
-                pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _warn(self, too_old: str, replica: Replica) -> None:
-        """Warn once per version, of a limited number of versions: a tenant could make up many."""
-        if too_old and too_old not in self._warned and len(self._warned) < _MOST_WARNINGS:
-            self._warned.add(too_old)
-            fields = {"version": too_old, "replica": replica.identity, "why": _TOO_OLD}
-            _LOG.warning("%s", event_line("triton_too_old", fields))
-
-
-async def probe(gateway: Path, replica: Replica) -> Answer:
-    """Ask a replica for its identity, as the gateway that has the directory ``gateway``.
-
-    The answer is OURS if server and model are ready, the server is the one that is meant, and its
-    model answers. Never raises: whatever a foreign server answers, the replica is not ready. Asks
-    no other server that an answer names. Reads a bounded part of each answer, within a deadline, at
-    a cost of milliseconds.
-    """
-    try:
-        peer = _Peer(replica, context(gateway, replica.certificate))
-    except (OSError, ValueError):
-        # What the replica's batch script has published is no certificate.
-        return _SILENT
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            found, too_old = await _introduced(peer)
-    except TooLongError:
-        return replace(_SILENT, is_costly=True)
-    except _NO_ANSWER:
-        return _SILENT
-    if found is not Probe.OURS or not replica.infers:
-        return Answer(found, too_old=too_old)
-    return replace(await _inferred(peer), is_costly=True, too_old=too_old)
-
-
-@dataclass(frozen=True)
-class _Peer:
-    """A replica, and the TLS context by which each side proves its identity."""
-
-    replica: Replica
-    tls: SSLContext
-
-
-async def _introduced(peer: _Peer) -> tuple[Probe, str]:
-    server = ServerMetadata.parse(await _read(peer, "/v2", _MOST_WORDS_BYTES))
-    if server.name != peer.replica.identity:
-        return Probe.STRANGER, ""
-    for path in ("/v2/health/ready", f"{peer.replica.model_path}/ready"):
-        async with _exchange(peer, _get(path)) as answer:
-            _require_ok(answer.head)
-    return Probe.OURS, server.too_old
-
-
-async def _inferred(peer: _Peer) -> Answer:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            metadata = await _read(peer, peer.replica.model_path, _MOST_BYTES)
-            config = await _read(peer, f"{peer.replica.model_path}/config", _MOST_BYTES)
-    except TooLongError as error:
-        return _refused(str(error))
-    except _NO_ANSWER:
-        return _SILENT
-    return await _tried(peer, metadata, config)
-
-
-async def _tried(peer: _Peer, metadata: bytes, config: bytes) -> Answer:
-    try:
-        request = smallest_inference(
-            ModelMetadata.parse(metadata), ModelConfig.parse(config), 1 + secrets.randbits(62)
-        )
-        if request is None:
-            return Answer(Probe.OURS)
-        async with asyncio.timeout(INFERENCE_DEADLINE_S):
-            return await _answer(peer, request)
-    except TimeoutError:
-        return _refused(f"no answer within {INFERENCE_DEADLINE_S:.0f} s")
-    except ValueError as error:
-        return _refused(str(error))
-    except _NO_ANSWER:
-        return _SILENT
-
-
-async def _answer(peer: _Peer, request: Inference) -> Answer:
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": str(len(request.head)),
-    }
-    asked = _Request("POST", f"{peer.replica.model_path}/infer", headers, request)
-    async with _exchange(peer, asked, _MOST_WORDS_BYTES) as answer:
-        if answer.head.status == _OK:
-            return Answer(Probe.OURS)
-        if answer.head.status == _UNAVAILABLE:
-            # The server is not ready, or full: nothing is wrong with the model.
-            return _SILENT
-        return _refused(_error(await answer.body()))
-
-
-def _error(body: bytes) -> str:
-    try:
-        return Failure.parse(body).error
-    except (ValueError, TypeError):
-        return body.decode(errors="replace")
-
-
-async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:
-    async with _exchange(peer, _get(path), most_bytes) as answer:
-        _require_ok(answer.head)
-        return await answer.body()
-
-
-def _require_ok(head: Head) -> None:
-    if head.status != _OK:
-        raise ValueError(f"status {head.status}")
-
-
-@dataclass(frozen=True)
-class _Request:
-    method: str
-    path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    content: Inference = field(default_factory=lambda: Inference(b"", b""))
-
-
-def _get(path: str) -> _Request:
-    return _Request("GET", path)
-
-
-@dataclass(frozen=True)
-class _HttpAnswer:
-    head: Head
-    tls: BoundedTls
-    most_bytes: int
-
-    async def body(self) -> bytes:
-        """Return the whole body; raises TooLongError without having read more than the bound."""
-        length = self.head.body_bytes
-        if length is None:
-            return await self.tls.rest(self.most_bytes)
-        if length > self.most_bytes:
-            raise TooLongError(self.most_bytes)
-        return await self.tls.exactly(length)
-
-
-@asynccontextmanager
-async def _exchange(
-    peer: _Peer, request: _Request, most_bytes: int = 0
-) -> AsyncIterator[_HttpAnswer]:
-    """Send one request on a connection of its own, so that none is left open to an ended replica.
-
-    The answer's body may have ``most_bytes``. An HTTP library is not used: its own parser would
-    read on, in the event loop that all replicas share, for as long as the server sends: interim
-    answers, chunks of one byte, content that unpacks to gigabytes.
-    """
-    address, port = peer.replica.address, peer.replica.port
-    async with connected(address, port, peer.tls, most_bytes) as tls:
-        # The replica may answer, and close, before it has read the whole request.
-        sending = asyncio.create_task(_send(tls, peer, request))
-        try:
-            head = parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))
-            yield _HttpAnswer(head, tls, most_bytes)
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-
-
-async def _send(tls: BoundedTls, peer: _Peer, request: _Request) -> None:
-    content = request.content
-    headers = {
-        "Host": f"{peer.replica.address}:{peer.replica.port}",
-        "Connection": "close",
-        "Content-Length": str(len(content.head) + len(content.tensors)),
-        **request.headers,
-    }
-    lines = [
-        f"{request.method} {request.path} HTTP/1.1",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    await tls.write("\r\n".join((*lines, "", "")).encode() + content.head)
-    for start in range(0, len(content.tensors), _PART_BYTES):
-        await tls.write(content.tensors[start : start + _PART_BYTES])
-
-
-def _refused(words: str) -> Answer:
-    plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
-    return Answer(
-        Probe.SILENT,
-        f"the model refused an inference of zeros: {plain[:_SAID]};"
-        ' if it must refuse that, set readiness = "model"',
+    pool = "pool"
+    api = "/v2"
+    health_path = "/v2/health/ready"
+    # No client loads or unloads models, maps shared memory or changes logging and tracing.
+    http_paths = (
+        "/v2/?",
+        "/v2/health/(live|ready)",
+        f"{_MODEL}(/versions/[0-9]+)?(/(ready|config|stats|infer|generate|generate_stream))?",
     )
+    grpc_paths = (
+        f"{_CALL}Server(Live|Ready|Metadata)",
+        f"{_CALL}Model(Ready|Metadata|Config|Statistics|Infer|StreamInfer)",
+        r"/grpc\.health\.v1\.Health/Check",
+    )
+    stream_paths = (
+        f"{_MODEL}(/versions/[0-9]+)?/generate_stream",
+        f"{_CALL}ModelStreamInfer",
+    )
+    served = (
+        "inference, readiness and metadata"
+        " (/v2, /v2/health/..., /v2/models/..., and the same by gRPC)"
+    )
+
+    identity_path = "/v2"
+    upgrade = "clients can take it over through known holes: use Triton 25.07 (2.59.1) or newer"
+
+    def options(self, _: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return Triton's options; it serves all models of the repository unless it is measured."""
+        control = ("--model-control-mode=explicit",) if is_measured else ()
+        return (*_OPTIONS, *control, '--exit-timeout-secs="$exit_timeout_s"')
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
+        versions = (one.removesuffix("/") for one in entries if one.endswith("/"))
+        return "config.pbtxt" in entries or any(map(str.isdecimal, versions))
+
+    def log_message(self, line: str) -> str:
+        """Remove such as ``E1122 07:10:02.000001 17 model.cc:1] ``."""
+        return _LOG_MARK.sub("", line)
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Compare Triton's ``--id``, and see whether its version is too old."""
+        server = ServerMetadata.parse(said)
+        if server.name != identity:
+            return Answer(Probe.STRANGER)
+        return Answer(Probe.OURS, too_old=server.too_old)
+
+    def ready_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths for the server and the model."""
+        return self.health_path, f"{model_path(model)}/ready"
+
+    def model_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths of the model's metadata and configuration."""
+        return model_path(model), f"{model_path(model)}/config"
+
+    def smallest_request(
+        self, model: str, said: Sequence[bytes], sequence_id: int
+    ) -> Request | None:
+        """Build an inference of zeros; a decoupled model has none, as it only streams."""
+        metadata, config = said
+        found = smallest_inference(
+            ModelMetadata.parse(metadata), ModelConfig.parse(config), sequence_id
+        )
+        return None if found is None else infer_request(model, found)
+
+    def failure(self, said: bytes) -> str:
+        """Return Triton's own message, else all that was answered."""
+        try:
+            return Failure.parse(said).error
+        except (ValueError, TypeError):
+            return said.decode(errors="replace")
+
+    def check_data(self, data: str) -> None:
+        """Check an inference in KServe's JSON."""
+        parse_sample(data)
+
+    def load(
+        self, model: str, processes: int | None, data: str | None
+    ) -> Generator[Request, bytes, TritonModel]:
+        """Load the model by Triton's repository extension."""
+        return load(model, processes, None if data is None else parse_sample(data))

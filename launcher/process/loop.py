@@ -18,9 +18,9 @@ from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import LauncherSettings, Settings
-from launcher.engines.triton import Prober, probe
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
+from launcher.probing.prober import Prober, probe
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
 from launcher.process.reporter import Teller

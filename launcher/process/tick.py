@@ -10,10 +10,11 @@ from typing import Protocol
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import ServiceNews, ServiceView, SlotView, ViewAnswer, WishAnswer
-from launcher.engines.triton import Replica
+from launcher.engines.engine import Answer
+from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Change
 from launcher.gateway.types import Gateway
-from launcher.turn.endpoints import Answer
+from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
 from launcher.turn.plan import Plan, ServicePlan, decide, key_of
 from launcher.turn.state import (
@@ -212,6 +213,7 @@ def _replica(service: ServiceView, slot: SlotView) -> Replica:
         slot.start_s or 0,
         service.directives.get("model", ""),
         f"{service.name}.{service.array_job_id}.{slot.index}",
+        engine_of(service.directives),
         infers=service.directives.get("readiness") != "model",
     )
 

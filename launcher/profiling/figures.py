@@ -1,22 +1,21 @@
 """Decides what to measure of a model on a slice, when a figure is steady, and what it is."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MARK = "slicewise-profile: "
-"""Prefix of each message in a job's output, into which Triton and the model write, too."""
+"""Prefix of each message in a job's output, into which the server and the model write, too."""
 
 WINDOWS = 4
 """Windows of a load at most, after one that warms up; all are equally long."""
 LOADS = (1, 2)
 """Loads of a point, as inferences in flight for each process; ``measured`` says why these."""
 LOAD_DEADLINE_S = 300
-"""Seconds within which Triton or a model must start."""
+"""Seconds within which the server or a model must start."""
 _STEADY_PERCENT = 5
 _LATENCY_PERCENT = 95
 _US_PER_S = 1_000_000
@@ -170,31 +169,6 @@ def failed(batch: int, processes: int, reason: str) -> Point:
     """Return a point that can't be served, with the reason."""
     plain = " ".join("".join(sign if sign.isprintable() else " " for sign in reason).split())
     return Point(batch=batch, processes=processes, reason=plain[:1000])
-
-
-def configured(config: Mapping[str, Any], processes: int | None) -> Mapping[str, Any]:
-    """Return a model's configuration for ``processes`` (None: as it is) without dynamic batching.
-
-    Each inference already carries a whole batch; a batcher would wait for more, or join two.
-    """
-    kept = {key: value for key, value in config.items() if key != "dynamic_batching"}
-    if processes is None:
-        return kept
-    groups = config.get("instance_group") or [{}]
-    return {**kept, "instance_group": [{**groups[0], "count": processes}]}
-
-
-def processes_of(config: Mapping[str, Any]) -> int:
-    """Return how many processes serve the model by its configuration."""
-    return sum(group.get("count", 1) for group in config.get("instance_group", ())) or 1
-
-
-def takes_batch(config: Mapping[str, Any], batch: int) -> str:
-    """Return why a model can't take such a batch; "" if it can."""
-    largest = config.get("max_batch_size", 0)
-    if batch <= max(1, largest):
-        return ""
-    return f"max_batch_size of its configuration is {largest}"
 
 
 def numbers(points: Iterable[Point]) -> tuple[int, int]:

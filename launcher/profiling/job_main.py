@@ -1,10 +1,10 @@
-"""Runs in a job of ``slicewise profile``, beside Triton: loads the model, sends, prints figures.
+"""Runs in a job of ``slicewise profile``, beside a server: loads the model, sends, prints figures.
 
-    python -m launcher.profiling.job_main WORK SOCKET ID FILE
+    python -m launcher.profiling.job_main WORK SOCKET ID FILE ENGINE
 
-WORK is JSON; Triton's process id is written to FILE each time Triton starts. Triton listens on
-SOCKET, in a directory that only this user may enter: a client that reaches it may load any model,
-hence run code.
+WORK is JSON; the server's process id is written to FILE each time the server starts. The server
+listens on SOCKET, in a directory that only this user may enter: a client that reaches it may load
+any model, hence run code. ENGINE says what to send and reads the answers.
 """
 
 import asyncio
@@ -13,20 +13,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from launcher.engines.smallest_request import (
-    Inference,
-    ModelConfig,
-    ModelMetadata,
-    smallest_inference,
-)
+from launcher.engines.engine import Engine, LoadedModel, Probe, Request
+from launcher.engines.registry import ENGINES
 from launcher.profiling.figures import (
     LOAD_DEADLINE_S,
     LOADS,
@@ -36,20 +31,16 @@ from launcher.profiling.figures import (
     Point,
     Window,
     Work,
-    configured,
     failed,
     is_steady,
     measured,
     message_text,
-    processes_of,
-    takes_batch,
 )
-from launcher.profiling.sample_request import Sample, parse_sample
 
 _ANSWER_S = 60.0
 """Seconds for one inference; a slice should serve none that takes longer."""
 _POLL_S = 0.1
-_URL = "http://triton/v2"
+_URL = "http://server"
 """The host's name does not matter: there is one server behind the socket."""
 _OK, _FAILED = 200, 500
 _NO_ANSWER = (ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError)
@@ -59,142 +50,129 @@ class _CannotError(Exception):
     """A point can't be measured; the message says why."""
 
 
-class _NoTritonError(Exception):
-    """Triton does not start, which says nothing of any point."""
+class _NoServerError(Exception):
+    """The server does not start, which says nothing of any point."""
 
 
 class _BrokenError(_CannotError):
-    """A point can't be measured, and Triton is gone or may have become unusable."""
+    """A point can't be measured, and the server is gone or may have become unusable."""
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """A model in Triton."""
+class _Started:
+    """The job's server as the batch script starts it, each time it has ended."""
 
-    metadata: Mapping[str, Any]
-    config: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Server:
-    """The job's Triton, whichever process is running now."""
-
+    engine: Engine
     socket: str
-    session: ClientSession
     identity: str
     file: Path
 
+
+class _Server:
+    """The job's server, whichever process is running now."""
+
+    def __init__(self, started: _Started, session: ClientSession) -> None:
+        self.engine, self.socket, self._session = started.engine, started.socket, session
+        self._identity, self._file = started.identity, started.file
+
     def end(self) -> None:
-        """Kill Triton; the batch script starts another one."""
+        """Kill the server; the batch script starts another one."""
         with suppress(OSError, ValueError):
-            pid = self.file.read_text(encoding="utf-8")
-            self.file.write_text("", encoding="utf-8")
+            pid = self._file.read_text(encoding="utf-8")
+            self._file.write_text("", encoding="utf-8")
             os.kill(int(pid), signal.SIGKILL)
 
-    async def load(self, model: str, processes: int | None) -> _Loaded:
+    async def load(self, model: str, processes: int | None, data: str | None) -> LoadedModel:
         """Load the model with ``processes`` (None: as configured); raises _CannotError."""
-        async with _within(LOAD_DEADLINE_S, "Triton or the model did not start"):
+        title = self.engine.title
+        async with _within(LOAD_DEADLINE_S, f"{title} or the model did not start", title):
             await self._wait_until_there()
-            await self._control(model, "load", {})
-            asked = configured(await self._get(f"{_model_url(model)}/config"), processes)
-            # A model that is loaded again would be there twice for a while, where only one may fit.
-            await self._control(model, "unload", {})
-            await self._wait_until_unloaded(model)
-            await self._control(model, "load", {"config": json.dumps(asked)})
-            url = _model_url(model)
-            return _Loaded(await self._get(url), await self._get(f"{url}/config"))
+            steps = self.engine.load(model, processes, data)
+            before, request = None, next(steps)
+            while True:
+                if request == before:
+                    await asyncio.sleep(_POLL_S)
+                said = await self._answer(request)
+                try:
+                    before, request = request, steps.send(said)
+                except StopIteration as done:
+                    loaded: LoadedModel = done.value
+                    return loaded
 
     async def _wait_until_there(self) -> None:
-        while self.file.exists():
-            try:
-                if (await self._get(_URL))["name"] == self.identity:
+        asked = Request("GET", self.engine.identity_path)
+        while self._file.exists():
+            with suppress(_CannotError, *_NO_ANSWER):
+                said = await self._answer(asked)
+                if self.engine.identified(said, self._identity).probe is Probe.OURS:
                     return
-            except (_CannotError, *_NO_ANSWER):
-                await asyncio.sleep(_POLL_S)
-        raise _NoTritonError
-
-    async def _wait_until_unloaded(self, model: str) -> None:
-        while True:
-            listed = await self._post(f"{_URL}/repository/index", {})
-            if all(one.get("reason") == "unloaded" for one in listed if one["name"] == model):
-                return
             await asyncio.sleep(_POLL_S)
+        raise _NoServerError
 
-    async def _control(self, model: str, what: str, parameters: Mapping[str, str]) -> None:
-        url = f"{_URL}/repository/models/{model}/{what}"
-        await self._post(url, {"parameters": parameters})
-
-    async def _get(self, url: str) -> Any:
-        async with self.session.get(url, allow_redirects=False) as answer:
-            return _json(answer.status, await answer.read())
-
-    async def _post(self, url: str, body: object) -> Any:
-        async with self.session.post(url, json=body, allow_redirects=False) as answer:
-            return _json(answer.status, await answer.read())
+    async def _answer(self, request: Request) -> bytes:
+        return await _answered(self._session, request, self.engine.title)
 
 
-def _model_url(model: str) -> str:
-    return f"{_URL}/models/{model}"
-
-
-def _json(status: int, body: bytes) -> Any:
-    _require_ok(status, body)
-    return json.loads(body) if body else None
-
-
-def _require_ok(status: int, body: bytes) -> None:
-    """Raises _CannotError for a refusal, _BrokenError for a failure."""
-    if status == _OK:
-        return
+async def _answered(session: ClientSession, request: Request, title: str) -> bytes:
+    """Return the answer; raises _CannotError for a refusal, _BrokenError for a failure."""
+    async with session.request(
+        request.method,
+        f"{_URL}{request.path}",
+        data=request.head + request.rest or None,
+        headers=request.headers,
+        allow_redirects=False,
+    ) as answer:
+        body = await answer.read()
+    if answer.status == _OK:
+        return body
     try:
         said = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        said = f"Triton answers {status}"
-    raise (_BrokenError if status >= _FAILED else _CannotError)(said)
+        said = f"{title} answers {answer.status}"
+    raise (_BrokenError if answer.status >= _FAILED else _CannotError)(said)
 
 
 @asynccontextmanager
-async def _within(seconds: float, what: str) -> AsyncIterator[None]:
-    """Turn every failure of an exchange with Triton into a _BrokenError with its reason."""
+async def _within(seconds: float, what: str, title: str) -> AsyncIterator[None]:
+    """Turn every failure of an exchange with the server into a _BrokenError with its reason."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
         raise _BrokenError(f"{what} within {seconds:g} s") from None
     except _NO_ANSWER as error:
-        raise _BrokenError(f"Triton has ended: {type(error).__name__}") from None
+        raise _BrokenError(f"{title} has ended: {type(error).__name__}") from None
 
 
 class _Model:
     """The model, served by a number of processes; loaded when it is needed and not there."""
 
-    def __init__(self, server: _Server, name: str, processes: int | None) -> None:
-        self.name, self.processes = name, processes or 1
-        self._server, self._wanted = server, processes
-        self._loaded: _Loaded | None = None
+    def __init__(self, server: _Server, name: str, processes: int | None, data: str | None) -> None:
+        self.processes = processes or 1
+        self._server, self._wanted = server, (name, processes, data)
+        self._loaded: LoadedModel | None = None
         self._refused = ""
 
-    async def loaded(self) -> _Loaded:
+    async def loaded(self) -> LoadedModel:
         """Return the loaded model; raises _CannotError. A refused load is not tried again."""
         if self._refused:
             raise _CannotError(self._refused)
         if self._loaded is None:
             try:
-                self._loaded = await self._server.load(self.name, self._wanted)
+                self._loaded = await self._server.load(*self._wanted)
             except _CannotError as error:
                 self._refused = str(error)
                 raise
-            self.processes = processes_of(self._loaded.config)
+            self.processes = self._loaded.processes
         return self._loaded
 
-    async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
+    async def windows(self, requests: Sequence[Request], window_s: float) -> Sequence[Window]:
         """Measure with one sender for each request; raises _CannotError."""
         async with _session(self._server.socket) as session:
-            url = f"{_model_url(self.name)}/infer"
-            return await _Load(session, url).windows(requests, window_s)
+            return await _Load(session, self._server.engine.title).windows(requests, window_s)
 
     def start_anew(self) -> None:
-        """Restart Triton: what is wrong with it shall affect no further point."""
+        """Restart the server: what is wrong with it shall affect no further point."""
         self._loaded = None
         self._server.end()
 
@@ -208,14 +186,14 @@ def _session(socket: str) -> ClientSession:
 class _Load:
     """A closed loop: one inference of each sender is in flight, followed by its next."""
 
-    def __init__(self, session: ClientSession, url: str) -> None:
-        self._session, self._url = session, url
+    def __init__(self, session: ClientSession, title: str) -> None:
+        self._session, self._title = session, title
         self._latencies_us: list[int] = []
         self._last_us = 0
         self._is_going = True
         self._answered = asyncio.Event()
 
-    async def windows(self, requests: Sequence[Inference], window_s: float) -> Sequence[Window]:
+    async def windows(self, requests: Sequence[Request], window_s: float) -> Sequence[Window]:
         """Return the windows after one that warms up: until steady, ``WINDOWS`` at most."""
         found: list[Window] = []
         try:
@@ -225,7 +203,7 @@ class _Load:
                 await self._window(window_s)
                 while len(found) < WINDOWS and not is_steady(found):
                     found.append(await self._window(window_s))
-                # Each sender ends with its answer, so nothing is left in Triton for the next point.
+                # Each sender ends with its answer: the server has nothing left at the next point.
                 self._is_going = False
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -239,20 +217,12 @@ class _Load:
         await self._answered.wait()
         return Window(tuple(self._latencies_us[start:]), self._last_us - began_us)
 
-    async def _send(self, request: Inference) -> None:
-        head = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(request.head)),
-        }
-        body = request.head + request.tensors
+    async def _send(self, request: Request) -> None:
+        whole = replace(request, head=request.head + request.rest, rest=b"")
         while self._is_going:
             began_us = _now_us()
-            async with (
-                _within(_ANSWER_S, "no answer"),
-                self._session.post(self._url, data=body, headers=head) as answer,
-            ):
-                text = await answer.read()
-            _require_ok(answer.status, text)
+            async with _within(_ANSWER_S, "no answer", self._title):
+                await _answered(self._session, whole, self._title)
             self._last_us = _now_us()
             self._latencies_us.append(self._last_us - began_us)
             self._answered.set()
@@ -262,23 +232,23 @@ def _now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-async def _measure(work: Work, sample: Sample | None, server: _Server) -> AsyncIterator[Message]:
+async def _measure(work: Work, data: str | None, server: _Server) -> AsyncIterator[Message]:
     """Yield the messages of all points; after one that can't be served the next is tried."""
     number = 0
     for processes in work.processes or (None,):
-        model = _Model(server, work.model, processes)
+        model = _Model(server, work.model, processes, data)
         for batch in work.batches:
             number += 1
             yield Begun(number=number, batch=batch, processes=model.processes)
-            yield await _point(model, sample, batch, work.window_s)
+            yield await _point(model, batch, work.window_s)
 
 
-async def _point(model: _Model, sample: Sample | None, batch: int, window_s: float) -> Point:
+async def _point(model: _Model, batch: int, window_s: float) -> Point:
     try:
         loaded = await model.loaded()
         found = []
         for each in LOADS:
-            requests = tuple(_requests(loaded, sample, batch, each * model.processes))
+            requests = _requests(loaded, batch, each * model.processes)
             found.append(await model.windows(requests, window_s))
     except _CannotError as error:
         if isinstance(error, _BrokenError):
@@ -287,43 +257,28 @@ async def _point(model: _Model, sample: Sample | None, batch: int, window_s: flo
     return measured(batch, model.processes, *found)
 
 
-def _requests(
-    loaded: _Loaded, sample: Sample | None, batch: int, count: int
-) -> Iterator[Inference]:
-    """Yield ``count`` requests, each a sequence of its own where the model takes sequences."""
-    if why := takes_batch(loaded.config, batch):
-        raise _CannotError(why)
-    for number in range(1, 1 + count):
-        try:
-            config = ModelConfig.model_validate(loaded.config)
-            if sample is not None:
-                yield sample.inference(config, batch, number)
-                continue
-            metadata = ModelMetadata.model_validate(loaded.metadata)
-            request = smallest_inference(metadata, config, number, batch)
-        except ValueError as error:
-            raise _CannotError(str(error)) from None
-        if request is None:
-            raise _CannotError("it only answers by streaming")
-        yield request
+def _requests(loaded: LoadedModel, batch: int, count: int) -> Sequence[Request]:
+    try:
+        return tuple(loaded.requests(batch, count))
+    except ValueError as error:
+        raise _CannotError(str(error)) from None
 
 
-async def _run(work: Work, sample: Sample | None, socket: str, identity: str, file: Path) -> None:
-    async with _session(socket) as session:
-        server = _Server(socket, session, identity, file)
-        async for message in _measure(work, sample, server):
+async def _run(work: Work, data: str | None, started: _Started) -> None:
+    async with _session(started.socket) as session:
+        async for message in _measure(work, data, _Server(started, session)):
             sys.stdout.write(message_text(message))
             sys.stdout.flush()
 
 
-def main(work_json: str, socket: str, identity: str, file: str) -> None:
-    """Measure everything; raises SystemExit if there is no Triton to measure it with."""
-    work = Work.model_validate_json(work_json)
-    sample = parse_sample(Path(work.data).read_text(encoding="utf-8")) if work.data else None
+def main(work_json: str, socket: str, identity: str, file: str, engine: str) -> None:
+    """Measure everything; raises SystemExit if there is no server to measure it with."""
+    work, found = Work.model_validate_json(work_json), ENGINES[engine]
+    data = Path(work.data).read_text(encoding="utf-8") if work.data else None
     try:
-        asyncio.run(_run(work, sample, socket, identity, Path(file)))
-    except _NoTritonError:
-        sys.exit("Triton did not start.")
+        asyncio.run(_run(work, data, _Started(found, socket, identity, Path(file))))
+    except _NoServerError:
+        sys.exit(f"{found.title} did not start.")
 
 
 if __name__ == "__main__":

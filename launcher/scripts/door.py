@@ -1,14 +1,15 @@
-"""The door of a replica: lets only the gateway through to Triton.
+"""The door of a replica: lets only the gateway through to the engine's server.
 
-    python3 door.py ADDRESS PRIVATE
+    python3 door.py ADDRESS PRIVATE SOCKET...
 
-Triton itself listens on unix sockets in PRIVATE, a directory that only its user may enter. A client
-from the network must show the gateway's certificate (``gateway.crt``); the door shows the replica's
-own (``replica.pem``). The replica's key never leaves PRIVATE. Bytes are passed on as they are.
+The server itself listens on unix sockets in PRIVATE, a directory that only its user may enter. A
+client from the network must show the gateway's certificate (``gateway.crt``); the door shows the
+replica's own (``replica.pem``). The replica's key never leaves PRIVATE. Bytes are passed on as they
+are.
 
-This file travels inside the batch script and runs on the node, beside Triton, with nothing but
+This file travels inside the batch script and runs on the node, beside the server, with nothing but
 Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they are
-written to PRIVATE's file ``triton``, after Triton's process id.
+written to PRIVATE's file ``server``, after the server's process id: one for each SOCKET.
 """
 
 import asyncio
@@ -21,8 +22,6 @@ import sys
 import time
 from collections import Counter
 
-BEHIND = ("http", "grpc:2")
-"""Names of Triton's sockets, HTTP first; Triton adds a port to the name of the one for gRPC."""
 HANDSHAKE_S = 5
 """Seconds that a client may take to show its certificate."""
 MOST_UNKNOWN = 32
@@ -30,7 +29,7 @@ MOST_UNKNOWN = 32
 MOST_WAITING = 512
 """Connections of one address that have not shown a certificate yet, waiting ones included."""
 MOST_AT_ONCE = 96
-"""Clients of all addresses that may do their handshake at the same time, at both ports. Each takes
+"""Clients of all addresses that may do their handshake at the same time, at all ports. Each takes
 a third of a MiB of the job's memory, and 0.6 MiB while its hello is incomplete. If one more comes,
 the address with the most handshakes loses its oldest."""
 REFUSED_S = 0.5
@@ -78,7 +77,7 @@ class Half(asyncio.Protocol):
 
 
 class Door:
-    """Admits clients at both ports; an address has one number of turns for both together."""
+    """Admits clients at all ports; an address has one number of turns for all together."""
 
     def __init__(self, context: ssl.SSLContext, most_files: int) -> None:
         """``most_files`` is how many files this process may have open."""
@@ -156,9 +155,9 @@ class Door:
             oldest.cancel()
 
     async def _let_in(self, client: socket.socket, behind: str) -> "bool | None":
-        """Return whether the client is shown to be the gateway; None if Triton does not answer.
+        """Return whether the client is shown to be the gateway; None if the server does not answer.
 
-        Triton is connected first: without it the client finds no server, and may ask another
+        The server is connected first: without it the client finds no server, and may ask another
         replica.
         """
         loop = asyncio.get_running_loop()
@@ -173,7 +172,8 @@ class Door:
             )
             inner.transport.resume_reading()
         except (OSError, RuntimeError, asyncio.CancelledError):
-            # Triton does not answer, or the client has no certificate, has gone, or must make room.
+            # The server does not answer, or the client has no certificate, has gone, or must make
+            # room.
             client.close()
             return False if inner.is_open else None
         finally:
@@ -213,25 +213,24 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def allotted(private: str) -> "list[int]":
-    """Wait until Slurm has allotted the ports; return them, HTTP's first."""
+    """Wait until Slurm has allotted the ports; return them."""
     line = ""
     while not line.endswith("\n"):
         time.sleep(_POLL_S)
-        with open(os.path.join(private, "triton"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+        with open(os.path.join(private, "server"), encoding="ascii") as file:  # noqa: PTH118, PTH123
             line = file.read()
     return [int(word) for word in line.split()[1:]]
 
 
-async def serve(door: Door, listeners: "list[socket.socket]", private: str) -> None:
-    """Serve both protocols, for ever."""
-    behind = (os.path.join(private, name) for name in BEHIND)  # noqa: PTH118
+async def serve(door: Door, listeners: "list[socket.socket]", behind: "list[str]") -> None:
+    """Serve all ports, for ever."""
     await asyncio.gather(*map(door.serve, listeners, behind))
 
 
-def main(address: str, private: str) -> None:
+def main(address: str, private: str, *sockets: str) -> None:
     """Serve until killed.
 
-    SIGTERM is blocked: Slurm tells all processes of a job to end, but Triton still answers.
+    SIGTERM is blocked: Slurm tells all processes of a job to end, but the server still answers.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     # Slurm passes on the open-file limit of the user who submitted the job, often 1024; each
@@ -240,13 +239,14 @@ def main(address: str, private: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context = context_of(private)
     ports = allotted(private)
-    if len(ports) != len(BEHIND):
+    if len(ports) != len(sockets):
         sys.exit("Slurm gave the step no ports: set MpiParams=ports= in slurm.conf")
     try:
         listeners = [listen(address, port) for port in ports]
     except OSError as error:
         sys.exit(f"the replica's ports {' and '.join(map(str, ports))} can't be taken: {error}")
-    asyncio.run(serve(Door(context, most), listeners, private))
+    behind = [os.path.join(private, name) for name in sockets]  # noqa: PTH118
+    asyncio.run(serve(Door(context, most), listeners, behind))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
-from cluster.settings.file import TritonSettings
 from cluster.settings.gateway import GatewaySettings
+from launcher.engines.engine import StartSettings
+from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 from launcher.gateway.streams import STREAMS
@@ -61,33 +62,40 @@ def _environment() -> "Environment":
     return environment
 
 
-def service_script(spec: ServiceSpec, triton: TritonSettings, gateway: str) -> str:
+def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> str:
     """Return the batch script of a service; ``sbatch`` takes it as it is.
 
-    ``gateway`` is the certificate in PEM of the only client that its replicas let in.
+    ``settings`` are its engine's. ``gateway`` is the certificate in PEM of the only client that its
+    replicas let in.
     """
+    engine = ENGINES[spec.engine]
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
-        engine=_engine(spec, triton),
-        settings=triton,
+        engine=engine,
+        words=_words(spec, settings),
+        options=engine.options(spec, is_measured=False),
+        settings=settings,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
     )
 
 
-def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python: str) -> str:
+def profile_script(spec: ServiceSpec, settings: StartSettings, work: Work, python: str) -> str:
     """Return the batch script of a job that measures on ``spec.profile``.
 
-    ``python`` is the interpreter that runs our client.
+    ``settings`` are its engine's. ``python`` is the interpreter that runs our client.
     """
+    engine = ENGINES[spec.engine]
     return (
         _environment()
         .get_template("profile.sbatch.j2")
         .render(
             spec=spec,
-            engine=_engine(spec, triton),
-            settings=triton,
+            engine=engine,
+            words=_words(spec, settings),
+            options=engine.options(spec, is_measured=True),
+            settings=settings,
             work=work.model_dump_json(),
             points=work.points,
             time_limit_min=work.time_limit_min,
@@ -96,24 +104,24 @@ def profile_script(spec: ServiceSpec, triton: TritonSettings, work: Work, python
     )
 
 
-def _engine(spec: ServiceSpec, triton: TritonSettings) -> tuple[str, ...]:
-    """Return the words of bash that start Triton; its options follow.
+def _words(spec: ServiceSpec, settings: StartSettings) -> tuple[str, ...]:
+    """Return the words of bash that start the engine's server; its options follow.
 
     With pyxis the script's step already runs in the image.
     """
-    # Variables are set inside the container, for Triton and no other program. Words of its command
-    # line could be read by everybody.
+    # Variables are set inside the container, for the server and no other program. Words of its
+    # command line could be read by everybody.
     inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
     variables = inside if spec.environment else ()
     match spec.runtime:
         case "bare":
-            return (*variables, shlex.quote(str(triton.command)))
+            return (*variables, shlex.quote(str(settings.command)))
         case "apptainer":
             models = f"{spec.model_repository}:{spec.model_repository}"
-            mounted = (triton.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
-            return (*map(shlex.quote, mounted), *variables, shlex.quote(triton.image_command))
+            mounted = (settings.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
+            return (*map(shlex.quote, mounted), *variables, shlex.quote(settings.image_command))
         case "pyxis":
-            return (*variables, shlex.quote(triton.image_command))
+            return (*variables, shlex.quote(settings.image_command))
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
     limits = settings.limits
     values = {
         "settings": settings,
+        "engines": tuple(ENGINES.values()),
         "maps": Maps(settings.directory),
         "rate_map": settings.directory / RATE_MAP,
         "concurrent_map": settings.directory / CONCURRENT_MAP,

@@ -1,8 +1,7 @@
 """Runs of a slot's replica: where they listen, whether they are ours, whether they are fit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
 from cluster.rpc.messages import SlotView
 from launcher.gateway.types import Endpoint
@@ -14,34 +13,7 @@ START_DEADLINE_S = 1800.0
 """Seconds on a slice after which a replica that is not ready gives its slot back. They count from
 when this launcher (or the one that saved the state it has) first saw it so: whether it was ready
 before is not known."""
-_HTTP_AND_GRPC = 2
 _NOWHERE = Endpoint("", 0, 0, "")
-
-
-class Probe(StrEnum):
-    """What a replica answered when it was asked for its identity."""
-
-    OURS = "ours"
-    SILENT = "silent"
-    """No answer, or not ready yet."""
-    STRANGER = "stranger"
-    """Another server has the port."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A replica's answer when it was asked for its identity.
-
-    Attributes:
-        said: why it is not ready, for users, if the reason is unusual.
-        is_costly: whether more than a few words were read and sent for it.
-        too_old: the version of its Triton, if that is older than it should be; else "".
-    """
-
-    probe: Probe
-    said: str = ""
-    is_costly: bool = field(default=False, compare=False)
-    too_old: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -90,9 +62,11 @@ def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
 
 
 def _run(slot: SlotView) -> Run | None:
-    if len(slot.ports) < _HTTP_AND_GRPC or not slot.address or not slot.certificate:
+    if not slot.ports or not slot.address or not slot.certificate:
         return None
-    endpoint = Endpoint(slot.address, slot.ports[0], slot.ports[1], slot.certificate)
+    http, *others = slot.ports
+    grpc = others[0] if others else http
+    endpoint = Endpoint(slot.address, http, grpc, slot.certificate)
     return Run(slot.job_id or 0, slot.start_s or 0, endpoint)
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from cluster.language.service import DEFAULT_LEASE_S, gives_back_s
 from cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.autoscale.types import Start
+from launcher.engines.engine import Answer, Probe
 from launcher.gateway.types import Backend, Mode, Server
 from launcher.turn.backoff import SETTLED_S, Backoff
 from launcher.turn.endpoints import (
-    Answer,
     Down,
-    Probe,
     Run,
     Verified,
     down_run,

@@ -16,6 +16,7 @@ from plain_scaling import decide
 
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
     AddRoute,
     Change,
@@ -27,7 +28,6 @@ from launcher.gateway.routing import (
     SetTarget,
 )
 from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
-from launcher.turn.endpoints import Answer, Probe
 from launcher.turn.plan import Plan
 from launcher.turn.slots import Phase
 from launcher.turn.state import ServiceState, State, after_retirement, after_silence, after_wish

@@ -14,7 +14,7 @@ from scripted import ETC
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import led_only
 from cluster.settings.file import LauncherSettings, launcher_database_url, load_settings
-from launcher.engines.triton import Prober, probe
+from launcher.probing.prober import Prober, probe
 from launcher.process import loop
 from launcher.process.leadership import Leadership, own_store
 from launcher.process.loop import Launcher

@@ -11,14 +11,15 @@ import pytest
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
-from launcher.engines.triton import Replica
+from launcher.engines.engine import Answer, Probe
+from launcher.engines.registry import ENGINES
 from launcher.gateway.routing import AddRoute, Change, RoutePlan, SetTarget
 from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.probing.prober import Replica
 from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
-from launcher.turn.endpoints import Answer, Probe
 from launcher.turn.plan import Plan
 from launcher.turn.state import ServiceState
 
@@ -127,7 +128,9 @@ async def test_the_gateway_changes_before_the_slots():
 async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     world = World(service(7, "a", RUNNING))
     turned = await turn(world, world, world, {})
-    assert world.asked == [Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", infers=True)]
+    assert world.asked == [
+        Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", ENGINES["triton"], infers=True)
+    ]
     assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
     await turn(world, world, world, turned.state)
     assert len(world.asked) == 1

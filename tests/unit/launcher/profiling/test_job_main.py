@@ -126,7 +126,7 @@ def measure(
                 await web.UnixSite(runner, behind).start()
                 killed.again = "4242\n"
                 killed.file.write_text(killed.again)
-                words = (asked.model_dump_json(), behind, "me.7", str(killed.file))
+                words = (asked.model_dump_json(), behind, "me.7", str(killed.file), "triton")
                 await asyncio.to_thread(main, *words)
                 await runner.cleanup()
 
@@ -201,7 +201,7 @@ def test_a_triton_that_never_starts_ends_it_and_says_nothing_of_the_points(
 ) -> None:
     work = Work(model="m", batches=(1, 2), seconds=1)
     with pytest.raises(SystemExit, match="Triton did not start"):
-        main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"))
+        main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"), "triton")
     assert points(messages(capsys.readouterr().out)) == []
 
 

@@ -19,6 +19,7 @@ from replica_keys import gateway_directory, replica_keys
 from launcher.gateway import identity
 from launcher.scripts import door
 
+SOCKETS = ("http", "grpc:2")
 HELLO_BYTES = 131_000
 """As long as OpenSSL lets a client's first message be."""
 ENDLESS_HELLO = b"".join(
@@ -70,8 +71,8 @@ class Opened:
         self.keys = replica_keys()
         (private / "replica.pem").write_text(self.keys.pem.read_text())
         (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
-        self.inside = Inside(private / "http")
-        self.other_inside = Inside(private / "grpc:2")
+        self.inside = Inside(private / SOCKETS[0])
+        self.other_inside = Inside(private / SOCKETS[1])
         # Another test may have a port in the moment in which it is free.
         opened = any(self._opens(private, address) for _ in range(5))
         assert opened
@@ -81,8 +82,10 @@ class Opened:
             one.bind((address, 0))
             other.bind((address, 0))
             self.port, self.grpc = one.getsockname()[1], other.getsockname()[1]
-        (private / "triton").write_text(f"1 {self.port} {self.grpc}\n")
-        self.process = subprocess.Popen((*self._python, door.__file__, address, str(private)))
+        (private / "server").write_text(f"1 {self.port} {self.grpc}\n")
+        self.process = subprocess.Popen(
+            (*self._python, door.__file__, address, str(private), *SOCKETS)
+        )
         while self.process.poll() is None:
             with suppress(OSError):
                 self.silent("127.0.0.9", 1)[0].close()
@@ -253,9 +256,13 @@ def test_no_ports_are_an_error_in_words(opened: Opened, tmp_path: Path) -> None:
     assert "Slurm gave the step no ports" in complaint(tmp_path, "1")
 
 
+def test_each_socket_has_a_port_of_its_own(opened: Opened, tmp_path: Path) -> None:
+    assert "Slurm gave the step no ports" in complaint(tmp_path, "1 2")
+
+
 def complaint(private: Path, told: str) -> str:
-    (private / "triton").write_text(f"{told}\n")
-    argv = (sys.executable, door.__file__, "127.0.0.1", str(private))
+    (private / "server").write_text(f"{told}\n")
+    argv = (sys.executable, door.__file__, "127.0.0.1", str(private), *SOCKETS)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1
     return done.stderr

@@ -107,6 +107,7 @@ def test_client_and_triton_get_what_they_need_whatever_is_in_it(told: Path):
     assert Work.model_validate_json(client[3]) == WORK
     asked = next(one for one in words(told, "tritonserver") if one.startswith("--http-address="))
     assert client[4:6] == [asked.removeprefix("--http-address=unix:"), "slicewise-profile.10"]
+    assert client[7:] == ["triton"]
     assert words(told, "where")[0].isdecimal()
     assert {
         "--id=slicewise-profile.10",

@@ -9,10 +9,10 @@ from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.autoscale.policy import initial
 from launcher.autoscale.types import Supply
+from launcher.engines.engine import Answer, Probe
 from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
 from launcher.turn import scaling_inputs
 from launcher.turn.backoff import Backoff
-from launcher.turn.endpoints import Answer, Probe
 from launcher.turn.generations import Generation, Sight, generation
 from launcher.turn.plan import ASK_AGAIN_S, ServicePlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId

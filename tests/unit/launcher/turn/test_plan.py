@@ -10,6 +10,7 @@ from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView, SlotView, ViewAns
 from cluster.rpc.order_messages import ServiceOrder
 from launcher.autoscale.policy import initial
 from launcher.autoscale.types import Start, Supply
+from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
     AddRoute,
     Change,
@@ -22,7 +23,7 @@ from launcher.gateway.routing import (
 from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
 from launcher.turn import plan as services
 from launcher.turn.backoff import Backoff
-from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, Answer, Probe, Run, Verified
+from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, Run, Verified
 from launcher.turn.generations import Answers, Sight, generation, unverified
 from launcher.turn.plan import ASK_AGAIN_S, Plan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
@@ -152,6 +153,12 @@ def test_a_new_service_is_routed_and_sleeps():
 def test_a_held_request_wakes_it():
     _, plan = decided(view(*(in_state(i, "held") for i in range(3))), gateway(sessions=1))
     assert plan.services[0].wish == {0}
+
+
+def test_an_engine_s_only_port_is_that_of_both_protocols():
+    seen = view(running(0).model_copy(update={"ports": (21001,)}))
+    _, plan = decided(seen, gateway(sessions=1), answers=OURS)
+    assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 21001, 21001, "CCCC"), 2) in changes(plan)
 
 
 def test_a_replica_gets_its_route_once_it_says_who_it_is():

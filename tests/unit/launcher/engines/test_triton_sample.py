@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from launcher.engines.smallest_request import ModelConfig
-from launcher.profiling.sample_request import parse_sample
+from launcher.engines.triton_inference import ModelConfig
+from launcher.engines.triton_sample import parse_sample
 
 BATCHED = ModelConfig(max_batch_size=8)
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from cluster.language.errors import InvalidInputError
-from launcher.engines.smallest_request import Inference, ModelConfig, Tensor, inference
+from launcher.engines.triton_inference import Inference, ModelConfig, Tensor, inference
 
 _CODES = {
     "BOOL": "?",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.smallest_request import (
+from launcher.engines.triton_inference import (
     Inference,
     ModelConfig,
     ModelMetadata,

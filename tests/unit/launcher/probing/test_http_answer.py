@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.engines.http_answer import Head, parse_head
+from launcher.probing.http_answer import Head, parse_head
 
 
 def head(*lines: str) -> bytes:

@@ -21,13 +21,15 @@ import pytest
 from replica_keys import Keys, gateway_directory, replica_context, replica_keys
 from session_flood import SessionFlood
 
-from launcher.engines import triton
-from launcher.engines.bounded_tls import BoundedTls, TooLongError
-from launcher.engines.triton import Prober, Replica, probe
+from launcher.engines.engine import Answer, Probe
+from launcher.engines.registry import ENGINES
 from launcher.gateway import identity
-from launcher.turn.endpoints import Answer, Probe
+from launcher.probing import prober as probing
+from launcher.probing.bounded_tls import BoundedTls, TooLongError
+from launcher.probing.prober import Prober, Replica, probe
 
 ME = "bert.814.0"
+TRITON = ENGINES["triton"]
 STALL_S = 0.2
 """Of its own time that the launcher's loop may give to one answer. Real ones take 1 ms; the worst
 took 0.1 s beside others.
@@ -92,7 +94,7 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.tls = replica_context(gateway_directory() / "gateway.crt", replica_keys())
         port, certificate = self.listener.getsockname()[1], replica_keys().certificate
-        self.replica = Replica("127.0.0.1", port, certificate, 1000, "bert", ME)
+        self.replica = Replica("127.0.0.1", port, certificate, 1000, "bert", ME, TRITON)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -236,7 +238,9 @@ def slow_keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replic
     with subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=DEVNULL) as server:
         assert server.stdout is not None
         ready = next(line for line in server.stdout if line.startswith(b"ACCEPT"))
-        yield Replica("127.0.0.1", int(ready.rpartition(b":")[2]), certificate, 1000, "bert", ME)
+        yield Replica(
+            "127.0.0.1", int(ready.rpartition(b":")[2]), certificate, 1000, "bert", ME, TRITON
+        )
         server.kill()
 
 
@@ -244,7 +248,7 @@ async def test_a_server_can_not_choose_keys_that_take_long(
     slow_keys: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A tenant's own half of them takes no time, that of OpenSSL's server a second.
-    monkeypatch.setattr(triton, "DEADLINE_S", 20)
+    monkeypatch.setattr(probing, "DEADLINE_S", 20)
     began_own_s = time.thread_time()
     assert await probe(gateway_directory(), slow_keys) == Answer(Probe.SILENT)
     assert time.thread_time() - began_own_s < STALL_S / 2
@@ -293,7 +297,7 @@ async def test_a_body_that_unpacks_to_gigabytes_is_not_unpacked(
 async def test_a_byte_now_and_then_ends_at_the_deadline(
     serve: Callable[..., Server], slow: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(probing, "DEADLINE_S", 0.3)
     server = serve(well_behaved)
     began_s = time.monotonic()
 
@@ -339,7 +343,7 @@ async def test_who_costs_much_is_asked_less_and_less(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(asyncio, "sleep", paused)
     prober = Prober(asyncio.Event(), ask)
-    prober.look([Replica("10.0.0.1", 8000, "", 1000, "bert", ME)])
+    prober.look([Replica("10.0.0.1", 8000, "", 1000, "bert", ME, TRITON)])
     while len(pauses_s) < 3:
         await sleep(0)
     prober.look([])

@@ -23,7 +23,7 @@ class Head:
 def parse_head(head: bytes) -> Head:
     """Parse status line and headers, with the empty line after them.
 
-    Raises ValueError for what Triton never sends: an interim answer (1xx), which others could
+    Raises ValueError for what no engine sends: an interim answer (1xx), which others could
     follow without end, a body in chunks, and anything that is no HTTP/1.
     """
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n", _MOST_LINES + 1)

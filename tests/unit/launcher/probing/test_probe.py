@@ -1,7 +1,7 @@
 """Asking a replica who it is: it is ready when its model has answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,11 +10,14 @@ import pytest
 from aiohttp import web
 from replica_keys import gateway_directory, replica_context, replica_keys
 
-from launcher.engines import triton
-from launcher.engines.triton import Prober, Replica, probe
-from launcher.turn.endpoints import Answer, Probe
+from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.registry import ENGINES
+from launcher.engines.triton import Triton as TritonEngine
+from launcher.probing import prober as probing
+from launcher.probing.prober import Prober, Replica, probe
 
 ME = "bert.814.0"
+TRITON = ENGINES["triton"]
 METADATA = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 4]}]}
 
 
@@ -73,7 +76,7 @@ async def served() -> AsyncIterator[tuple[Triton, Replica]]:
     tls = replica_context(gateway_directory() / "gateway.crt", keys)
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     port = runner.addresses[0][1]
-    yield server, Replica("127.0.0.1", port, keys.certificate, 1000, "bert", ME)
+    yield server, Replica("127.0.0.1", port, keys.certificate, 1000, "bert", ME, TRITON)
     await runner.cleanup()
 
 
@@ -84,6 +87,29 @@ async def test_it_is_ours_once_its_model_has_answered_an_inference(served: Serve
     server, replica = served
     assert await probe(gateway_directory(), replica) == Answer(Probe.OURS)
     assert server.asked == [bytes(16)]
+
+
+class Other(TritonEngine):
+    """An engine of which only the health is asked, and which makes another request."""
+
+    title = "Other"
+
+    def ready_paths(self, model: str) -> tuple[str, ...]:
+        return ("/v2/health/ready",)
+
+    def model_paths(self, model: str) -> tuple[str, ...]:
+        return ()
+
+    def smallest_request(self, model: str, said: Sequence[bytes], sequence_id: int) -> Request:
+        assert said == []
+        headers = {"Inference-Header-Content-Length": "1"}
+        return Request("POST", f"/v2/models/{model}/infer", headers, b"-", b"is it you?")
+
+
+async def test_it_is_asked_what_its_engine_says(served: Served) -> None:
+    server, replica = served
+    assert await probe(gateway_directory(), replace(replica, engine=Other())) == OURS
+    assert server.asked == [b"is it you?"]
 
 
 async def test_where_the_models_word_is_enough_nothing_is_inferred(served: Served) -> None:
@@ -167,7 +193,7 @@ async def test_a_model_that_never_answers_is_told_of(
 ) -> None:
     server, replica = served
     server.delay_s = 0.5
-    monkeypatch.setattr(triton, "INFERENCE_DEADLINE_S", 0.1)
+    monkeypatch.setattr(probing, "INFERENCE_DEADLINE_S", 0.1)
     assert "no answer within" in (await probe(gateway_directory(), replica)).said
 
 
@@ -176,7 +202,7 @@ async def test_a_slow_server_is_not_said_to_refuse(
 ) -> None:
     server, replica = served
     server.metadata_delay_s = 0.5
-    monkeypatch.setattr(triton, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(probing, "DEADLINE_S", 0.2)
     assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
 
@@ -193,7 +219,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
 ) -> None:
     server, replica = served
     server.status, server.words = 400, "x" * 2000
-    monkeypatch.setattr(triton, "_MOST_WORDS_BYTES", 1000)
+    monkeypatch.setattr(probing, "_MOST_WORDS_BYTES", 1000)
     assert "an answer of more than 1000 bytes" in (await probe(gateway_directory(), replica)).said
 
 
@@ -217,7 +243,7 @@ class Asker:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-A = Replica("10.0.0.1", 8000, "", 1000, "bert", ME)
+A = Replica("10.0.0.1", 8000, "", 1000, "bert", ME, TRITON)
 SILENT, OURS = Answer(Probe.SILENT), Answer(Probe.OURS)
 
 

@@ -1,17 +1,16 @@
-"""Builds the smallest inference that a model accepts, from what its server says of it.
-
-A tenant controls what runs in a replica, and all tenants share the launcher: no answer may cost
-more than milliseconds to read.
-"""
+"""Builds the smallest inference that a model accepts, from what its Triton says of it."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
+
+from launcher.engines.engine import Request
+from launcher.engines.said import Said
 
 _BYTES_OF: Mapping[str, int] = {
     "BOOL": 1,
@@ -32,9 +31,6 @@ _BYTES_OF: Mapping[str, int] = {
 """Bytes of one zero; an empty text is its length, 0, in 4 bytes."""
 _MOST_BYTES = 64 * 1024 * 1024
 """Bytes of all tensors at most: the model says how large they are."""
-_MOST_PARTS = 20_000
-"""Parts of an answer at most: lists, objects and what is in them. A tensor's configuration has
-about 15."""
 _MOST_INPUTS = 1000
 """Inputs of a model at most; recommenders have hundreds."""
 _MOST_RANK = 32
@@ -44,36 +40,6 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _LEAST_VERSION = (2, 59, 1)
 """The version of release 25.07; docs/explanation/threats.md says what is wrong with older ones."""
 _Length = Annotated[int, Field(ge=-1, lt=2**63)]
-
-
-class Said(BaseModel):
-    """An answer of a replica, with the keys that are needed; all others are skipped."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-    @classmethod
-    def parse(cls, text: bytes) -> Self:
-        """Read an answer without turning all of it into Python objects.
-
-        Raises TypeError if it is no answer of Triton's, ValueError with a text for users if it is
-        beyond a bound.
-        """
-        if sum(map(text.count, (b"[", b"{", b","))) > _MOST_PARTS:
-            raise ValueError(f"its {cls.__name__} has more than {_MOST_PARTS} parts")
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] not in _BEYOND:
-            raise TypeError("no answer of Triton")
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where} of its {cls.__name__}: {first['msg']}")
-
-
-_BEYOND = frozenset(
-    {"too_long", "string_too_long", "int_parsing_size", "greater_than_equal", "less_than"}
-)
-"""Types of pydantic's errors that mean that a bound was exceeded."""
 
 
 class ServerMetadata(Said):
@@ -136,6 +102,20 @@ class Inference:
 
     head: bytes
     tensors: bytes
+
+
+def model_path(model: str) -> str:
+    """Return the path of a model in Triton's HTTP API."""
+    return f"/v2/models/{model}"
+
+
+def infer_request(model: str, content: Inference) -> Request:
+    """Return the HTTP request of an inference; Triton finds the tensors by the head's length."""
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": str(len(content.head)),
+    }
+    return Request("POST", f"{model_path(model)}/infer", headers, content.head, content.tensors)
 
 
 def smallest_inference(

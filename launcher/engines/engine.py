@@ -1,0 +1,218 @@
+"""What an inference engine is to Slicewise: how it is started, reached, asked and measured.
+
+An engine is pure: it says which words start its server and which requests to send, and reads the
+answers. Others send them: ``launcher.probing`` to replicas, ``launcher.profiling.job_main`` in a
+job of ``slicewise profile``. A replica's answers come from a tenant's program, and all tenants
+share the launcher: no answer may cost more than milliseconds to read.
+"""
+
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from cluster.language.service import ServiceSpec
+
+
+class Probe(StrEnum):
+    """What a replica answered when it was asked for its identity."""
+
+    OURS = "ours"
+    SILENT = "silent"
+    """No answer, or not ready yet."""
+    STRANGER = "stranger"
+    """Another server has the port."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A replica's answer when it was asked for its identity.
+
+    Attributes:
+        said: why it is not ready, for users, if the reason is unusual.
+        is_costly: whether more than a few words were read and sent for it.
+        too_old: the version of its engine, if that is older than it should be; else "".
+    """
+
+    probe: Probe
+    said: str = ""
+    is_costly: bool = field(default=False, compare=False)
+    too_old: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request to an engine's server.
+
+    Attributes:
+        head, rest: the two parts of its body; the second may have many MiB.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    head: bytes = b""
+    rest: bytes = b""
+
+
+class StartSettings(Protocol):
+    """An engine's section of slicewise.toml: how its server is started on a node."""
+
+    @property
+    def command(self) -> Path:
+        """The server on the nodes, for runtime bare."""
+
+    @property
+    def image_command(self) -> str:
+        """The server in images, for runtime apptainer and pyxis."""
+
+    @property
+    def apptainer(self) -> str:
+        """Apptainer on the nodes."""
+
+    @property
+    def python(self) -> str:
+        """Python on the nodes, which runs the door."""
+
+    @property
+    def private_shm(self) -> bool:
+        """Whether a replica gets a /dev/shm of its own."""
+
+
+class LoadedModel(Protocol):
+    """A model that a server has loaded to be measured."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes of the server work on the model."""
+
+    def requests(self, batch: int, count: int) -> Iterator[Request]:
+        """Yield ``count`` inferences of ``batch`` requests each.
+
+        Raises ValueError, with a text for users, if the model takes none such.
+        """
+
+
+class Engine(Protocol):
+    """An inference engine. Its server listens on unix sockets, on which only its user comes."""
+
+    @property
+    def title(self) -> str:
+        """The engine's name in messages."""
+
+    # How it is started and ended.
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """Names of the server's sockets, each of which gets a port: HTTP's first, then gRPC's.
+
+        A server that speaks both on one socket, or no gRPC, has one.
+        """
+
+    @property
+    def drain_signal(self) -> str:
+        """The signal after which the server finishes its requests and ends, such as INT."""
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return words of bash that follow the server's command, one or more a line.
+
+        They may use ``$id``, the replica's identity; ``$models``, the model repository;
+        ``$private``, the directory of its sockets; and ``$exit_timeout_s``. ``is_measured``:
+        whether ``slicewise profile`` starts it, and will load the model itself.
+        """
+
+    # What a model repository and a log look like.
+
+    @property
+    def model_layout(self) -> str:
+        """What a model's directory is, for users."""
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether a directory with these entries is a model; those of directories end with /."""
+
+    @property
+    def log_notice(self) -> re.Pattern[str]:
+        """Beginnings of lines of the server's log that explain no failure."""
+
+    def log_message(self, line: str) -> str:
+        """Return the message in a line of the server's log, without time and place."""
+
+    # What the gateway lets in. Paths are regular expressions of HAProxy, and stand for whole paths.
+
+    @property
+    def pool(self) -> str:
+        """Name of the gateway's backends for it, before their numbers: letters only."""
+
+    @property
+    def api(self) -> str:
+        """Path before which clients put the service's address."""
+
+    @property
+    def health_path(self) -> str:
+        """Path that answers with 200 to 399 while the server is fit."""
+
+    @property
+    def http_paths(self) -> tuple[str, ...]:
+        """Paths that clients may ask for by HTTP: no client may change what a replica serves."""
+
+    @property
+    def grpc_paths(self) -> tuple[str, ...]:
+        """The same by gRPC."""
+
+    @property
+    def stream_paths(self) -> tuple[str, ...]:
+        """Paths, of both protocols, on which an answer may go on for long."""
+
+    @property
+    def served(self) -> str:
+        """What ``http_paths`` and ``grpc_paths`` are, for users."""
+
+    # How a replica is asked whether it is ours and ready.
+
+    @property
+    def identity_path(self) -> str:
+        """Path at which the server says who it is."""
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Read the server's identity: OURS or STRANGER.
+
+        Raises TypeError or ValueError if that is no answer of the engine.
+        """
+
+    @property
+    def upgrade(self) -> str:
+        """Why a server that is too old should be replaced, and by which version."""
+
+    def ready_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths that answer with 200 once server and model are ready."""
+
+    def model_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths at which the server says what ``smallest_request`` must know."""
+
+    def smallest_request(
+        self, model: str, said: Sequence[bytes], sequence_id: int
+    ) -> Request | None:
+        """Build the smallest inference that the model accepts, from its ``model_paths``' answers.
+
+        None if a plain request can't be answered. Raises TypeError if they are no answers of the
+        engine, ValueError with a text for users if the model can't be asked.
+        """
+
+    def failure(self, said: bytes) -> str:
+        """Return the words in the answer to a request that the server refuses."""
+
+    # How a model is measured.
+
+    def check_data(self, data: str) -> None:
+        """Check a request's inputs; raises InvalidInputError (SW-PROFILE-DATA)."""
+
+    def load(
+        self, model: str, processes: int | None, data: str | None
+    ) -> Generator[Request, bytes, LoadedModel]:
+        """Load a model with ``processes`` (None: as configured), to be asked with ``data``.
+
+        Yields each request and is sent its answer; a request that comes again waits for a change.
+        ``data`` None makes zeros.
+        """

@@ -1,0 +1,18 @@
+"""The engines, by the name that a service file gives as ``engine``."""
+
+from collections.abc import Mapping
+
+from launcher.engines.engine import Engine
+from launcher.engines.triton import Triton
+
+_DEFAULT = "triton"
+ENGINES: Mapping[str, Engine] = {"triton": Triton()}
+
+
+def engine_of(directives: Mapping[str, str]) -> Engine:
+    """Return the engine that a service's directives name.
+
+    It is Triton if they name none or one that is not known: a replica of it never proves to be
+    ours.
+    """
+    return ENGINES.get(directives.get("engine", _DEFAULT), ENGINES[_DEFAULT])

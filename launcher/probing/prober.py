@@ -1,0 +1,276 @@
+"""The only module that talks to a service's replicas: asks for their identity and an inference."""
+
+import asyncio
+import logging
+import secrets
+from asyncio import IncompleteReadError
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from ssl import SSLContext
+
+from cluster.runtime.log import event_line
+from launcher.engines.engine import Answer, Engine, Probe, Request
+from launcher.gateway.identity import context
+from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
+from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head
+
+DEADLINE_S = 1.0
+INFERENCE_DEADLINE_S = 60.0
+"""Seconds for one inference: a model's first one may compile it."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.1, 0.25, 5.0
+_LONGEST_COSTLY_PAUSE_S = 5.0
+_OK, _UNAVAILABLE = 200, 503
+_SAID = 200
+"""Characters shown of a model's own error message."""
+_MOST_BYTES = 256 * 1024
+"""Bytes read of an answer at most: its tenant controls what runs in a replica, and all tenants
+share the launcher. The configuration of a model with 1000 inputs has 200 KB."""
+_MOST_WORDS_BYTES = 16 * 1024
+"""Bytes read of an answer at most that is a name or an error."""
+_PART_BYTES = 64 * 1024
+"""Bytes of a request sent at a time: other replicas are asked in between."""
+_MOST_WARNINGS = 10
+_LOG = logging.getLogger("slicewise.launcher")
+_SILENT = Answer(Probe.SILENT)
+_NO_ANSWER = (
+    TimeoutError,
+    ValueError,
+    TypeError,
+    OSError,
+    IncompleteReadError,
+)
+"""Errors that mean that no server answers, or that what answers is none of its engine."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One run of a slot's replica, to be asked for its identity.
+
+    Attributes:
+        certificate: base64 of DER; a server that does not have its key is not asked.
+        start_s: when the run began, which distinguishes it from the slot's previous run.
+        identity: what its server calls itself, which reveals that Slurm has since given the port
+            to another job.
+        engine: its engine, which says what to ask and reads the answers.
+        infers: whether its model must answer an inference; if not, its own word that it is ready is
+            enough.
+    """
+
+    address: str
+    port: int
+    certificate: str
+    start_s: int
+    model: str
+    identity: str
+    engine: Engine
+    infers: bool = True
+
+
+class Prober:
+    """Asks replicas in the background until they prove to be ours, so that none delays a turn."""
+
+    def __init__(self, news: asyncio.Event, ask: Callable[[Replica], Awaitable[Answer]]) -> None:
+        """``news`` is set when an answer differs from the one before; ``ask`` is ``probe``."""
+        self._news = news
+        self._ask = ask
+        self._asking: dict[Replica, asyncio.Task[None]] = {}
+        self._answers: dict[Replica, Answer] = {}
+        self._warned: set[tuple[Engine, str]] = set()
+
+    def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
+        """Return what these replicas have answered so far; go on asking them, and no others."""
+        for one in self._asking.keys() - frozenset(replicas):
+            self._asking.pop(one).cancel()
+            self._answers.pop(one, None)
+        for one in frozenset(replicas) - self._asking.keys():
+            self._asking[one] = asyncio.create_task(self._follow(one))
+        return {one: self._answers.get(one, _SILENT) for one in replicas}
+
+    async def _follow(self, replica: Replica) -> None:
+        pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
+        while True:
+            answer = await self._ask(replica)
+            if answer != self._answers.get(replica, _SILENT):
+                self._answers[replica] = answer
+                self._news.set()
+            if answer.probe is Probe.OURS:
+                self._warn(answer.too_old, replica)
+                return
+            if answer.said:
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+            elif answer.is_costly:
+                await asyncio.sleep(costly_pause_s)
+                costly_pause_s = min(2 * costly_pause_s, _LONGEST_COSTLY_PAUSE_S)
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _warn(self, too_old: str, replica: Replica) -> None:
+        """Warn once per version, of a limited number of versions: a tenant could make up many."""
+        engine, found = replica.engine, (replica.engine, too_old)
+        if too_old and found not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(found)
+            fields = {"version": too_old, "replica": replica.identity, "why": engine.upgrade}
+            _LOG.warning("%s", event_line(f"{engine.title.lower()}_too_old", fields))
+
+
+async def probe(gateway: Path, replica: Replica) -> Answer:
+    """Ask a replica for its identity, as the gateway that has the directory ``gateway``.
+
+    The answer is OURS if server and model are ready, the server is the one that is meant, and its
+    model answers. Never raises: whatever a foreign server answers, the replica is not ready. Asks
+    no other server that an answer names. Reads a bounded part of each answer, within a deadline, at
+    a cost of milliseconds.
+    """
+    try:
+        peer = _Peer(replica, context(gateway, replica.certificate))
+    except (OSError, ValueError):
+        # What the replica's batch script has published is no certificate.
+        return _SILENT
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            found = await _introduced(peer)
+    except TooLongError:
+        return replace(_SILENT, is_costly=True)
+    except _NO_ANSWER:
+        return _SILENT
+    if found.probe is not Probe.OURS or not replica.infers:
+        return found
+    return replace(await _inferred(peer), is_costly=True, too_old=found.too_old)
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """A replica, and the TLS context by which each side proves its identity."""
+
+    replica: Replica
+    tls: SSLContext
+
+
+async def _introduced(peer: _Peer) -> Answer:
+    engine, replica = peer.replica.engine, peer.replica
+    said = await _read(peer, engine.identity_path, _MOST_WORDS_BYTES)
+    found = engine.identified(said, replica.identity)
+    if found.probe is Probe.OURS:
+        for path in engine.ready_paths(replica.model):
+            async with _exchange(peer, _get(path)) as answer:
+                _require_ok(answer.head)
+    return found
+
+
+async def _inferred(peer: _Peer) -> Answer:
+    paths = peer.replica.engine.model_paths(peer.replica.model)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            said = [await _read(peer, path, _MOST_BYTES) for path in paths]
+    except TooLongError as error:
+        return _refused(str(error))
+    except _NO_ANSWER:
+        return _SILENT
+    return await _tried(peer, said)
+
+
+async def _tried(peer: _Peer, said: Sequence[bytes]) -> Answer:
+    engine, model = peer.replica.engine, peer.replica.model
+    try:
+        request = engine.smallest_request(model, said, 1 + secrets.randbits(62))
+        if request is None:
+            return Answer(Probe.OURS)
+        async with asyncio.timeout(INFERENCE_DEADLINE_S):
+            return await _answer(peer, request)
+    except TimeoutError:
+        return _refused(f"no answer within {INFERENCE_DEADLINE_S:.0f} s")
+    except ValueError as error:
+        return _refused(str(error))
+    except _NO_ANSWER:
+        return _SILENT
+
+
+async def _answer(peer: _Peer, request: Request) -> Answer:
+    async with _exchange(peer, request, _MOST_WORDS_BYTES) as answer:
+        if answer.head.status == _OK:
+            return Answer(Probe.OURS)
+        if answer.head.status == _UNAVAILABLE:
+            # The server is not ready, or full: nothing is wrong with the model.
+            return _SILENT
+        return _refused(peer.replica.engine.failure(await answer.body()))
+
+
+async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:
+    async with _exchange(peer, _get(path), most_bytes) as answer:
+        _require_ok(answer.head)
+        return await answer.body()
+
+
+def _require_ok(head: Head) -> None:
+    if head.status != _OK:
+        raise ValueError(f"status {head.status}")
+
+
+def _get(path: str) -> Request:
+    return Request("GET", path)
+
+
+@dataclass(frozen=True)
+class _HttpAnswer:
+    head: Head
+    tls: BoundedTls
+    most_bytes: int
+
+    async def body(self) -> bytes:
+        """Return the whole body; raises TooLongError without having read more than the bound."""
+        length = self.head.body_bytes
+        if length is None:
+            return await self.tls.rest(self.most_bytes)
+        if length > self.most_bytes:
+            raise TooLongError(self.most_bytes)
+        return await self.tls.exactly(length)
+
+
+@asynccontextmanager
+async def _exchange(
+    peer: _Peer, request: Request, most_bytes: int = 0
+) -> AsyncIterator[_HttpAnswer]:
+    """Send one request on a connection of its own, so that none is left open to an ended replica.
+
+    The answer's body may have ``most_bytes``. An HTTP library is not used: its own parser would
+    read on, in the event loop that all replicas share, for as long as the server sends: interim
+    answers, chunks of one byte, content that unpacks to gigabytes.
+    """
+    address, port = peer.replica.address, peer.replica.port
+    async with connected(address, port, peer.tls, most_bytes) as tls:
+        # The replica may answer, and close, before it has read the whole request.
+        sending = asyncio.create_task(_send(tls, peer, request))
+        try:
+            head = parse_head(await tls.until(b"\r\n\r\n", HEAD_BYTES))
+            yield _HttpAnswer(head, tls, most_bytes)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _send(tls: BoundedTls, peer: _Peer, request: Request) -> None:
+    headers = {
+        "Host": f"{peer.replica.address}:{peer.replica.port}",
+        "Connection": "close",
+        "Content-Length": str(len(request.head) + len(request.rest)),
+        **request.headers,
+    }
+    lines = [
+        f"{request.method} {request.path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    await tls.write("\r\n".join((*lines, "", "")).encode() + request.head)
+    for start in range(0, len(request.rest), _PART_BYTES):
+        await tls.write(request.rest[start : start + _PART_BYTES])
+
+
+def _refused(words: str) -> Answer:
+    plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
+    return Answer(
+        Probe.SILENT,
+        f"the model refused an inference of zeros: {plain[:_SAID]};"
+        ' if it must refuse that, set readiness = "model"',
+    )
