@@ -30,6 +30,7 @@ from benchmarks.machine import machine
 from cluster.language.errors import SlicewiseError
 from cluster.runtime.console import console
 from cluster.settings.gateway import GatewaySettings, LimitSettings
+from launcher.engines.registry import ENGINES
 from launcher.gateway import identity
 from launcher.gateway.haproxy import HaproxyRuntime, prepare
 from launcher.gateway.routing import Route, plan_routes
@@ -194,8 +195,9 @@ def _door(place: Path) -> Iterator[None]:
         identity.create(settings)
     (place / "replica.pem").symlink_to(place / "replica" / identity.KEY)
     (place / "gateway.crt").symlink_to(place / "gateway" / "gateway.crt")
-    (place / "triton").write_text(f"{os.getpid()} {_HTTP} {_GRPC}\n")
-    process = subprocess.Popen((sys.executable, door.__file__, "127.0.0.1", str(place)))
+    (place / "server").write_text(f"{os.getpid()} {_HTTP} {_GRPC}\n")
+    sockets = ENGINES["triton"].sockets
+    process = subprocess.Popen((sys.executable, door.__file__, "127.0.0.1", str(place), *sockets))
     try:
         yield
     finally:
@@ -240,7 +242,7 @@ async def _haproxy(place: Path) -> AsyncIterator[int]:
 async def _routed(runtime: HaproxyRuntime, place: Path) -> bool:
     lines = (place / "replica" / "gateway.crt").read_text().splitlines()
     target = Endpoint("127.0.0.1", _HTTP, _GRPC, "".join(lines[1:-1]))
-    route = Route(SERVICE, 2 * INSTANCES, {target: Mode.READY})
+    route = Route(SERVICE, 2 * INSTANCES, {target: Mode.READY}, ENGINES["triton"].pool)
     try:
         await runtime.set_keys({})
         await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)

@@ -74,7 +74,7 @@ _OTHER_TRANSACTION = re.compile(r"ongoing transaction is about '([^']+)'")
 
 
 class HaproxyRuntime:
-    """Reads and changes the pool of backends ``pool1`` ... at run time.
+    """Reads and changes each engine's pool of backends (``pool1`` ...) at run time.
 
     Every call raises UnreachableError (SW-GATEWAY-DOWN), or OutsideError (SW-GATEWAY-FAILED) with
     HAProxy's own message.

@@ -130,6 +130,7 @@ class Route:
             queue.
         targets: which replicas shall get requests, drain, or be closed; every other server goes
             into maintenance. None: leave its servers as they are.
+        pool: name of its engine's backends, one of which carries it.
         retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
         closing: whether the service is to end: new requests are refused, those it has are finished.
         spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
@@ -141,6 +142,7 @@ class Route:
     service: str
     concurrency: int
     targets: Mapping[Endpoint, Mode] | None = field(hash=False)
+    pool: str
     retry_after_s: int | None = None
     closing: bool = False
     spared: frozenset[str] = frozenset()
@@ -204,32 +206,38 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
 def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
     """Return each service's backend, and why some get none.
 
-    A service that has a backend keeps it, also beyond what its tenant may have.
+    A service that has a backend of its engine keeps it, also beyond what its tenant may have.
     """
+    pools = {pool: gateway.pool(pool) for pool in {route.pool for route in routes}}
     backends = {
         route.service: gateway.routes[route.service]
         for route in routes
-        if gateway.routes.get(route.service) in gateway.backends
+        if gateway.routes.get(route.service) in pools[route.pool]
     }
-    new = [route.service for route in routes if route.service not in backends]
     taken = set(gateway.routes.values())
-    free = [name for name, b in gateway.backends.items() if name not in taken and not b.sessions]
+    free = {
+        pool: [name for name, b in found.items() if name not in taken and not b.sessions]
+        for pool, found in pools.items()
+    }
     unrouted: dict[str, str] = {}
-    for service in new:
-        if why := _why_unrouted(gateway, service, backends):
-            unrouted[service] = why
-        elif free:
-            backends[service] = free.pop(0)
+    for route in routes:
+        if route.service in backends:
+            continue
+        places = len(pools[route.pool])
+        if why := _why_unrouted(gateway, route.service, backends, places):
+            unrouted[route.service] = why
+        elif free[route.pool]:
+            backends[route.service] = free[route.pool].pop(0)
         else:
-            unrouted[service] = "the gateway has no free backend"
+            unrouted[route.service] = "the gateway has no free backend"
     return backends, unrouted
 
 
-def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str]) -> str:
+def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str], places: int) -> str:
     if gateway.per_tenant is None:
         return ""
     held = Counter(_tenant(one) for one in backends)
-    return Places(len(gateway.backends), gateway.per_tenant).why_none(_tenant(service), held)
+    return Places(places, gateway.per_tenant).why_none(_tenant(service), held)
 
 
 def _tenant(service: str) -> str:

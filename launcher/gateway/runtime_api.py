@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster.settings.gateway import GatewaySettings
+from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import pem
 from launcher.gateway.routing import (
     AddRoute,
@@ -204,7 +205,8 @@ def map_text(entries: Mapping[str, str]) -> str:
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
     """Return each server that a replica may get, as ``BACKEND/rN``; without gRPC halves."""
     return tuple(
-        _server(f"pool{number}", index)
+        _server(f"{engine.pool}{number}", index)
+        for engine in ENGINES.values()
         for number in range(1, settings.backends + 1)
         for index in range(settings.servers)
     )

@@ -1,10 +1,11 @@
-"""The gateway as HAProxy shows it: backends of a pool, their servers, each service's backend."""
+"""The gateway as HAProxy shows it: backends of pools, their servers, each service's backend."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
+from string import digits
 
 
 class Mode(StrEnum):
@@ -20,6 +21,7 @@ class Endpoint:
     """Where a replica listens, and how it proves its identity.
 
     Attributes:
+        grpc_port: the HTTP port again if its engine has one port.
         certificate: base64 of DER; a server that does not have its key gets no request.
     """
 
@@ -136,6 +138,10 @@ class Gateway:
     retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
     in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
     per_tenant: int | None = None
+
+    def pool(self, name: str) -> Mapping[str, Backend]:
+        """Return the backends of one engine: those with this name before their number."""
+        return {one: found for one, found in self.backends.items() if one.rstrip(digits) == name}
 
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""

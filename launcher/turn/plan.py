@@ -14,6 +14,7 @@ from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import Decision, Supply
+from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Mode, load_of
 from launcher.turn import scaling_inputs
@@ -108,16 +109,17 @@ def decide(
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
     for key, views in by_service(view).items():
         known = state.get(key, ServiceState())
+        pool = engine_of(views[-1].directives).pool
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
-            waiting.append(_as_it_is(gateway, key, 1))
+            waiting.append(_as_it_is(gateway, key, 1, pool))
             unreadable[key] = str(error)
             found[key] = known
             continue
         last = (known.generations.get(one.array_job_id) for one in views)
         if any(_is_stale(view, one, now_s) for one in last):
-            waiting.append(_as_it_is(gateway, key, spec.concurrency))
+            waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
         look = Look(key, spec, views, gateway.backend_of(key), most, answers, free)
@@ -131,12 +133,13 @@ def _most(gateway: Gateway) -> int:
     return min((len(backend.servers) for backend in gateway.backends.values()), default=0)
 
 
-def _as_it_is(gateway: Gateway, key: str, concurrency: int) -> Route:
+def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
     """Return a route that changes neither the service's servers nor what its clients are told."""
     return Route(
         key,
         concurrency,
         None,
+        pool,
         retry_after_s=gateway.retry_after_s.get(key),
         closing=key in gateway.closing,
         in_time=gateway.in_time.get(key),
@@ -332,6 +335,7 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
         look.key,
         look.spec.concurrency,
         targets,
+        engine_of(look.newest.directives).pool,
         retry_after_s=None if serves else _retry_after_s(decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(one.unknown for one in seen)),

@@ -237,7 +237,7 @@ class Harness:
     ) -> None:
         """As the launcher would: compare with what is there and change it."""
         targets = {replica.endpoint: mode for replica, mode in replicas}
-        route = Route("t/a", concurrency, targets, **more)
+        route = Route("t/a", concurrency, targets, "pool", **more)
         await self.route(route)
 
     async def route(self, *routes: Route) -> None:

@@ -167,8 +167,8 @@ async def _is_down(gateway: Harness, replica: Replica) -> bool:
 
 async def test_services_come_and_go_without_a_reload(gateway: Harness, replicas):
     routes = [
-        Route("t/a", 2, {replicas[0].endpoint: Mode.READY}),
-        Route("t/b", 2, {replicas[1].endpoint: Mode.READY}),
+        Route("t/a", 2, {replicas[0].endpoint: Mode.READY}, "pool"),
+        Route("t/b", 2, {replicas[1].endpoint: Mode.READY}, "pool"),
     ]
     await gateway.route(*routes)
     for name, replica in zip(("a", "b"), replicas, strict=True):
@@ -474,7 +474,7 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
         return not (await gateway.runtime.observe()).backends["pool1"].sessions
 
     await eventually(is_free)
-    next_one = [Route("t/b", 2, {two.endpoint: Mode.READY})]
+    next_one = [Route("t/b", 2, {two.endpoint: Mode.READY}, "pool")]
     plan = plan_routes(await gateway.runtime.observe(), next_one)
     assert plan.routes == {"t/b": "pool1"}
     await gateway.runtime.apply(plan.changes)

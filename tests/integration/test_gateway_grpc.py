@@ -111,7 +111,7 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path
 
 async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
     async with replica_process() as replica:
-        await gateway.route(Route("t/a", 2, {replica.endpoint: Mode.READY}))
+        await gateway.route(Route("t/a", 2, {replica.endpoint: Mode.READY}, "pool"))
         asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
         # HAProxy counts a call before it has connected, and what fails by then is sent elsewhere.
         await asyncio.wait_for(replica.is_asked(), 30)

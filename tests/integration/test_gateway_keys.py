@@ -73,7 +73,7 @@ async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory
 
 async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, replicas):
     closed, free = (
-        Route(service, 4, {one.endpoint: Mode.READY})
+        Route(service, 4, {one.endpoint: Mode.READY}, "pool")
         for service, one in zip(("t/a", "open/b"), replicas, strict=True)
     )
     await gateway.route(closed, free)
@@ -220,8 +220,8 @@ async def test_every_service_may_want_a_key(tmp_path: Path):
 async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
     limits = {"concurrent": 3, "tenants": {"slow": {"requests_per_s": 5}}}
     async with gateway_up(tmp_path, limits=limits) as gateway:
-        slow = Route("slow/b", 4, {replicas[1].endpoint: Mode.READY})
-        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: Mode.READY}), slow)
+        slow = Route("slow/b", 4, {replicas[1].endpoint: Mode.READY}, "pool")
+        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: Mode.READY}, "pool"), slow)
         replicas[0].pause()
         asked = gateway.asking(8)
         await eventually(lambda: _are_done(asked, 5))

@@ -54,12 +54,21 @@ def end(port: int) -> Endpoint:
 def route(targets: dict[int, Mode] | None, service: str = "t/a") -> Route:
     """Targets by port."""
     found = None if targets is None else {end(port): mode for port, mode in targets.items()}
-    return Route(service, 4, found)
+    return Route(service, 4, found, "pool")
 
 
 def test_a_new_service_gets_a_free_backend_so_that_requests_are_held():
     plan = plan_routes(gateway({}, pool1=backend()), [route({})])
     assert plan.changes == (AddRoute("t/a", "pool1"),)
+
+
+def test_a_service_gets_a_backend_of_its_engine():
+    """Each engine has health checks, and paths that clients may ask for, of its own."""
+    shown = gateway({"t/b": "pool1"}, pool1=backend(), pool2=backend(), other1=backend())
+    others = [replace(route({}, name), pool="other") for name in ("t/a", "t/b")]
+    plan = plan_routes(shown, others)
+    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "other1"}, ["t/b"])
+    assert plan_routes(shown, [route({}, "t/b")]).routes == {"t/b": "pool1"}
 
 
 def test_a_backend_with_somebody_elses_requests_is_not_free():
@@ -266,10 +275,10 @@ def test_after_a_start_of_haproxy_the_mark_comes_last():
 
 def test_the_plan_says_what_is_routed_then():
     shown = gateway(
-        {"t/b": "pool1", "t/c": "pool2"}, pool1=backend(), pool2=backend(), p3=backend()
+        {"t/b": "pool1", "t/c": "pool2"}, pool1=backend(), pool2=backend(), pool3=backend()
     )
     plan = plan_routes(shown, [route({}), route(None, "t/c"), route({}, "t/d")])
-    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "p3", "t/c": "pool2"}, ["t/d"])
+    assert (plan.routes, [*plan.unrouted]) == ({"t/a": "pool3", "t/c": "pool2"}, ["t/d"])
 
 
 def test_a_route_to_a_backend_that_is_no_more_is_replaced():

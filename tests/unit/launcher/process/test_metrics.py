@@ -25,7 +25,7 @@ BERT = ServicePlan(
     service="nlp/bert",
     decision=Decision(3, "why"),
     slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
-    route=Route("nlp/bert", 1, {}),
+    route=Route("nlp/bert", 1, {}, "pool"),
     wishes={},
     retired=(),
     note="",

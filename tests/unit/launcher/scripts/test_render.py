@@ -1,5 +1,6 @@
 """Scripts and configurations: valid, quoted, complete."""
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec, directives_of_script, service_spec
 from cluster.settings.file import TritonSettings
 from cluster.settings.gateway import GatewaySettings
+from launcher.engines.triton import Triton
+from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
 
 TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
@@ -193,6 +196,58 @@ def test_the_gateway_has_its_pool():
     assert '"/etc/gw/services.map"' in files["hold.lua"]
     assert '".complete"' in files["hold.lua"]
     assert set(files) == {"haproxy.cfg", "hold.lua", "rate.map", "concurrent.map"}
+
+
+class Other(Triton):
+    """An engine with one socket and paths of its own."""
+
+    title = "Other"
+    sockets = ("one",)
+    drain_signal = "TERM"
+    pool = "other"
+    api = "/v9"
+    health_path = "/fit"
+    http_paths = ("/v9/ask", "/fit")
+    grpc_paths = ()
+    stream_paths = ("/v9/ask",)
+    served = "questions"
+
+
+@pytest.fixture
+def with_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "ENGINES", {"triton": Triton(), "other": Other()})
+
+
+@pytest.mark.usefixtures("with_other")
+def test_each_engine_has_backends_and_paths_of_its_own():
+    files = gateway_files(GatewaySettings(backends=2, servers=1))
+    text = files["haproxy.cfg"]
+    backends = {
+        lines.partition("\n")[0]: lines for lines in text.split("\nbackend ") if "httpchk" in lines
+    }
+    assert {name: re.findall("httpchk GET (.*)", lines) for name, lines in backends.items()} == {
+        "pool1": ["/v2/health/ready"],
+        "pool2": ["/v2/health/ready"],
+        "other1": ["/fit"],
+        "other2": ["/fit"],
+    }
+    assert 'replicas/other2.r1.pem" crt' in text
+    allowed = re.findall(r"set-var\(txn.allowed\) bool\(true\) if of_other (.*)", text)
+    assert allowed == ["!grpc { path_reg ^/v9/ask$ }", "!grpc { path_reg ^/fit$ }"]
+    assert "unless { var(txn.allowed) -m bool }" in text
+    assert "acl streams path_reg ^/v9/ask$" in text
+    assert "HTTP: /TENANT/SERVICE/v2/..., /TENANT/SERVICE/v9/...; gRPC" in files["hold.lua"]
+    assert "; questions." in files["hold.lua"]
+
+
+@pytest.mark.usefixtures("with_other")
+def test_a_script_starts_the_service_s_engine():
+    spec = service_spec(VALUES).model_copy(update={"engine": "other"})
+    text = service_script(spec, TRITON, GATEWAY)
+    assert "--resv-ports=1 " in text
+    assert '"$private/door.py" "$address" "$private" one 2>' in text
+    assert 'kill -TERM "$server"' in text
+    assert 'say "Other ended with $code"' in text
 
 
 def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
