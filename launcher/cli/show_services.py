@@ -132,7 +132,7 @@ def service_details(service: ServiceObservation) -> RenderableType:
 
 def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "service", Text(f"{service.service} ({_arrays(service)})")
-    yield "address", Text(f"{service.url}/v2/...")
+    yield "address", Text(f"{service.url}{service.api}/...")
     yield "replicas", _replicas(service)
     yield "requests", Text(_requests(service))
     if service.news is not None:

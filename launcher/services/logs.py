@@ -16,16 +16,15 @@ from typing import BinaryIO
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
+from launcher.engines.registry import engine_of
 
 _CHUNK_BYTES = 65_536
 _MOST_BYTES = 4 * 1024 * 1024
 """Bytes read of one log at a time."""
 _START = b" starting on "
 """Part of the first line that a run's batch script writes."""
-_NOTICE = re.compile(r"^([+|]|I[0-9]|srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ )")
-"""Lines that explain no failure: Triton's tables and information, srun's message about its end,
-what the script says."""
-_TRITON_S_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
+_NOTICE = re.compile(r"srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ ")
+"""Lines that explain no failure: srun's message about its end, what the script says."""
 _LAST_LINES, _LINE_LENGTH = 3, 130
 _UNDER_WAY = frozenset({"starting", "running", "ending"})
 
@@ -187,5 +186,7 @@ def why_it_failed(view: ServiceView, index: int) -> str:
         os.close(file)
     run = end.rpartition(_START)[2]
     lines = [plain(line) for line in run.split(b"\n")[1:]]
-    said = [_TRITON_S_MARK.sub("", line) for line in lines if not _NOTICE.match(line)]
-    return " ".join(line[:_LINE_LENGTH] for line in said[-_LAST_LINES:])
+    engine = engine_of(view.directives)
+    said = [line for line in lines if not (_NOTICE.match(line) or engine.log_notice.match(line))]
+    messages = (engine.log_message(line) for line in said[-_LAST_LINES:])
+    return " ".join(message[:_LINE_LENGTH] for message in messages)

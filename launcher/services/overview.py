@@ -16,6 +16,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from cluster.settings.file import Settings
+from launcher.engines.registry import engine_of
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.types import Backend, Gateway, Load, Mode, load_of
 from launcher.services.apply_plan import generations_of
@@ -61,7 +62,8 @@ class ServiceObservation:
     Attributes:
         array_job_id: the newest generation's.
         older: array jobs of the generations that it replaces, the newest first.
-        url: where its clients send ``v2/...``.
+        url: where its clients send requests.
+        api: path that follows the address, of its engine.
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: whether its owner has ordered its end.
@@ -80,6 +82,7 @@ class ServiceObservation:
     name: str
     user: str
     url: str
+    api: str
     profile: str
     min_replicas: int
     max_replicas: int
@@ -202,6 +205,7 @@ def _service(
         name=newest.name,
         user=newest.user,
         url=url,
+        api=engine_of(newest.directives).api,
         profile=newest.profile,
         min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
         max_replicas=len(newest.slots) if most is None else most,

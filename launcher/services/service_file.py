@@ -6,6 +6,8 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
+from launcher.engines.engine import Engine
+from launcher.engines.registry import ENGINES
 
 TABLE = "service"
 
@@ -39,18 +41,18 @@ def _unreadable(path: Path, why: str) -> InvalidInputError:
 def require_model(spec: ServiceSpec) -> None:
     """Check the model; raises InvalidInputError (SW-SERVICE-MODEL) if the repository lacks it.
 
-    A model is a directory with a config.pbtxt or a numbered version in it, as Triton reads it
-    (Triton user guide, "Model Repository").
+    A model is a directory that its engine takes for one.
     """
+    engine = ENGINES[spec.engine]
     repository = Path(spec.model_repository)
     if not repository.is_dir():
         raise _no_model(f"model_repository: {repository} is not a directory that you can see here")
     model = repository / spec.model
-    if not _is_model(model):
-        there = sorted(entry.name for entry in _entries(repository) if _is_model(entry))
+    if not _is_model(engine, model):
+        there = sorted(entry.name for entry in _entries(repository) if _is_model(engine, entry))
         raise _no_model(
-            f"model: {repository} holds no model {spec.model!r} (a directory with config.pbtxt or "
-            f"a numbered version); models there: {', '.join(there) or 'none'}"
+            f"model: {repository} holds no model {spec.model!r} ({engine.model_layout}); "
+            f"models there: {', '.join(there) or 'none'}"
         )
 
 
@@ -91,11 +93,9 @@ def require_writable(directory: Path) -> None:
         )
 
 
-def _is_model(directory: Path) -> bool:
-    return any(
-        entry.name == "config.pbtxt" or (entry.name.isdecimal() and entry.is_dir())
-        for entry in _entries(directory)
-    )
+def _is_model(engine: Engine, directory: Path) -> bool:
+    entries = _entries(directory)
+    return engine.is_model(frozenset(f"{one.name}{'/' * one.is_dir()}" for one in entries))
 
 
 def _entries(directory: Path) -> tuple[Path, ...]:

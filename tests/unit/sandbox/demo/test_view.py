@@ -48,6 +48,7 @@ OBSERVED = ServiceObservation(
     name="captions",
     user="alice",
     url="http://gateway/vision/captions",
+    api="/v2",
     profile="1g.10gb",
     min_replicas=0,
     max_replicas=8,
