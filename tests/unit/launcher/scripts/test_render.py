@@ -14,6 +14,7 @@ from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec, directives_of_script, service_spec
 from cluster.settings.file import TritonSettings
 from cluster.settings.gateway import GatewaySettings
+from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
@@ -186,8 +187,9 @@ def test_the_gateway_has_its_pool():
     assert text.count("\nbackend pool") == 2 * 2
     pinned = 'ssl verify required no-ssl-reuse ca-file "/etc/gw/replicas/pool2.r3.pem" crt'
     assert text.count(pinned) == 2
-    assert text.count(" disabled ssl verify required ") == 2 * 3
-    assert text.count(' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 ') == 2 * 2 * 3
+    assert text.count(" disabled ssl verify required ") == len(ENGINES) * 2 * 3
+    shown = ' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 '
+    assert text.count(shown) == len(ENGINES) * 2 * 2 * 3
     assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
     assert "user slicewise group clients mode 660" in text
     assert text.count("user haproxy\n") == 1
@@ -254,7 +256,7 @@ def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
     """Its reason phrase stood in 'show stat'; a request came round 20 times, each a connection."""
     text = gateway_files(GatewaySettings(backends=2))["haproxy.cfg"]
     said = 'http-check expect on-success "ready" on-error "not ready" status 200-399'
-    assert text.count(said) == 2
+    assert text.count(said) == len(ENGINES) * 2
     assert "{ req.hdr_cnt(x-slicewise-service) gt 6 }" in text
 
 
