@@ -12,7 +12,7 @@ ENGINES: Mapping[str, Engine] = {"triton": Triton()}
 def engine_of(directives: Mapping[str, str]) -> Engine:
     """Return the engine that a service's directives name.
 
-    It is Triton if they name none or one that is not known: a replica of it never proves to be
-    ours.
+    If they name none, that is Triton; also if they name one that is not known, as a newer Slicewise
+    has: its replicas never prove to be ours.
     """
     return ENGINES.get(directives.get("engine", _DEFAULT), ENGINES[_DEFAULT])
