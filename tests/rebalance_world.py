@@ -381,7 +381,7 @@ class Daemon:
 
     answer: StatusAnswer | None = None
 
-    async def status(self) -> StatusAnswer:
+    async def ask(self, _request: object) -> Any:
         if self.answer is None:
             raise UnreachableError("SW-DAEMON-DOWN", "nothing listens there")
         return self.answer

@@ -21,7 +21,6 @@ from benchmarks.rebalance.replies import CLUSTER, Replies
 from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
 from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import StatusAnswer
 from cluster.runtime.database import postgres_engine, writing
 from cluster.settings.file import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import Slurm
@@ -84,7 +83,7 @@ def _clocks() -> tuple[float, float]:
 class _NoDaemon:
     """A daemon that is not there, so that the run does all steps itself."""
 
-    async def status(self) -> StatusAnswer:
+    async def ask(self, _request: object) -> Any:
         """Raise UnreachableError (SW-DAEMON-DOWN)."""
         raise UnreachableError("SW-DAEMON-DOWN", "There is none.", "")
 

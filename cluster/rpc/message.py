@@ -1,6 +1,24 @@
-"""The base of every message of the wire (``messages.py`` and its siblings), and its build time."""
+"""The base of every message of the wire (``messages.py`` and its siblings), and its build time.
 
-from pydantic import BaseModel, ConfigDict
+A request declares where the daemon is asked for it, who may ask, and what the answer is. Routes,
+client and the reference of the wire all follow from that.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cluster.language.errors import InvalidInputError
+
+VERSION_PATH = "/v1/"
+
+Asker = Literal["everybody", "launcher", "operators"]
+"""Who may ask. ``everybody``: each user gets what concerns the user; ``launcher``: also operators,
+which are root and SlurmUser.
+"""
 
 
 class Message(BaseModel):
@@ -8,6 +26,88 @@ class Message(BaseModel):
 
     # Each is built at its first use: a command uses two of some fifty.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Answer(Message):
+    """Base of all answers."""
+
+    v: Literal[1] = 1
+
+
+class DoneAnswer(Answer):
+    """The request was carried out."""
+
+    ok: Literal[True] = True
+
+
+class FailureAnswer(Answer):
+    """The request was refused or failed."""
+
+    ok: Literal[False] = False
+    code: str
+    message: str
+    hint: str = ""
+
+
+Answered = TypeVar("Answered", bound=Message)
+
+
+class Request(Message):
+    """Base of all requests; one declares itself by ``get`` if it changes nothing, else by ``post``.
+
+    Attributes:
+        method, path: of HTTP.
+        asker: who may ask at all; handlers see to the rest.
+    """
+
+    method: ClassVar[Literal["GET", "POST"]]
+    path: ClassVar[str]
+    asker: ClassVar[Asker]
+
+    def __init_subclass__(
+        cls, *, get: str = "", post: str = "", asker: Asker = "everybody", **options: Any
+    ) -> None:
+        """Keep what the request declares."""
+        super().__init_subclass__(**options)
+        cls.method, cls.path = ("GET" if get else "POST"), VERSION_PATH + (get or post)
+        cls.asker = asker
+
+    @classmethod
+    def of(cls, **fields: object) -> Self:
+        """Build a request; InvalidInputError (SW-WIRE) for words that no request can hold."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise InvalidInputError(
+                "SW-WIRE", f"{problem['input']!r} is not allowed here: {problem['msg']}."
+            ) from None
+
+    def sent(self) -> tuple[str, bytes]:
+        """The target and the body by which HTTP carries the request."""
+        if self.method == "POST":
+            return self.path, self.model_dump_json(exclude_none=True).encode()
+        fields = self.model_dump(mode="json", exclude_defaults=True)
+        words = {
+            name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items()
+        }
+        return self.path + (f"?{urlencode(words)}" if words else ""), b""
+
+
+class Asks(Generic[Answered]):
+    """Ties a request to its answer: ``class WhyRequest(Request, Asks[WhyAnswer], get="why")``."""
+
+
+def answer_of(request: type[object]) -> Any:
+    """The answer that a request declares."""
+    bases: tuple[Any, ...] = getattr(request, "__orig_bases__", ())
+    (found,) = (get_args(one)[0] for one in bases if get_origin(one) is Asks)
+    return found
+
+
+def requests() -> Iterator[type[Request]]:
+    """Every request that is declared, in the order of its declaration."""
+    yield from Request.__subclasses__()
 
 
 def build(*messages: type[BaseModel]) -> None:

@@ -1,21 +1,22 @@
-"""Versioned messages to the daemon from slicewise.lua, the launcher and commands, with answers.
+"""Messages to the daemon from slicewise.lua, the launcher and commands, with answers.
 
-Every message is one line of JSON, and so is its answer. ``v`` is the version of the protocol.
+A submission is one line of JSON, and so is its answer; ``v`` is the version of both. All else goes
+by HTTP.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.rpc.message import Message
+from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
 VERSION = 2
 """Version of submissions. The daemon answers 1 as well, as it is upgraded before slicewise.lua."""
-LINE_LIMIT = 64 * 1024 * 1024
-"""Bytes of one answer (a view of 1,000 services has 3 MiB). Requests have smaller limits, see the
-sockets.
-"""
+ANSWER_LIMIT = 64 * 1024 * 1024
+"""Bytes of one answer (a view of 1,000 services has 3 MiB)."""
+REQUEST_LIMIT = 64 * 1024
+"""Most bytes of a request's body; the longest is a check, which holds a service's directives."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**32)]
@@ -203,11 +204,9 @@ class ServiceNews(Message):
     next_start_s: float | None = None
 
 
-class NewsRequest(Message):
+class NewsRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):
     """The launcher: the news of these services."""
 
-    v: Literal[1] = 1
-    op: Literal["news"] = "news"
     services: tuple[ServiceNews, ...]
 
 
@@ -223,17 +222,7 @@ class TenantView(Message):
     """
 
 
-class ViewRequest(Message):
-    """Asks for services and tenants as they are now.
-
-    The launcher, root and SlurmUser see all, other users those of their own tenants.
-    """
-
-    v: Literal[1] = 1
-    op: Literal["view"] = "view"
-
-
-class ViewAnswer(Message):
+class ViewAnswer(Answer):
     """Services and tenants as they are now.
 
     Attributes:
@@ -242,7 +231,6 @@ class ViewAnswer(Message):
         news: news of these services that the launcher has sent lately; not sent to the launcher.
     """
 
-    v: Literal[1] = 1
     observed_s: float
     complete: bool
     services: tuple[ServiceView, ...]
@@ -250,15 +238,29 @@ class ViewAnswer(Message):
     news: tuple[ServiceNews, ...] = ()
 
 
-class WishRequest(Message):
+class ViewRequest(Request, Asks[ViewAnswer], get="view"):
+    """Asks for services and tenants as they are now.
+
+    The launcher, root and SlurmUser see all, other users those of their own tenants.
+    """
+
+
+class WishAnswer(Answer):
+    """What the daemon did for a wish; ``kept_back`` slots were not released, ``note`` says why."""
+
+    released: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    kept_back: tuple[int, ...] = ()
+    note: str = ""
+
+
+class WishRequest(Request, Asks[WishAnswer], post="wish", asker="launcher"):
     """The launcher's wish for one service: these slots are to run, every other one is to be held.
 
     The daemon holds the slots that ``run`` does not name; they must have been drained before.
     ``note`` is shown to the service's users while the daemon has nothing of its own to say.
     """
 
-    v: Literal[1] = 1
-    op: Literal["wish"] = "wish"
     array_job_id: int
     run: tuple[int, ...]
     note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
@@ -268,68 +270,43 @@ class WishRequest(Message):
     """
 
 
-class WishAnswer(Message):
-    """What the daemon did for a wish; ``kept_back`` slots were not released, ``note`` says why."""
-
-    v: Literal[1] = 1
-    released: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-    kept_back: tuple[int, ...] = ()
-    note: str = ""
-
-
-class RetireRequest(Message):
+class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):
     """The launcher: cancel an array that has no slot under way.
 
     Allowed only if a newer generation replaces the array, or its owner has ordered its end.
     """
 
-    v: Literal[1] = 1
-    op: Literal["retire"] = "retire"
     array_job_id: int
 
 
-class LeaveRequest(Message):
+class LeaveRequest(Request, Asks[DoneAnswer], post="leave", asker="operators"):
     """Root or SlurmUser: let these replicas end, each once another one serves in its place.
 
     The request is for the runs that go on now, and valid for half a minute: a caller that still
     wants it asks again. Jobs that are no replicas stay as they are.
     """
 
-    v: Literal[1] = 1
-    op: Literal["leave"] = "leave"
     job_ids: tuple[int, ...] = Field(max_length=1024)
     why: str = Field(max_length=200, pattern=r"^[ -~]+$")
 
 
-class DeleteRequest(Message):
+class DeleteRequest(Request, Asks[DoneAnswer], post="delete"):
     """Cancels a service's arrays immediately, whatever is in flight.
 
     For the service's owner, root or SlurmUser.
     """
 
-    v: Literal[1] = 1
-    op: Literal["delete"] = "delete"
     array_job_id: int
 
 
-class CheckRequest(Message):
+class CheckRequest(Request, Asks[SubmitAnswer], post="check"):
     """Asks what the answer to this submission would be; leaves nothing behind."""
 
-    v: Literal[1] = 1
-    op: Literal["check"] = "check"
     tenant: str
     directives: tuple[str, ...]
 
 
-class StatusRequest(Message):
-    """Asks for the state of the daemon and slicewise.lua. Every user may ask."""
-
-    v: Literal[1] = 1
-    op: Literal["status"] = "status"
-
-
-class StatusAnswer(Message):
+class StatusAnswer(Answer):
     """The daemon's state.
 
     Attributes:
@@ -344,7 +321,6 @@ class StatusAnswer(Message):
             the newest was submitted.
     """
 
-    v: Literal[1] = 1
     version: str
     mode: str
     host: str
@@ -360,18 +336,5 @@ class StatusAnswer(Message):
     unadmitted_s: float | None = None
 
 
-class DoneAnswer(Message):
-    """The request was carried out."""
-
-    v: Literal[1] = 1
-    ok: Literal[True] = True
-
-
-class FailureAnswer(Message):
-    """The request was refused or failed."""
-
-    v: Literal[1] = 1
-    ok: Literal[False] = False
-    code: str
-    message: str
-    hint: str = ""
+class StatusRequest(Request, Asks[StatusAnswer], get="status"):
+    """Asks for the state of the daemon and slicewise.lua. Every user may ask."""

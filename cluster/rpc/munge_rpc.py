@@ -1,5 +1,7 @@
 """Questions to the daemon and its answers as munge credentials, for the way between two hosts.
 
+They are the bodies of an HTTP request and its response. A question holds the request that it stands
+for: a line with its method and target, then its body.
 A credential proves its author and can be decoded by only one user, once, within a minute. A nonce
 binds an answer to its question. A long answer is sent in numbered parts.
 """
@@ -14,6 +16,7 @@ from cluster.language.errors import OutsideError
 from cluster.rpc.message import Message
 from cluster.rpc.munge import PAYLOAD_LIMIT, Munge
 
+SEALED_PATH = "/v1/sealed"
 PREFIX = b"MUNGE:"
 CREDENTIAL_LIMIT = 512 * 1024
 """Bytes of one line on the wire: base64 makes a payload a third longer."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cluster.rpc.message import Message
+from cluster.rpc.message import Asks, DoneAnswer, Message, Request
 
 
 class ServiceOrder(Message):
@@ -27,15 +27,13 @@ class ServiceOrder(Message):
 NO_ORDER = ServiceOrder()
 
 
-class OrderRequest(Message):
+class OrderRequest(Request, Asks[DoneAnswer], post="order"):
     """A service's owner, root or SlurmUser orders what is to hold beside its script.
 
     ``scale`` sets both bounds (None: the script's again). ``restart``: replace every replica.
     ``end``: finish what is in flight, then cancel.
     """
 
-    v: Literal[1] = 1
-    op: Literal["order"] = "order"
     array_job_id: int
     what: Literal["scale", "restart", "end"]
     min_replicas: int | None = Field(None, ge=0)

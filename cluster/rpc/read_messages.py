@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
-from cluster.rpc.message import Message
+from cluster.rpc.message import Answer, Asks, Message, Request
 
 TenantText = Annotated[str, Field(max_length=64)]
 """A tenant as a user has typed it."""
@@ -14,19 +14,16 @@ Record = dict[str, JsonValue]
 """A value of the plug-in, by field; only the plug-in's own programs read it."""
 
 
-class ExplainRequest(Message):
-    """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
-
-    v: Literal[1] = 1
-    op: Literal["explain"] = "explain"
-    tenant: TenantText
-
-
-class ExplainAnswer(Message):
+class ExplainAnswer(Answer):
     """``explanation``: the fields of ``slicewise explain --json``."""
 
-    v: Literal[1] = 1
     explanation: Record
+
+
+class ExplainRequest(Request, Asks[ExplainAnswer], get="explain"):
+    """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
+
+    tenant: TenantText
 
 
 class StatementPlace(Message):
@@ -38,52 +35,40 @@ class StatementPlace(Message):
     now_s: Number
 
 
-class StatementRequest(Message):
-    """Asks what was used, run by run, by a tenant or by all that the user may read.
-
-    ``after`` is ``more`` of an earlier answer, to get the next page.
-    """
-
-    v: Literal[1] = 1
-    op: Literal["statement"] = "statement"
-    tenant: TenantText | None = None
-    since_s: Number = 0
-    after: StatementPlace | None = None
-
-
-class StatementAnswer(Message):
+class StatementAnswer(Answer):
     """One page. ``more`` is where the next page begins; None after the last page."""
 
-    v: Literal[1] = 1
     now_s: int
     rows: tuple[Record, ...]
     more: StatementPlace | None = None
 
 
-class BalanceRequest(Message):
-    """Asks for accounts as they stand, of a tenant or of all that the user may read."""
+class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
+    """Asks what was used, run by run, by a tenant or by all that the user may read.
 
-    v: Literal[1] = 1
-    op: Literal["balance"] = "balance"
+    ``after`` is ``more`` of an earlier answer, to get the next page.
+    """
+
     tenant: TenantText | None = None
+    since_s: Number = 0
+    after: StatementPlace | None = None
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        return StatementPlace.model_validate_json(value) if isinstance(value, str) else value
 
 
-class BalanceAnswer(Message):
+class BalanceAnswer(Answer):
     """One line for each tenant that ever had a run or a budget."""
 
-    v: Literal[1] = 1
     balances: tuple[Record, ...]
 
 
-class WhyRequest(Message):
-    """Asks why a job waits, or how a tenant stands; for users who may see the job or tenant.
+class BalanceRequest(Request, Asks[BalanceAnswer], get="balance"):
+    """Asks for accounts as they stand, of a tenant or of all that the user may read."""
 
-    ``about``: ``814``, ``814_3``, or a tenant's name.
-    """
-
-    v: Literal[1] = 1
-    op: Literal["why"] = "why"
-    about: str = Field(max_length=64)
+    tenant: TenantText | None = None
 
 
 class WhyRow(Message):
@@ -106,7 +91,7 @@ class WhyTable(Message):
     rows: tuple[WhyRow, ...]
 
 
-class WhyAnswer(Message):
+class WhyAnswer(Answer):
     """One screen about a job or a tenant.
 
     Attributes:
@@ -119,7 +104,6 @@ class WhyAnswer(Message):
         hints: what can be done.
     """
 
-    v: Literal[1] = 1
     about: str
     state: str = ""
     reason: str = ""
@@ -131,15 +115,13 @@ class WhyAnswer(Message):
     hints: tuple[str, ...] = ()
 
 
-class PriorityRequest(Message):
-    """Asks what a waiting job's priority is made of; for users who may see the job.
+class WhyRequest(Request, Asks[WhyAnswer], get="why"):
+    """Asks why a job waits, or how a tenant stands; for users who may see the job or tenant.
 
-    ``job``: ``814``, or ``814_3``; of an array, the record that is ahead of its others.
+    ``about``: ``814``, ``814_3``, or a tenant's name.
     """
 
-    v: Literal[1] = 1
-    op: Literal["priority"] = "priority"
-    job: str = Field(max_length=64)
+    about: str = Field(max_length=64)
 
 
 class PriorityTerm(Message):
@@ -166,7 +148,7 @@ class PriorityFactor(Message):
     points: int
 
 
-class PriorityAnswer(Message):
+class PriorityAnswer(Answer):
     """The priority of one waiting job.
 
     Attributes:
@@ -180,7 +162,6 @@ class PriorityAnswer(Message):
         others_at_most: what Slurm's own factors, but for age, can add to another job.
     """
 
-    v: Literal[1] = 1
     job: str
     tenant: str
     tasks: int
@@ -200,5 +181,10 @@ class PriorityAnswer(Message):
     others_at_most: int
 
 
-ReadRequest = ExplainRequest | StatementRequest | BalanceRequest | WhyRequest | PriorityRequest
-"""The requests that ``slurm_plugin.api.reads`` answers."""
+class PriorityRequest(Request, Asks[PriorityAnswer], get="priority"):
+    """Asks what a waiting job's priority is made of; for users who may see the job.
+
+    ``job``: ``814``, or ``814_3``; of an array, the record that is ahead of its others.
+    """
+
+    job: str = Field(max_length=64)

@@ -1,22 +1,26 @@
 """Asks a daemon on another host; munge proves which user asks, and that the daemon answers."""
 
-import asyncio
 import pwd
 import secrets
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from itertools import count
 
 from pydantic import ValidationError
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.rpc.messages import LINE_LIMIT, FailureAnswer
+from cluster.rpc.exchange import exchange
+from cluster.rpc.message import FailureAnswer
+from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.rpc.munge import Munge
-from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, Part, seal, unseal
+from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, SEALED_PATH, Part, seal, unseal
 from cluster.settings.file import DaemonSettings, host_and_port
 
 _SAID_LIMIT = 300
+_REFUSAL_BYTES = 64 * 1024
 
 
-async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
+def ask(settings: DaemonSettings, place: str, message: bytes, until_s: float) -> bytes:
     """The answer of the daemon at ``place``, one of ``connect``; b"" if it hangs up.
 
     Raises OSError if the place can't be reached, InvalidInputError (SW-DAEMON-USER) if this host
@@ -26,32 +30,30 @@ async def ask(settings: DaemonSettings, place: str, line: bytes) -> bytes:
     """
     munge, nonce = Munge(settings.munge_socket), secrets.token_hex(16)
     daemon_uid = _slurm_uid(settings.slurm_user)
-    question = await asyncio.to_thread(
-        lambda: b"".join(seal(munge, "question", nonce, line, daemon_uid))
-    )
-    reader, writer = await asyncio.open_connection(*host_and_port(place), limit=CREDENTIAL_LIMIT)
+    question = b"".join(seal(munge, "question", nonce, message, daemon_uid))
     try:
-        writer.write(question)
-        await writer.drain()
-        return await _answer(reader, munge, nonce, frozenset({0, daemon_uid}))
-    finally:
-        writer.close()
+        with exchange(host_and_port(place), "POST", SEALED_PATH, question, until_s) as response:
+            if response.status != HTTPStatus.OK:
+                raise _refused(response.read(_REFUSAL_BYTES))
+            return _answer(response, munge, nonce, frozenset({0, daemon_uid}))
+    except (RemoteDisconnected, IncompleteRead):
+        return b""
+    except HTTPException:
+        raise _no_daemon() from None
 
 
-async def _answer(
-    reader: asyncio.StreamReader, munge: Munge, nonce: str, authors: frozenset[int]
-) -> bytes:
+def _answer(response: HTTPResponse, munge: Munge, nonce: str, authors: frozenset[int]) -> bytes:
     answer = bytearray()
     for number in count():
-        line = await reader.readline()
+        line = response.readline(CREDENTIAL_LIMIT + 1)
         if not line:
             return b""
-        if not line.startswith(PREFIX):
-            raise _refused(line)
-        part = await asyncio.to_thread(unseal, munge, "answer", line)
+        if not line.startswith(PREFIX) or not line.endswith(b"\n"):
+            raise _no_daemon()
+        part = unseal(munge, "answer", line)
         _check(part, number, nonce, authors)
         answer += part.data
-        if len(answer) > LINE_LIMIT:
+        if len(answer) > ANSWER_LIMIT:
             raise OutsideError("SW-WIRE", "The daemon's answer is too long.")
         if part.part + 1 == part.parts:
             break
@@ -77,9 +79,7 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
     try:
         said = FailureAnswer.model_validate_json(line)
     except ValidationError:
-        return UnreachableError(
-            "SW-DAEMON-DOWN", "What listens at daemon.connect is not a slicewise daemon."
-        )
+        return _no_daemon()
     if said.code == "SW-BUSY":
         return UnreachableError(
             "SW-BUSY", "The slicewise daemon has too many requests.", "Try again."
@@ -87,6 +87,12 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
     words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
     return InvalidInputError(
         "SW-MUNGE", f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
+    )
+
+
+def _no_daemon() -> UnreachableError:
+    return UnreachableError(
+        "SW-DAEMON-DOWN", "What listens at daemon.connect is not a slicewise daemon."
     )
 
 

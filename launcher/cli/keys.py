@@ -1,6 +1,5 @@
 """Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
-import asyncio
 import hashlib
 import secrets
 import time
@@ -11,7 +10,14 @@ import typer
 from rich.text import Text
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.key_messages import KeysAnswer, KeyView
+from cluster.rpc.key_messages import (
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyOpenRequest,
+    KeyRevokeRequest,
+    KeysAnswer,
+    KeyView,
+)
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
 from cluster.settings.file import load_settings
 
@@ -46,7 +52,8 @@ def create_key(
     """
     key_id, key = new_key()
     digest = hashlib.sha256(key.encode()).hexdigest()
-    asyncio.run(_daemon().create_key(tenant, name, key_id, digest))
+    request = KeyCreateRequest.of(tenant=tenant, name=name, key_id=key_id, sha256=digest)
+    _daemon().call(request)
     if as_json:
         print_json({"key_id": key_id, "tenant": tenant, "name": name, "key": key})
         return
@@ -67,7 +74,7 @@ def list_keys(
     as_json: Json = False,
 ) -> None:
     """Show the keys of your tenants, without their secrets."""
-    answer = asyncio.run(_daemon().keys())
+    answer = _daemon().call(KeyListRequest())
     keys = [one for one in answer.keys if all_keys or one.revoked_s is None]
     if as_json:
         print_json([one.model_dump() for one in keys])
@@ -94,14 +101,14 @@ def revoke_key(
     "slicewise key open TENANT" lets everyone in.
     """
     key_id = _id_of(key_id)
-    if not yes and (tenant := _tenant_of_last(key_id, asyncio.run(_daemon().keys()))):
+    if not yes and (tenant := _tenant_of_last(key_id, _daemon().call(KeyListRequest()))):
         typer.confirm(
             f"This is {tenant}'s last key: its services then refuse all requests, until another "
             f"key is made, or: slicewise key open {tenant}. Revoke it?",
             abort=True,
             err=True,
         )
-    asyncio.run(_daemon().revoke_key(key_id))
+    _daemon().call(KeyRevokeRequest.of(key_id=key_id))
     console().print(Text(f"Key {key_id} stops working at the gateway {_AT_THE_GATEWAY}."))
 
 
@@ -130,7 +137,7 @@ def open_tenant(
             abort=True,
             err=True,
         )
-    asyncio.run(_daemon().open_tenant(tenant))
+    _daemon().call(KeyOpenRequest.of(tenant=tenant))
     console().print(Text(f"{tenant}'s services need no key any more, {_AT_THE_GATEWAY}."))
 
 

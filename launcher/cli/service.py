@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.service import ServiceSpec
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import CheckRequest, SubmitAnswer
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
@@ -124,7 +126,7 @@ def _checked(
 async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
     daemon = DaemonClient(settings.daemon)
     answer, view, against = await asyncio.gather(
-        daemon.check(spec.tenant, spec.directives()),
+        _admitted(daemon, spec),
         whole_view(daemon),
         asyncio.to_thread(why_no_start, _script(spec, settings)),
     )
@@ -132,6 +134,15 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     cost = replace(spec.replica_shape, gres_type=chosen).cost_millislices(settings.costs)
     plan = plan_apply(spec, view, cost, force=force)
     return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
+
+
+async def _admitted(daemon: DaemonClient, spec: ServiceSpec) -> SubmitAnswer:
+    """Return what the service would get; InvalidInputError with the reason if it is refused."""
+    request = CheckRequest(tenant=spec.tenant, directives=spec.directives())
+    answer = await daemon.ask(request)
+    if answer.action == "refuse":
+        raise InvalidInputError(answer.code, answer.message, answer.hint)
+    return answer
 
 
 def _no_start_note(against: str) -> tuple[str, ...]:

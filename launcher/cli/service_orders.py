@@ -10,7 +10,7 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import MAX_SLOTS
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView
+from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from cluster.rpc.order_messages import OrderRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
@@ -62,7 +62,7 @@ def scale_service(
         min_replicas=bounds[0],
         max_replicas=bounds[1],
     )
-    asyncio.run(DaemonClient(settings.daemon).order(order))
+    DaemonClient(settings.daemon).call(order)
     after = _scripted(newest) if reset else bounds
     if as_json:
         print_json(_as_json(newest) | {"min_replicas": after[0], "max_replicas": after[1]})
@@ -116,7 +116,7 @@ def restart_service(name: Name, as_json: Json = False) -> None:
     settings = load_settings()
     newest = asyncio.run(find(settings, name))[0]
     order = OrderRequest(array_job_id=newest.array_job_id, what="restart")
-    asyncio.run(DaemonClient(settings.daemon).order(order))
+    DaemonClient(settings.daemon).call(order)
     replicas = _under_way((newest,))
     if as_json:
         print_json(_as_json(newest) | {"replicas": replicas})
@@ -149,9 +149,9 @@ def delete_service(
     generations = asyncio.run(find(settings, name))
     newest = generations[0]
     if now:
-        asyncio.run(_cancel(daemon, generations))
+        _cancel(daemon, generations)
     else:
-        asyncio.run(daemon.order(OrderRequest(array_job_id=newest.array_job_id, what="end")))
+        daemon.call(OrderRequest(array_job_id=newest.array_job_id, what="end"))
     ended = asyncio.run(_wait_until_gone(daemon, newest, wait_s))
     if as_json:
         print_json(_as_json(newest) | {"ended": ended})
@@ -166,10 +166,10 @@ def delete_service(
         raise typer.Exit(1)
 
 
-async def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:
+def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:
     # The oldest generation is deleted first, so that none of them starts again in between.
     for view in reversed(generations):
-        await daemon.delete(view.array_job_id)
+        daemon.call(DeleteRequest(array_job_id=view.array_job_id))
 
 
 async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: int) -> bool:
@@ -178,7 +178,7 @@ async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: i
     until_s = clock.time() + wait_s
     told = ""
     while True:
-        view = await daemon.view()
+        view = await daemon.ask(ViewRequest())
         living = generations_of(view.services, service.tenant, service.name)
         if view.complete and not living:
             return True

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Literal
 
 from cluster.language.errors import SlicewiseError
-from cluster.rpc.client import DaemonClient
 from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
@@ -21,6 +20,7 @@ from cluster.settings.file import LauncherSettings, Settings
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
 from launcher.probing.prober import Prober, probe
+from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
 from launcher.process.reporter import Teller
@@ -63,7 +63,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     store = own_store(settings)
-    daemon = DaemonClient(settings.daemon)
+    daemon = DaemonCalls(settings.daemon)
     runtime = HaproxyRuntime(settings.gateway)
     require_key(settings.gateway)
     if await runtime.takes_any_group():

@@ -36,7 +36,7 @@ class Teller:
         self._plan, self._state = plan, state
 
     async def tell(self) -> None:
-        """Tell what is new, or was told long ago; raises what ``DaemonClient.tell`` raises."""
+        """Tell what is new, or was told long ago; raises what ``DaemonCalls.tell`` raises."""
         plan, self._plan = self._plan, None
         if plan is None:
             return

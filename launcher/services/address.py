@@ -7,6 +7,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, build_opener
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
 
 PATIENCE_S = 5.0
 _POLL_S = 0.1
@@ -45,7 +46,7 @@ async def wait_until_followed(
 
 
 async def _is_followed(daemon: DaemonClient, array_job_id: int) -> bool:
-    services = (await daemon.view()).services
+    services = (await daemon.ask(ViewRequest())).services
     return any(one.is_followed for one in services if one.array_job_id == array_job_id)
 
 

@@ -1,6 +1,5 @@
 """Finds services by name, as commands take it: NAME, or TENANT/NAME where that is ambiguous."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, ViewAnswer
+from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
 from cluster.settings.file import Settings, load_settings
 from launcher.services.apply_plan import generations_of
 
@@ -16,7 +15,7 @@ from launcher.services.apply_plan import generations_of
 def complete_service(incomplete: str) -> list[str]:
     """Return services for the shell's completion; none if the daemon does not answer."""
     try:
-        views = asyncio.run(DaemonClient(load_settings().daemon).view()).services
+        views = DaemonClient(load_settings().daemon).call(ViewRequest()).services
     except SlicewiseError:
         return []
     return sorted({view.name for view in views if view.name.startswith(incomplete)})
@@ -80,7 +79,7 @@ async def whole_view(daemon: DaemonClient) -> ViewAnswer:
     Raises UnreachableError (SW-VIEW-INCOMPLETE) if the daemon could not see all of Slurm: such a
     view must not be taken for "nothing runs".
     """
-    view = await daemon.view()
+    view = await daemon.ask(ViewRequest())
     if not view.complete:
         raise UnreachableError(
             "SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.", "Try again."

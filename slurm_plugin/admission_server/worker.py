@@ -31,8 +31,8 @@ from slurm_plugin.admission_server.pipe import (
     Taken,
     framed,
 )
-from slurm_plugin.common.line_server import BACKLOG, bound, failure, failure_of, peer_of, too_long
 from slurm_plugin.common.log import configure_logging
+from slurm_plugin.common.sockets import BACKLOG, bound, failure, failure_of, peer_uid, too_long
 
 _CONNECTIONS = 64
 _LINE_BYTES = 512 * 1024
@@ -194,7 +194,7 @@ class _Conversation(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._peer: asyncio.Transport = transport  # type: ignore[assignment]
         self._peer.set_write_buffer_limits(high=_UNREAD_BYTES)
-        self.uid = peer_of(transport).uid
+        self.uid = peer_uid(transport)
         self._refusal = self._desk.enter(self, self.uid)
         if self._refusal is not None:
             self._set_deadline()

@@ -1,8 +1,13 @@
 """The user who asks the daemon, and what this user may read."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
 
 from cluster.language.jobs import JobView
+from cluster.rpc.message import Request
 
 
 @dataclass(frozen=True)
@@ -25,3 +30,8 @@ class Reader:
     def may_see(self, job: JobView) -> bool:
         """Whether the user may see that job: their own, or of a tenant they may read."""
         return job.uid == self.uid or self.may_read(job.account)
+
+
+ReaderHandler = Callable[[Any, Reader], Awaitable[BaseModel]]
+ReaderHandlers = Mapping[type[Request], ReaderHandler]
+"""What answers each request that depends on the user's tenants."""

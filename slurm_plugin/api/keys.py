@@ -1,9 +1,9 @@
 """Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-
-from pydantic import BaseModel
+from typing import Any
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.key_messages import (
@@ -15,16 +15,14 @@ from cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
-from cluster.rpc.messages import DoneAnswer
+from cluster.rpc.message import DoneAnswer
 from cluster.runtime.leadership import Leader
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Reader, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.rate_limit import Rates
-from slurm_plugin.api.reads import Reads, require_known, require_own, without_places
+from slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
 from slurm_plugin.common.log import report
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import Sync
-
-KeyRequest = KeyCreateRequest | KeyListRequest | KeyRevokeRequest | KeyOpenRequest
 
 
 class ServiceKeys:
@@ -48,25 +46,33 @@ class ServiceKeys:
         """The valid keys' hashes with their tenants, and the tenants that require a key."""
         return self._grants
 
-    async def answer(self, request: KeyRequest, reader: Reader) -> BaseModel:
-        """Answer a request about keys.
+    def handlers(self) -> ReaderHandlers:
+        """What answers each request about keys.
 
-        Raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT, SW-KEY-TWICE,
-        SW-KEY-VALID, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the ledger raises.
+        A handler raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT,
+        SW-KEY-TWICE, SW-KEY-VALID, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the
+        ledger raises.
         """
-        with without_places(reader):
-            if isinstance(request, KeyListRequest):
-                return KeysAnswer(keys=await self._visible(reader))
+        return hiding_places(
+            {
+                KeyListRequest: self._list,
+                KeyCreateRequest: self._changing(self._create),
+                KeyRevokeRequest: self._changing(self._revoke),
+                KeyOpenRequest: self._changing(self._open),
+            }
+        )
+
+    def _changing(self, change: Callable[[Any, Reader], Awaitable[None]]) -> ReaderHandler:
+        async def changed(request: Any, reader: Reader) -> DoneAnswer:
             self._leader.require()
-            match request:
-                case KeyCreateRequest():
-                    await self._create(request, reader)
-                case KeyRevokeRequest():
-                    await self._revoke(request.key_id, reader)
-                case KeyOpenRequest():
-                    await self._open(request.tenant, reader)
+            await change(request, reader)
             await self.turn()
             return DoneAnswer()
+
+        return changed
+
+    async def _list(self, _: KeyListRequest, reader: Reader) -> KeysAnswer:
+        return KeysAnswer(keys=await self._visible(reader))
 
     async def _create(self, request: KeyCreateRequest, reader: Reader) -> None:
         require_own(request.tenant, reader)
@@ -77,7 +83,8 @@ class ServiceKeys:
         fields = {"key": request.key_id, "tenant": request.tenant, "user": reader.user}
         report("key_created", **fields)
 
-    async def _revoke(self, key_id: str, reader: Reader) -> None:
+    async def _revoke(self, request: KeyRevokeRequest, reader: Reader) -> None:
+        key_id = request.key_id
         known = {one.key_id: one for one in await self._visible(reader)}
         if key_id not in known:
             # The same error for a key of others and for none.
@@ -91,7 +98,8 @@ class ServiceKeys:
         await self._reads.from_ledger(reader.uid, revoke)
         report("key_revoked", key=key_id, user=reader.user)
 
-    async def _open(self, tenant: str, reader: Reader) -> None:
+    async def _open(self, request: KeyOpenRequest, reader: Reader) -> None:
+        tenant = request.tenant
         require_own(tenant, reader)
         if tenant not in self._grants.protected:
             require_known(tenant, self._sync.quotas.policy.keys(), reader)

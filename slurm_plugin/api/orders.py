@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.messages import DoneAnswer, ServiceView
+from cluster.rpc.message import DoneAnswer
+from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest
 from cluster.runtime.leadership import Leader
 from slurm_plugin.api.access import Reader

@@ -16,22 +16,24 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceAnswer,
     BalanceRequest,
     ExplainAnswer,
     ExplainRequest,
+    PriorityAnswer,
     PriorityRequest,
-    ReadRequest,
     StatementAnswer,
     StatementPlace,
     StatementRequest,
+    WhyAnswer,
     WhyRequest,
 )
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Reader, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
@@ -74,42 +76,50 @@ class Reads:
         self._waiting: Counter[int] = Counter()
         self._slurm_turn = asyncio.Semaphore(_ASKS)
 
-    async def answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
-        """Answer a request.
+    def handlers(self) -> ReaderHandlers:
+        """What answers each read.
 
-        Raises InvalidInputError: SW-TENANT-UNKNOWN equally for a tenant that does not exist and for
-        one that the reader may not read, SW-FORBIDDEN for jobs. Raises UnreachableError: SW-BUSY,
-        SW-SLURM-DOWN and the ledger's own; only operators are told where its database is.
+        A handler raises InvalidInputError: SW-TENANT-UNKNOWN equally for a tenant that does not
+        exist and for one that the reader may not read, SW-FORBIDDEN for jobs. It raises
+        UnreachableError: SW-BUSY, SW-SLURM-DOWN and the ledger's own; only operators are told where
+        its database is.
         """
-        with without_places(reader):
-            return await self._answer(request, reader)
+        return hiding_places(
+            {
+                ExplainRequest: self._explain,
+                StatementRequest: self._statement,
+                BalanceRequest: self._balance,
+                WhyRequest: self._why,
+                PriorityRequest: self._priority,
+            }
+        )
 
-    async def _answer(self, request: ReadRequest, reader: Reader) -> BaseModel:
-        match request:
-            case ExplainRequest():
-                return await self._explain(request.tenant, reader)
-            case StatementRequest():
-                require_own(request.tenant, reader)
-                return await self.from_ledger(reader.uid, partial(self._statement, request, reader))
-            case BalanceRequest():
-                require_own(request.tenant, reader)
-                return await self.from_ledger(reader.uid, partial(self._balance, request, reader))
-            case WhyRequest():
-                self.require_sight()
-                settings, ledger, sync = self._settings, self._ledger, self._sync
-                read = partial(why, request.about, reader, ledger, settings, sync)
-                return await self.from_ledger(reader.uid, read)
-            case PriorityRequest():
-                self.require_sight()
-                settings, slurm, sync = self._settings, self._slurm, self._sync
-                with self._in_line(reader.uid):
-                    async with self._slurm_turn:
-                        return await explain_priority(request.job, reader, slurm, settings, sync)
-
-    async def _explain(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        require_own(tenant, reader)
+    async def _explain(self, request: ExplainRequest, reader: Reader) -> ExplainAnswer:
+        require_own(request.tenant, reader)
         self.require_sight()
-        return await self.from_ledger(reader.uid, partial(self._explanation, tenant, reader))
+        explanation = partial(self._explanation, request.tenant, reader)
+        return await self.from_ledger(reader.uid, explanation)
+
+    async def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
+        require_own(request.tenant, reader)
+        return await self.from_ledger(reader.uid, partial(self._page, request, reader))
+
+    async def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
+        require_own(request.tenant, reader)
+        return await self.from_ledger(reader.uid, partial(self._balances, request, reader))
+
+    async def _why(self, request: WhyRequest, reader: Reader) -> WhyAnswer:
+        self.require_sight()
+        settings, ledger, sync = self._settings, self._ledger, self._sync
+        read = partial(why, request.about, reader, ledger, settings, sync)
+        return await self.from_ledger(reader.uid, read)
+
+    async def _priority(self, request: PriorityRequest, reader: Reader) -> PriorityAnswer:
+        self.require_sight()
+        settings, slurm, sync = self._settings, self._slurm, self._sync
+        with self._in_line(reader.uid):
+            async with self._slurm_turn:
+                return await explain_priority(request.job, reader, slurm, settings, sync)
 
     def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
         sync = self._sync
@@ -119,7 +129,7 @@ class Reads:
         found = explain(tenant, situation(world))
         return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
 
-    def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
+    def _page(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
         if request.tenant is not None:
             ledger = self._ledger
             known = ledger.tenants.policy().keys() | ledger.charges.charged_tenants()
@@ -139,7 +149,7 @@ class Reads:
             more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
         )
 
-    def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
+    def _balances(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
         books = books_now(self._ledger, self._settings, self._sync.clock.shown_s)
         if request.tenant is not None:
             require_known(request.tenant, books.tenants.keys() | books.balances.keys(), reader)
@@ -198,6 +208,16 @@ class Reads:
             # Take the error: if the caller has gone, asyncio would warn that it was never
             # retrieved.
             reading.exception()
+
+
+def hiding_places(handlers: ReaderHandlers) -> ReaderHandlers:
+    """The same handlers, each ``without_places``."""
+    return {kind: partial(_hiding, handle) for kind, handle in handlers.items()}
+
+
+async def _hiding(handle: ReaderHandler, request: Request, reader: Reader) -> BaseModel:
+    with without_places(reader):
+        return await handle(request, reader)
 
 
 @contextmanager

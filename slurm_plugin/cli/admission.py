@@ -18,7 +18,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError, Unreachab
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import cost_millislices, whole_board, whole_cost
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import StatusAnswer
+from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.slurm_client.open import open_slurm
@@ -122,7 +122,7 @@ def status(as_json: Json = False) -> None:
     Exits 1 if the daemon does not answer.
     """
     settings = load_settings()
-    answer = asyncio.run(_status(settings))
+    answer = _status(settings)
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
     version = version_of(MODULE.read_text(encoding="utf-8"))
@@ -160,10 +160,10 @@ def _has_old_lines(settings: Settings) -> bool:
     return proposal.before is not None and has_lines(proposal.before) and bool(proposal.diff)
 
 
-async def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
+def _status(settings: Settings) -> StatusAnswer | SlicewiseError:
     """Ask the daemon; return its failure instead of raising, so that the rest can be shown."""
     try:
-        return await DaemonClient(settings.daemon).status()
+        return DaemonClient(settings.daemon).call(StatusRequest())
     except SlicewiseError as error:
         return error
 

@@ -1,12 +1,11 @@
 """The source of users' commands: the daemon."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.read_messages import StatementRequest
+from cluster.rpc.read_messages import BalanceRequest, ExplainRequest, StatementRequest
 from slurm_plugin.accounting.statement import totals
 from slurm_plugin.accounting.types import BalanceLine, Statement, StatementRow
 
@@ -25,25 +24,25 @@ class DaemonSource:
         # Imported here: it loads much that statements and balances don't need.
         from slurm_plugin.explain.headroom import Explanation  # noqa: PLC0415
 
-        answer = asyncio.run(self._daemon.explain(tenant))
+        answer = self._daemon.call(ExplainRequest.of(tenant=tenant))
         return TypeAdapter(Explanation).validate_python(answer.explanation)
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """See ``Source``."""
-        rows, now_s = asyncio.run(self._pages(StatementRequest(tenant=tenant, since_s=since_s)))
+        rows, now_s = self._pages(StatementRequest.of(tenant=tenant, since_s=since_s))
         return Statement(rows, totals(rows)), now_s
 
-    async def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
+    def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
         adapter = TypeAdapter(tuple[StatementRow, ...])
-        answer = await self._daemon.statement(request)
+        answer = self._daemon.call(request)
         rows = [*adapter.validate_python(answer.rows)]
         while answer.more is not None:
             request = request.model_copy(update={"after": answer.more})
-            answer = await self._daemon.statement(request)
+            answer = self._daemon.call(request)
             rows += adapter.validate_python(answer.rows)
         return tuple(rows), answer.now_s
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """See ``Source``."""
-        answer = asyncio.run(self._daemon.balance(tenant))
+        answer = self._daemon.call(BalanceRequest.of(tenant=tenant))
         return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)

@@ -1,11 +1,11 @@
 """``slicewise priority``: asks the daemon what a waiting job's priority is made of."""
 
-import asyncio
 from typing import Annotated
 
 import typer
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.read_messages import PriorityRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
@@ -38,7 +38,7 @@ def explain(
     The job's class, its tenant's share, its service's urgency and its wait make the site_factor.
     Slurm adds that to the factors of its own formula, as sprio shows them.
     """
-    answer = asyncio.run(DaemonClient(load_settings().daemon).priority(job))
+    answer = DaemonClient(load_settings().daemon).call(PriorityRequest.of(job=job))
     if as_json:
         print_json(answer.model_dump(mode="json"))
     else:

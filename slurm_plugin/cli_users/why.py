@@ -1,11 +1,11 @@
 """``slicewise why``: asks the daemon about a job or a tenant."""
 
-import asyncio
 from typing import Annotated
 
 import typer
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.read_messages import WhyRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_views import why as present
@@ -32,7 +32,7 @@ def why(
     It shows Slurm's reason in words, which jobs hold what it waits for, and when the job starts.
     Users see their own jobs and tenants, on every host that can reach the daemon.
     """
-    answer = asyncio.run(DaemonClient(load_settings().daemon).why(about))
+    answer = DaemonClient(load_settings().daemon).call(WhyRequest.of(about=about))
     if as_json:
         print_json(answer.model_dump(mode="json"))
     else:

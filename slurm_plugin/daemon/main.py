@@ -19,14 +19,15 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.api.desk import Desk, roles
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import Rates
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.remote_socket import RemoteSocket
-from slurm_plugin.api.user_socket import UserSocket, roles
-from slurm_plugin.common.line_server import own_directory
+from slurm_plugin.api.user_socket import UserSocket, user_limits
 from slurm_plugin.common.log import report
+from slurm_plugin.common.sockets import own_directory
 from slurm_plugin.daemon.charging_loop import Bookkeeping
 from slurm_plugin.daemon.deferred_loop import LateDecisions
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
@@ -106,8 +107,7 @@ class _Daemon:
         sync, leader = self._sync, self._leader
         self._orders = ServiceOrders(own.mode, ledger, sync, reads, leader, rates=rates)
         self._keys = ServiceKeys(ledger, sync, reads, leader, rates=rates)
-        self._user_socket = UserSocket(
-            own.user_socket,
+        desk = Desk(
             self._sync,
             self._admission.preview,
             self._who,
@@ -116,7 +116,8 @@ class _Daemon:
             keys=self._keys,
             daemon=self,
         )
-        self._remote_socket = RemoteSocket(own, self._user_socket.answer)
+        self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))
+        self._remote_socket = RemoteSocket(own, desk.routes, self._who)
         self._metrics.watch(self._admission, self._sync, self._leader, unread)
 
     async def run(self) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.jobs import JobView
-from cluster.rpc.messages import StatusAnswer
+from cluster.rpc.message import Answered, Asks
+from cluster.rpc.messages import StatusRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm, SlurmReader
 from slurm_plugin.common.rebalance_steps import StepOutcome
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class Daemon(Protocol):
     """The part of ``DaemonClient`` that is used."""
 
-    async def status(self) -> StatusAnswer:
-        """The daemon's status; raises SlicewiseError if none answers."""
+    async def ask(self, request: Asks[Answered]) -> Answered:
+        """The daemon's answer; raises SlicewiseError if none answers."""
         ...
 
 
@@ -139,7 +140,7 @@ async def _leader(site: Site) -> str:
     A daemon that does not see all of Slurm, or does not enforce, does not act.
     """
     try:
-        status = await site.daemon.status()
+        status = await site.daemon.ask(StatusRequest())
     except SlicewiseError:
         return ""
     if status.leads:

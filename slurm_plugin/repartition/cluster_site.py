@@ -15,6 +15,7 @@ from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import LeaveRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import maintenance, node_command
@@ -69,7 +70,7 @@ class ClusterSite:
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
         """Tell replicas to move; a daemon that does not answer now is told the next time."""
         with suppress(SlicewiseError):
-            await self._daemon.leave(job_ids, why)
+            await self._daemon.ask(LeaveRequest(job_ids=tuple(sorted(job_ids)), why=why))
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, by its driver."""

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cluster.rpc.messages import DoneAnswer, LeaveRequest, ServiceView, SlotView
+from cluster.rpc.message import DoneAnswer
+from cluster.rpc.messages import LeaveRequest, ServiceView, SlotView
 from cluster.runtime.leadership import Leader
 from slurm_plugin.quota.types import Recall
 from slurm_plugin.reclaim.hold_back import Lenders, still_waiting

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterable
 
-from cluster.rpc.messages import DoneAnswer, NewsRequest, ServiceNews, ServiceView
+from cluster.rpc.message import DoneAnswer
+from cluster.rpc.messages import NewsRequest, ServiceNews, ServiceView
 from cluster.runtime.leadership import Leader
 from slurm_plugin.services.orders import Key
 

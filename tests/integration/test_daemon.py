@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from http_peer import sent
 from quotas import until_in_force
 from second_witness import accounted_runs, sacct
 from waiting import best_of_three, until, until_is
@@ -35,12 +36,14 @@ exit 187
 """
 PLAIN = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:1g.10gb:1")
 ASK = """
-import socket, sys
-connection = socket.socket(socket.AF_UNIX)
-connection.settimeout(20)
-connection.connect(sys.argv[1])
-connection.sendall(sys.argv[2].encode() + b"\\n")
-print(connection.makefile().readline())
+import http.client, socket, sys
+place, method, target, body = sys.argv[1:]
+connection = http.client.HTTPConnection("localhost")
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.settimeout(20)
+connection.sock.connect(place)
+connection.request(method, target, body or None)
+print(connection.getresponse().read().decode())
 """
 
 
@@ -53,9 +56,9 @@ class Daemon:
         # What ran before is another module's: ends that move, and jobs that gave nodes back.
         self._began_s = int(time.time())
 
-    def ask(self, user: str, **message: object) -> dict[str, Any]:
-        line = json.dumps({"v": 1, **message})
-        argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), line)
+    def ask(self, user: str, op: str, **fields: object) -> dict[str, Any]:
+        method, target, body = sent(op, **fields)
+        argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), method, target, body.decode())
         return dict(json.loads(self.sandbox.run(user, argv).stdout))
 
     def wish(self, array: int, *slots: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Decisions on a real slurmctld: types, moves between the two QOS, what is decided later."""
 
-import asyncio
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from jobs_as_users import Users
 from waiting import until, until_is
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.host.probes import unix_socket_answers
@@ -54,7 +54,7 @@ def set_quota(users: Users, tenant: str, *words: str) -> None:
 def seen(users: Users, tenant: str) -> tuple[int, int]:
     """Quota and use in millislices as the daemon has them: what submissions are weighed on."""
     daemon = DaemonClient(load_settings(users.sandbox.layout.settings_file).daemon)
-    tenants = asyncio.run(daemon.view()).tenants
+    tenants = daemon.call(ViewRequest()).tenants
     found = [one for one in tenants if one.name == tenant]
     return (found[0].nominal_millislices, found[0].used_millislices) if found else (0, 0)
 

@@ -17,6 +17,7 @@ from steady_load import SteadyLoad
 from waiting import until
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import LeaveRequest
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
@@ -271,7 +272,7 @@ def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased)
     nodes: list[set[str]] = []
 
     def has_left() -> bool:
-        asyncio.run(daemon.leave(job_ids, "its GPU is cut anew"))
+        daemon.call(LeaveRequest(job_ids=tuple(sorted(job_ids)), why="its GPU is cut anew"))
         nodes.append({where for where, _, _ in leased.runs().values()})
         return bool(nodes[-1]) and node not in nodes[-1]
 

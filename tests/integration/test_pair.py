@@ -1,19 +1,19 @@
 """Two daemons of one cluster (``daemon.pair``) on real PostgreSQL and Slurm: one leads."""
 
-import json
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from quotas import until_in_force
 from takeovers import Takeover
-from waiting import PATIENCE_S, best_of_three, until, until_is
+from waiting import best_of_three, until, until_is
 
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import StatusRequest, ViewAnswer, ViewRequest
+from cluster.settings.file import DaemonSettings
 from sandbox.cluster import Sandbox
 from sandbox.host.probes import unix_socket_answers
 
@@ -48,20 +48,19 @@ class Half:
     def signal(self, number: signal.Signals) -> None:
         self.sandbox.kill(self.name, number)
 
-    def ask(self, **message: object) -> dict[str, Any]:
+    def view(self) -> ViewAnswer:
         """In this very process: a command for each look would take a second on a busy machine."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE_S)
-            connection.connect(str(self.run_dir / "user.sock"))
-            connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
-            return dict(json.loads(connection.makefile().readline()))
+        return self._client.call(ViewRequest())
+
+    @property
+    def _client(self) -> DaemonClient:
+        return DaemonClient(DaemonSettings(run_dir=self.run_dir))
 
     def leads(self) -> bool:
-        return bool(self.ask(op="status")["leads"])
+        return self._client.call(StatusRequest()).leads
 
     def nominals(self) -> set[tuple[str, int]]:
-        tenants = self.ask(op="view")["tenants"]
-        return {(one["name"], one["nominal_millislices"]) for one in tenants}
+        return {(one.name, one.nominal_millislices) for one in self.view().tenants}
 
     @property
     def log(self) -> str:
@@ -88,7 +87,7 @@ def pair(sandbox: Sandbox) -> Iterator[tuple[Half, Half]]:
 def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) -> None:
     first, second = pair
     until_is(lambda: (first.leads(), second.leads()), (True, False))
-    until(lambda: second.ask(op="view")["complete"])
+    until(lambda: second.view().complete)
     # Whatever it was before, one of the two is a change.
     for nominal in ("2", "3"):
         quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)

@@ -1,86 +1,157 @@
 """The daemon's socket, seen from a client: answers, refusals, silence."""
 
 import asyncio
+import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.rpc import client
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.messages import SubmitAnswer
+from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from cluster.rpc.message import Answered, Asks
+from cluster.rpc.messages import (
+    DeleteRequest,
+    NewsRequest,
+    StatusRequest,
+    ViewRequest,
+    WishRequest,
+)
+from cluster.rpc.read_messages import (
+    BalanceRequest,
+    ExplainRequest,
+    StatementPlace,
+    StatementRequest,
+    WhyRequest,
+)
 from cluster.settings.file import DaemonSettings
 
-Ask = Callable[[DaemonClient], Awaitable[object]]
+
+@dataclass
+class Heard:
+    """What a daemon that always gives one answer was asked."""
+
+    place: str = ""
+    body: bytes = b""
 
 
 @asynccontextmanager
-async def daemon(path: Path, answer: bytes) -> AsyncIterator[list[bytes]]:
-    asked: list[bytes] = []
+async def daemon(path: Path, answer: bytes, status: str = "200 OK") -> AsyncIterator[Heard]:
+    heard = Heard()
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode() if status else b""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readline())
-        writer.write(answer)
+        asked = (await reader.readuntil(b"\r\n\r\n")).decode()
+        heard.place = asked.partition(" HTTP/1.1\r\n")[0]
+        length = re.search(r"Content-Length: (\d+)", asked)
+        heard.body = await reader.readexactly(int(length[1])) if length else b""
+        writer.write(head + answer)
         writer.close()
 
     async with await asyncio.start_unix_server(serve, path):
-        yield asked
+        yield heard
 
 
-async def ask(tmp_path: Path, answer: bytes, call: Ask) -> tuple[object, bytes]:
-    path = tmp_path / "user.sock"
-    async with daemon(path, answer) as asked:
-        return await call(DaemonClient(DaemonSettings(run_dir=tmp_path))), asked[0]
+async def ask(
+    tmp_path: Path, answer: bytes, request: Asks[Answered], status: str = "200 OK"
+) -> tuple[Answered, Heard]:
+    async with daemon(tmp_path / "user.sock", answer, status) as heard:
+        return await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(request), heard
 
 
-async def test_a_wish_names_its_slots_in_order(tmp_path: Path):
-    answer, line = await ask(
-        tmp_path, b'{"v":1,"released":[2]}\n', lambda c: c.wish(814, frozenset({2, 0}), "n", 0.5)
-    )
-    assert line == b'{"v":1,"op":"wish","array_job_id":814,"run":[0,2],"note":"n","urgency":0.5}\n'
-    assert answer.released == (2,)  # type: ignore[attr-defined]
+WISH = WishRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5)
+
+
+async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
+    answer, heard = await ask(tmp_path, b'{"v":1,"released":[2]}', WISH)
+    assert heard.place == "POST /v1/wish"
+    assert heard.body == b'{"array_job_id":814,"run":[0,2],"note":"n","urgency":0.5}'
+    assert answer.released == (2,)
+
+
+async def test_a_get_has_its_fields_in_its_query(tmp_path: Path):
+    after = StatementPlace(tenant="a&b", start_s=1, job_id=2, now_s=3)
+    request = StatementRequest(tenant="vision", after=after)
+    answer, heard = await ask(tmp_path, b'{"v":1,"now_s":1,"rows":[]}', request)
+    method, _, target = heard.place.partition(" ")
+    assert (method, target.partition("?")[0], heard.body) == ("GET", "/v1/statement", b"")
+    read = StatementRequest.model_validate(dict(parse_qsl(target.partition("?")[2])))
+    assert (read, answer.rows) == (request, ())
 
 
 async def test_a_refusal_keeps_its_code_and_hint(tmp_path: Path):
-    failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"Ask."}\n'
+    failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"Ask."}'
     with pytest.raises(InvalidInputError, match=r"No\. Ask\. \[SW-FORBIDDEN\]"):
-        await ask(tmp_path, failure, lambda c: c.delete(814))
+        await ask(tmp_path, failure, DeleteRequest(array_job_id=814), "403 Forbidden")
 
 
 async def test_the_keys_of_a_large_site_are_read(tmp_path: Path):
     grants = GrantsAnswer(tenants={f"{key:064x}": "language-models" for key in range(50_000)})
-    line = grants.model_dump_json().encode() + b"\n"
-    answer, _ = await ask(tmp_path, line, lambda client: client.grants())
+    answer, _ = await ask(tmp_path, grants.model_dump_json().encode(), GrantsRequest())
     assert answer == grants
 
 
-async def test_a_refused_check_is_an_error(tmp_path: Path):
-    refusal = b'{"v":1,"action":"refuse","code":"SW-QUOTA-NONE","message":"No quota."}\n'
-    with pytest.raises(InvalidInputError, match="SW-QUOTA-NONE"):
-        await ask(tmp_path, refusal, lambda c: c.check("guest", ("#SLICEWISE name=a",)))
+NONSENSE = [b"hello\n", b'{"v":2}\n', b'{"v":1,"services":3}\n', b'{"v":1,"ok":true}']
 
 
-async def test_an_admitted_check_says_what_it_would_get(tmp_path: Path):
-    answer, _ = await ask(
-        tmp_path, b'{"v":1,"action":"admit","gres":"gpu:1g:1"}\n', lambda c: c.check("vision", ())
-    )
-    assert answer == SubmitAnswer(action="admit", gres="gpu:1g:1")
-
-
-@pytest.mark.parametrize("answer", [b"hello\n", b'{"v":2}\n', b'{"v":1,"services":3}\n'])
+@pytest.mark.parametrize("answer", NONSENSE)
 async def test_nonsense_is_no_view(tmp_path: Path, answer: bytes):
     with pytest.raises(OutsideError, match="SW-WIRE"):
-        await ask(tmp_path, answer, lambda c: c.view())
+        await ask(tmp_path, answer, ViewRequest())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"hello\n",
+        b'{"v":1,"ok":false,"code":"SW-WIRE","message":"No such message."}\n',
+        b"HTTP/1.1 rubbish\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"x" * 2_000_000,
+    ],
+)
+async def test_a_daemon_of_an_older_version_is_named_as_the_reason(tmp_path: Path, words: bytes):
+    with pytest.raises(OutsideError, match="same version"):
+        await ask(tmp_path, words, ViewRequest(), status="")
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client, "ANSWER_LIMIT", 1000)
+    with pytest.raises(UnreachableError, match="its answer is too long"):
+        await ask(tmp_path, b"x" * 10_000, ViewRequest())
 
 
 async def test_a_daemon_that_hangs_up_or_is_not_there(tmp_path: Path):
+    with pytest.raises(UnreachableError, match="without an answer"):
+        await ask(tmp_path, b"", ViewRequest(), status="")
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"
+    with pytest.raises(UnreachableError, match="without an answer"):
+        await ask(tmp_path, half, ViewRequest(), status="")
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-        await ask(tmp_path, b"", lambda c: c.view())
-    with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-        await DaemonClient(DaemonSettings(run_dir=tmp_path / "none")).view()
+        DaemonClient(DaemonSettings(run_dir=tmp_path / "none")).call(ViewRequest())
+
+
+async def test_who_is_busy_is_heard_though_he_reads_nothing(tmp_path: Path):
+    """The daemon may have answered and closed before the request is sent."""
+    path = tmp_path / "user.sock"
+    failure = b'{"v":1,"ok":false,"code":"SW-BUSY","message":"Too many.","hint":""}'
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n" % len(failure) + failure)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, path):
+        for _ in range(20):
+            with pytest.raises(InvalidInputError, match="SW-BUSY"):
+                await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(NewsRequest(services=()))
 
 
 FAILURES = [
@@ -89,34 +160,49 @@ FAILURES = [
     (FileNotFoundError(2, "x"), "nothing listens there"),
     (socket.gaierror(socket.EAI_NONAME, "x"), "its host name can't be resolved"),
     (UnicodeError("label empty or too long"), "its host name can't be resolved"),
-    (ValueError("Separator is not found"), "its answer is too long"),
+    (ValueError("too long"), "its answer is too long"),
     (OSError(113, "Connect call failed"), "No route to host"),
     (OSError("Multiple exceptions"), "it can't be reached"),
 ]
 
 
 @pytest.mark.parametrize(("error", "words"), FAILURES)
-async def test_why_nobody_answers_is_said_in_words(
+def test_why_nobody_answers_is_said_in_words(
     monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ):
-    async def fail(*_: object) -> bytes:
+    def fail(*_: object) -> bytes:
         raise error
 
     monkeypatch.setattr(DaemonClient, "_send", fail)
     with pytest.raises(UnreachableError) as raised:
-        await DaemonClient(DaemonSettings(run_dir=Path("/nowhere"))).status()
+        DaemonClient(DaemonSettings(run_dir=Path("/nowhere"))).call(StatusRequest())
     place = "on /nowhere/user.sock"
     assert raised.value.refusal.message == (
         f"The slicewise daemon does not answer {place}: {words}."
     )
 
 
+async def test_a_daemon_that_hangs_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client, "DEADLINE_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "user.sock"))
+        listener.listen()
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
+            DaemonClient(DaemonSettings(run_dir=tmp_path)).call(StatusRequest())
+
+
 @pytest.mark.parametrize("name", ["x" * 65, "\udcff"])
-async def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str):
-    nowhere = DaemonClient(DaemonSettings(run_dir=Path("/nowhere")))
-    for call in (nowhere.why, nowhere.explain, nowhere.balance):
+def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str):
+    for kind, field in (
+        (WhyRequest, "about"),
+        (ExplainRequest, "tenant"),
+        (BalanceRequest, "tenant"),
+        (StatementRequest, "tenant"),
+    ):
         with pytest.raises(InvalidInputError, match="SW-WIRE"):
-            await call(name)
+            kind.of(**{field: name})
 
 
 # Of a pair
@@ -137,17 +223,17 @@ class Pair:
         self.client = DaemonClient(settings)
         self.client._send = self._send  # type: ignore[method-assign]
 
-    async def _send(self, place: str, line: bytes) -> bytes:
+    def _send(self, place: str, _request: object) -> bytes:
         name = place.removesuffix(":6830") or "here"
         self.asked.append(name)
         if not self.answers[name]:
             raise ConnectionRefusedError
         return self.answers[name].encode()
 
-    async def delete(self) -> list[str]:
+    def delete(self) -> list[str]:
         """Who was asked on the way."""
         self.asked.clear()
-        await self.client.delete(814)
+        self.client.call(DeleteRequest(array_job_id=814))
         return list(self.asked)
 
 
@@ -156,37 +242,37 @@ def with_socket(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_who_stands_by_sends_on_to_the_other_who_is_asked_first_from_then_on(tmp_path: Path):
+def test_who_stands_by_sends_on_to_the_other_who_is_asked_first_from_then_on(tmp_path: Path):
     pair = Pair(with_socket(tmp_path), here=STANDBY, ctl1=STANDBY, ctl2=DONE)
-    assert await pair.delete() == ["here", "ctl1", "ctl2"]
-    assert await pair.delete() == ["ctl2"]
+    assert pair.delete() == ["here", "ctl1", "ctl2"]
+    assert pair.delete() == ["ctl2"]
     pair.answers |= {"here": DONE, "ctl2": ""}
-    assert await pair.delete() == ["ctl2", "here"]
-    assert await pair.delete() == ["here"]
+    assert pair.delete() == ["ctl2", "here"]
+    assert pair.delete() == ["here"]
 
 
-async def test_a_refusal_is_the_answer_whoever_else_there_is(tmp_path: Path):
+def test_a_refusal_is_the_answer_whoever_else_there_is(tmp_path: Path):
     no = '{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":""}'
     pair = Pair(with_socket(tmp_path), here=no, ctl1=DONE)
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
-        await pair.delete()
+        pair.delete()
     assert pair.asked == ["here"]
 
 
-async def test_if_none_will_the_last_says_why(tmp_path: Path):
+def test_if_none_will_the_last_says_why(tmp_path: Path):
     pair = Pair(tmp_path, ctl1=STANDBY, ctl2="")
     with pytest.raises(UnreachableError, match=r"at ctl2:6830: nothing listens.*SW-DAEMON-DOWN"):
-        await pair.delete()
+        pair.delete()
     assert pair.asked == ["ctl1", "ctl2"]
 
 
-async def test_this_hosts_own_address_is_not_asked_beside_its_socket(tmp_path: Path):
+def test_this_hosts_own_address_is_not_asked_beside_its_socket(tmp_path: Path):
     run_dir = with_socket(tmp_path)
     pair = Pair(run_dir, here="", ctl1=DONE)
     own = DaemonSettings(run_dir=run_dir, listen="ctl1:6830", connect=("ctl1:6830",))
     pair.client._settings = own
     with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-        await pair.delete()
+        pair.delete()
     assert pair.asked == ["here"]
 
 

@@ -9,7 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.key_messages import KeysAnswer, KeyView
+from cluster.rpc.key_messages import (
+    KeyCreateRequest,
+    KeyListRequest,
+    KeyOpenRequest,
+    KeyRevokeRequest,
+    KeysAnswer,
+    KeyView,
+)
+from cluster.rpc.message import DoneAnswer
 from launcher.cli import keys as key_cli
 from launcher.cli.keys import key_app, new_key
 
@@ -24,19 +32,19 @@ class Daemon:
         self.told: list[tuple[str, ...]] = []
         self.known: tuple[KeyView, ...] = (LIVING, REVOKED)
 
-    async def create_key(self, *words: str) -> None:
-        self.told.append(words)
-
-    async def keys(self) -> KeysAnswer:
-        return KeysAnswer(keys=self.known)
-
-    async def open_tenant(self, tenant: str) -> None:
-        self.told.append((tenant,))
-
-    async def revoke_key(self, key_id: str) -> None:
-        if key_id != LIVING.key_id:
-            raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
-        self.told.append((key_id,))
+    def call(self, request: object) -> object:
+        match request:
+            case KeyListRequest():
+                return KeysAnswer(keys=self.known)
+            case KeyCreateRequest() as made:
+                self.told.append((made.tenant, made.name, made.key_id, made.sha256))
+            case KeyOpenRequest():
+                self.told.append((request.tenant,))
+            case KeyRevokeRequest():
+                if request.key_id != LIVING.key_id:
+                    raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
+                self.told.append((request.key_id,))
+        return DoneAnswer()
 
 
 @pytest.fixture

@@ -4,13 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec, directives_of_script
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, SubmitAnswer, TenantView, ViewAnswer
+from cluster.rpc.messages import (
+    CheckRequest,
+    ServiceView,
+    SubmitAnswer,
+    TenantView,
+    ViewAnswer,
+    ViewRequest,
+)
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher import main
@@ -78,17 +86,14 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The daemon admits every tenant but guest, and has no service yet."""
     tenants: list[str] = []
 
-    async def check(self: DaemonClient, tenant: str, directives: tuple[str, ...]) -> SubmitAnswer:
-        tenants.append(tenant)
-        if tenant == "guest":
-            raise InvalidInputError("SW-QUOTA-NONE", "No quota.")
+    def check(request: CheckRequest) -> SubmitAnswer:
+        tenants.append(request.tenant)
+        if request.tenant == "guest":
+            return SubmitAnswer(action="refuse", code="SW-QUOTA-NONE", message="No quota.")
         return SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
 
-    async def view(self: DaemonClient) -> ViewAnswer:
-        return EMPTY
-
-    monkeypatch.setattr(DaemonClient, "check", check)
-    monkeypatch.setattr(DaemonClient, "view", view)
+    answer_in_its_place(monkeypatch, CheckRequest, check)
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: EMPTY)
     monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     return tenants
 
@@ -107,11 +112,7 @@ def lives(monkeypatch: pytest.MonkeyPatch, script: str, **change: object) -> Non
         slots=(),
     )
     seen = EMPTY.model_copy(update={"services": (service,)} | change)
-
-    async def view(self: DaemonClient) -> ViewAnswer:
-        return seen
-
-    monkeypatch.setattr(DaemonClient, "view", view)
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: seen)
 
 
 def invoke(*words: str) -> str:

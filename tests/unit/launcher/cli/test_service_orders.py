@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import SlicewiseError
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer
+from cluster.rpc.messages import DeleteRequest, ServiceView, SlotView, ViewAnswer, ViewRequest
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
 from launcher.cli import service_orders
 from launcher.cli.service import service_app
@@ -48,19 +48,15 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
         told: list[object] = []
         left = list(views)
 
-        async def view(self: DaemonClient) -> ViewAnswer:
+        def view(_: ViewRequest) -> ViewAnswer:
             services = tuple(left.pop(0) if len(left) > 1 else left[0])
             return ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=())
 
-        async def order(self: DaemonClient, request: OrderRequest) -> None:
-            told.append(request)
-
-        async def delete(self: DaemonClient, array_job_id: int) -> None:
-            told.append(array_job_id)
-
-        monkeypatch.setattr(DaemonClient, "view", view)
-        monkeypatch.setattr(DaemonClient, "order", order)
-        monkeypatch.setattr(DaemonClient, "delete", delete)
+        answer_in_its_place(monkeypatch, ViewRequest, view)
+        answer_in_its_place(monkeypatch, OrderRequest, told.append)
+        answer_in_its_place(
+            monkeypatch, DeleteRequest, lambda request: told.append(request.array_job_id)
+        )
         return told
 
     return show
@@ -171,11 +167,7 @@ def test_half_a_look_is_no_end(looks, monkeypatch):
         ViewAnswer(observed_s=1.0, complete=complete, services=services, tenants=())
         for complete, services in ((True, (NEW,)), (False, ()), (True, (NEW,)), (True, ()))
     ]
-
-    async def view(self: DaemonClient) -> ViewAnswer:
-        return shown.pop(0)
-
-    monkeypatch.setattr(DaemonClient, "view", view)
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: shown.pop(0))
     assert run("delete", "chat").exit_code == 0
     assert shown == []
 

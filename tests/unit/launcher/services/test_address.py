@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, ViewAnswer
+from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
 from launcher.services.address import wait_for_route, wait_until_followed
 
 
@@ -18,7 +18,7 @@ class Daemon:
     def __init__(self) -> None:
         self.looks = 0
 
-    async def view(self) -> ViewAnswer:
+    async def ask(self, _: ViewRequest) -> ViewAnswer:
         self.looks += 1
         service = ServiceView(
             array_job_id=814,

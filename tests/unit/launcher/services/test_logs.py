@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer
+from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, ViewRequest
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.logs import (
@@ -130,10 +130,8 @@ def seen(tmp_path: Path, view: ServiceView, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     older = view.model_copy(update={"array_job_id": 700})
 
-    async def look(self: DaemonClient) -> ViewAnswer:
-        return ViewAnswer(observed_s=1.0, complete=True, services=(older, view), tenants=())
-
-    monkeypatch.setattr(DaemonClient, "view", look)
+    look = ViewAnswer(observed_s=1.0, complete=True, services=(older, view), tenants=())
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: look)
     return view
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import NewsRequest, ServiceNews
+from cluster.rpc.messages import REQUEST_LIMIT, NewsRequest, ServiceNews
 from launcher.autoscale.types import Decision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.types import Load
@@ -16,7 +16,6 @@ from launcher.turn.plan import Plan, ServicePlan
 from launcher.turn.reports import RATE_S, Samples, news, sampled
 from launcher.turn.slots import Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState
-from slurm_plugin.api.user_socket import MESSAGE_BYTES
 
 SLOTS = (
     Slot(SlotId(7, 0), Phase.SERVING),
@@ -153,7 +152,7 @@ async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: l
     found.turned(plan(*many), {})
     await found.tell()
     assert [name for some in daemon.heard for name in some] == [f"s{index}" for index in range(60)]
-    assert max(daemon.sizes) < MESSAGE_BYTES
+    assert max(daemon.sizes) < REQUEST_LIMIT
     assert len(daemon.heard) < 10
 
 

@@ -19,7 +19,7 @@ from snapshots import snapshot
 from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.line_server import own_directory
+from slurm_plugin.common.sockets import own_directory
 
 SUBMIT = {"v": 2, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
 QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode": "enforce"})

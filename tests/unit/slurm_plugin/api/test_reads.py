@@ -13,12 +13,12 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sy
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceRequest,
     ExplainRequest,
     PriorityAnswer,
     PriorityRequest,
-    ReadRequest,
     StatementAnswer,
     StatementRequest,
 )
@@ -64,14 +64,14 @@ async def reads() -> Reads:
     return Reads(settings(), slurm, ledger, sync)
 
 
-async def ask(reads: Reads, request: ReadRequest, reader: Reader = ALICE) -> dict[str, Any]:
-    answer: BaseModel = await reads.answer(request, reader)
+async def ask(reads: Reads, request: Request, reader: Reader = ALICE) -> dict[str, Any]:
+    answer: BaseModel = await reads.handlers()[type(request)](request, reader)
     return dict(json.loads(answer.model_dump_json()))
 
 
-async def refusal(reads: Reads, request: ReadRequest, reader: Reader = ALICE) -> SlicewiseError:
+async def refusal(reads: Reads, request: Request, reader: Reader = ALICE) -> SlicewiseError:
     with pytest.raises(SlicewiseError) as raised:
-        await reads.answer(request, reader)
+        await reads.handlers()[type(request)](request, reader)
     return raised.value
 
 
@@ -89,7 +89,7 @@ async def test_a_long_statement_comes_in_pages(reads: Reads, monkeypatch: pytest
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
     found, more, pages = [], None, 0
     while pages == 0 or more is not None:
-        page = await reads.answer(StatementRequest(after=more), ROOT)
+        page = await reads.handlers()[StatementRequest](StatementRequest(after=more), ROOT)
         assert isinstance(page, StatementAnswer)
         found += [row["run"]["key"]["job_id"] for row in page.rows]  # type: ignore[index, call-overload]
         more, pages = page.more, pages + 1

@@ -6,30 +6,34 @@ import json
 import os
 import pwd
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from http_peer import GET_VIEW, Peer, Response, connected_tcp, posted
 from pydantic import BaseModel
 
 from cluster.language.errors import (
     InvalidInputError,
     OutsideError,
-    Refusal,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.rpc import remote_client
+from cluster.rpc import client, remote_client
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import DoneAnswer, ViewAnswer, ViewRequest
+from cluster.rpc.message import DoneAnswer, Request
+from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
 from cluster.rpc.munge import Message
-from cluster.rpc.munge_rpc import seal, unseal
+from cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from cluster.settings.file import DaemonSettings
 from slurm_plugin.api import remote_socket
-from slurm_plugin.api.remote_socket import RemoteSocket
-from slurm_plugin.common.line_server import Peer
+from slurm_plugin.api.desk import roles
+from slurm_plugin.api.http_server import Limits
+from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
+from slurm_plugin.api.routes import Routes
+from slurm_plugin.common.connection_places import Bounds
 
 ME = os.getuid()
 MY_NAME = pwd.getpwuid(ME).pw_name
@@ -85,40 +89,70 @@ def own(tmp_path: Path) -> DaemonSettings:
 @dataclass
 class Daemon:
     settings: DaemonSettings
-    answer_with: BaseModel = VIEW
-    asked: list[tuple[str, Peer]] = field(default_factory=list)
+    answer_with: BaseModel | SlicewiseError = VIEW
+    asked: list[tuple[Request, int]] = field(default_factory=list)
 
-    async def answer(self, line: str, peer: Peer) -> BaseModel:
-        self.asked.append((line, peer))
+    async def answer(self, request: Request, uid: int) -> BaseModel:
+        self.asked.append((request, uid))
+        if isinstance(self.answer_with, SlicewiseError):
+            raise self.answer_with
         return self.answer_with
 
 
-@pytest.fixture
-async def daemon(own: DaemonSettings, munge: ScriptedMunge) -> AsyncIterator[Daemon]:
+@asynccontextmanager
+async def serving(
+    own: DaemonSettings, bounds: Bounds = BOUNDS, limits: Limits = LIMITS
+) -> AsyncIterator[Daemon]:
     daemon = Daemon(own)
-    server = RemoteSocket(own, daemon.answer)
+    routes = Routes(
+        {ViewRequest: daemon.answer, DeleteRequest: daemon.answer}, lambda _asker, _uid: True
+    )
+    server = RemoteSocket(own, routes, roles(own), bounds=bounds, limits=limits)
     await server.start()
     yield daemon
     await server.stop()
 
 
-async def raw(daemon: Daemon, sent: bytes) -> bytes:
-    host, _, port = daemon.settings.listen.partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 23)
-    writer.write(sent)
-    answer = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    return answer
+@pytest.fixture
+async def daemon(own: DaemonSettings, munge: ScriptedMunge) -> AsyncIterator[Daemon]:
+    async with serving(own) as daemon:
+        yield daemon
 
 
-def question(munge: ScriptedMunge, line: bytes = b'{"v":1,"op":"view"}') -> bytes:
-    return b"".join(seal(munge, "question", "0" * 32, line, ME))  # type: ignore[arg-type]
+async def raw(daemon: Daemon, sent: bytes) -> Response:
+    return await (await connected_tcp(daemon.settings.listen)).asks(sent)
+
+
+async def code(daemon: Daemon, sent: bytes) -> str:
+    response = await raw(daemon, sent)
+    assert response.status != 200
+    return str(response.said["code"])
+
+
+async def is_answered(daemon: Daemon, munge: ScriptedMunge) -> bool:
+    response = await raw(daemon, question(munge))
+    return response.status == 200 and response.body.startswith(b"MUNGE:")
+
+
+def credential(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
+    return b"".join(seal(munge, "question", "0" * 32, message, ME))  # type: ignore[arg-type]
+
+
+def question(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
+    return posted(SEALED_PATH, credential(munge, message))
 
 
 async def test_the_daemon_learns_who_asks_from_munge_alone(daemon: Daemon, munge: ScriptedMunge):
     munge.uid = 61001
     await raw(daemon, question(munge))
-    assert daemon.asked == [('{"v":1,"op":"view"}', Peer(0, 61001))]
+    assert daemon.asked == [(ViewRequest(), 61001)]
+
+
+async def test_a_request_s_place_and_body_are_in_the_credential_alone(
+    daemon: Daemon, munge: ScriptedMunge
+):
+    await raw(daemon, question(munge, b'POST /v1/delete\n{"array_job_id":814}'))
+    assert daemon.asked == [(DeleteRequest(array_job_id=814), ME)]
 
 
 async def test_an_answer_comes_back_whatever_its_length(daemon: Daemon):
@@ -131,161 +165,206 @@ async def test_an_answer_comes_back_whatever_its_length(daemon: Daemon):
             ],
         }
     )
-    view = await DaemonClient(daemon.settings).view()
+    view = await DaemonClient(daemon.settings).ask(ViewRequest())
     assert [tenant.name for tenant in view.tenants] == names
 
 
 async def test_the_answer_can_be_read_by_the_asker_alone(daemon: Daemon, munge: ScriptedMunge):
     munge.uid = 61001
-    answer = await raw(daemon, question(munge))
+    response = await raw(daemon, question(munge))
     with pytest.raises(InvalidInputError, match="Unauthorized"):
-        unseal(munge, "answer", answer)  # type: ignore[arg-type]
+        unseal(munge, "answer", response.body)  # type: ignore[arg-type]
 
 
 async def test_the_user_sockets_refusals_come_through(daemon: Daemon):
-    daemon.answer_with = remote_socket.failure(InvalidInputError("SW-FORBIDDEN", "No.").refusal)
+    daemon.answer_with = InvalidInputError("SW-FORBIDDEN", "No.")
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
-        await DaemonClient(daemon.settings).view()
+        await DaemonClient(daemon.settings).ask(ViewRequest())
 
 
 async def test_a_local_socket_goes_first(daemon: Daemon):
     daemon.settings.user_socket.touch()
     with pytest.raises(UnreachableError, match=r"on .*user\.sock"):
-        await DaemonClient(daemon.settings).view()
+        await DaemonClient(daemon.settings).ask(ViewRequest())
     assert daemon.asked == []
 
 
 async def test_a_second_time_a_question_is_refused(daemon: Daemon, munge: ScriptedMunge):
     once = question(munge)
-    assert (await raw(daemon, once)).startswith(b"MUNGE:")
-    assert json.loads(await raw(daemon, once))["code"] == "SW-MUNGE"
+    assert (await raw(daemon, once)).status == 200
+    assert await code(daemon, once) == "SW-MUNGE"
     assert len(daemon.asked) == 1
 
 
-HOSTILE = [
+NO_CREDENTIAL = [
+    b"",
     b"\n",
-    b"GET / HTTP/1.1\r\n\r\n",
-    b'{"v":1,"op":"view"}\n',
+    b'{"array_job_id":814}\n',
     b"MUNGE:\n",
     b"MUNGE:AAAA:\n",
+    b"MUNGE:AAAA:",
     b"MUNGE:" + b"\0" * 100 + b":\n",
-    b"MUNGE:" + b"A" * 1_000_000 + b":\n",
+    b"MUNGE:" + b"A" * 100_000 + b":\n",
+    b"A" * 100_000,
+]
+HOSTILE = [
+    *(posted(SEALED_PATH, body) for body in NO_CREDENTIAL),
+    b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+    GET_VIEW,
+    posted("/v1/view", b"MUNGE:AAAA:\n"),
+    b"rubbish\n",
+    b'{"v":1,"op":"view"}\n',
+    b"MUNGE:AAAA:\n",
+    b"\x16\x03\x01\x00\xee\n",
+]
+TOO_LONG = [
+    posted(SEALED_PATH, b"MUNGE:" + b"A" * 1_000_000 + b":\n"),
+    posted(SEALED_PATH, b"A" * 131_073),
     b"A" * 1_000_000,
+    b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100_000,
 ]
 
 
 @pytest.mark.parametrize("sent", HOSTILE)
-async def test_what_is_no_credential_is_refused(daemon: Daemon, sent: bytes):
-    assert json.loads(await raw(daemon, sent))["code"] == "SW-MUNGE"
+async def test_what_is_no_credential_is_refused(daemon: Daemon, munge: ScriptedMunge, sent: bytes):
+    # What does not look like one is not shown to munged.
+    head, _, body = sent.partition(b"\r\n\r\n")
+    looks_so = body[:6] == b"MUNGE:" and body[-1:] == b"\n" and b"\0" not in body
+    looks_so = looks_so and SEALED_PATH.encode() in head
+    munge.failure = None if looks_so else AssertionError("munged was asked")  # type: ignore[assignment]
+    assert await code(daemon, sent) == "SW-MUNGE"
     assert daemon.asked == []
+
+
+@pytest.mark.parametrize("sent", TOO_LONG)
+async def test_what_is_too_long_is_refused(daemon: Daemon, sent: bytes):
+    assert await code(daemon, sent) in {"SW-WIRE", "SW-MUNGE"}
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize("hostile", [HOSTILE, [b'{"v":1,"op":"view"}\n'] * 3])
+async def test_what_is_refused_is_logged_once_in_a_while(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture, hostile: list[bytes]
+):
+    for sent in hostile:
+        await raw(daemon, sent)
+    assert caplog.text.count("credential_refused") == 1
+    assert len(caplog.records) == 1
 
 
 async def test_a_credential_made_for_something_else_is_refused(
     daemon: Daemon, munge: ScriptedMunge
 ):
-    others = munge.encode(b'{"v":1,"op":"view"}', ME, 60) + b"\n"
-    answer = b"".join(seal(munge, "answer", "0" * 32, b'{"v":1,"op":"view"}', ME))  # type: ignore[arg-type]
+    others = munge.encode(b"GET /v1/view\n", ME, 60) + b"\n"
+    answer = b"".join(seal(munge, "answer", "0" * 32, b"GET /v1/view\n", ME))  # type: ignore[arg-type]
     for sent in (others, answer):
-        assert json.loads(await raw(daemon, sent))["code"] == "SW-WIRE"
+        assert await code(daemon, posted(SEALED_PATH, sent)) == "SW-WIRE"
     assert daemon.asked == []
 
 
 async def test_a_message_is_no_longer_than_on_the_user_socket(daemon: Daemon, munge: ScriptedMunge):
-    assert json.loads(await raw(daemon, question(munge, b"x" * 65_537)))["code"] == "SW-WIRE"
-    assert (await raw(daemon, question(munge, b"x" * 65_536))).startswith(b"MUNGE:")
+    place = b"POST /v1/delete\n"
+    assert await code(daemon, question(munge, place + b"x" * 65_537)) == "SW-WIRE"
+    assert (await raw(daemon, question(munge, place + b"x" * 65_536))).status == 200
 
 
 async def test_without_munged_it_says_so(daemon: Daemon, munge: ScriptedMunge):
     munge.failure = UnreachableError("SW-MUNGE", "munged does not answer.")
-    assert json.loads(await raw(daemon, question(munge)))["message"] == "munged does not answer."
+    response = await raw(daemon, question(munge))
+    assert (response.status, response.said["message"]) == (503, "munged does not answer.")
 
 
-async def test_who_is_slow_is_dropped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote_socket, "_QUESTION_S", 0.1)
-    assert await raw(daemon, b"MUNGE:AA") == b""
+@pytest.mark.parametrize("said", [b"", b"POST /v1/sea", posted(SEALED_PATH, b"MUNGE:AA")[:-1]])
+async def test_who_is_slow_is_dropped(own: DaemonSettings, munge: ScriptedMunge, said: bytes):
+    async with serving(own, limits=replace(LIMITS, question_s=0.1)) as daemon:
+        peer = await connected_tcp(daemon.settings.listen)
+        peer.say(said)
+        assert await asyncio.wait_for(peer.reads(), 2) is None
 
 
-async def test_who_takes_no_answer_is_dropped(
-    daemon: Daemon, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(remote_socket, "_SEND_S", 0.2)
-    monkeypatch.setattr(remote_socket, "_CONNECTIONS_PER_ADDRESS", 1)
-    daemon.answer_with = remote_socket.failure(Refusal("SW-X", "x" * 30_000_000))
-    host, _, port = daemon.settings.listen.partition(":")
-    _reader, writer = await asyncio.open_connection(host, int(port), limit=1)
-    writer.write(question(munge))
-    # It must have been given the long answer before others get another one.
-    while not daemon.asked:  # noqa: ASYNC110 -- what is waited for sets no event
-        await asyncio.sleep(0.01)
-    daemon.answer_with = VIEW
-    async with asyncio.timeout(20):
-        while not (await raw(daemon, question(munge))).startswith(b"MUNGE:"):  # noqa: ASYNC110 -- no event
-            await asyncio.sleep(0.1)
-    writer.close()
+LONG = InvalidInputError("SW-X", "x" * 30_000_000)
+
+
+async def unread(daemon: Daemon, sent: bytes, local: str = "127.0.0.1") -> Peer:
+    """Who asks, and reads no answer."""
+    peer = await connected_tcp(daemon.settings.listen, local)
+    peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    peer.say(sent)
+    return peer
+
+
+async def test_who_takes_no_answer_is_dropped(own: DaemonSettings, munge: ScriptedMunge):
+    bounds, limits = replace(BOUNDS, per_host=1), replace(LIMITS, answer_s=0.2)
+    async with serving(own, bounds, limits) as daemon:
+        daemon.answer_with = LONG
+        peer = await unread(daemon, question(munge))
+        # It must have been given the long answer before others get another one.
+        while not daemon.asked:  # noqa: ASYNC110 -- what is waited for sets no event
+            await asyncio.sleep(0.01)
+        daemon.answer_with = VIEW
+        async with asyncio.timeout(20):
+            while not await is_answered(daemon, munge):  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.1)
+        peer.close()
 
 
 async def test_one_address_does_not_take_every_connection(
-    daemon: Daemon, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+    own: DaemonSettings, munge: ScriptedMunge
 ):
-    monkeypatch.setattr(remote_socket, "_CONNECTIONS_PER_ADDRESS", 2)
-    host, _, port = daemon.settings.listen.partition(":")
-    kept = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    assert json.loads(await raw(daemon, question(munge)))["code"] == "SW-BUSY"
-    for _, writer in kept:
-        writer.close()
-    await asyncio.sleep(0.05)
-    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+    async with serving(own, replace(BOUNDS, per_host=2)) as daemon:
+        kept = [await connected_tcp(daemon.settings.listen) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        response = await raw(daemon, question(munge))
+        assert (response.status, response.said["code"]) == (503, "SW-BUSY")
+        close(kept)
+        await asyncio.sleep(0.05)
+        assert await is_answered(daemon, munge)
 
 
-Silent = list[asyncio.StreamWriter]
-
-
-async def silent(daemon: Daemon, addresses: int, each: int) -> Silent:
+async def silent(daemon: Daemon, addresses: int, each: int) -> list[Peer]:
     """Connections that say nothing, from so many addresses of this host."""
-    host, _, port = daemon.settings.listen.partition(":")
     opened = [
-        await asyncio.open_connection(host, int(port), local_addr=(f"127.0.0.{last}", 0))
+        await connected_tcp(daemon.settings.listen, f"127.0.0.{last}")
         for last in range(2, 2 + addresses)
         for _ in range(each)
     ]
     await asyncio.sleep(0.05)
-    return [writer for _, writer in opened]
+    return opened
 
 
-def close(writers: Silent) -> None:
-    for writer in writers:
-        writer.close()
+def close(peers: list[Peer]) -> None:
+    for peer in peers:
+        peer.close()
 
 
 async def test_silent_connections_lock_nobody_out(daemon: Daemon, munge: ScriptedMunge):
     """300 from 20 addresses, and as many again as soon as they are cut off."""
     for _ in range(3):
         opened = await silent(daemon, 20, 15)
-        assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+        assert await is_answered(daemon, munge)
         close(opened)
 
 
-async def test_who_is_refused_keeps_no_place(daemon: Daemon, munge: ScriptedMunge):
+@pytest.mark.parametrize("sent", [b"nonsense\n", posted(SEALED_PATH, b"nonsense")])
+async def test_who_is_refused_keeps_no_place(daemon: Daemon, munge: ScriptedMunge, sent: bytes):
     """Nonsense from 20 addresses, whose connections stay open: nobody who has spoken is cut off."""
     for _ in range(3):
         opened = await silent(daemon, 20, 15)
-        for writer in opened:
-            writer.write(b"nonsense\n")
+        for peer in opened:
+            peer.say(sent)
         await asyncio.sleep(0.1)
-        assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
+        assert await is_answered(daemon, munge)
         close(opened)
 
 
 async def test_silent_connections_from_the_launchers_host_do_not_lock_it_out(
     daemon: Daemon, munge: ScriptedMunge
 ):
-    host, _, port = daemon.settings.listen.partition(":")
-    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
-    opened = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+    assert await is_answered(daemon, munge)
+    opened = [await connected_tcp(daemon.settings.listen) for _ in range(100)]
     await asyncio.sleep(0.05)
-    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
-    close([writer for _, writer in opened])
+    assert await is_answered(daemon, munge)
+    close(opened)
 
 
 async def test_one_user_does_not_take_every_connection(
@@ -293,43 +372,33 @@ async def test_one_user_does_not_take_every_connection(
 ):
     """He asks from many hosts, and takes no answer."""
     monkeypatch.setattr(remote_socket, "_CONNECTIONS_PER_UID", 2)
-    daemon.answer_with = remote_socket.failure(Refusal("SW-X", "x" * 30_000_000))
+    daemon.answer_with = LONG
     munge.uid = 61001
-    opened = await silent(daemon, 2, 1)
-    for writer in opened:
-        writer.write(question(munge))
+    opened = [await unread(daemon, question(munge), f"127.0.0.{last}") for last in (2, 3)]
     while len(daemon.asked) < len(opened):  # noqa: ASYNC110 -- what is waited for sets no event
         await asyncio.sleep(0.01)
     daemon.answer_with = VIEW
-    assert json.loads(await raw(daemon, question(munge)))["code"] == "SW-BUSY"
+    assert await code(daemon, question(munge)) == "SW-BUSY"
     munge.uid = 61002
-    assert (await raw(daemon, question(munge))).startswith(b"MUNGE:")
-    for writer in opened:
-        writer.transport.abort()
+    assert await is_answered(daemon, munge)
+    close(opened)
 
 
 async def test_one_user_does_not_take_all_places_of_his_host(daemon: Daemon, munge: ScriptedMunge):
     """He asks again and again, and takes no answer; others work on the same login node."""
-    daemon.answer_with = remote_socket.failure(Refusal("SW-X", "x" * 30_000_000))
+    daemon.answer_with = LONG
     munge.uid = 61001
-    opened = await silent(daemon, 1, 16)
-    for writer in opened:
-        writer.write(question(munge))
+    opened = [await unread(daemon, question(munge), "127.0.0.2") for _ in range(16)]
     await asyncio.sleep(0.5)
     daemon.answer_with = VIEW
     munge.uid = 61002
-    host, _, port = daemon.settings.listen.partition(":")
-    reader, writer = await asyncio.open_connection(
-        host, int(port), local_addr=("127.0.0.2", 0), limit=1 << 23
-    )
-    writer.write(question(munge))
-    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"MUNGE:")
-    for one in (*opened, writer):
-        one.transport.abort()
+    another = await connected_tcp(daemon.settings.listen, "127.0.0.2")
+    assert (await another.asks(question(munge))).body.startswith(b"MUNGE:")
+    close([*opened, another])
 
 
 async def test_a_port_in_use_is_told(daemon: Daemon):
-    second = RemoteSocket(daemon.settings, daemon.answer)
+    second = RemoteSocket(daemon.settings, Routes({}, lambda _, __: True), roles(daemon.settings))
     with pytest.raises(SlicewiseError, match="SW-DAEMON-LISTEN"):
         await second.start()
 
@@ -338,10 +407,15 @@ async def test_a_port_in_use_is_told(daemon: Daemon):
 
 
 @asynccontextmanager
-async def impostor(own: DaemonSettings, *answers: bytes) -> AsyncIterator[None]:
+async def impostor(
+    own: DaemonSettings, *answers: bytes, status: str = "200 OK"
+) -> AsyncIterator[None]:
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode() if status else b""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\nMUNGE:")
         await reader.readline()
-        writer.write(b"".join(answers))
+        writer.write(head + b"".join(answers))
         writer.close()
 
     host, _, port = own.connect[0].partition(":")
@@ -357,7 +431,7 @@ def sealed(
 
 async def ask(own: DaemonSettings, monkeypatch: pytest.MonkeyPatch) -> DoneAnswer:
     monkeypatch.setattr(remote_client.secrets, "token_hex", lambda _: "0" * 32)
-    return await DaemonClient(own)._ask(ViewRequest(), DoneAnswer)
+    return await DaemonClient(own).ask(DeleteRequest(array_job_id=814))
 
 
 async def test_an_answer_of_somebody_else_is_refused(
@@ -395,7 +469,7 @@ async def test_parts_in_another_order_or_left_out_are_no_answer(
 async def test_an_own_question_does_not_pass_for_its_answer(
     own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
 ):
-    async with impostor(own, question(munge)):
+    async with impostor(own, credential(munge)):
         with pytest.raises(OutsideError, match="no answer"):
             await ask(own, monkeypatch)
 
@@ -404,7 +478,7 @@ async def test_words_in_the_clear_are_shown_without_control_characters(
     own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
 ):
     hostile = b'{"v":1,"ok":false,"code":"X","message":"\\u001b[31mred","hint":"' + b"y" * 999
-    async with impostor(own, hostile + b'"}\n'):
+    async with impostor(own, hostile + b'"}\n', status="400 Bad Request"):
         with pytest.raises(InvalidInputError) as raised:
             await ask(own, monkeypatch)
     assert raised.value.refusal.code == "SW-MUNGE"
@@ -416,17 +490,37 @@ async def test_words_in_the_clear_are_shown_without_control_characters(
 async def test_another_server_is_no_daemon(
     own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch, words: bytes
 ):
-    async with impostor(own, words):
-        with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
-            await ask(own, monkeypatch)
+    for status in ("", "200 OK", "500 Oh"):
+        async with impostor(own, words, status=status):
+            with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+                await ask(own, monkeypatch)
+
+
+async def test_a_drip_of_bytes_ends_at_the_deadline(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client, "DEADLINE_S", 0.5)
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    host, _, port = own.connect[0].partition(":")
+    async with await asyncio.start_server(serve, host, int(port)):
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.5 s"):
+            await asyncio.wait_for(ask(own, monkeypatch), 3)
 
 
 async def test_nobody_listens(own: DaemonSettings, munge: ScriptedMunge):
     with pytest.raises(UnreachableError, match=f"at {own.connect[0]}"):
-        await DaemonClient(own).view()
+        await DaemonClient(own).ask(ViewRequest())
 
 
 async def test_a_host_without_slurm_user_can_not_ask(own: DaemonSettings, munge: ScriptedMunge):
     strange = own.model_copy(update={"slurm_user": "no-such-user"})
     with pytest.raises(InvalidInputError, match="SW-DAEMON-USER"):
-        await DaemonClient(strange).view()
+        await DaemonClient(strange).ask(ViewRequest())

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daemon_answers import answer_in_its_place
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import NodeView
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import StatusAnswer
+from cluster.rpc.messages import StatusAnswer, StatusRequest
 from slurm_plugin.cli import admission
 from slurm_plugin.lua import try_site_script
 from slurm_plugin.lua.site_script import Wiring, has_lines, minimal, with_lines, without_lines
@@ -224,10 +224,7 @@ def test_it_is_tried_under_slurmctlds_lua(
 def test_status_says_that_slurmctlds_lua_refuses_it(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def answer(_: DaemonClient) -> StatusAnswer:
-        return ANSWER
-
-    monkeypatch.setattr(DaemonClient, "status", answer)
+    answer_in_its_place(monkeypatch, StatusRequest, lambda _: ANSWER)
     site.with_name("slicewise.lua").write_text(f"local first = unpack({{ 1 }})\n{MODULE}")
     monkeypatch.setattr(admission, "linked_version", lambda _: "5.4")
     admission.status(as_json=True)
@@ -242,15 +239,12 @@ def test_status_says_that_the_nodes_have_changed_since(
 ) -> None:
     """A new partition on the nodes with GPUs gives them to anybody until the lines name it."""
 
-    async def answer(_: DaemonClient) -> StatusAnswer:
-        return ANSWER
-
     def advice() -> list[str]:
         admission.status(as_json=True)
         said = json.loads(capsys.readouterr().out)["advice"]
         return [line for line in said if "admission install shows the difference" in line]
 
-    monkeypatch.setattr(DaemonClient, "status", answer)
+    answer_in_its_place(monkeypatch, StatusRequest, lambda _: ANSWER)
     assert advice() == []
     admission.install()
     capsys.readouterr()
@@ -428,10 +422,8 @@ def test_status_says_what_differs_and_what_to_do(
     changes: dict[str, object],
     words: list[str],
 ) -> None:
-    async def answer(_: DaemonClient) -> StatusAnswer:
-        return ANSWER.model_copy(update=changes)
-
-    monkeypatch.setattr(DaemonClient, "status", answer)
+    answer = ANSWER.model_copy(update=changes)
+    answer_in_its_place(monkeypatch, StatusRequest, lambda _: answer)
     admission.status(as_json=True)
     advice = json.loads(capsys.readouterr().out)["advice"]
     assert len(advice) == len(words)

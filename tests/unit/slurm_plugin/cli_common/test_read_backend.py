@@ -1,27 +1,26 @@
 """Commands read the same of the ledger and through the daemon."""
 
 import asyncio
+from http import HTTPStatus
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from pydantic import BaseModel
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import Answered, Asks, Request, answer_of
 from cluster.settings.file import DatabaseSettings, Settings
 from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Reader
 from slurm_plugin.api.reads import Reads
+from slurm_plugin.api.routes import Asked, Routes
 from slurm_plugin.cli_common import ledger_backend, read_backend, slurm_look
 from slurm_plugin.cli_common.daemon_backend import DaemonSource
 from slurm_plugin.cli_common.ledger_backend import LedgerSource
 from slurm_plugin.cli_common.read_backend import Source, opened_source
-
-T = TypeVar("T", bound=BaseModel)
 
 OWN = frozenset({"vision"})
 
@@ -31,12 +30,22 @@ class Through(DaemonClient):
 
     def __init__(self, reads: Reads) -> None:
         super().__init__(settings().daemon)
-        self._reads = reads
+        reader = Reader(1, "alice", OWN)
+        self._routes = Routes(
+            {
+                kind: lambda request, _uid, handle=handle: handle(request, reader)
+                for kind, handle in reads.handlers().items()
+            },
+            lambda _asker, _uid: True,
+        )
 
-    async def _ask(self, request: BaseModel, kind: type[T]) -> T:
-        asked = type(request).model_validate_json(request.model_dump_json(exclude_none=True))
-        answer = await self._reads.answer(asked, Reader(1, "alice", OWN))  # type: ignore[arg-type]
-        return kind.model_validate_json(answer.model_dump_json(exclude_none=True))
+    def call(self, request: Asks[Answered]) -> Answered:
+        assert isinstance(request, Request)
+        target, body = request.sent()
+        asked = asyncio.run(self._routes.reply(Asked(request.method, target, body, 1)))
+        assert asked.status == HTTPStatus.OK
+        kind: type[Answered] = answer_of(type(request))
+        return kind.model_validate_json(asked.body)
 
 
 def runs(count: int) -> list[Charge]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_peer import connected
 from scripted import ScriptedLedger, ScriptedSlurm, settings
 
 from cluster.language.errors import (
@@ -185,7 +186,8 @@ async def test_it_says_how_it_is(tmp_path: Path) -> None:
         await ask(path)
 
         async def status() -> Mapping[str, Any]:
-            return await ask(tmp_path / "user.sock", b'{"v":1,"op":"status"}\n')
+            sent = b"GET /v1/status HTTP/1.1\r\nHost: h\r\n\r\n"
+            return (await (await connected(tmp_path / "user.sock")).asks(sent)).said
 
         async with asyncio.timeout(30):
             while not (said := await status())["decisions"]:  # noqa: ASYNC110 -- as above

@@ -1,28 +1,27 @@
-"""Who may see and do what at the user socket, from wherever he asks."""
+"""Who may see and do what, from wherever he asks."""
 
-import json
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
+from http_peer import sent
 from pydantic import BaseModel
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
-from cluster.rpc.messages import DoneAnswer, StatusAnswer, ViewAnswer, WishAnswer
+from cluster.rpc.message import DoneAnswer, requests
+from cluster.rpc.messages import StatusAnswer, ViewAnswer, WishAnswer
 from cluster.rpc.read_messages import ExplainAnswer
 from cluster.runtime.leadership import ALONE
 from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.api import user_socket
+from slurm_plugin.api import desk as desk_module
+from slurm_plugin.api.desk import Desk, Roles
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import OF_USER, Rates
 from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.user_socket import Roles, UserSocket
-from slurm_plugin.common.line_server import Peer
+from slurm_plugin.api.routes import Asked
 from slurm_plugin.state.reports import OLD_S
 
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
@@ -37,25 +36,25 @@ class Daemon:
         return STATUS
 
 
-class Asked:
-    """The socket, asked as somebody."""
+class Asking:
+    """The desk, asked as somebody."""
 
-    def __init__(self, socket: UserSocket, slurm: ScriptedSlurm) -> None:
-        self._socket = socket
+    def __init__(self, desk: Desk, slurm: ScriptedSlurm) -> None:
+        self.routes = desk.routes
         self.slurm = slurm
 
-    async def as_user(self, uid: int, **message: object) -> BaseModel:
-        return await self._socket.answer(json.dumps({"v": 1, **message}), Peer(os.getpid(), uid))
+    async def as_user(self, uid: int, op: str, **fields: object) -> BaseModel:
+        return await self.routes.answer(Asked(*sent(op, **fields), uid))
 
-    async def code(self, uid: int, **message: object) -> str:
+    async def code(self, uid: int, op: str, **fields: object) -> str:
         with pytest.raises(SlicewiseError) as raised:
-            await self.as_user(uid, **message)
+            await self.as_user(uid, op, **fields)
         return raised.value.refusal.code
 
 
 @pytest.fixture
-async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    monkeypatch.setattr(user_socket, "user_name", NAMES.__getitem__)
+async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
+    monkeypatch.setattr(desk_module, "user_name", NAMES.__getitem__)
     slurm = ScriptedSlurm(job(0), job(1))
     sync = sync_of(slurm)
     accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
@@ -66,9 +65,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     reads = Reads(settings(), slurm, ledger, sync)
     who = Roles(frozenset({ROOT}), LAUNCHER)
     rates = Rates()
-    place = tmp_path / "user.sock"
-    socket = UserSocket(
-        place,
+    desk = Desk(
         sync,
         Admission("enforce"),
         who,
@@ -77,14 +74,18 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         keys=ServiceKeys(ledger, sync, reads, ALONE, rates=rates),
         daemon=Daemon(),
     )
-    return Asked(socket, slurm)
+    return Asking(desk, slurm)
 
 
-async def test_everybody_may_ask_how_the_daemon_is(asked: Asked):
+def test_every_request_that_is_declared_has_a_handler(asked: Asking):
+    assert asked.routes.handlers.keys() == set(requests())
+
+
+async def test_everybody_may_ask_how_the_daemon_is(asked: Asking):
     assert await asked.as_user(BOB, op="status") == STATUS
 
 
-async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(asked: Asked):
+async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(asked: Asking):
     for uid, seen in ((ALICE, 1), (LAUNCHER, 1), (ROOT, 1), (BOB, 0), (61099, 0)):
         NAMES.setdefault(uid, str(uid))
         view = await asked.as_user(uid, op="view")
@@ -93,7 +94,7 @@ async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(as
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB])
-async def test_only_the_launcher_and_operators_wish(asked: Asked, uid: int):
+async def test_only_the_launcher_and_operators_wish(asked: Asking, uid: int):
     before = list(asked.slurm.actions)
     assert await asked.code(uid, op="wish", array_job_id=814, run=[0]) == "SW-FORBIDDEN"
     assert asked.slurm.actions == before
@@ -105,7 +106,7 @@ NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s"
 TOLD = NEWS | {"name": "bert", "wanted": 1, "reason": "1 in flight: 1"}
 
 
-async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: Asked):
+async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: Asking):
     others = TOLD | {"name": "nobody"}
     assert await asked.code(ALICE, op="news", services=[TOLD]) == "SW-FORBIDDEN"
     await asked.as_user(LAUNCHER, op="news", services=[TOLD, others])
@@ -116,7 +117,7 @@ async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: As
 
 
 async def test_what_the_launcher_told_long_ago_says_nothing(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
 ):
     await asked.as_user(LAUNCHER, op="news", services=[TOLD])
     late_s = time.monotonic() + OLD_S
@@ -127,19 +128,19 @@ async def test_what_the_launcher_told_long_ago_says_nothing(
 
 
 @pytest.mark.parametrize("uid", [BOB, LAUNCHER])
-async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asked, uid: int):
+async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asking, uid: int):
     assert await asked.code(uid, op="delete", array_job_id=814) == "SW-FORBIDDEN"
     assert isinstance(await asked.as_user(ALICE, op="delete", array_job_id=814), DoneAnswer)
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB, LAUNCHER])
-async def test_only_operators_tell_replicas_to_leave(asked: Asked, uid: int):
+async def test_only_operators_tell_replicas_to_leave(asked: Asking, uid: int):
     leave = {"op": "leave", "job_ids": [900], "why": "its GPU is cut anew"}
     assert await asked.code(uid, **leave) == "SW-FORBIDDEN"
     assert isinstance(await asked.as_user(ROOT, **leave), DoneAnswer)
 
 
-async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked):
+async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asking):
     for uid in (ALICE, ROOT):
         assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)
     for uid in (BOB, LAUNCHER):
@@ -148,7 +149,7 @@ async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asked
 
 @pytest.mark.parametrize("uid", [ALICE, BOB])
 async def test_only_the_launcher_and_operators_retire_and_know_what_keys_grant(
-    asked: Asked, uid: int
+    asked: Asking, uid: int
 ):
     before = list(asked.slurm.actions)
     assert await asked.code(uid, op="retire", array_job_id=814) == "SW-FORBIDDEN"
@@ -157,7 +158,7 @@ async def test_only_the_launcher_and_operators_retire_and_know_what_keys_grant(
 
 
 @pytest.mark.parametrize("uid", [BOB, LAUNCHER])
-async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asked, uid: int):
+async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asking, uid: int):
     order = {"op": "order", "array_job_id": 814, "what": "restart"}
     assert await asked.code(uid, **order) == "SW-FORBIDDEN"
     for owner in (ALICE, ROOT):
@@ -167,7 +168,7 @@ async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asked
 KEY = {"op": "key_create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
 
 
-async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asked):
+async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asking):
     for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
         assert isinstance(await asked.as_user(uid, **KEY, key_id=key_id), DoneAnswer)
     assert await asked.code(BOB, **KEY, key_id="c" * 12) == "SW-TENANT-UNKNOWN"
@@ -180,7 +181,7 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
     assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
 
 
-async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
+async def test_keys_are_made_at_a_bounded_rate(asked: Asking):
     for number in range(OF_USER.at_once):
         await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
     assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
@@ -189,13 +190,15 @@ async def test_keys_are_made_at_a_bounded_rate(asked: Asked):
     assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
 
 
-async def test_a_key_that_was_revoked_is_not_revoked_again(asked: Asked):
+async def test_a_key_that_was_revoked_is_not_revoked_again(asked: Asking):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     for _ in range(2 * OF_USER.at_once):
         await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
 
 
-async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(asked: Asked):
+async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(
+    asked: Asking,
+):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="grants")
     assert granted == GrantsAnswer(tenants={"a" * 64: "vision"}, protected=("vision",))
@@ -204,7 +207,7 @@ async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_
     assert granted == GrantsAnswer(tenants={}, protected=("vision",))
 
 
-async def test_a_tenant_is_opened_again_by_its_members(asked: Asked):
+async def test_a_tenant_is_opened_again_by_its_members(asked: Asking):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
     assert await asked.code(BOB, op="key_open", tenant="vision") == "SW-TENANT-UNKNOWN"
@@ -212,11 +215,11 @@ async def test_a_tenant_is_opened_again_by_its_members(asked: Asked):
     assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(tenants={})
 
 
-async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asked):
+async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asking):
     key = {**KEY, "tenant": "visoin"}
     assert await asked.code(ROOT, **key, key_id="a" * 12) == "SW-TENANT-UNKNOWN"
 
 
-async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asked):
+async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asking):
     assert await asked.code(ROOT, op="key_open", tenant="visoin") == "SW-TENANT-UNKNOWN"
     assert isinstance(await asked.as_user(ROOT, op="key_open", tenant="nlp"), DoneAnswer)

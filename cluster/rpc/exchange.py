@@ -1,0 +1,62 @@
+"""One HTTP request to a daemon and its response, within a deadline, by the standard library.
+
+Commands import this: aiohttp would take longer to import than all the rest of a command.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+Place = Path | tuple[str, int]
+"""A Unix socket, or a host and a port."""
+
+_HEADERS = {"Content-Type": "application/json", "Connection": "close"}
+
+
+class _Socket(socket.socket):
+    """A socket that waits until a deadline in all, however slowly the peer sends."""
+
+    until_s = 0.0
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Read; raises TimeoutError at the deadline."""
+        self.settimeout(left_s(self.until_s))
+        return super().recv_into(buffer, nbytes, flags)
+
+
+def left_s(until_s: float) -> float:
+    """Seconds until the deadline; TimeoutError if there are none."""
+    left = until_s - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+@contextmanager
+def exchange(
+    place: Place, method: str, target: str, body: bytes, until_s: float
+) -> Iterator[HTTPResponse]:
+    """Send a request; the response's body is to be read inside.
+
+    Raises OSError, TimeoutError at ``until_s`` (of the monotonic clock), UnicodeError for a host's
+    name that can't be one, and HTTPException for what is no HTTP.
+    """
+    connection = HTTPConnection("localhost")
+    with closing(connection):
+        if isinstance(place, Path):
+            connection.sock = made = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        else:
+            plain = socket.create_connection(place, left_s(until_s))
+            connection.sock = made = _Socket(fileno=plain.detach())
+        made.until_s = until_s
+        made.settimeout(left_s(until_s))
+        if isinstance(place, Path):
+            made.connect(str(place))
+        # What is busy answers and closes before it has read the request.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, target, body or None, _HEADERS)
+        yield connection.getresponse()

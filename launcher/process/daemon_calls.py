@@ -1,0 +1,46 @@
+"""What the launcher asks the daemon, each call in a thread beside the turns."""
+
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from cluster.rpc.messages import (
+    NewsRequest,
+    RetireRequest,
+    ServiceNews,
+    ViewAnswer,
+    ViewRequest,
+    WishAnswer,
+    WishRequest,
+)
+from cluster.settings.file import DaemonSettings
+
+
+class DaemonCalls:
+    """The calls of ``tick.Daemon``; each raises what ``DaemonClient.call`` raises."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self._daemon = DaemonClient(settings)
+
+    async def view(self) -> ViewAnswer:
+        """Services and tenants as they are now."""
+        return await self._daemon.ask(ViewRequest())
+
+    async def wish(
+        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+    ) -> WishAnswer:
+        """Let these slots of a service run and hold every other one; show the note to its users."""
+        slots = tuple(sorted(run))
+        return await self._daemon.ask(
+            WishRequest(array_job_id=array_job_id, run=slots, note=note, urgency=urgency)
+        )
+
+    async def retire(self, array_job_id: int) -> None:
+        """Cancel an array that has no slot under way."""
+        await self._daemon.ask(RetireRequest(array_job_id=array_job_id))
+
+    async def grants(self) -> GrantsAnswer:
+        """Which keys admit requests to which tenant's services."""
+        return await self._daemon.ask(GrantsRequest())
+
+    async def tell(self, services: tuple[ServiceNews, ...]) -> None:
+        """Report what the launcher sees of services, for their users."""
+        await self._daemon.ask(NewsRequest(services=services))

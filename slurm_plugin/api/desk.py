@@ -1,0 +1,205 @@
+"""Answers the launcher and people, and decides who may see and do what."""
+
+import os
+import pwd
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from cluster.rpc.message import Asker, DoneAnswer
+from cluster.rpc.messages import (
+    CheckRequest,
+    DeleteRequest,
+    LeaveRequest,
+    NewsRequest,
+    RetireRequest,
+    ServiceView,
+    StatusAnswer,
+    StatusRequest,
+    SubmitAnswer,
+    ViewAnswer,
+    ViewRequest,
+    WishAnswer,
+    WishRequest,
+)
+from cluster.rpc.order_messages import OrderRequest
+from cluster.settings.file import DaemonSettings
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.api.access import Reader, ReaderHandler
+from slurm_plugin.api.keys import ServiceKeys
+from slurm_plugin.api.orders import ServiceOrders
+from slurm_plugin.api.reads import Reads
+from slurm_plugin.api.routes import Routes
+from slurm_plugin.state.controller import Sync
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Uids with special rights."""
+
+    administrators: frozenset[int]
+    launcher: int | None
+
+    def reader(self, uid: int, accounts: frozenset[str]) -> Reader:
+        """What a user of these accounts may read; operators may read everything."""
+        return Reader(uid, user_name(uid), None if uid in self.administrators else accounts)
+
+    @property
+    def trusted(self) -> frozenset[int]:
+        """Uids that other users must not lock out."""
+        return self.administrators | ({self.launcher} if self.launcher is not None else frozenset())
+
+    def allows(self, asker: Asker, uid: int) -> bool:
+        """Whether this uid may ask what only such users may ask."""
+        match asker:
+            case "everybody":
+                return True
+            case "launcher":
+                return self.sees_all(uid)
+            case "operators":
+                return uid in self.administrators
+
+    def sees_all(self, uid: int) -> bool:
+        """Whether this uid sees all tenants' services; the launcher does, since it looks after
+        them.
+        """
+        return uid in self.trusted
+
+
+def roles(settings: DaemonSettings) -> Roles:
+    """Root, SlurmUser (who runs this daemon), and the launcher's user if this host knows it."""
+    try:
+        launcher = pwd.getpwnam(settings.launcher_user).pw_uid
+    except KeyError:
+        launcher = None
+    return Roles(frozenset({0, os.geteuid()}), launcher)
+
+
+class Daemon(Protocol):
+    """The part of the daemon that answers about itself."""
+
+    def status(self) -> StatusAnswer:
+        """The daemon's state now."""
+
+
+class Desk:
+    """What the launcher and people may ask: each request's handler, and who may do what."""
+
+    def __init__(
+        self,
+        sync: Sync,
+        admission: Admission,
+        who: Roles,
+        *,
+        reads: Reads,
+        orders: ServiceOrders,
+        keys: ServiceKeys,
+        daemon: Daemon,
+    ) -> None:
+        self._sync = sync
+        self._admission = admission
+        self._roles = who
+        self._orders = orders
+        self._keys = keys
+        self._daemon = daemon
+        self.routes = Routes(
+            {
+                ViewRequest: self._view,
+                StatusRequest: self._status,
+                CheckRequest: self._check,
+                WishRequest: self._wish,
+                RetireRequest: self._retire,
+                NewsRequest: self._news,
+                GrantsRequest: self._granted,
+                LeaveRequest: self._leave,
+                DeleteRequest: self._delete,
+                OrderRequest: self._order,
+                **{kind: self._as_reader(handle) for kind, handle in keys.handlers().items()},
+                **{kind: self._as_reader(handle) for kind, handle in reads.handlers().items()},
+            },
+            who.allows,
+        )
+
+    def _as_reader(self, handle: ReaderHandler) -> Callable[[Any, int], Awaitable[BaseModel]]:
+        async def handled(request: Any, uid: int) -> BaseModel:
+            return await handle(request, self._reader(uid))
+
+        return handled
+
+    async def _status(self, _: StatusRequest, __: int) -> StatusAnswer:
+        return self._daemon.status()
+
+    async def _check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
+        return self._admission.check(request, uid)
+
+    async def _wish(self, request: WishRequest, _: int) -> WishAnswer:
+        run = frozenset(request.run)
+        return await self._sync.wish(request.array_job_id, run, request.note, request.urgency)
+
+    async def _retire(self, request: RetireRequest, _: int) -> DoneAnswer:
+        await self._sync.retire(request.array_job_id)
+        return DoneAnswer()
+
+    async def _news(self, request: NewsRequest, _: int) -> DoneAnswer:
+        return self._sync.news.take(request)
+
+    async def _granted(self, _: GrantsRequest, __: int) -> GrantsAnswer:
+        return self._keys.grants()
+
+    async def _leave(self, request: LeaveRequest, _: int) -> DoneAnswer:
+        return self._sync.leaving.take(request, self._sync.view.services)
+
+    async def _delete(self, request: DeleteRequest, uid: int) -> DoneAnswer:
+        service = self._own_service(request.array_job_id, self._reader(uid))
+        await self._sync.delete(service.array_job_id)
+        return DoneAnswer()
+
+    async def _order(self, request: OrderRequest, uid: int) -> DoneAnswer:
+        reader = self._reader(uid)
+        service = self._own_service(request.array_job_id, reader)
+        return await self._orders.order(request, service, reader)
+
+    async def _view(self, _: ViewRequest, uid: int) -> ViewAnswer:
+        view = self._sync.view
+        if uid == self._roles.launcher:
+            self._sync.hear()
+            return view
+        if not self._roles.sees_all(uid):
+            view = visible_to(view, user_name(uid), self._accounts(uid))
+        return view.model_copy(update={"news": self._sync.news.of(view.services)})
+
+    def _accounts(self, uid: int) -> frozenset[str]:
+        return frozenset(self._sync.quotas.accounts_by_uid.get(uid, ()))
+
+    def _reader(self, uid: int) -> Reader:
+        return self._roles.reader(uid, self._accounts(uid))
+
+    def _own_service(self, array_job_id: int, reader: Reader) -> ServiceView:
+        service = self._sync.service(array_job_id)
+        if service.user != reader.user and reader.uid not in self._roles.administrators:
+            raise InvalidInputError(
+                "SW-FORBIDDEN", f"Service {service.name!r} belongs to {service.user!r}."
+            )
+        return service
+
+
+def visible_to(view: ViewAnswer, user: str, accounts: frozenset[str]) -> ViewAnswer:
+    """The part of the view that a user may see: own services, and all of the user's tenants."""
+    return view.model_copy(
+        update={
+            "services": tuple(s for s in view.services if s.user == user or s.tenant in accounts),
+            "tenants": tuple(t for t in view.tenants if t.name in accounts),
+        }
+    )
+
+
+def user_name(uid: int) -> str:
+    """The user's name as Slurm writes it; the uid as text if this host doesn't know the user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

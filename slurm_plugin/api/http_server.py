@@ -1,0 +1,271 @@
+"""Serves HTTP by aiohttp, one request per connection, within limits that hold whoever connects.
+
+aiohttp has no limit on connections, on the time that a question may take, or on the time in which
+an answer must be read: these are kept here, at the connection. What it can't parse is refused like
+everything else.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from cluster.language.errors import Refusal
+from slurm_plugin.common.log import report_failure
+from slurm_plugin.common.sockets import BACKLOG, BUSY, failure, too_long
+
+_HEAD_BYTES = 32 * 1024
+"""Most bytes of a request line and headers, with room to spare."""
+_LINGER_S = 0.5
+"""Seconds for which a refused peer may go on sending: closing with unread bytes would reset the
+connection, and the refusal would be lost."""
+_SILENT = logging.getLogger("slicewise.http")
+_SILENT.setLevel(logging.CRITICAL + 1)
+"""aiohttp's own log: anything that can connect could fill it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one connection.
+
+    Attributes:
+        question_s: seconds from the connection to the end of its question.
+        answer_s: seconds from an answer's beginning until it is read.
+        body_bytes: most bytes of a question's body; a longer one is refused unread.
+        refused: most connections that are told at one time why they are refused; further ones are
+            closed.
+    """
+
+    question_s: float
+    answer_s: float
+    body_bytes: int
+    refused: int
+
+
+class Places(Protocol):
+    """Decides which connections may stay; it may drop others for a new one."""
+
+    def enter(self, connection: "Connection") -> bool:
+        """Whether there is room for a new connection."""
+
+    def busy(self, connection: "Connection") -> None:
+        """Note that the connection's question is there."""
+
+    def idle(self, connection: "Connection") -> None:
+        """Note that the answer is ready: the connection lasts until the peer has read it."""
+
+    def leave(self, connection: "Connection") -> None:
+        """Free the place, if the connection still has one."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A whole request, and the connection that it came by."""
+
+    request: web.BaseRequest
+    body: bytes
+    connection: "Connection"
+
+
+Handle = Callable[[Question], Awaitable[web.StreamResponse]]
+"""Answers a question. It calls ``connection.answers`` before it writes."""
+
+
+class HttpServer:
+    """Serves one socket. ``no_question`` gives the refusal of what is no HTTP request."""
+
+    def __init__(
+        self,
+        places: Places,
+        handle: Handle,
+        limits: Limits,
+        no_question: Callable[["Connection"], Refusal],
+    ) -> None:
+        self.places = places
+        self.limits = limits
+        self.no_question = no_question
+        self.refused: set[Connection] = set()
+        self._handle = handle
+        self.open: set[Connection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listening: asyncio.Server | None = None
+
+    async def start_unix(self, listener: socket.socket) -> None:
+        """Listen on a bound Unix socket."""
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_unix_server(
+            self._connection_maker(), sock=listener, backlog=BACKLOG
+        )
+
+    async def start_tcp(self, host: str, port: int) -> None:
+        """Listen on a TCP port; raises OSError if that is impossible."""
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(
+            self._connection_maker(), host, port, backlog=BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Stop listening, and end every connection and its handler."""
+        if self._listening is not None:
+            self._listening.close()
+        for connection in tuple(self.open):
+            connection.drop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _connection_maker(self) -> Callable[[], "Connection"]:
+        manager = web.Server(self._answer, request_factory=self._request)
+        return lambda: Connection(self, manager)
+
+    def _request(self, *parts: Any) -> web.BaseRequest:
+        loop = asyncio.get_running_loop()
+        message, payload, protocol, writer, task = parts
+        return web.BaseRequest(
+            *(message, payload, protocol, writer, task, loop),
+            client_max_size=self.limits.body_bytes,
+        )
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # noqa: S101 -- the maker makes no other
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a coroutine has one
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return connection.refuse(too_long(self.limits.body_bytes), _TOO_LARGE)
+        connection.asks()
+        response = await self._handle(Question(request, body, connection))
+        response.force_close()
+        return response
+
+
+_TOO_LARGE = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+class Connection(web.RequestHandler):
+    """One connection, which takes one question."""
+
+    __slots__ = ("_deadline", "_received", "_server", "wire")
+
+    def __init__(self, server: HttpServer, manager: web.Server) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=0,
+            access_log=_SILENT,
+            logger=_SILENT,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,
+        )
+        self._server = server
+        self._received = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """The peer's numeric address; "" if it has none."""
+        return str((self.wire.get_extra_info("peername") or ("",))[0])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, if there is a place for it."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- a stream's is one
+        self.wire = transport
+        self._server.open.add(self)
+        if self._server.places.enter(self):
+            self._wait(self._server.limits.question_s)
+            super().connection_made(transport)
+        else:
+            self.refuse(BUSY, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a question; more than the longest is refused unread."""
+        if self in self._server.refused:
+            return
+        self._received += len(data)
+        if self._received > self._server.limits.body_bytes + _HEAD_BYTES:
+            self.refuse(too_long(self._server.limits.body_bytes), _TOO_LARGE)
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Free everything that the connection held."""
+        self._wait(None)
+        self._server.open.discard(self)
+        self._server.refused.discard(self)
+        self._server.places.leave(self)
+        super().connection_lost(exc)
+
+    def asks(self) -> None:
+        """Note that the question is there: how long its answer takes is not the peer's matter."""
+        self._wait(None)
+        self._server.places.busy(self)
+
+    def answers(self) -> None:
+        """Note that the answer is ready: from now on the peer must read it."""
+        self._wait(self._server.limits.answer_s)
+        self._server.places.idle(self)
+
+    def drop(self) -> None:
+        """Close the connection without an answer."""
+        self._server.places.leave(self)
+        self.wire.abort()
+
+    def refuse(self, refusal: Refusal, status: HTTPStatus) -> web.Response:
+        """Say why without waiting for the question's end, give up the place, and close.
+
+        The response that is returned goes nowhere: it ends a handler.
+        """
+        server, self.transport = self._server, None
+        server.places.leave(self)
+        if len(server.refused) >= server.limits.refused:
+            self.wire.abort()
+            return web.Response()
+        server.refused.add(self)
+        body = failure(refusal).model_dump_json().encode()
+        self.wire.write(
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            + body
+        )
+        self.wire.write_eof()
+        if not self.wire.is_reading():
+            self.wire.resume_reading()
+        self._wait(_LINGER_S)
+        return web.Response()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 -- aiohttp's words
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Refuse what aiohttp can't parse; an error of ours is logged, and its text is not sent."""
+        if status == HTTPStatus.BAD_REQUEST or isinstance(exc, _PEERS_FAULTS):
+            return self.refuse(self._server.no_question(self), HTTPStatus.BAD_REQUEST)
+        self.log_exception(exc_info=exc)
+        return self.refuse(_FAILED, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def log_exception(self, *_: object, exc_info: BaseException | None = None) -> None:
+        """Log what went wrong in our own code as every other failure of the daemon."""
+        report_failure("request_failed", exc_info or TimeoutError())
+
+    def _wait(self, seconds: float | None) -> None:
+        """Drop the connection after so many seconds, in place of what was set before."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        loop = asyncio.get_running_loop()
+        self._deadline = None if seconds is None else loop.call_later(seconds, self.drop)
+
+
+_PEERS_FAULTS = (web.RequestPayloadError, ConnectionError)
+_FAILED = Refusal("SW-INTERNAL", "The daemon failed; its log says how.")

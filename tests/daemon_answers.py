@@ -1,0 +1,21 @@
+"""Answers in the daemon's place, by the kind of request."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import Request
+
+
+def answer_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Request], answer: Callable[[Any], object]
+) -> None:
+    """Answer requests of this kind so from now on; others as before."""
+    before = DaemonClient.call
+
+    def call(self: DaemonClient, request: Any) -> Any:
+        return answer(request) if isinstance(request, kind) else before(self, request)
+
+    monkeypatch.setattr(DaemonClient, "call", call)
