@@ -23,6 +23,7 @@ from typer.main import get_command, get_group
 from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
+from docs import wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.cli.service import EXAMPLE
 from launcher.process.metrics import Metrics as LauncherMetrics
@@ -85,8 +86,10 @@ def pages() -> Mapping[str, str]:
         "configuration.md": _configuration(),
         "service-file.md": _service_file(),
         "metrics.md": _metrics(),
+        "wire-api.md": wire_api.page(),
     }
-    return {name: "\n".join((_MADE, "", *lines)).rstrip() + "\n" for name, lines in made.items()}
+    text = {name: "\n".join((_MADE, "", *lines)).rstrip() + "\n" for name, lines in made.items()}
+    return {**text, "openapi.json": wire_api.document()}
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The documentation, as far as it can be checked without Sphinx; ``make docs`` checks the rest."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -52,3 +53,13 @@ def test_the_glossary_defines_each_word_once():
     words = [word for cell in cells for word in re.split(r", (?![^(]*\))", cell)]
     assert [word for word, count in Counter(words).items() if count > 1] == []
     assert len(words) > 100
+
+
+def test_the_wire_s_document_names_what_there_is(written: Mapping[str, str]):
+    document = json.loads(written["openapi.json"])
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations) > 15
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', written["openapi.json"]))
+    assert named <= document["components"]["schemas"].keys()
+    for path in document["paths"]:
+        assert f" {path}\n" in written["wire-api.md"]
