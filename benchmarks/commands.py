@@ -34,10 +34,10 @@ Users' commands ask the daemon or no server at all, operators' commands ask the 
 YARDSTICK = "squeue"
 OF_USERS = (
     "--help",
-    "costs",
+    "mig costs",
     "mig profiles",
     f"why {TENANT}",
-    f"explain {TENANT}",
+    f"why {TENANT} --limits",
     "ledger balance",
     "service list",
     f"service status {SERVICE}",
@@ -49,12 +49,12 @@ OF_OPERATORS = (
     f"tenant show {TENANT}",
     "tenant-quota list",
     f"tenant-quota set {TENANT} --nominal 2",
-    "quota loans",
+    "tenant-quota loans",
     "budget show",
     "ledger statement",
     "ledger verify",
     "rebalance history",
-    "db current",
+    "ledger db current",
 )
 COMMANDS = (
     (USER, YARDSTICK),

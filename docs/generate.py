@@ -24,7 +24,7 @@ from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from docs import wire_api
-from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.service import EXAMPLE
 from launcher.process.metrics import Metrics as LauncherMetrics
 from slurm_plugin.daemon.metrics import Metrics as DaemonMetrics
@@ -39,6 +39,13 @@ _COMMANDS = """\
 All commands are parts of one executable, `slicewise`; `--help` of each says the same. Exit codes:
 0 is done; 1 is refused or failed, with an [error code](errors.md); 2 is wrong usage. Other codes
 stand where a command has them.
+"""
+_OLD_SPELLINGS = """\
+## Old spellings
+
+They do the same for one release, then they end. No help shows them; at a terminal they say on
+stderr how the command is called now. Why it was renamed:
+[decision 28](../decisions/0028-one-tree-per-noun.md).
 """
 _CONFIGURATION = """\
 # slicewise.toml
@@ -106,6 +113,9 @@ def _commands() -> Iterator[str]:
         yield from (f"## {panel}", "")
         for name, one in commands.items():
             yield from _command(f"slicewise {name}", _loaded(one), 3)
+    yield _OLD_SPELLINGS
+    rows = [(f"`slicewise {old}`", f"`slicewise {new}`") for old, new in OLD_SPELLINGS.items()]
+    yield from _table(("was", "is"), rows)
 
 
 def _loaded(one: Command) -> Any:

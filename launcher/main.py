@@ -14,7 +14,14 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from cluster.language.errors import Refusal, SlicewiseError
-from launcher.cli.command_table import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS, Command
+from launcher.cli.command_table import (
+    COMMANDS,
+    FOR_EVERYBODY,
+    FOR_OPERATORS,
+    LOADED_ALONE,
+    OLD_SPELLINGS,
+    Command,
+)
 from launcher.cli.help_text import fit_for_terminals
 
 _GARBAGE_AFTER = 1_000_000
@@ -31,7 +38,11 @@ class LazyGroup(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the real command in place of the one that stands for it."""
+        """Return the real command in place of the one that stands for it, or of an old spelling."""
+        args = _spelled_now(args, tells=not ctx.resilient_parsing)
+        path = " ".join(args[:2])
+        if path in LOADED_ALONE:
+            return path, loaded(path, LOADED_ALONE[path]), args[2:]
         name, stand_in, rest = super().resolve_command(ctx, args)
         one = COMMANDS.get(str(name))
         return name, stand_in if one is None else loaded(str(name), one), rest
@@ -40,6 +51,21 @@ class LazyGroup(TyperGroup):
         """Format its own help like that of the commands that it loads."""
         fit_for_terminals(self)
         super().format_help(ctx, formatter)
+
+
+def _spelled_now(args: list[str], *, tells: bool) -> list[str]:
+    """Return a command's words as they are spelled now; ``tells`` a user at a terminal the new way.
+
+    A script's stderr stays as it was.
+    """
+    for count in (2, 1):
+        old = " ".join(args[:count])
+        new = OLD_SPELLINGS.get(old)
+        if new is not None:
+            if tells and sys.stderr.isatty():
+                typer.echo(f"slicewise {old} is now: slicewise {new}", err=True)
+            return [*new.split(), *args[count:]]
+    return args
 
 
 def loaded(name: str, one: Command) -> Any:

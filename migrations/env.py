@@ -24,8 +24,8 @@ def run(connection: Connection) -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
-        # Some functions act with their owner's rights; only roles that ``slicewise db grant`` names
-        # may call them.
+        # Some functions act with their owner's rights; only roles that ``slicewise ledger db
+        # grant`` names may call them.
         connection.execute(text(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {SCHEMA} FROM PUBLIC"))
 
 

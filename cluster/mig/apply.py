@@ -82,7 +82,7 @@ def _require_between(gpu: Gpu, old: Collection[Placement], new: Collection[Place
         "SW-MIG-CHANGED",
         f"GPU {gpu.uuid} has {placements_text(there) or 'no instance'}, not"
         f" {placements_text(old) or 'none'}: it was not touched.",
-        "It was cut outside Slicewise. Look again: slicewise recut survey",
+        "It was cut outside Slicewise. Look again: slicewise repartition survey",
     )
 
 

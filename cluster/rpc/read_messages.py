@@ -15,7 +15,7 @@ Record = dict[str, JsonValue]
 
 
 class ExplainAnswer(Answer):
-    """``explanation``: the fields of ``slicewise explain --json``."""
+    """``explanation``: the fields of ``slicewise why TENANT --limits --json``."""
 
     explanation: Record
 
@@ -92,7 +92,7 @@ class WhyTable(Message):
 
 
 class WhyAnswer(Answer):
-    """One screen about a job or a tenant.
+    """One screen about a job, an array such as that of a service, or a tenant.
 
     Attributes:
         about: the job or tenant.
@@ -116,12 +116,12 @@ class WhyAnswer(Answer):
 
 
 class WhyRequest(Request, Asks[WhyAnswer], get="why"):
-    """Asks why a job waits, or how a tenant stands; for users who may see the job or tenant.
+    """Asks why a job waits, or how a service or tenant stands; for users who may see it.
 
-    ``about``: ``814``, ``814_3``, or a tenant's name.
+    ``about``: ``814``, ``814_3``, a tenant's name, or a service as NAME or TENANT/NAME.
     """
 
-    about: str = Field(max_length=64)
+    about: str = Field(max_length=96)
 
 
 class PriorityTerm(Message):

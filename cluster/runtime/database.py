@@ -124,13 +124,13 @@ def translated(engine: Engine) -> Iterator[None]:
             raise OutsideError(
                 "SW-DATABASE-RIGHTS",
                 f"The role may not do this in {_place(engine)}: {_reason(engine, error)}.",
-                "As the tables' owner: slicewise db grant ROLE --as DUTY",
+                "As the tables' owner: slicewise ledger db grant ROLE --as DUTY",
             ) from None
         if _state(error) == _UNDEFINED_TABLE:
             raise InvalidInputError(
                 "SW-DATABASE-OLD",
                 f"The database {_place(engine)} lacks a table: {_reason(engine, error)}.",
-                "Run: slicewise db upgrade",
+                "Run: slicewise ledger db upgrade",
             ) from None
         raise OutsideError(
             "SW-DATABASE-FAILED",

@@ -1,4 +1,4 @@
-"""[recut] of slicewise.toml: whether GPUs are re-cut, and how the site's Slurm learns of it."""
+"""[recut] of slicewise.toml: whether GPUs are repartitioned, and how Slurm learns of it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RecutSettings(BaseModel):
-    """[recut]: whether and how GPUs are re-cut; docs/how-to/recutting.md."""
+    """[recut]: whether and how GPUs are repartitioned; docs/how-to/repartitioning.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,7 +18,7 @@ class RecutSettings(BaseModel):
         3600, ge=60, description="Seconds for which a demand forecast is trusted."
     )
     recut_s: int = Field(
-        60, ge=1, description="Assumed seconds of a re-cut, until some have been measured."
+        60, ge=1, description="Assumed seconds of a repartition, until some have been measured."
     )
     move_s: int = Field(
         900, ge=1, description="Maximum seconds to wait for jobs and replicas to leave a GPU."

@@ -26,7 +26,8 @@ class Command:
 
 FOR_EVERYBODY: Mapping[str, Command] = {
     "why": Command(
-        "slurm_plugin.cli_users.why:why_app", "Say why a job waits, or how a tenant stands."
+        "slurm_plugin.cli_users.why:why_app",
+        "Say why a job waits, or how a service or a tenant stands.",
     ),
     "sbatch": Command(
         "slurm_plugin.cli_users.sbatch:sbatch_app",
@@ -43,21 +44,12 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "launcher.cli.keys:key_app",
         "API keys: which clients may send requests to a tenant's services.",
     ),
-    "explain": Command(
-        "slurm_plugin.cli_users.explain:explain_tenant",
-        "Show what a tenant may still start of each GPU type, and what allows no more.",
-        "Examples: slicewise explain vision | slicewise explain vision --json",
-    ),
-    "priority": Command(
-        "slurm_plugin.cli_users.priority:priority_app", "In which order waiting jobs start."
-    ),
-    "costs": Command(
-        "slurm_plugin.cli_users.costs:print_costs",
-        "Show what one instance of every MIG profile costs, in slices.",
-        "Examples: slicewise costs | slicewise costs --all --json",
+    "mig": Command(
+        "slurm_plugin.cli.mig:mig_app", "How GPUs can be cut: profiles, layouts, costs."
     ),
     "ledger": Command(
-        "slurm_plugin.cli_users.ledger:ledger_app", "What was used: statements, balances, checks."
+        "slurm_plugin.cli_users.ledger:ledger_app",
+        "What was used: statements, balances, checks; and the database in which it stands.",
     ),
 }
 
@@ -66,9 +58,9 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slurm_plugin.cli.tenant:tenant_app", "Tenants: Slurm accounts that are charged."
     ),
     "tenant-quota": Command(
-        "slurm_plugin.cli.tenant_quota:tenant_quota_app", "Who may hold how many slices."
+        "slurm_plugin.cli.tenant_quota:tenant_quota_app",
+        "Who may hold how many slices: quotas, plans, loans, the calendar.",
     ),
-    "quota": Command("slurm_plugin.cli.quota:quota_app", "Plans, loans and calendars of quotas."),
     "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
     "compile": Command(
         "slurm_plugin.cli.compile:compile_command",
@@ -76,12 +68,9 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
     ),
     "node": Command("slurm_plugin.cli.node:node_app", "A GPU node: what is in it, by its driver."),
-    "mig": Command(
-        "slurm_plugin.cli.mig:mig_app", "How GPUs can be cut: profiles, layouts, costs."
-    ),
-    "recut": Command(
-        "slurm_plugin.cli.repartition:recut_app",
-        "Cut GPUs again, so that waiting jobs find what they ask for.",
+    "repartition": Command(
+        "slurm_plugin.cli.repartition:repartition_app",
+        "Give GPUs other MIG instances, so that waiting jobs find what they ask for.",
     ),
     "rebalance": Command(
         "slurm_plugin.cli.rebalance:rebalance_app",
@@ -95,7 +84,6 @@ FOR_OPERATORS: Mapping[str, Command] = {
     ),
     "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
     "gateway": Command("launcher.cli.gateway:gateway_app", "The gateway in front of all services."),
-    "db": Command("slurm_plugin.cli.db:db_app", "The ledger's PostgreSQL schema."),
     "daemon": Command(
         "slurm_plugin.cli.daemon:run_daemon",
         "Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.",
@@ -122,3 +110,29 @@ FOR_OPERATORS: Mapping[str, Command] = {
 }
 
 COMMANDS: Mapping[str, Command] = {**FOR_EVERYBODY, **FOR_OPERATORS}
+
+LOADED_ALONE: Mapping[str, Command] = {
+    "mig costs": Command(
+        "slurm_plugin.cli_users.costs:costs_app",
+        "Show what one instance of every MIG profile costs, in slices.",
+    ),
+    "ledger db": Command(
+        "slurm_plugin.cli_users.ledger_db:ledger_db_app", "The ledger's PostgreSQL schema."
+    ),
+}
+"""Parts of trees that run without the rest of their tree: it takes longer to import than they."""
+
+OLD_SPELLINGS: Mapping[str, str] = {
+    "explain": "why --limits",
+    "priority": "why --priority",
+    "priority explain": "why --priority",
+    "costs": "mig costs",
+    "quota": "tenant-quota",
+    "recut": "repartition",
+    "db": "ledger db",
+}
+"""How commands were called before, and how they are called now.
+
+No listing shows the old spellings, and they end with the next release. A table of first words: what
+follows stays as it is.
+"""

@@ -45,9 +45,9 @@ def configure(host: Host) -> None:
 
 async def up_ledger(host: Host) -> None:
     """Create the tables and let daemon and launcher use theirs; PostgreSQL must run."""
-    await host.command("root", ("slicewise", "db", "upgrade"))
+    await host.command("root", ("slicewise", "ledger", "db", "upgrade"))
     for role, duty in ((DAEMON_ROLE, "daemon"), (LAUNCHER_ROLE, "launcher")):
-        await host.command("root", ("slicewise", "db", "grant", role, "--as", duty))
+        await host.command("root", ("slicewise", "ledger", "db", "grant", role, "--as", duty))
 
 
 async def up_gateway(host: Host) -> None:

@@ -136,6 +136,6 @@ def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
         "SW-QUOTA-EXCEEDED",
         f"One task costs {slices_words(wants.cost_millislices)}, the quota of "
         f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start.",
-        "Ask for less, or the operator for a larger quota; slicewise explain "
-        f"{wants.tenant} shows both.",
+        "Ask for less, or the operator for a larger quota; slicewise why "
+        f"{wants.tenant} --limits shows both.",
     )

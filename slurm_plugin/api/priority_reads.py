@@ -1,4 +1,4 @@
-"""``slicewise priority explain``: gathers the parts of a job's priority, for readers who may see
+"""``slicewise why --priority``: gathers the parts of a job's priority, for readers who may see
 it.
 """
 

@@ -1,6 +1,7 @@
-"""``slicewise why``: gathers what is known of a job or tenant, for readers who may see it."""
+"""``slicewise why``: gathers what is known of a job, service or tenant for who may see it."""
 
 from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.jobs import JobView
 from cluster.language.periods import next_start_s
 from cluster.rpc.read_messages import WhyAnswer
 from cluster.settings.file import Settings
@@ -19,12 +20,19 @@ from slurm_plugin.state.controller import Sync
 
 
 def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
-    """Explain the state of a job, an array, or a tenant.
+    """Explain the state of a job, an array, a tenant, or a service: of the first that it names.
 
-    Raises InvalidInputError (SW-FORBIDDEN) equally for what does not exist and for what the reader
-    may not see.
+    Raises InvalidInputError: SW-FORBIDDEN equally for what does not exist and for what the reader
+    may not see, SW-SERVICE-AMBIGUOUS if several tenants of the reader have such a service.
     """
     jobs = jobs_named(about, sync.jobs)
+    if not jobs and reader.may_read(about):
+        sight = _sight(ledger, settings, sync)
+        if about in sight.situation.policy:
+            return why_tenant(about, sight)
+    if not jobs:
+        jobs = _jobs_of_service(about, reader, sync)
+        about = str(jobs[0].array_job_id) if jobs else about
     if jobs and all(map(reader.may_see, jobs)):
         try:
             sight = _sight(ledger, settings, sync)
@@ -37,17 +45,34 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
         # A user who has left a tenant sees own jobs of it, but nothing about its other users.
         whole = reader.may_read(jobs[0].account)
         return answer if whole else answer.model_copy(update={"tables": ()})
-    if not jobs and reader.may_read(about):
-        sight = _sight(ledger, settings, sync)
-        if about in sight.situation.policy:
-            return why_tenant(about, sight)
     own = ", ".join(sorted(reader.tenants or ())) or "none"
     yours = "" if reader.tenants is None else f" Your tenants: {own}."
     raise InvalidInputError(
         "SW-FORBIDDEN",
-        f"There is no job and no tenant {about!r} that you may see.",
+        f"There is no job, service or tenant {about!r} that you may see.",
         f"A job submitted just now appears within a second; for ended jobs: sacct -j JOB.{yours}",
     )
+
+
+def _jobs_of_service(about: str, reader: Reader, sync: Sync) -> tuple[JobView, ...]:
+    """The records of the newest generation of the service NAME or TENANT/NAME; () if none is seen.
+
+    Raises InvalidInputError (SW-SERVICE-AMBIGUOUS).
+    """
+    found: dict[str, tuple[JobView, ...]] = {}
+    for service in sorted(sync.view.services, key=lambda each: each.array_job_id):
+        full_name = f"{service.tenant}/{service.name}"
+        if about in {service.name, full_name}:
+            jobs = jobs_named(str(service.array_job_id), sync.jobs)
+            if jobs and all(map(reader.may_see, jobs)):
+                found[full_name] = jobs
+    if len(found) > 1:
+        raise InvalidInputError(
+            "SW-SERVICE-AMBIGUOUS",
+            f"Several services are named {about!r}.",
+            f"Name one of: {', '.join(sorted(found))}.",
+        )
+    return next(iter(found.values()), ())
 
 
 def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:

@@ -1,4 +1,4 @@
-"""``slicewise quota calendar``: quotas by hour and weekday, and for coming events."""
+"""``slicewise tenant-quota calendar``: quotas by hour and weekday, and for coming events."""
 
 import time
 from collections.abc import Sequence
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 calendar_app = typer.Typer(
     no_args_is_help=True,
     help="Quotas by hour and weekday, and for coming events.",
-    epilog="Examples: slicewise quota calendar set vision --nominal 12 --days mon-fri"
-    " --from 08:00 --to 18:00 | slicewise quota calendar list"
-    " | slicewise quota calendar remove 3",
+    epilog="Examples: slicewise tenant-quota calendar set vision --nominal 12 --days mon-fri"
+    " --from 08:00 --to 18:00 | slicewise tenant-quota calendar list"
+    " | slicewise tenant-quota calendar remove 3",
 )
 
 _SAMPLES = range(90, 24 * 60, 180)
@@ -123,11 +123,12 @@ Last = Annotated[
 
 @calendar_app.command(
     "set",
-    epilog="Examples: slicewise quota calendar set vision --nominal 12 --days mon-fri"
+    epilog="Examples: slicewise tenant-quota calendar set vision --nominal 12 --days mon-fri"
     " --from 08:00 --to 18:00"
-    " | slicewise quota calendar set vision --nominal 20 --first 2026-12-01"
+    " | slicewise tenant-quota calendar set vision --nominal 20 --first 2026-12-01"
     " --last 2026-12-05T18:00 --reason 'deadline'"
-    " | slicewise quota calendar set --all --cap 100 --from 22:00 --to 06:00 --reason 'energy'",
+    " | slicewise tenant-quota calendar set --all --cap 100 --from 22:00 --to 06:00"
+    " --reason 'energy'",
 )
 def set_window(
     tenant: Tenant = None,
@@ -234,8 +235,9 @@ def _above_capacity(
 
 @calendar_app.command(
     "list",
-    epilog="Examples: slicewise quota calendar list | slicewise quota calendar list vision --json"
-    " | slicewise quota calendar list --history",
+    epilog="Examples: slicewise tenant-quota calendar list"
+    " | slicewise tenant-quota calendar list vision --json"
+    " | slicewise tenant-quota calendar list --history",
 )
 def list_windows(
     tenant: AnyTenant = None,
@@ -265,7 +267,10 @@ def list_windows(
         print_json([present.shown_json(one) for one in shown])
         return
     if not shown:
-        _say("No windows. Set one: slicewise quota calendar set NAME --nominal N --days sat,sun")
+        _say(
+            "No windows. Set one: slicewise tenant-quota calendar set NAME --nominal N"
+            " --days sat,sun"
+        )
         return
     console().print(present.windows_table(shown, zone))
     if weeks := _weeks(policy, windows, tenant, now_s, zone):
@@ -328,11 +333,14 @@ def _print_history(
 
 @calendar_app.command(
     "remove",
-    epilog="Examples: slicewise quota calendar remove 3 --reason 'the course is over'",
+    epilog="Examples: slicewise tenant-quota calendar remove 3 --reason 'the course is over'",
 )
 def remove_window(
     window_id: Annotated[
-        int, typer.Argument(metavar="ID", help="The id that slicewise quota calendar list shows.")
+        int,
+        typer.Argument(
+            metavar="ID", help="The id that slicewise tenant-quota calendar list shows."
+        ),
     ],
     reason: Reason = "",
     as_json: Json = False,

@@ -20,10 +20,11 @@ from cluster.runtime.console import FittingTable, column, console, print_json
 from slurm_plugin.cli.mig_instances import instances
 from slurm_plugin.cli.node import HostRoot
 from slurm_plugin.cli_common.options import Json
-from slurm_plugin.cli_users.costs import print_costs
+from slurm_plugin.cli_users.costs import costs_app
 from slurm_plugin.cli_views.mig import bar, counts_text, layouts_table, profiles_table
 
 mig_app = typer.Typer(no_args_is_help=True, help="How GPUs can be cut: profiles, layouts, costs.")
+mig_app.add_typer(costs_app)
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -105,11 +106,6 @@ def _has(layout: Layout, least: Counter[str]) -> bool:
 
 def _start(placement: Placement) -> int:
     return placement.start
-
-
-mig_app.command("costs", epilog="Examples: slicewise mig costs | slicewise mig costs --all --json")(
-    print_costs
-)
 
 
 mig_app.command(

@@ -94,7 +94,7 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     gets no line.
 
     Types pad0 to pad55 stand for instances that could be cut but are not: Slurm lets jobs survive a
-    re-cut only if the node keeps its number of devices. No job can use them.
+    repartition only if the node keeps its number of devices. No job can use them.
     """
     inventory, name = read_inventory(host_root), node or _node_name()
     wrong, settings = faults(inventory), _settings()
@@ -121,12 +121,12 @@ def cut(
     after: Annotated[str, typer.Option("--to", help="The instances that it gets.")],
     host_root: HostRoot = ROOT,
 ) -> None:
-    """Re-cut one GPU of this node, as root; print the result as JSON.
+    """Repartition one GPU of this node, as root; print the result as JSON.
 
     Instances that are in both lists stay. If a process holds an instance that would go, nothing is
     done. If a step fails, the GPU is cut as before. If the command is killed, run it again, or with
     both lists swapped to go back. MIG mode is never switched. Slurm is not told of the change:
-    `slicewise recut run`, which calls this command on the node, does that.
+    `slicewise repartition run`, which calls this command on the node, does that.
     """
     print_json(asdict(cut_gpu(gpu_uuid, before, after, host_root)))
 

@@ -1,4 +1,4 @@
-"""``slicewise quota``: what a change of quotas would do, and which loans there are."""
+"""``slicewise tenant-quota plan|loans``: what a change of quotas would do; loans."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,6 @@ from rich.text import Text
 
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli_common.options import AnyTenant, Json, Reason, opened_ledger, require_tenant
 from slurm_plugin.cli_views import quota_plan as present
 
@@ -17,20 +16,14 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-quota_app = typer.Typer(
-    help="Plans, loans and calendars of quotas.",
-    no_args_is_help=True,
-    epilog="Examples: slicewise quota plan quotas.toml | slicewise quota loans"
-    " | slicewise quota calendar list",
-)
-quota_app.add_typer(calendar_app, name="calendar")
+plan_and_loans_app = typer.Typer()
 
 
-@quota_app.command(
+@plan_and_loans_app.command(
     "plan",
-    epilog="Examples: slicewise quota plan --example > quotas.toml"
-    " | slicewise quota plan quotas.toml"
-    " | slicewise quota plan quotas.toml --apply --reason 'new GPUs'",
+    epilog="Examples: slicewise tenant-quota plan --example > quotas.toml"
+    " | slicewise tenant-quota plan quotas.toml"
+    " | slicewise tenant-quota plan quotas.toml --apply --reason 'new GPUs'",
 )
 def plan_quotas(
     file: Annotated[
@@ -72,10 +65,10 @@ def plan_quotas(
     quota_plan.plan(file, apply=apply, overcommit=overcommit, reason=reason, as_json=as_json)
 
 
-@quota_app.command(
+@plan_and_loans_app.command(
     "loans",
-    epilog="Examples: slicewise quota loans | slicewise quota loans vision --history"
-    " | slicewise quota loans --json",
+    epilog="Examples: slicewise tenant-quota loans | slicewise tenant-quota loans vision --history"
+    " | slicewise tenant-quota loans --json",
 )
 def show_loans(
     tenant: AnyTenant = None,

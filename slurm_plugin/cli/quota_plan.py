@@ -1,4 +1,4 @@
-"""``slicewise quota plan FILE``: shows what a change of quotas would do, and makes it."""
+"""``slicewise tenant-quota plan FILE``: shows what a change of quotas would do, and makes it."""
 
 import asyncio
 import time
@@ -67,7 +67,7 @@ class _Planned:
 
 
 def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: bool) -> None:
-    """Run ``slicewise quota plan FILE``: print what the file would do, and apply it if asked."""
+    """Run ``slicewise tenant-quota plan``: print what the file would do, and apply it if asked."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         planned = _planned(file, ledger, settings)

@@ -1,4 +1,4 @@
-"""``slicewise recut``: plan and run re-cuts of GPUs, and show earlier ones."""
+"""``slicewise repartition``: plan and run repartitions of GPUs, and show earlier ones."""
 
 import asyncio
 import os
@@ -27,20 +27,24 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-recut_app = typer.Typer(
-    no_args_is_help=True, help="Cut GPUs again, so that waiting jobs find what they ask for."
+repartition_app = typer.Typer(
+    no_args_is_help=True,
+    help="Give GPUs other MIG instances, so that waiting jobs find what they ask for.",
 )
 
-RecutId = Annotated[int, typer.Argument(help="The id that slicewise recut history shows.")]
+RecutId = Annotated[int, typer.Argument(help="The id that slicewise repartition history shows.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; do nothing.")]
 
 
-@recut_app.command("plan", epilog="Examples: slicewise recut plan | slicewise recut plan --json")
+@repartition_app.command(
+    "plan", epilog="Examples: slicewise repartition plan | slicewise repartition plan --json"
+)
 def show_plan(as_json: Json = False) -> None:
-    """Show which GPUs would be re-cut now, and for which demand.
+    """Show which GPUs would be repartitioned now, and for which demand.
 
     The plan is made from waiting jobs, expected demand, and the last look at each node (slicewise
-    recut survey). A site that lets Slicewise cut nothing (recut.allowed) can carry it out manually.
+    repartition survey). A site that lets Slicewise repartition nothing (recut.allowed) can carry it
+    out manually.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -48,13 +52,15 @@ def show_plan(as_json: Json = False) -> None:
     _print_plan(cuts_due(found), found, as_json)
 
 
-@recut_app.command("run", epilog="Examples: slicewise recut run | slicewise recut run --dry-run")
+@repartition_app.command(
+    "run", epilog="Examples: slicewise repartition run | slicewise repartition run --dry-run"
+)
 def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Re-cut GPUs as the plan says, one after the other; for cron, as root.
+    """Repartition GPUs as the plan says, one after the other; for cron, as root.
 
-    Re-cuts that an earlier run left unfinished come first. Each step is recorded before it begins:
-    if a run is killed, the next one continues it. A step that fails is undone. Exits 1 if a re-cut
-    was rolled back or is stuck.
+    Those that an earlier run left unfinished come first. Each step is recorded before it begins:
+    if a run is killed, the next one continues it. A step that fails is undone. Exits 1 if a
+    repartition was rolled back or is stuck.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -84,14 +90,15 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
     _print_ended(ended, as_json)
 
 
-@recut_app.command(
-    "history", epilog="Examples: slicewise recut history | slicewise recut history --limit 100"
+@repartition_app.command(
+    "history",
+    epilog="Examples: slicewise repartition history | slicewise repartition history --limit 100",
 )
 def history(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most re-cuts to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most repartitions to show.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """List re-cuts, newest first."""
+    """List repartitions, newest first."""
     with opened_ledger(load_settings()) as ledger:
         found = ledger.recuts.history(limit)
     if as_json:
@@ -99,14 +106,14 @@ def history(
     elif found:
         console().print(present.history_table(found))
     else:
-        console().print("No GPU was re-cut yet.")
+        console().print("No GPU was repartitioned yet.")
 
 
-@recut_app.command(
-    "show", epilog="Examples: slicewise recut show 7 | slicewise recut show 7 --json"
+@repartition_app.command(
+    "show", epilog="Examples: slicewise repartition show 7 | slicewise repartition show 7 --json"
 )
 def show(recut_id: RecutId, as_json: Json = False) -> None:
-    """Show one re-cut with its steps and how long each took."""
+    """Show one repartition with its steps and how long each took."""
     with opened_ledger(load_settings()) as ledger:
         found = ledger.recuts.find(recut_id)
     if as_json:
@@ -116,9 +123,9 @@ def show(recut_id: RecutId, as_json: Json = False) -> None:
     console().print(present.steps_table(found.records))
 
 
-@recut_app.command("close", epilog="Examples: slicewise recut close 7")
+@repartition_app.command("close", epilog="Examples: slicewise repartition close 7")
 def close(recut_id: RecutId, as_json: Json = False) -> None:
-    """Close a stuck re-cut: later runs leave it alone.
+    """Close a stuck repartition: later runs leave it alone.
 
     Use it for a GPU or node that is gone, or that you have repaired manually. Only the journal is
     changed: resume the node yourself.
@@ -147,13 +154,13 @@ def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
         raise OutsideError(
             "SW-RECUT-LOCK",
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
-            "Close it when that run has ended: slicewise recut history",
+            "Close it when that run has ended: slicewise repartition history",
         )
     if ledger.recuts.find(recut_id).state is not State.STUCK:
         raise InvalidInputError(
             "SW-RECUT-NOT-STUCK",
-            f"Re-cut {recut_id} is not stuck: nothing was changed.",
-            "One in state running is finished by: slicewise recut run",
+            f"Repartition {recut_id} is not stuck: nothing was changed.",
+            "One in state running is finished by: slicewise repartition run",
         )
     ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
 
@@ -162,8 +169,9 @@ def _lock(ledger: "Ledger") -> "LeaderLock":
     return ledger.locks.recutting(f"{socket.gethostname()}, process {os.getpid()}")
 
 
-@recut_app.command(
-    "survey", epilog="Examples: slicewise recut survey | slicewise recut survey gpu07 gpu08"
+@repartition_app.command(
+    "survey",
+    epilog="Examples: slicewise repartition survey | slicewise repartition survey gpu07 gpu08",
 )
 def look(
     nodes: Annotated[
@@ -214,7 +222,7 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
     if found:
         console().print(present.plan_table(found))
     else:
-        console().print("No GPU is to be re-cut: no change would pay for itself.")
+        console().print("No GPU is to be repartitioned: no change would pay for itself.")
     for line in present.guaranteed_lines(seen.boards):
         console().print(line, markup=False, soft_wrap=True)
     for line in present.left_out_lines(seen.left_out):
@@ -234,7 +242,7 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     for line in (line for one in found for line in present.dry_run_lines(one)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:
-        console().print(f"Re-cut {one.recut_id} on {one.planned.node} is {one.state}.")
+        console().print(f"Repartition {one.recut_id} on {one.planned.node} is {one.state}.")
     words = "" if settings.recut.allowed else ": recut.allowed is false in slicewise.toml"
     console().print(f"Nothing was done{words}.")
 
@@ -253,7 +261,7 @@ def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
         for one in ended:
             _print_end(one)
         if not ended:
-            console().print("No GPU is to be re-cut.")
+            console().print("No GPU is to be repartitioned.")
     if stuck := stuck_error(ended):
         raise stuck
     if any(one.state is not State.DONE for one in ended):
@@ -261,7 +269,7 @@ def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
 
 
 def _print_end(recut: Recut) -> None:
-    words = f"Re-cut {recut.recut_id} on {recut.planned.node}: {recut.state}"
+    words = f"Repartition {recut.recut_id} on {recut.planned.node}: {recut.state}"
     style = "green" if recut.state is State.DONE else "red"
     text = f"{words}. {recut.error}" if recut.error else f"{words}."
     console().print(Text(text, style=style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``slicewise tenant-quota``: what tenants may hold at one time."""
+"""``slicewise tenant-quota``: what tenants may hold at one time, by plan, on loan, and by hour."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +13,8 @@ from cluster.language.units import Millislices, millislices_from_text, slices_te
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.accounting.overview import standings
+from slurm_plugin.cli.calendar import calendar_app
+from slurm_plugin.cli.quota import plan_and_loans_app
 from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.cli_common.amounts import limit_from_text, limits_from_texts
 from slurm_plugin.cli_common.options import (
@@ -38,7 +40,15 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-tenant_quota_app = typer.Typer(help="Who may hold how many slices.", no_args_is_help=True)
+tenant_quota_app = typer.Typer(
+    help="Who may hold how many slices: quotas, plans, loans, the calendar.",
+    no_args_is_help=True,
+    epilog="Examples: slicewise tenant-quota set vision --nominal 6"
+    " | slicewise tenant-quota plan quotas.toml | slicewise tenant-quota loans"
+    " | slicewise tenant-quota calendar list",
+)
+tenant_quota_app.add_typer(plan_and_loans_app)
+tenant_quota_app.add_typer(calendar_app, name="calendar")
 
 
 @tenant_quota_app.command(

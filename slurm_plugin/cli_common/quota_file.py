@@ -113,7 +113,7 @@ def _tables(path: Path) -> Mapping[str, object]:
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-QUOTA-FILE", f"{path}: {why}", "See: slicewise quota plan --example"
+        "SW-QUOTA-FILE", f"{path}: {why}", "See: slicewise tenant-quota plan --example"
     )
 
 

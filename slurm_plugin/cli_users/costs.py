@@ -1,4 +1,4 @@
-"""``slicewise costs``: what each MIG profile costs. It asks no other program."""
+"""``slicewise mig costs``: what each MIG profile costs. It asks no other program."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -13,7 +13,12 @@ from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views import headroom as present
 from slurm_plugin.cli_views.headroom import ProfileCost
 
+costs_app = typer.Typer()
 
+
+@costs_app.command(
+    "costs", epilog="Examples: slicewise mig costs | slicewise mig costs --all --json"
+)
 def print_costs(
     every: Annotated[
         bool, typer.Option("--all", help="Every model of the table, each at weight 1.")

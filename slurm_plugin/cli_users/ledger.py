@@ -21,10 +21,15 @@ from slurm_plugin.accounting.types import Statement, Verification
 from slurm_plugin.cli_common.options import AnyTenant, Json, local_time, opened_ledger
 from slurm_plugin.cli_common.output import counting, spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source
+from slurm_plugin.cli_users.ledger_db import ledger_db_app
 from slurm_plugin.cli_views import ledger as present
 from slurm_plugin.cli_views.texts import slice_seconds_text
 
-ledger_app = typer.Typer(help="What was used: statements, balances, checks.", no_args_is_help=True)
+ledger_app = typer.Typer(
+    help="What was used: statements, balances, checks; and the database in which it stands.",
+    no_args_is_help=True,
+)
+ledger_app.add_typer(ledger_db_app, name="db")
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names and integers.")]
 Since = Annotated[

@@ -1,4 +1,4 @@
-"""The screen of ``slicewise priority explain``."""
+"""The screen of ``slicewise why --priority``."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Plans and re-cuts, for people and as JSON."""
+"""Plans and repartitions, for people and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def plan_table(planned: Sequence[Planned]) -> FittingTable:
 
 
 def planned_json(planned: Planned) -> dict[str, Any]:
-    """A planned re-cut as values; placements are text, amounts are in millislice-seconds."""
+    """A planned repartition as values; placements are text, amounts are in millislice-seconds."""
     return {
         "node": planned.node,
         "gpu": planned.gpu_uuid,
@@ -99,7 +99,7 @@ def step_line(recut: Recut, record: StepRecord) -> Text:
 
 
 def history_table(recuts: Sequence[Recut]) -> FittingTable:
-    """One line per re-cut, newest first."""
+    """One line per repartition, newest first."""
     planned = [one.planned for one in recuts]
     return FittingTable(
         (
@@ -120,7 +120,7 @@ def _seconds(recut: Recut) -> object:
 
 
 def recut_facts(recut: Recut) -> Facts:
-    """One re-cut; its steps are in ``steps_table``."""
+    """One repartition; its steps are in ``steps_table``."""
     planned = recut.planned
     rows = {
         "node": Text(planned.node),
@@ -157,7 +157,7 @@ def _step_seconds(record: StepRecord) -> object:
 
 
 def recut_json(recut: Recut) -> dict[str, Any]:
-    """A re-cut as values; times are Unix seconds, ``seconds`` of a step is null until it ends."""
+    """A repartition as values; times are Unix seconds, ``seconds`` of a step null until its end."""
     return {
         "id": recut.recut_id,
         **planned_json(recut.planned),

@@ -139,7 +139,7 @@ class Bookkeeping:
         """Seal what was booked, by this process or another.
 
         A failure to seal does not keep runs from being charged. After an upgrade the daemon's role
-        may seal only once ``slicewise db grant`` was run again.
+        may seal only once ``slicewise ledger db grant`` was run again.
         """
         self._has_booked, self._seal_due_s = False, time.monotonic() + _SEAL_S
         try:

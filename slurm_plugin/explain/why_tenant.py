@@ -82,4 +82,4 @@ def _room(room: TypeRoom) -> WhyRow:
 def _hints(tenant: str, waiting: int) -> Iterable[str]:
     if waiting:
         yield "For one of its jobs: slicewise why JOB"
-    yield f"Which limits apply, type by type: slicewise explain {tenant}"
+    yield f"Which limits apply, type by type: slicewise why {tenant} --limits"

@@ -57,7 +57,7 @@ class Windows(LedgerPart):
                 raise InvalidInputError(
                     "SW-WINDOW-UNKNOWN",
                     f"There is no window {window_id}, or it is over.",
-                    "List them: slicewise quota calendar list",
+                    "List them: slicewise tenant-quota calendar list",
                 )
             _end(connection, found, author, reason)
             return found[0]

@@ -161,8 +161,8 @@ class Recuts(LedgerPart):
         if not found:
             raise InvalidInputError(
                 "SW-RECUT-UNKNOWN",
-                f"There is no re-cut {recut_id}.",
-                "List them: slicewise recut history",
+                f"There is no repartition {recut_id}.",
+                "List them: slicewise repartition history",
             )
         return found[0]
 

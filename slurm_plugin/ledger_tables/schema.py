@@ -110,7 +110,7 @@ def require_current(engine: Engine) -> None:
         raise InvalidInputError(
             "SW-DATABASE-OLD",
             f"The ledger's database is at revision {found}, this version needs {head()}.",
-            "Run: slicewise db upgrade",
+            "Run: slicewise ledger db upgrade",
         )
     if not _served(engine):
         raise _too_new(found)

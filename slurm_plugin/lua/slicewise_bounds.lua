@@ -321,7 +321,7 @@ end
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
 -- `job` has `has_gpus`, `is_service` and `profile` (the type of a service's GPU, if its directives
 -- name it), `rules` are slicewise.lua's configuration. Root's jobs are exempt: surveying a node's
--- GPUs and re-cutting them are jobs without GPUs, too.
+-- GPUs and repartitioning them are jobs without GPUs, too.
 function M.objection(job_desc, question, job, rules)
     if job_desc.user_id == 0 then
         return nil

@@ -104,10 +104,10 @@ def _obstacles(look: Look) -> Iterator[str]:
     if node.states & RESERVED:
         yield "it is reserved"
     if look.inventory is None:
-        yield f"it was never surveyed: slicewise recut survey {node.name}"
+        yield f"it was never surveyed: slicewise repartition survey {node.name}"
     elif look.age_s > _OLD_S:
         hours = f"{look.age_s / 3600:.0f} h"
-        yield f"its last survey is {hours} old: slicewise recut survey {node.name}"
+        yield f"its last survey is {hours} old: slicewise repartition survey {node.name}"
     if isinstance(positions, str):
         yield positions
     elif look.inventory is not None:
@@ -118,7 +118,7 @@ def _obstacles(look: Look) -> Iterator[str]:
                 " node gres"
             )
         if {one for those in look.devices.values() for one in those} != look.indices.keys():
-            yield "its GPUs are not cut as gres.conf says: slicewise recut survey, node gres"
+            yield "its GPUs are not cut as gres.conf says: slicewise repartition survey, node gres"
 
 
 def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:

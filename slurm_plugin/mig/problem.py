@@ -139,7 +139,7 @@ def _why(look: Look, past: Past) -> str:
     """Why a node is left out; "" if it is not. While one of its GPUs is in work, others wait."""
     for recut in past.in_work.values():
         if recut.planned.node == look.node.name:
-            return f"re-cut {recut.recut_id} is at work there"
+            return f"repartition {recut.recut_id} is at work there"
     return left_out(look)
 
 

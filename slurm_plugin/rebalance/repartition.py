@@ -14,7 +14,7 @@ from slurm_plugin.repartition.observe import gathered
 
 
 async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
-    """Do ``slicewise recut run``; only plan where cutting is not allowed."""
+    """Do ``slicewise repartition run``; only plan where cutting is not allowed."""
     if not site.settings.recut.allowed:
         return await _plan(site, "recut.allowed is false in slicewise.toml.")
     if apply and not site.is_root:
@@ -61,7 +61,7 @@ async def _cut(site: Site) -> Report:
 
 def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
     """Report the run; stuck re-cuts are in each report, also if this run did not try them again."""
-    lines = tuple(f"re-cut {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
+    lines = tuple(f"repartition {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
     failed = [one for one in ended if one.state is not State.DONE]
     stuck = cluster_run.stuck_error(unfinished)
     whys = [str(stuck)] if stuck else []

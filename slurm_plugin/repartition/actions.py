@@ -124,7 +124,7 @@ class Work:
             told |= jobs
             if jobs:
                 await self.site.leave(
-                    jobs, f"a GPU of {name} is being re-cut: re-cut {recut.recut_id}"
+                    jobs, f"a GPU of {name} is being repartitioned: repartition {recut.recut_id}"
                 )
             if now_s - prolonged_s >= _PROLONGED_S:
                 await self._prolong(recut, _RESERVED_MIN)
@@ -275,7 +275,7 @@ def _started(node: str) -> UnreachableError:
     return UnreachableError(
         "SW-RECUT-BUSY",
         f"A job on {node} holds instances that must go: it started after a reservation had ended.",
-        "The next run tries again: slicewise recut run",
+        "The next run tries again: slicewise repartition run",
     )
 
 

@@ -57,7 +57,7 @@ async def cut(
         raise UnreachableError(
             "SW-RECUT-LOCK",
             "PostgreSQL released the lock: this run stopped where it was.",
-            "The next run continues: slicewise recut run",
+            "The next run continues: slicewise repartition run",
         ) from None
 
 
@@ -73,6 +73,7 @@ def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
     which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
     return OutsideError(
         "SW-RECUT-STUCK",
-        f"Neither done nor undone: re-cut {which}. The node is drained.",
-        "See slicewise recut show ID; fix the cause and run it again, or: slicewise recut close",
+        f"Neither done nor undone: repartition {which}. The node is drained.",
+        "See slicewise repartition show ID; fix the cause and run it again,"
+        " or: slicewise repartition close",
     )

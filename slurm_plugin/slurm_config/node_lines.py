@@ -276,7 +276,7 @@ def _device(line: str, said: _Said, node: str) -> Device:
         )
     if said.unknown:
         raise _wrong(
-            f"A line of {node} in gres.conf has {said.unknown}, which a re-cut would lose."
+            f"A line of {node} in gres.conf has {said.unknown}, which a repartition would lose."
         )
     return said.device
 
@@ -324,5 +324,5 @@ def _wrong(what: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-RECUT-CONF",
         what,
-        "A node with GPUs to re-cut needs lines of its own in both files: slicewise node gres",
+        "A node with GPUs to repartition needs lines of its own in both files: slicewise node gres",
     )

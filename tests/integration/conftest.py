@@ -124,7 +124,7 @@ def _migrated(sandbox: Sandbox) -> str:
     name = _create(sandbox, "template1")
     url = f"SLICEWISE_DATABASE_URL={_url(sandbox, name)}"
     # A program of its own: PostgreSQL copies no database to which somebody is connected.
-    sandbox.run("root", ("env", url, "slicewise", "db", "upgrade"))
+    sandbox.run("root", ("env", url, "slicewise", "ledger", "db", "upgrade"))
     return name
 
 

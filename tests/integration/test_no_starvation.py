@@ -51,7 +51,7 @@ class Queue:
         return str(job_id) in self.jobs("RUNNING")
 
     def explain(self, user: str, job: str) -> Any:
-        argv = ("slicewise", "priority", "explain", job, "--json")
+        argv = ("slicewise", "why", "--priority", job, "--json")
         done = self.sandbox.run(user, argv, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr.split()[-1]
 

@@ -95,10 +95,10 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     # Of the type one instance may run, and that is what explain says.
     job = submit(operator.sandbox, below)
     until_is(lambda: operator.read("tenant", "show", below)["running"], 1)
-    rooms = {room["gres_type"]: room for room in operator.read("explain", below)["types"]}
+    rooms = {room["gres_type"]: room for room in operator.read("why", "--limits", below)["types"]}
     assert rooms["1g.10gb"]["guaranteed"] == 0
     assert rooms["1g.10gb"]["guaranteed_bound"]["cause"] == "type-limit"
-    assert below in operator.said("explain", below)
+    assert below in operator.said("why", "--limits", below)
     until(lambda: left(operator, above) < 2.5 * SLICE_HOUR)
     time.sleep(2)
     operator.sandbox.run("slurm", ("scancel", job))
@@ -154,7 +154,7 @@ def submit(sandbox: Sandbox, tenant: str) -> str:
 def alone(sandbox: Sandbox, database: str) -> Operator:
     """An empty ledger that no daemon serves."""
     operator = Operator(sandbox, database)
-    assert "base → " in operator.said("db", "upgrade")
+    assert "base → " in operator.said("ledger", "db", "upgrade")
     return operator
 
 
@@ -203,7 +203,7 @@ BAD = (
     (("budget", "set", "vision", "--period", "day", "--amount", "9" * 12), "SW-BUDGET-RANGE"),
     (("budget", "grant", "vision", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
     (("ledger", "statement", SQL_NAME), "SW-TENANT-UNKNOWN"),
-    (("db", "grant", SQL_NAME, "--as", "reader"), "SW-DATABASE-ROLE"),
+    (("ledger", "db", "grant", SQL_NAME, "--as", "reader"), "SW-DATABASE-ROLE"),
 )
 
 

@@ -126,7 +126,7 @@ def at_rest(statement: Any) -> Any:
 
 
 def test_users_read_of_their_tenant_what_operators_read_of_it(site: Site, config: Path) -> None:
-    for words in (("explain", "vision"), ("ledger", "balance", "vision")):
+    for words in (("why", "--limits", "vision"), ("ledger", "balance", "vision")):
         assert site.reads("alice", *words, config=config) == site.reads("root", *words)
     mine = site.reads("alice", "ledger", "statement", "vision", config=config)
     assert at_rest(mine) == at_rest(site.reads("root", "ledger", "statement", "vision"))
@@ -135,7 +135,7 @@ def test_users_read_of_their_tenant_what_operators_read_of_it(site: Site, config
 
 
 def test_people_get_the_same_tables_as_operators(site: Site, config: Path) -> None:
-    for words in (("explain", "vision"), ("ledger", "statement", "vision")):
+    for words in (("why", "--limits", "vision"), ("ledger", "statement", "vision")):
         assert site.says("alice", *words, config=config) == site.says("root", *words)
 
 
@@ -143,7 +143,7 @@ def test_nothing_is_shown_of_others(site: Site, config: Path) -> None:
     said = [
         site.says(user, *words, config=config)[1]
         for user, words in (
-            ("bob", ("explain", "nlp")),
+            ("bob", ("why", "--limits", "nlp")),
             ("bob", ("ledger", "statement")),
             ("bob", ("ledger", "balance")),
             ("bob", ("service", "list")),
@@ -154,7 +154,7 @@ def test_nothing_is_shown_of_others(site: Site, config: Path) -> None:
 
 
 def test_whether_a_tenant_exists_can_not_be_found_out(site: Site, config: Path) -> None:
-    for words in (("explain",), ("ledger", "statement"), ("ledger", "balance")):
+    for words in (("why", "--limits"), ("ledger", "statement"), ("ledger", "balance")):
         answers = {
             site.says("bob", *words, name, config=config)[1].replace(name, "?")
             for name in ("vision", "no-such")
@@ -166,7 +166,7 @@ def test_whether_a_tenant_exists_can_not_be_found_out(site: Site, config: Path) 
 def test_root_sees_everything_from_elsewhere_too(site: Site) -> None:
     there = site.reads("root", "ledger", "balance", config=site.elsewhere)
     assert {line["tenant"] for line in there} >= {"vision", "nlp"}
-    assert site.reads("root", "explain", "nlp", config=site.elsewhere)["tenant"] == "nlp"
+    assert site.reads("root", "why", "--limits", "nlp", config=site.elsewhere)["tenant"] == "nlp"
 
 
 def test_services_are_seen_from_elsewhere(site: Site) -> None:
@@ -183,7 +183,7 @@ def test_without_munge_or_daemon_it_is_said_what_is_missing(site: Site) -> None:
         ("none", {"connect": ""}, "SW-DAEMON-DOWN", "daemon.connect"),
     ):
         config = site.settings(f"elsewhere-{name}", **nowhere, **values)
-        said = site.says("alice", "explain", "vision", config=config)[1]
+        said = site.says("alice", "why", "--limits", "vision", config=config)[1]
         assert code in said
         assert word in said
 

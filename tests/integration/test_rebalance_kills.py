@@ -278,7 +278,7 @@ def settle(site: Site) -> None:
     site.waiting = site.sbatch("bob", "1g.10gb", 1800, tasks=5)
     site.sbatch("carol", "1g.10gb", 1800, tasks=5)
     site.sbatch("carol", "3g.71gb", 1800, tasks=2)
-    site.root("slicewise", "recut", "survey", "gpu03")
+    site.root("slicewise", "repartition", "survey", "gpu03")
     until(lambda: site.ledger.loans.outstanding() == (loan(3000),))
     site.sandbox.stop("daemon")
     site.change("vision", budget=Budget(Period.DAY, MillisliceSeconds(AMOUNT)))

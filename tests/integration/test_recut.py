@@ -65,7 +65,7 @@ class Cluster:
         return self.sandbox.run("root", argv, check=check)
 
     def recut(self, *argv: str) -> Any:
-        shown = self.root(*BOUNDED, "slicewise", "recut", *argv, "--json", check=False)
+        shown = self.root(*BOUNDED, "slicewise", "repartition", *argv, "--json", check=False)
         return json.loads(shown.stdout)
 
     def ceilings(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ def cluster() -> Iterator[Cluster]:
         for tenant in ("vision", "nlp"):
             own.root("slicewise", "tenant", "add", tenant)
             own.root("slicewise", "tenant-quota", "set", tenant, "--nominal", "13")
-        own.root("slicewise", "recut", "survey")
+        own.root("slicewise", "repartition", "survey")
         yield own
     finally:
         own.ledger.close()
@@ -189,7 +189,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     before, files = cluster.gres(), conf_files(cluster)
     (planned,) = cluster.recut("plan")["plan"]
     cluster.sandbox.driver(planned["node"]).fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
-    run = cluster.root("slicewise", "recut", "run", "--json", check=False)
+    run = cluster.root("slicewise", "repartition", "run", "--json", check=False)
     (ended,) = json.loads(run.stdout)["recuts"]
     assert run.returncode == 1
     assert ended["state"] == "rolled back"
@@ -210,7 +210,7 @@ def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster
     job = cluster.waiting("3g.71gb")
     for step in StepName:
         stall(cluster, step)
-        run = cluster.sandbox.popen("root", ("slicewise", "recut", "run"))
+        run = cluster.sandbox.popen("root", ("slicewise", "repartition", "run"))
         until(lambda step=step: under_way(cluster) is step)
         run.kill()
         run.wait()

@@ -255,7 +255,7 @@ class Guest:
         self.root("slicewise", "admission", "on")
         self.root("slicewise", "tenant", "import")
         self.sandbox.run(
-            "root", ("slicewise", "quota", "plan", "--apply", "/dev/stdin"), input=QUOTAS
+            "root", ("slicewise", "tenant-quota", "plan", "--apply", "/dev/stdin"), input=QUOTAS
         )
         self.root("slicewise", "compile", "--dry-run")
 

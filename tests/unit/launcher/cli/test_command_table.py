@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.command_table import COMMANDS
+from launcher.cli.command_table import COMMANDS, LOADED_ALONE
 from launcher.main import app, loaded
 
 HEAVY = (
@@ -36,8 +36,8 @@ NO_DATABASE = "postgresql://nobody@/slicewise?host=/nonexistent"
 OF_NOBODY = (
     "--version",
     "--help",
-    "costs",
-    "costs --all",
+    "mig costs",
+    "mig costs --all",
     "mig profiles",
     "mig layouts A100-80GB",
     "service schema",
@@ -46,8 +46,8 @@ OF_NOBODY = (
 OF_THE_DAEMON = (
     "why 814",
     "why vision",
-    "explain vision",
-    "priority explain 814",
+    "why vision --limits",
+    "why 814 --priority",
     "ledger balance",
     "ledger statement vision",
     "service list",
@@ -62,21 +62,21 @@ OF_THE_DATABASE = (
     "tenant remove vision",
     "tenant-quota show vision",
     "tenant-quota history vision",
-    "quota loans",
-    "quota calendar list",
+    "tenant-quota loans",
+    "tenant-quota calendar list",
     "budget show",
     "budget history vision",
     "ledger balance",
     "ledger statement vision",
     "ledger verify",
     "ledger export",
-    "recut history",
+    "repartition history",
     "rebalance history",
-    "db current",
-    "db grant auditor --as reader",
+    "ledger db current",
+    "ledger db grant auditor --as reader",
 )
 OF_THE_DATABASE_ALONE = (
-    "db current",
+    "ledger db current",
     "rebalance history",
     "ledger balance",
     "ledger statement vision",
@@ -86,21 +86,41 @@ OF_THE_DATABASE_ALONE = (
 )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+EVERY = {**COMMANDS, **LOADED_ALONE}
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_the_listing_shows_each_command_s_own_first_paragraph(name: str):
-    command = loaded(name, COMMANDS[name])
+    command = loaded(name, EVERY[name])
     paragraph = cleandoc(command.help or "").split("\n\n")[0]
-    assert COMMANDS[name].help == " ".join(paragraph.split())
+    assert EVERY[name].help == " ".join(paragraph.split())
     assert command.name == name
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_command_tells_how_it_is_used(name: str):
-    shown = CliRunner().invoke(app, [name, "--help"], prog_name="slicewise")
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="slicewise")
     assert shown.exit_code == 0
     assert f"Usage: slicewise {name} " in shown.output
     is_tree = "COMMAND" in shown.output
     assert is_tree or "Example" in shown.output
+
+
+@pytest.mark.parametrize("path", LOADED_ALONE)
+def test_what_is_loaded_alone_is_a_part_of_its_tree_too(path: str):
+    tree, name = path.split()
+    listed = loaded(tree, COMMANDS[tree]).commands[name]
+    alone = loaded(path, LOADED_ALONE[path])
+    assert cleandoc(listed.help or "").split() == cleandoc(alone.help or "").split()
+    assert list(getattr(listed, "commands", {})) == list(getattr(alone, "commands", {}))
+    assert [one.name for one in listed.params] == [one.name for one in alone.params]
+
+
+def test_what_is_loaded_alone_imports_nothing_of_its_tree(settings_file: str):
+    trees = ("slurm_plugin.cli.mig", "slurm_plugin.cli_users.ledger")
+    lines = ["mig costs", "costs", "ledger db current", "db current"]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, trees)
+    assert found == {line: set() for line in lines}
 
 
 def imported_by(

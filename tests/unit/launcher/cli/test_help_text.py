@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from launcher.cli.command_table import COMMANDS
+from launcher.cli.command_table import COMMANDS, LOADED_ALONE
 from launcher.cli.help_text import fit_for_terminals
 from launcher.main import app, loaded
 
@@ -49,9 +49,9 @@ def examples(text: str) -> list[str]:
     return [line.strip() for line in lines.replace(" \\\n", " ").splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *LOADED_ALONE])
 def test_no_help_is_ragged_and_every_example_can_be_copied(name: str):
-    for words in paths(loaded(name, COMMANDS[name]), name):
+    for words in paths(loaded(name, {**COMMANDS, **LOADED_ALONE}[name]), *name.split()):
         shown = CliRunner().invoke(app, [*words, "--help"], prog_name="slicewise").output
         assert ragged(shown) == []
         assert "…" not in shown
@@ -110,5 +110,5 @@ def test_a_flag_shows_no_type_and_an_option_with_a_value_does(capsys: pytest.Cap
 
 
 def test_a_tree_without_a_command_shows_its_examples_too():
-    shown = CliRunner().invoke(app, ["quota"], prog_name="slicewise")
-    assert "slicewise quota loans" in examples(shown.output)
+    shown = CliRunner().invoke(app, ["tenant-quota"], prog_name="slicewise")
+    assert "slicewise tenant-quota loans" in examples(shown.output)

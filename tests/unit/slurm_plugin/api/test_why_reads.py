@@ -1,13 +1,15 @@
 """Who may see what of `slicewise why`."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from scripted import job as slot
 from why_world import job, running
 
 from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import JobTag
+from cluster.language.jobs import JobTag, JobView
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer
@@ -69,9 +71,57 @@ async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
         await asked(about, ALICE, "guest")
     refusal = refused.value.refusal
     assert refusal.code == "SW-FORBIDDEN"
-    assert refusal.message == f"There is no job and no tenant {about!r} that you may see."
+    assert refusal.message == f"There is no job, service or tenant {about!r} that you may see."
     assert refusal.hint.endswith("Your tenants: guest.")
     assert about not in refusal.hint
+
+
+SERVICES = {814: "vision/bert", 820: "vision/chat", 830: "vision/bert", 840: "nlp/bert"}
+
+
+def array_of_service(number: int, **changes: Any) -> JobView:
+    account, _, service = SERVICES[number].partition("/")
+    comment = JobTag("ab", account, service=service).text()
+    own = {"job_id": number, "array_job_id": number, "account": account, "admin_comment": comment}
+    return slot(0, **own, **changes)
+
+
+async def asked_about_services(about: str, *tenants: str) -> WhyAnswer:
+    mine = (array_of_service(number) for number in (814, 820, 830))
+    slurm = ScriptedSlurm(*mine, array_of_service(840, **OTHERS))
+    for number, name in SERVICES.items():
+        account, _, service = name.partition("/")
+        script = f"#!/bin/bash\n#SLICEWISE name={service}\n#SLICEWISE tenant={account}\n"
+        slurm.scripts = {**slurm.scripts, number: script}
+    sync = sync_of(slurm)
+    await sync.turn()
+    return why(about, Reader(ALICE, "", frozenset(tenants)), ScriptedLedger(), settings(), sync)
+
+
+@pytest.mark.parametrize(
+    ("about", "tenants", "array"),
+    [
+        ("bert", ("vision",), "830"),
+        ("vision/bert", ("vision", "nlp"), "830"),
+        ("nlp/bert", ("vision", "nlp"), "840"),
+        ("chat", ("vision", "nlp"), "820"),
+        ("bert", (), "830"),
+    ],
+)
+async def test_a_service_is_the_array_of_its_newest_generation(
+    about: str, tenants: tuple[str, ...], array: str
+):
+    found = await asked_about_services(about, *tenants)
+    assert found.about == array
+    assert f"service {SERVICES[int(array)]} at rest" in found.headline
+
+
+async def test_a_service_of_others_is_none_and_a_name_of_two_is_ambiguous():
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await asked_about_services("nlp/bert", "vision")
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-AMBIGUOUS") as refused:
+        await asked_about_services("bert", "vision", "nlp")
+    assert refused.value.refusal.hint == "Name one of: nlp/bert, vision/bert."
 
 
 async def test_an_account_without_a_quota_is_no_tenant():

@@ -326,7 +326,7 @@ def test_a_window_that_always_holds_changes_never(ledger: FakeLedger) -> None:
 
 
 def test_without_windows_it_is_said_how_to_set_one(ledger: FakeLedger) -> None:
-    assert "slicewise quota calendar set" in said("list")
+    assert "slicewise tenant-quota calendar set" in said("list")
     with pytest.raises(InvalidInputError, match="SW-TENANT-UNKNOWN"):
         said("list", "nobody")
 

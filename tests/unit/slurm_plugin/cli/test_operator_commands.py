@@ -36,7 +36,7 @@ from slurm_plugin.cli import budget, tenant
 from slurm_plugin.cli import tenant_quota as quota
 from slurm_plugin.cli_common import options, read_backend, slurm_look, tenant_overview
 from slurm_plugin.cli_common.slurm_look import SlurmLook
-from slurm_plugin.cli_users import costs, explain
+from slurm_plugin.cli_users import costs, why
 from slurm_plugin.cli_users import ledger as ledger_commands
 from slurm_plugin.common.qos_names import uninstalled_qos
 from slurm_plugin.quota.tenants import changed, check_words
@@ -56,7 +56,7 @@ MODULES = (
     budget,
     ledger_commands,
     costs,
-    explain,
+    why,
     options,
     slurm_look,
     read_backend,
@@ -496,11 +496,11 @@ def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp
 
 
 def test_costs_follow_the_dominant_share_and_the_weight(ledger: FakeLedger):
-    costs = {one["profile"]: one for one in read("costs")}  # type: ignore[attr-defined]
+    costs = {one["profile"]: one for one in read("mig", "costs")}  # type: ignore[attr-defined]
     assert costs["1g.20gb"]["cost_millislices"] == 1750
     assert (costs["1g.20gb"]["compute_share"], costs["1g.20gb"]["memory_share"]) == ("1/7", "2/8")
-    assert "A30-24GB" not in said("costs")
-    assert "A30-24GB" in said("costs", "--all")
+    assert "A30-24GB" not in said("mig", "costs")
+    assert "A30-24GB" in said("mig", "costs", "--all")
 
 
 # Bad input
@@ -552,7 +552,7 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("budget", "adjust", "optics", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
         (("ledger", "statement", SQL), "SW-TENANT-UNKNOWN"),
         (("ledger", "balance", "nobody"), "SW-TENANT-UNKNOWN"),
-        (("explain", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("why", "--limits", "nobody"), "SW-TENANT-UNKNOWN"),
     ],
 )
 def test_bad_input_has_a_code_and_a_hint_and_writes_nothing(

@@ -1,4 +1,4 @@
-"""What quota plan and quota loans say, with a Slurm and a ledger of a few lines."""
+"""What tenant-quota plan and tenant-quota loans say, with a Slurm and a ledger of a few lines."""
 
 import asyncio
 import json
@@ -121,14 +121,14 @@ def quotas(tmp_path: Path) -> Path:
 
 
 def said(*words: str) -> str:
-    result = CliRunner().invoke(app, ("quota", *words), catch_exceptions=False)
+    result = CliRunner().invoke(app, ("tenant-quota", *words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def refused(*words: str) -> str:
     with pytest.raises(SlicewiseError) as error:
-        CliRunner().invoke(app, ("quota", *words), catch_exceptions=False)
+        CliRunner().invoke(app, ("tenant-quota", *words), catch_exceptions=False)
     return str(error.value)
 
 
@@ -252,7 +252,7 @@ def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
 
 
 def test_a_plan_needs_a_file(ledger: FakeLedger):
-    assert CliRunner().invoke(app, ("quota", "plan")).exit_code == 2
+    assert CliRunner().invoke(app, ("tenant-quota", "plan")).exit_code == 2
 
 
 def loan(amount: int) -> Loan:
@@ -284,7 +284,7 @@ def test_a_loan_that_is_older_than_its_term_is_promised_no_longer(term_s: int, u
 
 
 def test_the_history_of_loans_is_one_tenants(ledger: FakeLedger):
-    assert CliRunner().invoke(app, ("quota", "loans", "--history")).exit_code == 2
+    assert CliRunner().invoke(app, ("tenant-quota", "loans", "--history")).exit_code == 2
     assert "bio has never lent" in said("loans", "bio", "--history")
     ledger.lent_before = (
         LoanChange(loan(0), "change 7: physics", NOON),

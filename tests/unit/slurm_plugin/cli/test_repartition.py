@@ -1,4 +1,4 @@
-"""What slicewise recut prints, whom it obeys, and how it exits."""
+"""What slicewise repartition prints, whom it obeys, and how it exits."""
 
 import json
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_a_run_prints_a_line_for_each_step_and_its_end(
         "verify",
         "resume",
     ]
-    assert lines[-1] == "Re-cut 1 on gpu01: done."
+    assert lines[-1] == "Repartition 1 on gpu01: done."
     assert site.world.is_after()
 
 
@@ -172,7 +172,7 @@ def test_a_step_that_fails_makes_the_command_fail(
     with pytest.raises(typer.Exit) as exited:
         repartition.run_recuts()
     assert exited.value.exit_code == 1
-    assert "Re-cut 1 on gpu01: rolled back. cut failed" in capsys.readouterr().out
+    assert "Repartition 1 on gpu01: rolled back. cut failed" in capsys.readouterr().out
 
 
 def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
@@ -222,7 +222,7 @@ def test_a_plan_says_what_stays_for_guarantees(
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     repartition.history()
-    assert capsys.readouterr().out == "No GPU was re-cut yet.\n"
+    assert capsys.readouterr().out == "No GPU was repartitioned yet.\n"
     repartition.run_recuts()
     capsys.readouterr()
     repartition.history()

@@ -316,7 +316,7 @@ def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State, left: State | No
 
 def test_gpus_are_cut_by_root_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = cut_so_far(monkeypatch, State.DONE).run()
-    assert step(ended, StepName.CUT).did == ("re-cut 1 on gpu01: done",)
+    assert step(ended, StepName.CUT).did == ("repartition 1 on gpu01: done",)
     assert ended.outcome is RunOutcome.DONE
 
 
@@ -335,7 +335,7 @@ def test_one_that_is_stuck_is_told_of_also_in_runs_that_do_not_try_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = cut_so_far(monkeypatch, State.DONE, left=State.STUCK).run()
-    assert "re-cut 1 (gpu01). The node is drained" in step(ended, StepName.CUT).why
+    assert "repartition 1 (gpu01). The node is drained" in step(ended, StepName.CUT).why
     assert ended.outcome is RunOutcome.DONE
 
 

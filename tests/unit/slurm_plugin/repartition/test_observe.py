@@ -253,10 +253,10 @@ async def test_a_node_that_slurm_has_otherwise_is_left_out(
 async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site) -> None:
     site.journal.age_s = 86_400 + 7_200
     (why,) = (await site.gathered()).left_out.values()
-    assert why == "its last survey is 26 h old: slicewise recut survey gpu01"
+    assert why == "its last survey is 26 h old: slicewise repartition survey gpu01"
     site.journal.surveyed = {}
     (why,) = (await site.gathered()).left_out.values()
-    assert why == "it was never surveyed: slicewise recut survey gpu01"
+    assert why == "it was never surveyed: slicewise repartition survey gpu01"
 
 
 async def test_a_survey_of_another_version_says_nothing(
@@ -293,7 +293,7 @@ def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
 async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(site: Site) -> None:
     site.journal.running = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
     found = await site.gathered()
-    assert found.left_out == {"gpu01": "re-cut 7 is at work there"}
+    assert found.left_out == {"gpu01": "repartition 7 is at work there"}
     assert found.layouts == {site.inventory.gpus[0].uuid: (THREE,)}
     assert found.boards[A100].gpus[0].in_work
     site.slurm.known_nodes = (node(states=frozenset({"MIXED", "DRAIN"})),)

@@ -1,4 +1,4 @@
-"""``slicewise db``: the ledger's database, its schema and roles."""
+"""``slicewise ledger db``: the ledger's database, its schema and roles."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,7 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import database_url, load_settings
 from slurm_plugin.cli_common.options import Json
 
-db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
+ledger_db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
 
 
 class Duty(StrEnum):
@@ -22,7 +22,7 @@ class Duty(StrEnum):
     LAUNCHER = "launcher"
 
 
-@db_app.command("upgrade", epilog="Example: slicewise db upgrade")
+@ledger_db_app.command("upgrade", epilog="Example: slicewise ledger db upgrade")
 def upgrade() -> None:
     """Bring the ledger's tables up to date; do nothing if they already are."""
     from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
@@ -30,7 +30,7 @@ def upgrade() -> None:
     _print_step(schema.upgrade(_url()))
 
 
-@db_app.command("current", epilog="Example: slicewise db current")
+@ledger_db_app.command("current", epilog="Example: slicewise ledger db current")
 def current(as_json: Json = False) -> None:
     """Show the database's revision, and the one that this version of Slicewise needs."""
     from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
@@ -42,7 +42,7 @@ def current(as_json: Json = False) -> None:
         console().print(_revision_text(revisions))
 
 
-@db_app.command("downgrade", epilog="Example: slicewise db downgrade 0001")
+@ledger_db_app.command("downgrade", epilog="Example: slicewise ledger db downgrade 0001")
 def downgrade(
     revision: Annotated[str, typer.Argument(help="An older revision, or base to drop all tables.")],
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
@@ -55,10 +55,10 @@ def downgrade(
     _print_step(schema.downgrade(_url(), revision))
 
 
-@db_app.command(
+@ledger_db_app.command(
     "grant",
-    epilog="Examples: slicewise db grant slurm --as daemon"
-    " | slicewise db grant auditor --as reader",
+    epilog="Examples: slicewise ledger db grant slurm --as daemon"
+    " | slicewise ledger db grant auditor --as reader",
 )
 def grant(
     role: Annotated[str, typer.Argument(help="A PostgreSQL role.", show_default=False)],

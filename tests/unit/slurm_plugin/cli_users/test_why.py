@@ -1,0 +1,61 @@
+"""Which question ``slicewise why`` asks, by its options."""
+
+from typing import NoReturn
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.client import DaemonClient
+from cluster.settings.file import Settings
+from slurm_plugin.cli_users import why as command
+
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
+    }
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the daemon was asked; it refuses all."""
+    questions: list[str] = []
+
+    def answering(question: str) -> object:
+        async def refuse(_client: DaemonClient, about: str) -> NoReturn:
+            questions.append(f"{question} {about}")
+            raise InvalidInputError("SW-FORBIDDEN", "No.")
+
+        return refuse
+
+    for question in ("why", "priority", "explain"):
+        monkeypatch.setattr(DaemonClient, question, answering(question))
+    monkeypatch.setattr(command, "load_settings", lambda: SETTINGS)
+    monkeypatch.delenv("SLICEWISE_DATABASE_URL", raising=False)
+    return questions
+
+
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (["814"], "why 814"),
+        (["vision/bert", "--json"], "why vision/bert"),
+        (["814", "--priority"], "priority 814"),
+        (["--priority", "814_3", "--json"], "priority 814_3"),
+        (["vision", "--limits"], "explain vision"),
+        (["--limits", "vision", "--json"], "explain vision"),
+    ],
+)
+def test_each_option_asks_one_question(asked: list[str], words: list[str], question: str):
+    ended = CliRunner().invoke(command.why_app, words)
+    assert isinstance(ended.exception, InvalidInputError)
+    assert asked == [question]
+
+
+def test_limits_and_priority_are_two_questions(asked: list[str]):
+    ended = CliRunner().invoke(command.why_app, ["814", "--limits", "--priority"])
+    assert ended.exit_code == 2
+    assert "Choose --limits of a tenant, or --priority of a job." in ended.output
+    assert asked == []
