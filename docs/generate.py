@@ -36,9 +36,9 @@ _DOCUMENT = re.compile(r"docs/([a-z-]+/[a-z-]+)\.md")
 _COMMANDS = """\
 # Commands
 
-All commands are parts of one executable, `slicewise`; `--help` of each says the same. Exit codes:
-0 is done; 1 is refused or failed, with an [error code](errors.md); 2 is wrong usage. Other codes
-stand where a command has them.
+Every command of Slicewise, with its arguments, options and examples. All are parts of one
+executable, `slicewise`; `--help` of each says the same. Exit codes: 0, done; 1, refused or failed,
+with an [error code](errors.md); 2, wrong usage. A command that has other codes lists them.
 """
 _OLD_SPELLINGS = """\
 ## Old spellings
@@ -50,19 +50,20 @@ stderr how the command is called now. Why it was renamed:
 _CONFIGURATION = """\
 # slicewise.toml
 
-One file for the daemon, the launcher and the commands: /etc/slicewise/slicewise.toml, or
-`$SLICEWISE_CONFIG`. It holds no secret. A key that is not known is refused with its name
-(SW-SETTINGS). [etc/slicewise.toml](../../etc/slicewise.toml) is an example.
+Every setting, with what it may hold, its default and its meaning. One file serves the daemon, the
+launcher and the commands: /etc/slicewise/slicewise.toml, or `$SLICEWISE_CONFIG`. It holds no
+secret. An unknown key is refused with its name (SW-SETTINGS).
+[etc/slicewise.toml](../../etc/slicewise.toml) is an example.
 
 The end of a name is its unit: `_s` seconds, `_h` hours, `_gib` and `_mib` 2³⁰ and 2²⁰ bytes,
-`_per_s` so many a second. A slice is a seventh of a GPU of weight 1.
+`_per_s` a number per second. A slice is a seventh of a GPU of weight 1.
 """
 _SERVICE_FILE = """\
 # The service file
 
-A service is one table, `[service]`, of a TOML file. `slicewise service schema` prints the same
-keys, `slicewise service schema --example` such a file. How to use it:
-[services](../how-to/services.md).
+Every key of a service file and of `#SLICEWISE` lines in a batch script. A service is one table,
+`[service]`, of a TOML file. `slicewise service schema` prints the same keys,
+`slicewise service schema --example` such a file. How to use it: [services](../how-to/services.md).
 """
 _IN_A_SCRIPT = """\
 ## In a batch script
@@ -70,7 +71,7 @@ _IN_A_SCRIPT = """\
 `#SLICEWISE key=value` lines before a script's first command say the same, with the same keys. The
 environment is percent-encoded there: `environment=A=1&B=two%20words`, 1900 bytes at most.
 `slicewise service render FILE` prints such a script. The first 64 lines count, in the first 64 KiB,
-each of 2048 bytes at most. Lines without `name=` are a plain job's, which has two keys:
+each of 2048 bytes at most. Lines without `name=` belong to a plain job, which has two keys:
 
 | key | value | meaning |
 | --- | --- | --- |
@@ -80,9 +81,9 @@ each of 2048 bytes at most. Lines without `name=` are a plain job's, which has t
 _METRICS = """\
 # Metrics
 
-Daemon and launcher serve Prometheus text by HTTP at `daemon.metrics` and `launcher.metrics`, if
-these are set. They ask nobody who he is and show tenants' names and use: listen on 127.0.0.1, or
-where only Prometheus reaches them. 1000 millislices are a slice.
+Every metric of the daemon and the launcher. They serve Prometheus text by HTTP at `daemon.metrics`
+and `launcher.metrics`, if these are set. They ask for no credentials and show tenants' names and
+use: listen on 127.0.0.1, or where only Prometheus reaches them. 1000 millislices are a slice.
 """
 
 
