@@ -1,4 +1,4 @@
-"""A socket for each test, and a stand-in for the daemon on it."""
+"""Gives each test a socket, and a stand-in for the daemon on it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""slicewise.lua under real Lua, with a stub of Slurm's table, and a stand-in for the daemon."""
+"""Runs slicewise.lua under real Lua, with a stub of Slurm's table and a stand-in for the daemon."""
 
 import json
 import socket

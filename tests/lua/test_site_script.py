@@ -1,4 +1,4 @@
-"""etc/job_submit.lua, as a site would install it."""
+"""Tests etc/job_submit.lua as a site would install it."""
 
 import json
 import os

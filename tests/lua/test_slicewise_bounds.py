@@ -1,4 +1,4 @@
-"""Jobs of managed partitions that would keep others from GPUs without being charged for them."""
+"""Tests the refusal of jobs that would keep others from GPUs without being charged for them."""
 
 from pathlib import Path
 from typing import Any

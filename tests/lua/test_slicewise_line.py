@@ -1,4 +1,4 @@
-"""The line to the daemon: kept, replaced, given up, and never longer than its budget."""
+"""Tests the connection to the daemon: kept, replaced, closed, and never slower than its budget."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Submissions: what slicewise.lua asks, and what it makes of the answer."""
+"""Tests submissions: what slicewise.lua asks, and how it applies the answer."""
 
 from pathlib import Path
 from typing import Any

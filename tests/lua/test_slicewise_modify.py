@@ -1,4 +1,4 @@
-"""Changes of jobs: fixed rules, nobody is asked."""
+"""Tests changes of jobs, which fixed rules decide without asking the daemon."""
 
 from pathlib import Path
 from typing import Any

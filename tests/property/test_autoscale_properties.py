@@ -1,4 +1,4 @@
-"""The autoscaler under any load."""
+"""Properties of the autoscaler under any load."""
 
 from dataclasses import replace
 from itertools import pairwise

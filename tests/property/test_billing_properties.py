@@ -1,4 +1,4 @@
-"""Any prices, any unit that makes them whole: limits in it let the jobs start that slices do."""
+"""Property: limits in any billing unit let the same jobs start as limits in slices."""
 
 from fractions import Fraction
 from math import gcd

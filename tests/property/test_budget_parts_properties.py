@@ -1,4 +1,4 @@
-"""Any tree with any budgets and jobs: no budget is given away twice, and nothing of one is lost."""
+"""Property: of any budgets in any tree nothing is given away twice, and nothing is lost."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whatever windows there are: the tree holds together, and nobody has more than a cap."""
+"""Property: whatever the windows, the tree holds together and no tenant has more than a cap."""
 
 from collections.abc import Sequence
 

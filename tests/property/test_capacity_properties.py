@@ -1,4 +1,4 @@
-"""What quotas are measured by: the same however GPUs are cut."""
+"""Property: the capacity that quotas are measured by does not depend on how GPUs are cut."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

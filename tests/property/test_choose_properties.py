@@ -1,4 +1,4 @@
-"""The type that is chosen: it fits, none that fits is cheaper, and nothing depends on order."""
+"""Property: the chosen type fits, none that fits is cheaper, and order does not matter."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Property: decayed use is exact, however the time is cut and whatever comes first."""
+"""Property: decayed use is exact, however the time is cut and in whatever order."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Instances for loads: every rule kept, as few GPUs as trying all finds, and the floor proven."""
+"""Property: instances for loads keep all rules and need the fewest GPUs, with a proven floor."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Whatever runs, waits and is reserved: what never happens to a lease."""
+"""Property: what never happens to a lease, whatever runs, waits and is reserved."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whatever happens between Slurm and the ledger: each run is charged exactly, once."""
+"""Property: each run is charged exactly once, whatever happens between Slurm and the ledger."""
 
 from effort import examples
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""Any policy on any tree of accounts, any order of changes, a death at any step: what must hold."""
+"""Property: what holds of limits for any policy, tree, order of changes, and death at a step."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""slicewise.lua, at a submission, and the daemon, ever after, read the same of what users write."""
+"""Property: slicewise.lua and the daemon read the same in what users write."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The emulated driver lets instances be made just where the layouts say that they can lie."""
+"""Property: the emulated driver makes instances exactly where the layouts allow them."""
 
 from ctypes import byref
 

@@ -1,4 +1,4 @@
-"""Plans of re-cutting: legal at every step, near the optimum, and never taken back."""
+"""Property: plans of re-cutting are legal at every step, near the optimum, and never taken back."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Moves between the two QOS: they settle at once, and keep to what may be held."""
+"""Property: moves between the two QOS settle in one turn, and keep to what may be held."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

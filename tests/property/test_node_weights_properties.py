@@ -1,4 +1,4 @@
-"""Node weights: the site's order and its own values stay, whatever the nodes do meanwhile."""
+"""Property: with node weights the site's order and its own values stay, whatever nodes do."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whatever comes and goes, every GPU is cut legally, and nothing is refused that fits."""
+"""Property: every GPU is cut legally, and no request that fits is refused."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Where devices go by Slurm's index, for any node and any jobs on it."""
+"""Property: where devices go by Slurm's index, for any node and any jobs on it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

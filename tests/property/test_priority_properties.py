@@ -1,4 +1,4 @@
-"""Property: site_factor is bounded, moves with each of its terms, and lets nobody starve."""
+"""Property: site_factor is bounded, moves with each of its terms, and lets no job starve."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""However somebody spaces his changes: how many are taken."""
+"""Property: how many changes of a user are taken, however they are spaced."""
 
 from effort import examples
 from hypothesis import given

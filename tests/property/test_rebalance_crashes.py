@@ -1,4 +1,4 @@
-"""However often and wherever it is killed: the next run does the rest, and nothing twice."""
+"""Property: after any kills the next run does the rest, and nothing twice."""
 
 import pickle
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Whatever is lent, held and called back: what is on its way is nobody's, and comes home."""
+"""Property: a recalled slice belongs to no tenant while in transit, and returns to its lender."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

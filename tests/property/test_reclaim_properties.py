@@ -1,4 +1,4 @@
-"""Reclaiming takes the smallest set of replicas, and nothing twice."""
+"""Property: reclaiming takes the smallest set of replicas, and nothing twice."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""However often it is killed and whatever fails: a re-cut ends as planned or as it was before."""
+"""Property: after any kills and failures a re-cut ends as planned or as before."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A service is the same from TOML as from its ``#SLICEWISE`` lines, whatever it says."""
+"""Property: a service is the same from TOML as from its ``#SLICEWISE`` lines."""
 
 from hypothesis import given, reject
 from hypothesis import strategies as st

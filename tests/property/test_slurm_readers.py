@@ -1,4 +1,4 @@
-"""Whatever Slurm prints of one record, the others are read as if it were not there."""
+"""Property: whatever Slurm prints of one record, the others are read as without it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Statements of parts of time add up to the statement of all of it."""
+"""Property: statements of parts of time add up to the statement of the whole."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Which replicas go: the node where one lies decides between replicas that are else alike, only."""
+"""Property: a replica's node only decides between replicas that are otherwise alike."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Whatever Slurm shows, `slicewise why` answers, names nobody else, and estimates soundly."""
+"""Property: ``slicewise why`` always answers, names no other users, and estimates soundly."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The documentation, as far as it can be checked without Sphinx; ``make docs`` checks the rest."""
+"""Checks the documentation where that needs no Sphinx; ``make docs`` checks the rest."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the tests' own report says."""
+"""Tests the report on the tests' own durations."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lock files: all that pyproject.toml asks for, by version and hash."""
+"""Checks the lock files: all that pyproject.toml asks for, by version and hash."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The list of planted faults does not rot: each can be planted where it says."""
+"""Checks that each planted fault can still be planted where its entry says."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""Which tests run beside which."""
+"""Tests which tests run beside which."""
 
 import fcntl
 import multiprocessing

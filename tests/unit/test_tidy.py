@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows: sizes, documented error codes."""
+"""Checks rules of the project that no linter knows: sizes, documented error codes."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The systemd units that operators install: what each process may do at most."""
+"""Checks the systemd units that operators install: what each process may do at most."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmark of commands: what is missed is told, of whom it is said."""
+"""Tests the benchmark of commands: missed aims are reported, with the user they belong to."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""ParvaGPU's scenarios on its own data: the fewest GPUs, every rule kept; and its files' format."""
+"""Tests ParvaGPU's scenarios on its own data: the fewest GPUs, all rules kept, files read."""
 
 import shutil
 from dataclasses import replace

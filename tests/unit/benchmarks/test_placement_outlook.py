@@ -1,4 +1,4 @@
-"""What the free parts of GPUs are worth to the requests that are expected."""
+"""Tests how much the free parts of GPUs are worth to expected requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where requests go, if instances are cut as they come."""
+"""Tests where requests are placed if instances are cut as requests come."""
 
 from benchmarks.placement.outlook import outlook
 from benchmarks.placement.pool import Gpu, Instance, Pool, Spot

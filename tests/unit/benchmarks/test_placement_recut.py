@@ -1,4 +1,4 @@
-"""Part (c) of the placement benchmark: GPUs that are cut beforehand, by policy."""
+"""Tests the replay of re-cutting: GPUs that are cut beforehand, by each policy."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The placement benchmark: requests from pods, policies, the clairvoyant, the command."""
+"""Tests the placement benchmark: requests from pods, policies, the optimum, the command."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""How many GPUs stay wholly free: Slurm's own order of nodes, and what changes it."""
+"""Tests how many GPUs stay wholly free: by Slurm's own order of nodes, and by changed weights."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rebalancing benchmark: tenants on one cluster, and each alone on its own part of it."""
+"""Tests the rebalancing replay: tenants that share a cluster, and each alone on its own part."""
 
 from collections.abc import Sequence
 

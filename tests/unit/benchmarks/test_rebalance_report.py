@@ -1,4 +1,4 @@
-"""The rebalancing benchmark: the large site of a run, Slurm's replies to it, the report."""
+"""Tests the rebalancing benchmark: the large site, Slurm's replies to it, the report."""
 
 import asyncio
 import json

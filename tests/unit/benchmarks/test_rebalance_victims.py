@@ -1,4 +1,4 @@
-"""The rebalancing benchmark: who would be sent away, by which policy, and the least there is."""
+"""Tests which runs each policy would send away, beside the smallest possible set."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The baselines of the replay against cases worked out by hand from their formulas."""
+"""Tests the replay's baselines against cases computed from their formulas."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the curves of the replay say at a given attainment."""
+"""Tests what the replay's curves give at an attainment."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The replay's command, from a trace of ten minutes to its report."""
+"""Tests the replay's command, from a trace of ten minutes to its report."""
 
 import json
 import lzma

@@ -1,4 +1,4 @@
-"""The formats of traces that the replay reads, each in a file of a few lines."""
+"""Tests the formats of traces that the replay reads, each in a file of a few lines."""
 
 import lzma
 import tarfile

@@ -1,4 +1,4 @@
-"""The replay's world against queueing theory, and what must hold whatever a policy says."""
+"""Tests the replay's world against queueing theory, and its rules under any policy."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""The benchmark of waking: the model that takes its time to load is the same model."""
+"""Tests that the benchmark's slowly loading model is otherwise the same model."""
 
 import time
 from typing import Any

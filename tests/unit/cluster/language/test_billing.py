@@ -1,4 +1,4 @@
-"""Slices in a site's own unit of Slurm's billing."""
+"""Tests slices in a site's own unit of Slurm's billing."""
 
 from fractions import Fraction
 

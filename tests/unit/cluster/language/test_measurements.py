@@ -1,4 +1,4 @@
-"""The file of what was measured: joined, updated in one step, ParvaGPU's read."""
+"""Tests the file of measurements: joined, updated in one step, ParvaGPU's format read."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When periods begin, by the calendar and over changes of the clock."""
+"""Tests when periods begin, by the calendar and over changes of the clock."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, available_timezones

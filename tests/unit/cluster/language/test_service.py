@@ -1,4 +1,4 @@
-"""The service schema: the same service from TOML and from directives; bad keys are named."""
+"""Tests the service schema: TOML and directives give the same service; bad keys are named."""
 
 import math
 

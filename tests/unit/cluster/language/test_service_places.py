@@ -1,4 +1,4 @@
-"""How many services the gateway carries, and how many of one tenant."""
+"""Tests how many services the gateway carries, in all and of one tenant."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""One GPU from one layout to another, by the real pynvml on an emulated driver."""
+"""Tests cutting one GPU from one layout to another, by real pynvml on an emulated driver."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is said of a node that is not as it should be."""
+"""Tests the faults that are reported of a node."""
 
 from collections.abc import Iterator
 from dataclasses import replace

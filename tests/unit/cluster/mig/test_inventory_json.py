@@ -1,4 +1,4 @@
-"""What whoever is root on a node may say of its GPUs: its driver's words, and nothing else."""
+"""Tests that a node's report of its GPUs may hold only what drivers say, whatever root sends."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Layouts of every board, against an enumeration that only knows the driver's rules."""
+"""Tests the layouts of every board against an enumeration that knows only the driver's rules."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The adapter and the emulated driver, through the real pynvml."""
+"""Tests the adapter and the emulated driver, through real pynvml."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""mig-parted's configuration files, in and out."""
+"""Tests that mig-parted's configuration files are read and written."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The daemon's socket, seen from a client: answers, refusals, silence."""
+"""Tests the daemon's socket from the client's side: answers, refusals, silence."""
 
 import asyncio
 import re

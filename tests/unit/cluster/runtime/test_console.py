@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: what matters least goes first, and nothing is cut off."""
+"""Tests tables on terminals of any width: the least important part goes first, nothing is cut."""
 
 import pytest
 from rich.console import Console

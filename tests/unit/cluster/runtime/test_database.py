@@ -1,4 +1,4 @@
-"""The ledger's URL: what can't be read for certain is refused, and none of it is shown."""
+"""Tests the ledger's URL: an ambiguous one is refused, and no part of it is shown."""
 
 import pytest
 

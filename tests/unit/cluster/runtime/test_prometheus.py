@@ -1,4 +1,4 @@
-"""Anybody on the host may connect to where metrics are read."""
+"""Tests the port of metrics, to which every user of the host may connect."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""slicewise.toml: the shipped example is right, and mistakes name their key."""
+"""Tests slicewise.toml: the shipped example is valid, and mistakes name their key."""
 
 import re
 from fractions import Fraction

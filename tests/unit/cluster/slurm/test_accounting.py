@@ -1,4 +1,4 @@
-"""What sacct says of runs: replies of three Slurm versions, recorded; and what accounting loses."""
+"""Tests reading sacct: recorded replies of three Slurm versions, and what accounting loses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Replies of three Slurm versions, recorded; and what users may try to write into them."""
+"""Tests reading recorded replies of three Slurm versions, and texts that users put into them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Planned starts and reservations, as Slurm 22.05.8 prints them."""
+"""Tests reading planned starts and reservations, as Slurm 22.05.8 prints them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""sprio's rows, recorded, and slurm.conf's weights."""
+"""Tests reading recorded rows of sprio, and slurm.conf's weights."""
 
 from pathlib import Path
 

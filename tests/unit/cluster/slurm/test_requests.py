@@ -1,4 +1,4 @@
-"""What squeue says of a job's request."""
+"""Tests reading a job's request from squeue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Scripts of many jobs in one answer, as scontrol prints them with readline and without."""
+"""Tests reading many scripts from one answer of scontrol, with readline and without."""
 
 from collections.abc import Callable
 

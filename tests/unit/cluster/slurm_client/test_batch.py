@@ -1,4 +1,4 @@
-"""Many changes for one scontrol: what it reads, and whose its complaints are."""
+"""Tests many changes by one scontrol: its input, and which change a complaint belongs to."""
 
 from collections.abc import Iterable
 

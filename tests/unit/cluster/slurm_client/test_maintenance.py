@@ -1,4 +1,4 @@
-"""Reservations, drains and restarts."""
+"""Tests reservations, drains and restarts."""
 
 import os
 from pathlib import Path

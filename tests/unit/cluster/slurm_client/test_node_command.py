@@ -1,4 +1,4 @@
-"""What root's batch jobs on a node say, and what becomes of those that fail."""
+"""Tests the answers of root's batch jobs on a node, and jobs that fail."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Whatever becomes of the process that holds pyslurm, the call is answered: by the commands."""
+"""Tests that the commands answer a call whatever happens to the process that holds pyslurm."""
 
 import asyncio
 import json

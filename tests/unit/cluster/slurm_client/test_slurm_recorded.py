@@ -1,4 +1,4 @@
-"""Each door to Slurm on the same recorded moment of a cluster."""
+"""Tests each implementation of the interface to Slurm on one recorded moment of a cluster."""
 
 import asyncio
 from collections.abc import Mapping

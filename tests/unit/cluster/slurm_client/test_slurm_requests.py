@@ -1,4 +1,4 @@
-"""What is asked of Slurm: its commands are stand-ins that write down how they were called."""
+"""Tests how Slurm's commands are called, with stand-ins that record their arguments."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A user's job may have tens of thousands of steps; each is a call of slurmctld, made once."""
+"""Tests that a job with tens of thousands of steps costs few calls of slurmctld."""
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How many requests at once: what is forecast, what is learnt of being wrong."""
+"""Tests the forecast of requests in parallel, and what is learnt from its errors."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""How many replicas: for the load that may come until a start would have helped, in its order."""
+"""Tests how many replicas are wanted, in the order of the policy's steps."""
 
 from collections.abc import Callable
 from dataclasses import replace

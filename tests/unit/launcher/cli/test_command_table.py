@@ -1,4 +1,4 @@
-"""The listing's table says what the commands themselves say."""
+"""Tests that the listing's table agrees with the commands, and what commands import."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The gateway's commands: what they write and print."""
+"""Tests what the gateway's commands write and print."""
 
 from pathlib import Path
 

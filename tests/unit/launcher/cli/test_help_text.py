@@ -1,4 +1,4 @@
-"""What ``--help`` shows is whole lines, and examples that can be copied."""
+"""Tests that ``--help`` shows whole lines, and examples that can be copied."""
 
 import shlex
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``slicewise key``: the secret is made here, printed once, and only its hash is sent."""
+"""Tests ``slicewise key``: it makes the secret, prints it once, and sends only its hash."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""``slicewise profile``: what it refuses, submits, tells and writes; Slurm stands in."""
+"""Tests what ``slicewise profile`` refuses, submits, prints and writes; Slurm is a stand-in."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The commands: what they check, what they submit, what they print."""
+"""Tests what the commands for services check, submit and print."""
 
 import json
 from pathlib import Path

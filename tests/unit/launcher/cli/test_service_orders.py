@@ -1,4 +1,4 @@
-"""Scale, restart, delete: what is ordered of the daemon, what is refused, what is waited for."""
+"""Tests scale, restart and delete: what is ordered, what is refused, what is waited for."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The smallest inference that a model accepts."""
+"""Tests the smallest inference that a model accepts."""
 
 import json
 from typing import Any

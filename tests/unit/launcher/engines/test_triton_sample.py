@@ -1,4 +1,4 @@
-"""A request of a file as a batch of Triton's binary data."""
+"""Tests that a request of a file becomes a batch of Triton's binary data."""
 
 import json
 import struct

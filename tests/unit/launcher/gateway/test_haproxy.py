@@ -1,4 +1,4 @@
-"""The Runtime API of HAProxy 2.6: what it prints, what it is told."""
+"""Tests the Runtime API of HAProxy 2.6: what is read from it, and which commands it gets."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A replica's own server, and HAProxy with the groups that etc/haproxy-openssl.cnf leaves it."""
+"""Tests which TLS groups a replica's server can choose, given etc/haproxy-openssl.cnf."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Changes at the gateway, in the order in which they are safe."""
+"""Tests that changes at the gateway come in the order in which they are safe."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Streams of API keys, as HAProxy 2.6 shows them."""
+"""Tests finding the streams of API keys, as HAProxy 2.6 shows them."""
 
 from launcher.gateway.streams import end_commands, without_key
 

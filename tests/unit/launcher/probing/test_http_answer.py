@@ -1,4 +1,4 @@
-"""The head of a replica's answer."""
+"""Tests reading the head of a replica's answer."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Asking a replica who it is: it is ready when its model has answered."""
+"""Tests the probe: a replica is ready when its name is right and its model has answered."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

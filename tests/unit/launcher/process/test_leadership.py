@@ -1,4 +1,4 @@
-"""Of two launchers one acts; one alone acts until it is told that another has the lock."""
+"""Tests that one of two launchers acts, and that one alone acts unless another has the lock."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What Prometheus reads of the launcher."""
+"""Tests what Prometheus reads from the launcher."""
 
 import asyncio
 import urllib.request

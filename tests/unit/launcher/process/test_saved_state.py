@@ -1,4 +1,4 @@
-"""What the launcher remembers outlives it; no failure of its database holds it up."""
+"""Tests that the launcher's state outlives it, and that its database can't delay it."""
 
 import json
 import logging

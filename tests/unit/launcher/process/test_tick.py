@@ -1,4 +1,4 @@
-"""A turn: gateway before slots, failures contained; the loop outlives bad turns."""
+"""Tests a turn: gateway before slots, failures contained; the loop outlives failed turns."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a measurement is: windows, steadiness, figures, messages."""
+"""Tests measurements: windows, steadiness, figures, messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The client in a job, against a stand-in for Triton's HTTP server in the same process."""
+"""Tests the measuring client against a stand-in for Triton's HTTP server in this process."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The door before a replica: who has the gateway's key comes through, nobody else."""
+"""Tests the door before a replica: only a client with the gateway's key comes through."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""The batch script of a measurement, whole, under bash: Slurm's commands and Triton stand in."""
+"""Tests the whole measuring script under bash, with stand-ins for Slurm's commands and Triton."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""Scripts and configurations: valid, quoted, complete."""
+"""Tests that rendered scripts and configurations are valid, quoted and complete."""
 
 import re
 import shlex

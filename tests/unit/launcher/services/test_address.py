@@ -1,4 +1,4 @@
-"""A new service's address is told to its owner once the launcher looks after the service."""
+"""Tests that an owner is told a new service's address once the launcher sees the service."""
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer

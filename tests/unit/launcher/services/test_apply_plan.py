@@ -1,4 +1,4 @@
-"""What applying a file would do: new, the same, or a roll-over, and whether quota has room."""
+"""Tests what applying a file would do: submit, nothing, a roll-over; and if quota has room."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The replicas' logs: which are shown, how much of them, what comes later."""
+"""Tests the replicas' logs: which are shown, how much of them, and how they are followed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What people see of a service: replicas by state, load, and what they may not see."""
+"""Tests what users see of a service: replicas by state, load, and what is hidden from them."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""Service files and model repositories: checked before anything is submitted."""
+"""Tests that service files and model repositories are checked before a submission."""
 
 from pathlib import Path
 

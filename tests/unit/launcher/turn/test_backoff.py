@@ -1,4 +1,4 @@
-"""Failed starts: 1, 2, 4 ... 60 s, 5 min; ended by a replica that stays, or an order."""
+"""Tests the pauses after failed starts: 1, 2, 4 ... 60 s, 5 min; and what ends them."""
 
 from launcher.turn.backoff import SETTLED_S, Backoff
 

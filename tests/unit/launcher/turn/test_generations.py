@@ -1,4 +1,4 @@
-"""Several generations of a service: one route, the newest grows, older ones go when it is ready."""
+"""Tests several generations of a service: one route, the newest grows, older ones leave in time."""
 
 from collections.abc import Mapping
 

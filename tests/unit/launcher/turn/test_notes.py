@@ -1,4 +1,4 @@
-"""What a service's users are told."""
+"""Tests the notes that a service's users see."""
 
 import pytest
 

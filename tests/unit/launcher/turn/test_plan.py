@@ -1,4 +1,4 @@
-"""A whole decision: restart, stale and incomplete looks, backoff, expiry, drain to the end."""
+"""Tests whole decisions: restart, stale and incomplete looks, backoff, expiry, drain to the end."""
 
 from dataclasses import replace
 

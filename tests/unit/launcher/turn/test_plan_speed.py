@@ -1,4 +1,4 @@
-"""A thousand services with eight slots each are decided within a turn."""
+"""Tests that a thousand services with eight slots each are decided within a turn."""
 
 from benchmarks.tick import seconds
 

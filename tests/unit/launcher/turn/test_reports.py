@@ -1,4 +1,4 @@
-"""What the launcher tells the daemon of services: what is new, in messages that fit."""
+"""Tests the launcher's reports to the daemon: only news, in messages that fit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the autoscaler is told of a service: what its script and its owner's orders ask for."""
+"""Tests the autoscaler's inputs: what a service's script and its owner's orders ask for."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which slots run, drain, and are given back."""
+"""Tests which slots run, drain and are given back."""
 
 from dataclasses import dataclass
 

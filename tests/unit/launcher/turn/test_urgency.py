@@ -1,4 +1,4 @@
-"""Unit: how much a backlog presses."""
+"""Tests how urgent a backlog is."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The model's arithmetic, and the model in a real Triton."""
+"""Tests the demo model's arithmetic, also in a real Triton."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The emulated driver's library, as it is built."""
+"""Tests how the emulated driver's library is built."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The SQL of which MariaDB's system tables are made, by the names of each version."""
+"""Tests which SQL files make MariaDB's system tables, by the names of each version."""
 
 from pathlib import Path
 

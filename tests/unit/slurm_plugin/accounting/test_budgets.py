@@ -1,4 +1,4 @@
-"""Budgets: posts at a period's start, rolls, changes, what is left, what Slurm is told."""
+"""Tests budgets: a period's start, rolls, changes, what is left, what Slurm gets."""
 
 from dataclasses import replace
 

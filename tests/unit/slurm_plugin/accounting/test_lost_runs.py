@@ -1,4 +1,4 @@
-"""By when a run that Slurm shows no more had ended, and when accounting counts as not knowing."""
+"""Tests by when a lost run is known to have ended, and when accounting counts as not knowing."""
 
 from collections.abc import Mapping
 from dataclasses import replace

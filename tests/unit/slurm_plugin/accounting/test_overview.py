@@ -1,4 +1,4 @@
-"""Where tenants stand."""
+"""Tests the overview of tenants' accounts."""
 
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import (

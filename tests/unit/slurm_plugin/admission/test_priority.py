@@ -1,4 +1,4 @@
-"""Unit: the formula of site_factor, by the numbers of docs/explanation/priority.md."""
+"""Tests the formula of site_factor, with the numbers of docs/explanation/priority.md."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Unit: who is ranked, by which terms, and which changes are told to Slurm first."""
+"""Tests which jobs are ranked, by which terms, and which changes Slurm gets first."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Waiting jobs between two QOS: who belongs where, and what is left alone."""
+"""Tests moves of waiting jobs between two QOS, and which jobs are left alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Each rule of admission, in its order of precedence."""
+"""Tests each rule of admission, in its order of precedence."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a job may have beside its GPUs, by what the nodes have."""
+"""Tests the CPUs and memory that a job may have beside its GPUs, by what the nodes have."""
 
 from dataclasses import replace
 

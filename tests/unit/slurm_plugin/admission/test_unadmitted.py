@@ -1,4 +1,4 @@
-"""Jobs that slurmctld took without slicewise.lua: counted, shown, logged once."""
+"""Tests that jobs which slurmctld took without slicewise.lua are counted, shown and logged once."""
 
 import logging
 from dataclasses import replace

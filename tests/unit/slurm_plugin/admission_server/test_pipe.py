@@ -1,4 +1,4 @@
-"""What passes between the daemon and its admission worker arrives as it was sent."""
+"""Tests that messages between the daemon and its admission worker arrive as they were sent."""
 
 from dataclasses import replace
 

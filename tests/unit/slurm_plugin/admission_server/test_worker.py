@@ -1,4 +1,4 @@
-"""The process that answers slicewise.lua: whom, what is no question, and what may not stop it."""
+"""Tests the admission worker: which users it answers, bad questions, and what may not stop it."""
 
 import asyncio
 import json

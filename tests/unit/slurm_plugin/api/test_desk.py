@@ -1,4 +1,4 @@
-"""Who may see and do what, from wherever he asks."""
+"""Tests which users may see and do what, from this host and others."""
 
 import time
 from typing import Any

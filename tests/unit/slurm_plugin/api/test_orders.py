@@ -1,4 +1,4 @@
-"""What owners order beside a service's script: kept before it holds, and over in time."""
+"""Tests owners' orders beside a service's script: kept before they hold, and over in time."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What users read through the daemon: their own tenants, and nothing of others."""
+"""Tests what users read through the daemon: their own tenants, and nothing of others."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The user socket over TCP: who asks, who answers, and what a hostile network can't do."""
+"""Tests the user socket over TCP: identities on both sides, and a hostile network."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The user socket: limits, malformed input, who may see and do what."""
+"""Tests the user socket: limits, malformed input, and which users may see and do what."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Who may see what of `slicewise why`."""
+"""Tests which users may see what of ``slicewise why``."""
 
 from dataclasses import replace
 from typing import Any

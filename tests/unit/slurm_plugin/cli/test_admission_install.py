@@ -1,4 +1,4 @@
-"""``slicewise admission install``: under real Lua, on scripts as sites have them."""
+"""Tests ``slicewise admission install`` under real Lua, on scripts such as sites have."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Windows of the calendar as operators write, set and see them."""
+"""Tests windows of the calendar as operators write, set and see them."""
 
 import json
 from collections.abc import Iterator

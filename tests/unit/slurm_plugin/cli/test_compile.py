@@ -1,4 +1,4 @@
-"""What compile and uninstall say before they touch anything."""
+"""Tests what compile and uninstall say before they change anything."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""slicewise node, slicewise mig and slicewise doctor, on an emulated GPU node."""
+"""Tests slicewise node, slicewise mig and slicewise doctor, on an emulated GPU node."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``slicewise mig instances``: from tables and loads to instances, GPUs and lines of a file."""
+"""Tests ``slicewise mig instances``: from tables and loads to instances, GPUs and file lines."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the operator's commands say and write, with a ledger and a Slurm of a few lines."""
+"""Tests what operators' commands print and write, with a ledger and a Slurm of a few lines."""
 
 import json
 import time

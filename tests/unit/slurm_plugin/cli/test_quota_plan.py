@@ -1,4 +1,4 @@
-"""What tenant-quota plan and tenant-quota loans say, with a Slurm and a ledger of a few lines."""
+"""Tests what tenant-quota plan and tenant-quota loans print, with small Slurm and ledger data."""
 
 import asyncio
 import json

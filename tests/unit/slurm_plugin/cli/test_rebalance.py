@@ -1,4 +1,4 @@
-"""What slicewise rebalance prints, and how it exits."""
+"""Tests what slicewise rebalance prints, and its exit codes."""
 
 import json
 from collections.abc import Iterator

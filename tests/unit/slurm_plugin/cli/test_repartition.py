@@ -1,4 +1,4 @@
-"""What slicewise repartition prints, whom it obeys, and how it exits."""
+"""Tests what slicewise repartition prints, which users may run it, and its exit codes."""
 
 import json
 from collections.abc import Iterator

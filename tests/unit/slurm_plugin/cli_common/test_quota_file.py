@@ -1,4 +1,4 @@
-"""A file of quotas: what it says, and everything that is wrong with it at once."""
+"""Tests the file of quotas: what it says, and that all of its mistakes are named together."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands read the same of the ledger and through the daemon."""
+"""Tests that commands read the same from the ledger and through the daemon."""
 
 import asyncio
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""``slicewise sbatch`` and the shell function become sbatch, with every argument as it was."""
+"""Tests that ``slicewise sbatch`` and the shell function run sbatch with unchanged arguments."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Who may be connected to the remote socket, and who makes room."""
+"""Tests which connections the remote socket takes, and which make room."""
 
 import pytest
 from hypothesis import given

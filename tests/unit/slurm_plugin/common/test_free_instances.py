@@ -1,4 +1,4 @@
-"""GPUs that a job could have now."""
+"""Tests which GPUs a job could have now."""
 
 import pytest
 

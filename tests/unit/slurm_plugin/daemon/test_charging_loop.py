@@ -1,4 +1,4 @@
-"""The charging loop on a scripted Slurm: what is asked when, and what waits for what."""
+"""Tests the charging loop on a scripted Slurm: what it asks when, and what waits for what."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

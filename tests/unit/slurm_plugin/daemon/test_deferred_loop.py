@@ -1,4 +1,4 @@
-"""Jobs that nobody answered: decided as if they were submitted now, and what Slurm is told."""
+"""Tests late decisions: jobs that got no answer are decided as if they were submitted now."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which daemon acts: never two of a pair, and one alone though PostgreSQL is away."""
+"""Tests which daemon acts: never two of a pair, and one alone though PostgreSQL is away."""
 
 import time
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The daemon's start on a scripted Slurm: what it waits for, and what it does not wait for."""
+"""Tests the daemon's start on a scripted Slurm: what it waits for, and what not."""
 
 import asyncio
 import json

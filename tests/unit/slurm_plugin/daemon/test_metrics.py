@@ -1,4 +1,4 @@
-"""What Prometheus reads of the daemon."""
+"""Tests what Prometheus reads from the daemon."""
 
 import urllib.request
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Which nodes Slurm fills first: what it is told, and what it is told no more."""
+"""Tests the weights by which Slurm fills nodes: when they are set, and when no longer."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The loop of priorities on a scripted Slurm: what it learns, tells, and leaves alone."""
+"""Tests the loop of priorities on a scripted Slurm: what it learns, writes and leaves alone."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The loop that lends and compiles, on a scripted Slurm: when it does, and what it leaves alone."""
+"""Tests the loop that lends and compiles, on a scripted Slurm: when it acts, and when not."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

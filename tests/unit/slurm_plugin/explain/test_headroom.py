@@ -1,4 +1,4 @@
-"""What a tenant may still start, and which limit allows no more."""
+"""Tests what a tenant may still start, and which limit allows no more."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a waiting job's priority is made of, who goes before it, and what users are shown."""
+"""Tests the explained priority of a waiting job: its terms, the jobs before it, what users see."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a change of quotas would do now, and whom it would hurt."""
+"""Tests what a change of quotas would do now, and which jobs and tenants it would hurt."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace

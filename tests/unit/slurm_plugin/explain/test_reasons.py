@@ -1,4 +1,4 @@
-"""Slurm's reasons in plain words."""
+"""Tests Slurm's reasons in plain words."""
 
 import pytest
 from scripted import slurm_reasons

@@ -1,4 +1,4 @@
-"""What `slicewise why` says of jobs."""
+"""Tests what ``slicewise why`` says of jobs."""
 
 from dataclasses import replace
 

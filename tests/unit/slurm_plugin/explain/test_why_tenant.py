@@ -1,4 +1,4 @@
-"""What `slicewise why` says of tenants, and how its screen looks."""
+"""Tests what ``slicewise why`` says of tenants, and how its screen looks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is put together from the ledger and Slurm for people, and for a round of lending."""
+"""Tests summaries of ledger and Slurm, for people and for a round of lending."""
 
 import pytest
 from scripted import ScriptedLedger, policy_of, settings, tenant

@@ -1,4 +1,4 @@
-"""How a budget is divided among the QOS that draw on it."""
+"""Tests how a budget is divided among the QOS that draw on it."""
 
 from collections.abc import Mapping
 from dataclasses import replace

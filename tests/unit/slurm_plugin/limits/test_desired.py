@@ -1,4 +1,4 @@
-"""What Slurm should have by the policy, and the commands that bring it there."""
+"""Tests the limits that Slurm should have by the policy, and the commands that set them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What keeps a limit of a QOS from growing."""
+"""Tests what keeps a limit of a QOS from growing."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Which Lua slurmctld links, as its plugin's file says."""
+"""Tests which Lua slurmctld links, according to its plugin's file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a look at a node says of a re-cut."""
+"""Tests checks of a node against a planned re-cut."""
 
 from dataclasses import replace
 

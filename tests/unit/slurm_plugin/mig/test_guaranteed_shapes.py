@@ -1,4 +1,4 @@
-"""Which shapes guarantees need: what is used now, then what was used lately, up to the own part."""
+"""Tests which shapes guarantees need: present use, then recent use, up to the own part."""
 
 from collections import Counter
 from collections.abc import Mapping

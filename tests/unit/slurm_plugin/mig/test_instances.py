@@ -1,4 +1,4 @@
-"""Instances for loads, and the GPUs that hold them: cases worked out by hand."""
+"""Tests instances for loads, and the GPUs that hold them, on small cases with known answers."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""When GPUs are cut anew, and what stays as it is."""
+"""Tests when GPUs are re-cut, and what stays as it is."""
 
 from collections import Counter
 from dataclasses import replace

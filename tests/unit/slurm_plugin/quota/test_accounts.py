@@ -1,4 +1,4 @@
-"""Slurm's account tree beside the tenants'."""
+"""Tests Slurm's account tree beside the tenants' tree."""
 
 from collections.abc import Mapping
 

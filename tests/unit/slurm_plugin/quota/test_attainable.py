@@ -1,4 +1,4 @@
-"""What a tenant could ever have."""
+"""Tests the most that a tenant could ever hold."""
 
 from dataclasses import replace
 from typing import Any

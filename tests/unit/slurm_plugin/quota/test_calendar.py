@@ -1,4 +1,4 @@
-"""Windows of the calendar: when they hold, which one counts, and what they leave of a tree."""
+"""Tests windows of the calendar: when they hold, which one counts, how they scale a tree."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What tenants may hold."""
+"""Tests what tenants may hold."""
 
 import pytest
 

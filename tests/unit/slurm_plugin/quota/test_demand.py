@@ -1,4 +1,4 @@
-"""What jobs hold and wait for, and what there is."""
+"""Tests what jobs hold and wait for, and the capacity of the cluster."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who lends what to whom."""
+"""Tests which tenants lend how much to which."""
 
 from collections.abc import Mapping
 

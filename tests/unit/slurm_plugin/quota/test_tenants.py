@@ -1,4 +1,4 @@
-"""What may be changed in the tree of tenants, and what follows from its shape."""
+"""Tests which changes of the tree of tenants are allowed, and what follows from its shape."""
 
 from dataclasses import replace
 

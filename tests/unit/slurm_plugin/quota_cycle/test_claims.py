@@ -1,4 +1,4 @@
-"""What reclaiming goes by, of Slurm's jobs and nodes and the ledger's recalls."""
+"""Tests the inputs of reclaiming: Slurm's jobs and nodes, and the ledger's recalls."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

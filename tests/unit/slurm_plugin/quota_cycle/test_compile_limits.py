@@ -1,4 +1,4 @@
-"""Compiling and uninstalling against an accounting database that behaves like Slurm's."""
+"""Tests compiling and uninstalling against an accounting database that behaves like Slurm's."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

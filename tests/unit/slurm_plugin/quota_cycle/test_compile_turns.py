@@ -1,4 +1,4 @@
-"""Two that compile at once, on quotas that change between them, blame nobody's hand."""
+"""Tests that two parallel compilations don't take each other's changes for an operator's."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

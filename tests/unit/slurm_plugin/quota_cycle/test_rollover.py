@@ -1,4 +1,4 @@
-"""Rolling budgets: what a late daemon, and a budget that was away, do to the new period."""
+"""Tests rolling budgets after a late daemon, or after a time without a budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

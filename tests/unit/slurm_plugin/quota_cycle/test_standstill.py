@@ -1,4 +1,4 @@
-"""Who waits for what only Slurm sees."""
+"""Tests jobs that don't start for reasons that only Slurm knows."""
 
 from collections.abc import Mapping
 from dataclasses import replace

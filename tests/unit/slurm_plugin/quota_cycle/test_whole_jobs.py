@@ -1,4 +1,4 @@
-"""Loans in units of what waits: the cases in which a fluid starts nothing."""
+"""Tests loans of whole jobs, where fair shares alone would start nothing."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One run of rebalancing: what is left to whom, what fails alone, and what is written down."""
+"""Tests one run of rebalancing: steps left to a daemon, failures of one step, the record."""
 
 import asyncio
 from collections.abc import Sequence

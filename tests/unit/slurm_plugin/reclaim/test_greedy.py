@@ -1,4 +1,4 @@
-"""Room in one go: what is taken for one job is made use of for the next."""
+"""Tests room for several jobs: what goes for one job also serves the next."""
 
 import pytest
 

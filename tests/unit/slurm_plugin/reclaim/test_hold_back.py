@@ -1,4 +1,4 @@
-"""Whose slots wait for a lender, and until when."""
+"""Tests which borrowers' slots wait for a lender, and until when."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a lender takes back: how much, from whom, and for how long its borrower has it yet."""
+"""Tests recalls: how much a lender takes back, from which borrowers, and when."""
 
 import pytest
 from scripted import policy_of, tenant

@@ -1,4 +1,4 @@
-"""Which borrowed replicas go when a lender needs its own again."""
+"""Tests which borrowed replicas go when a lender needs its slices."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a re-cut asks of the cluster itself."""
+"""Tests what a re-cut asks of the cluster itself."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""A GPU is cut anew whatever call is killed or fails: at the end it is as planned, or as before."""
+"""Tests that a re-cut ends as planned or as before, whichever call is killed or fails."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the planner of re-cutting is told: how GPUs are cut, who holds what, and who waits."""
+"""Tests the planner's inputs: how GPUs are cut, which jobs hold them, which jobs wait."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Which leases are extended, which replicas must end, and what the loop does about it."""
+"""Tests which leases are extended, which replicas must end, and what the loop does about it."""
 
 from dataclasses import replace
 from typing import Any

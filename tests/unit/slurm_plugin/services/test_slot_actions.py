@@ -1,4 +1,4 @@
-"""From a wish to actions, and what is held on sight."""
+"""Tests the actions that follow from a wish, and which slots are held on sight."""
 
 import pytest
 

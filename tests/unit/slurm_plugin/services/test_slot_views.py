@@ -1,4 +1,4 @@
-"""What a slot says of itself beside its state: where it waits, why it must end, what it said."""
+"""Tests the view of a slot: state, what it waits for, why it must end, its last words."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Services, slots, tenants and GPU types out of what Slurm shows."""
+"""Tests that services, slots, tenants and GPU types are derived from what Slurm shows."""
 
 from dataclasses import replace
 from typing import Any

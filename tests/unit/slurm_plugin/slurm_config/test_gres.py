@@ -1,4 +1,4 @@
-"""A node's GPUs as lines for Slurm, and what slurmctld has instead."""
+"""Tests a node's GPUs as lines for Slurm, and differences to what slurmctld has."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

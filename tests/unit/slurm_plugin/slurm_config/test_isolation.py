@@ -1,4 +1,4 @@
-"""Whether Slurm keeps jobs off each other's GPUs, by its settings."""
+"""Tests whether Slurm's settings keep jobs off each other's GPUs."""
 
 from pathlib import Path
 

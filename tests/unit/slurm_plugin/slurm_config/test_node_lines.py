@@ -1,4 +1,4 @@
-"""A node's lines in slurm.conf and gres.conf, and where its devices go."""
+"""Tests a node's lines in slurm.conf and gres.conf, and the order of its devices."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The lines of slurm.conf, and what is said of those that are missing or wrong."""
+"""Tests the lines for slurm.conf, and warnings of missing or wrong ones."""
 
 from fractions import Fraction
 

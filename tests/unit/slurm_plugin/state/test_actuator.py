@@ -1,4 +1,4 @@
-"""Slots are moved, released and held in Slurm; what Slurm leaves where it was is moved again."""
+"""Tests that slots are moved, released and held in Slurm, and moved again if Slurm did nothing."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The sync loop on a scripted Slurm: what it does, and what it leaves alone when it can't see."""
+"""Tests the sync loop on a scripted Slurm: what it does, and what it leaves alone when blind."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Replicas that are told to leave: which, what the launcher sees of it, and when it is over."""
+"""Tests replicas that are told to leave: which, how the launcher learns of it, when it is over."""
 
 import time
 from dataclasses import replace

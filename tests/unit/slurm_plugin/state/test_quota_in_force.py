@@ -1,4 +1,4 @@
-"""What a tenant's services may still take, beside what its jobs hold."""
+"""Tests what a tenant's services may still take, beside what its jobs hold."""
 
 import pytest
 from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant

@@ -1,4 +1,4 @@
-"""When lost slots come back, and slots on borrowed quota: what the sync loop does about them."""
+"""Tests when lost slots come back, and what the sync loop does with slots on borrowed quota."""
 
 from typing import Any
 
