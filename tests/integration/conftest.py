@@ -120,10 +120,10 @@ def _server(sandbox: Sandbox) -> str:
 
 @pytest.fixture(scope="session")
 def _migrated(sandbox: Sandbox) -> str:
-    """The name of a database with the ledger's tables, which nobody uses."""
+    """The name of an unused database with the ledger's tables."""
     name = _create(sandbox, "template1")
     url = f"SLICEWISE_DATABASE_URL={_url(sandbox, name)}"
-    # A program of its own: PostgreSQL copies no database to which somebody is connected.
+    # A program of its own: PostgreSQL copies no database to which a session is connected.
     sandbox.run("root", ("env", url, "slicewise", "ledger", "db", "upgrade"))
     return name
 

@@ -207,7 +207,7 @@ class Harness:
     async def worker(self) -> str:
         """Process id of the worker that takes connections; "" while there is none."""
         shown = ""
-        with suppress(OSError):  # It starts itself anew with a reload.
+        with suppress(OSError):  # It restarts itself with a reload.
             reader, writer = await asyncio.open_unix_connection(str(self.settings.master_socket))
             writer.write(b"show proc\n")
             writer.write_eof()
@@ -385,7 +385,7 @@ async def unread(bind: str, path: str, count: int) -> asyncio.StreamReader:
         *(_frame(0x1, 0x5, 2 * nth + 1, asked) for nth in range(count)),
     ]
     writer.write(b"".join(frames))
-    # While nobody holds it, the transport would close.
+    # Without a reference to it, the transport would close.
     reader.writer = writer  # type: ignore[attr-defined]
     return reader
 

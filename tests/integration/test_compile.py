@@ -54,7 +54,7 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
 
 @pytest.fixture
 def admission_off(sandbox: Sandbox) -> Iterator[None]:
-    """slicewise.lua gives nobody a QOS."""
+    """slicewise.lua gives no job a QOS."""
     sandbox.run("root", ("slicewise", "admission", "off"))
     yield
     sandbox.run("root", ("slicewise", "admission", "on"))

@@ -64,7 +64,7 @@ class Site:
             return error.code
 
     def forget_keys(self) -> None:
-        """As nobody else can: other tests send to these tenants without a key."""
+        """No other test can do that: they send to these tenants without a key."""
         url = self.sandbox.layout.database_url(self.sandbox.state.users["slurm"].name)
         with psycopg.connect(url) as connection:
             connection.execute("SET session_replication_role = replica")

@@ -79,7 +79,7 @@ class Pair:
 
     @property
     def leader(self) -> Half:
-        """On a machine that stalls nobody leads for a moment, or one says late that it does no
+        """On a machine that stalls, neither leads for a moment, or one says late that it does no
         more.
         """
 
@@ -153,7 +153,7 @@ async def test_a_leader_killed_under_load_is_followed_in_time_and_no_request_fai
 
 def test_what_was_learnt_is_saved_and_read_by_the_one_that_follows(pair: Pair) -> None:
     until_is(lambda: pair.sql("SELECT tenant, name FROM launcher.service_state"), [("nlp", NAME)])
-    # What nobody but the launcher knows: the one that follows goes on with it.
+    # Only the launcher knows this: the one that follows goes on with it.
     (array,) = pair.sql(
         "SELECT jsonb_object_keys(state -> 'generations') FROM launcher.service_state"
     )
@@ -176,7 +176,7 @@ def test_a_leader_that_hangs_leads_no_more_and_goes_on_after_it(pair: Pair) -> N
     leader, other = pair.leader, pair.other
     leader.signal(signal.SIGSTOP)
     time.sleep(TAKEOVER_S)
-    # It has the lock, so nobody else leads.
+    # It has the lock, so the other does not lead.
     assert not other.leads()
     leader.signal(signal.SIGCONT)
     assert [record.error for record in asyncio.run(pair.load(1))] == [""] * 10

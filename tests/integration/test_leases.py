@@ -261,7 +261,7 @@ def test_nothing_runs_into_a_reservation_and_beside_it_leases_are_extended(
 
 
 def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased) -> None:
-    """As where a GPU is cut anew, whose node has a reservation of ours."""
+    """As in a re-cut, in which Slicewise reserves the GPU's node."""
     node, _, _ = leased.a_run()[1]
     job_ids = frozenset(int(job_id) for (job_id,) in leased.squeue("%A", "running"))
     daemon = DaemonClient(load_settings(leased.sandbox.layout.settings_file).daemon)

@@ -494,7 +494,7 @@ def test_what_is_no_text_is_refused(ledger: Ledger, name: str):
 
 
 def execute(database: str, statement: str) -> None:
-    """As somebody who goes around the program."""
+    """As a user who goes around the program."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(statement)
 

@@ -227,7 +227,7 @@ def _shared_memory() -> dict[str, int]:
 
 
 def test_nobody_but_its_user_reaches_the_triton_of_a_measurement(service: Service) -> None:
-    """It loads whatever model it is told to: whoever reaches it runs code as its user."""
+    """It loads any model on request: a user who reaches it runs code as its user."""
     model = ("slicewise", "profile", "tokens", "--model-repository", str(service.models))
     options = ("--account", "nlp", "--types", "1g.18gb", "--batches", "1", "--seconds", "20")
     measuring = service.sandbox.popen(

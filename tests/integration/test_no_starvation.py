@@ -1,4 +1,4 @@
-"""Priority on the sandbox: set at submit, refreshed, explained; nobody starves."""
+"""Priority on the sandbox: set at submit, refreshed, explained; no job starves."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ high_class_for = ["nlp"]
 [qos]
 urgent = "high"
 """
-# Of this type there is one instance: whoever wants it queues behind the others.
+# There is one instance of this type: jobs that want it queue.
 RARE = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:3g.71gb:1")
 
 

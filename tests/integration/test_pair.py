@@ -104,7 +104,7 @@ def test_a_leader_that_hangs_leads_no_more_and_goes_on_after_it(pair: tuple[Half
     first, second = pair
     first.signal(signal.SIGSTOP)
     time.sleep(TAKEOVER_S)
-    # It has the lock, so nobody else leads; what it would do next, it does not.
+    # It has the lock, so no other daemon leads; it does not do what it would do next.
     assert not second.leads()
     first.signal(signal.SIGCONT)
     until(first.leads)
@@ -134,7 +134,7 @@ def test_postgresql_that_ends_the_session_gives_way(pair: tuple[Half, Half]) -> 
 
 
 def leader_and_other(pair: tuple[Half, Half]) -> tuple[Half, Half] | None:
-    """On a machine that stalls nobody leads for a moment."""
+    """On a machine that stalls, neither daemon leads for a moment."""
     first, second = pair
     if first.leads():
         return first, second

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.integration
 
 
 def execute(database: str, statement: str, *parameters: object) -> None:
-    """As somebody who goes around the program."""
+    """As a user who goes around the program."""
     with psycopg.connect(database) as connection:
         connection.execute(statement, parameters or None)
 

@@ -56,7 +56,7 @@ class Cluster:
         return self.sandbox.popen("root", argv, stdout=subprocess.PIPE)
 
     def set_quota(self, slices: int) -> None:
-        """As the command, which would wait until somebody has compiled it."""
+        """As the command, which would wait until another program has compiled it."""
         update = TenantUpdate(TENANT, nominal_millislices=Millislices(slices * 1000))
         self.ledger.tenants.change(update, "root", "test")
 

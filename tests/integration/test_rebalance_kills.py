@@ -45,7 +45,7 @@ LOCKS = {
     StepName.COMPILE: "known_limits IN EXCLUSIVE MODE",
     StepName.CUT: "recut_steps IN EXCLUSIVE MODE",
 }
-"""What each step waits for while somebody else holds it. Prioritise waits for slurmctld."""
+"""What each step waits for while another session holds it. Prioritise waits for slurmctld."""
 GATE = """
 CREATE FUNCTION slicewise.gate() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_OP || NEW.step)); RETURN NEW; END';
@@ -60,7 +60,7 @@ Process = subprocess.Popen[str]
 
 
 class Site:
-    """A sandbox of its own: one of its GPUs is cut anew."""
+    """A sandbox of its own: one of its GPUs is re-cut."""
 
     def __init__(self, sandbox: Sandbox, toml: Path) -> None:
         self.sandbox = sandbox
@@ -151,7 +151,7 @@ class Site:
             return connection.execute(query, (kind,)).fetchone() != (0,)
 
     def gate(self, operation: str, step: StepName) -> AbstractContextManager[None]:
-        """The journal lets nobody begin (INSERT) or end (UPDATE) that step."""
+        """The journal lets no run begin (INSERT) or end (UPDATE) that step."""
         return self.holding(f"SELECT pg_advisory_xact_lock(hashtext('{operation}{step}'))")
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""GPUs are cut anew under a service's load, by runs that are killed, and by a driver that fails."""
+"""Re-cutting under a service's load, by runs that are killed, and by a driver that fails."""
 
 import asyncio
 import json

@@ -178,7 +178,7 @@ async def test_slots_that_end_with_187_are_held_and_run_again_at_once(
 
 async def test_cancelled_tasks_end_and_the_rest_stays(slurm: CommandSlurm, array: int) -> None:
     gone = frozenset({0, 2, 4, 198})
-    # Of a task that nobody has touched Slurm may keep no record once it is cancelled.
+    # Slurm may keep no record of an untouched task once it is cancelled.
     await slurm.release(Tasks(array, gone))
     await slurm.hold(Tasks(array, gone))
     await slurm.cancel(Tasks(array, gone))
@@ -252,7 +252,7 @@ async def test_which_gpus_jobs_have(
     slurm: CommandSlurm, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "7"))
-    # Without admission nobody names a job's QOS but its user; in another it waits at the gate.
+    # Without admission only its user names a job's QOS; in another QOS it waits at the gate.
     sandbox.run("root", ("slicewise", "compile"))
     argv = ("sbatch", "--parsable", "--mem=20", "--output=/dev/null", "--time=10")
     argv += ("--qos=slicewise_vision",)

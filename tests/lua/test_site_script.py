@@ -176,7 +176,7 @@ def test_without_the_module_no_change_goes_unweighed(
 
 @pytest.mark.parametrize("uid", [ROOT_UID, os.getuid()])
 def test_root_and_slurmuser_change_what_they_like(tmp_path: Path, uid: int) -> None:
-    """The test's own user is here whom slurmctld would run as."""
+    """The test's own user stands in for the user that slurmctld runs as."""
     assert "modify\t0" in without_module(tmp_path, modify={"gres": "gpu:4"}, uid=uid)
 
 

@@ -88,7 +88,7 @@ def test_no_budget_is_given_twice_or_kept(
 def test_what_no_job_claims_is_shared_as_evenly_as_budgets_allow(
     policy: Policy, budgets: Mapping[str, int], usable: set[str]
 ) -> None:
-    """Who has less than another is held back by a budget of which nobody has more."""
+    """A QOS that has less than another is held back by a budget of which no QOS has more."""
     draws = drawn_on(policy, budgets, policy)
     claims = Claims({}, {}, (), dict.fromkeys(usable, 1), {})
     found = {qos: one.minutes for qos, one in parts(policy, budgets, policy, claims).items()}

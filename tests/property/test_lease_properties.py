@@ -66,7 +66,7 @@ def test_a_lease(
         slot = by_key[array, index]
         more_min = limit_min - slot.limit_min
         end_s = slot.end_s + 60 * more_min
-        # Never shorter, never of what nobody wants, never while there is enough left.
+        # Never shorter, never of an unwanted replica, never while enough is left.
         assert more_min > 0
         assert slot.is_wanted
         assert extends

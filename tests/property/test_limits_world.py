@@ -150,7 +150,7 @@ def check(
     found: Foreign,
     unit: BillingUnit,
 ) -> None:
-    """Written anew from the rules, on what Slurm has: of accounts only their lists change."""
+    """Written again from the rules, on what Slurm has: of accounts only their lists change."""
     together = sum(limit or 0 for limit in slurm.limits(*ledger.shown))
     assert together <= unit.exact(CAPACITY)
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}

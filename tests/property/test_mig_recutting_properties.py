@@ -108,7 +108,7 @@ def test_every_step_is_possible_and_no_job_is_touched(data: st.DataObject, on: B
 @given(st.data(), st.sampled_from([A30, A100]), st.booleans())
 @settings(max_examples=examples(25))
 def test_plans_end_and_none_takes_another_back(data: st.DataObject, on: Board, rests: bool):
-    """Even if a GPU that was just cut were not left alone, and whoever waits starts at once."""
+    """Even if a GPU that was just cut were not left alone, and waiting jobs started immediately."""
     gpus, demand = data.draw(clusters(on)), data.draw(demands(on))
     starts = data.draw(st.booleans())
     seen = [layouts(gpus)]
@@ -193,7 +193,7 @@ def drawn_demand(chance: random.Random) -> Demand:
 
 
 def brute_force(on: Board, gpus: Sequence[Gpu], demand: Demand) -> float:
-    """Over all layouts of all GPUs, with instances destroyed that are in nobody's way too."""
+    """Over all layouts of all GPUs; instances that are in no job's way are destroyed, too."""
     costs = {name: int(cost_millislices(on, name, Fraction(1))) for name in on.profiles}
     instances = [one for gpu in gpus for one in gpu.instances]
     held = Counter(one.placement.profile for one in instances if not free_soon(one))
@@ -240,7 +240,7 @@ def free_soon(one: Instance) -> bool:
 def test_the_shapes_that_guarantees_need_stay_whatever_step_a_plan_gets_to(
     data: st.DataObject, on: Board
 ):
-    """What they only may claim goes for others' guarantees alone, what they claim for nobody."""
+    """What they may claim is given up only for others' guarantees, what they claim for none."""
     gpus, asked = data.draw(clusters(on)), data.draw(demands(on))
     counts = st.dictionaries(st.sampled_from(sorted(on.profiles)), st.integers(0, 6))
     claimed, others = Counter(data.draw(counts)), Counter(data.draw(counts))

@@ -75,7 +75,7 @@ class Quotas(RuleBasedStateMachine):
         drains: bool,
         data: st.DataObject,
     ) -> None:
-        """Most of the GPUs are somebody's; replicas, mostly of those who have none, run on all."""
+        """Most GPUs belong to a tenant; replicas, mostly of tenants without any, run on all."""
         nodes = {f"n{i}": dict(cut) for i, cut in enumerate(cuts)}
         self.cluster = Cluster({}, nodes, {}, whole_boards=BOARDS, turn_s=NOBODY_S, drains=drains)
         total = Counter(dict(zip(TENANTS, shares, strict=True)))
@@ -240,7 +240,7 @@ class Quotas(RuleBasedStateMachine):
                 before.update(job.gpus)
 
     def left(self, *, borrowed: bool) -> Mapping[str, Counter[str]]:
-        """Instances that nobody holds, or only what runs on borrowed quota."""
+        """Instances that no job holds, or only jobs on borrowed quota."""
         left = {node: Counter(there) for node, there in self.cluster.nodes.items()}
         for job in self.running():
             if not (borrowed and is_borrowed(job.qos)):

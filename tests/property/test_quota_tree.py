@@ -92,7 +92,7 @@ SOME = cases(range(1, 15), 5000)
 SOME_FLAT = cases(range(1, 15), 5000, flat=True)
 
 
-# What the rules say, written anew.
+# The rules, written again independently.
 
 
 def up_from(policy: Policy, name: str) -> list[str]:

@@ -82,7 +82,7 @@ def test_a_death_at_any_call_changes_nothing_of_the_end(stage: int, after: bool)
         if earlier == stage:
             break
         before.run()
-    # To read it anew takes a fifth of what a deep copy does.
+    # Reading it again takes a fifth of the time of a deep copy.
     kept = pickle.dumps(before)
     whole, calls = read(kept), Calls()
     whole.run(calls)

@@ -257,7 +257,7 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
         needs = own_needs_now(cluster.policy, cluster.jobs.values(), PARTITIONS, COSTS)
         cluster.round()
         seen.append(cluster.loans)
-        # Borrowers may share what is left anew, but what a lender took back stays with it, as far
+        # Borrowers may share what is left again, but what a lender took back stays with it, as far
         # as that still starts something of its own.
         left = {name: own[name] - lent(cluster.loans)[name] for name in before - after}
         assert all(left[name] >= min(own[name], needs[name]) for name in left)

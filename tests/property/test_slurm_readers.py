@@ -102,7 +102,7 @@ def test_a_row_of_squeue_costs_its_own_job_only(odd: Mapping[str, str]) -> None:
     assert bool(job.unread) == bool(told)
     assert {one.name for one in told} <= {"7"}
     assert all(one.field not in FREE for one in told)
-    # What nobody can read has not ended.
+    # What can't be read has not ended.
     if job.state is JobState.ENDED:
         assert "State" in odd
         assert "state" not in job.unread
@@ -182,7 +182,7 @@ def test_a_partition_a_reservation_and_a_priority_cost_themselves_only(odd: str)
 @settings(max_examples=examples(80, nightly=6000), deadline=None)
 @given(odd=st.lists(ODD, min_size=10, max_size=10))
 def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
-    # sacct cuts with a separator that nobody knows; an account's name may hold a line break.
+    # sacct uses a separator that users can't know; an account's name may hold a line break.
     cells = [cell.replace("|", "/").replace("\n", " ").replace("\r", " ") for cell in odd]
     good = "7|7|alice|vision|gpu|100|200|COMPLETED|10|billing=5"
     text = "|".join(cells) + "\n" + good + "\n"

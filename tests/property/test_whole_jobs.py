@@ -214,7 +214,7 @@ def test_something_starts_if_anything_could(world: World) -> None:
 def test_if_nobody_starts_each_has_a_turn_again_and_again(
     many: int, first_s: int, turn_s: int
 ) -> None:
-    """And who has waited longest half of the time, though somebody is added again and again."""
+    """And the longest waiting one half of the time, though others are added again and again."""
     windows = range(first_s, first_s + 2 * (many - 1) * turn_s, turn_s)
     had = Counter(whose_turn(range(many), now_s, turn_s) for now_s in windows)
     assert had == {0: many - 1, **dict.fromkeys(range(1, many), 1)}

@@ -30,7 +30,7 @@ FAILS_AFTER = SUBMISSIONS // 5
 """Submissions that go well first."""
 BUDGET_S = 0.010
 LATE_S = 0.002
-"""So late a call may end that nobody has taken the processor from."""
+"""Latest end of a call that did not lose the processor to another process."""
 ASKS_NOBODY_S = 0.001
 OPENS_BREAKER = 3
 """So many questions in a row without an answer; fewer calls than these may all be the machine's."""

@@ -89,7 +89,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", [by_http, by_grpc], ids=["http",
 async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
     gateway: Harness, replica: Replica, protocol
 ):
-    """Two may wait: 3 and 4 go before them, 5 and 6 come a frame later and pass nobody else."""
+    """Two may wait: 3 and 4 go before them; 5 and 6 come a frame later and pass no others."""
     await gateway.set_replicas((replica, Mode.READY), concurrency=1, in_time=2)
     async with protocol(gateway) as ask:
         await ask(0)  # connecting may take its time

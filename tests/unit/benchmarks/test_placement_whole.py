@@ -31,7 +31,7 @@ def test_a_job_that_ends_gives_its_gpu_back():
 
 
 def test_with_weights_a_node_in_use_comes_before_an_empty_one_that_stands_alone():
-    """Once the short jobs on node 0 have ended, Slurm begins it anew beside node 2."""
+    """Once the short jobs on node 0 have ended, Slurm starts again there, beside node 2."""
     small = ["1g.10gb"] * 7
     layouts = [small, ["7g.80gb"], small, small]
     short = [Request(0.0, "1g.10gb", 10.0)] * 7

@@ -83,7 +83,7 @@ async def test_index_lists_are_not_cut(place: Path, slurm: PyslurmSlurm) -> None
     assert (place / "asked").read_text(encoding="utf-8") == "0\n"
 
 
-# Why, with which status its process ended, when it is tried anew.
+# Why, with which status its process ended, when it is tried again.
 TROUBLES = {
     "down": ("RPCError: Unable to contact slurm controller (connect failure)", -9, 5.0),
     "refuses": ("RPCError: Unable to contact slurm controller", -9, 5.0),

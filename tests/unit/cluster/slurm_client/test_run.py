@@ -93,7 +93,7 @@ async def test_a_late_command_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_late_command_that_prints_on_and_on_is_killed_too() -> None:
-    """More than asyncio keeps of a pipe that nobody reads."""
+    """More than asyncio keeps of a pipe without a reader."""
     async with asyncio.timeout(20):
         with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
             await run(("yes",), deadline_s=0.2)

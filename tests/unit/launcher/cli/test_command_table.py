@@ -162,7 +162,7 @@ def settings_file(tmp_path: Path) -> str:
 
 
 def test_what_asks_no_database_imports_nothing_for_one(settings_file: str):
-    # Of the sandbox, which needs its templates, nobody waits for a word.
+    # The sandbox needs its templates, and no user waits for its completion.
     helps = [f"{name} --help" for name in COMMANDS if name != "sandbox"]
     lines = [*OF_NOBODY, *OF_THE_DAEMON, *helps]
     found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file})

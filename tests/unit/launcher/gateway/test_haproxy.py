@@ -353,7 +353,7 @@ def test_a_glance_shows_a_routed_backend_whole():
 
 
 def test_a_glance_shows_of_other_backends_what_waits_there():
-    """A backend with requests in it is given to nobody."""
+    """A backend with requests in it is given to no service."""
     found = glanced().backends
     assert list(found) == ["pool1", "pool2", "pool3"]
     assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)

@@ -82,7 +82,7 @@ ATTACKS: dict[str, tuple[Callable[[bytes], bytes], bytes]] = {
     "a header without end": (lambda _: b"HTTP/1.1 200 OK\r\na: ", b"b" * 300_000),
     "a body without end": (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", b"[" * 300_000),
 }
-"""What each answer is, and what follows it for as long as somebody listens."""
+"""Each answer, and what follows it for as long as a client listens."""
 
 
 class Server:
@@ -210,7 +210,7 @@ async def others_are_found_ready(bad: Replica, good: Replica) -> None:
 
 
 def huge_modulus(file: Path) -> None:
-    """Parameters of Diffie-Hellman as large as OpenSSL takes them; nobody looks for a prime."""
+    """Parameters of Diffie-Hellman as large as OpenSSL takes them; no code checks for a prime."""
     number = b"\x00" + b"\xff" * 1250
     body = b"\x02\x82" + len(number).to_bytes(2, "big") + number + b"\x02\x01\x02"
     der = b"\x30\x82" + len(body).to_bytes(2, "big") + body

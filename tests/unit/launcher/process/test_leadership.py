@@ -31,7 +31,7 @@ DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
 
 class Lock:
-    """Is held by whom it is set to: "me", another host, or "down"."""
+    """The test sets its holder: "me", another host, or "down"."""
 
     def __init__(self, by: str) -> None:
         self.by = by

@@ -193,7 +193,7 @@ def test_its_owner_is_told_why_a_slot_s_last_run_failed(view: ServiceView):
 
 
 def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest.MonkeyPatch):
-    """Nor what its owner put in its place: whoever looks would wait for a pipe for ever."""
+    """Nor what its owner put in its place: a reader would wait for a pipe for ever."""
     log_file(view, 1).write_text(FAILED)
     own = os.geteuid()
     monkeypatch.setattr("launcher.services.logs.os.geteuid", lambda: own + 1)

@@ -444,7 +444,7 @@ def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
 
 
 def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
-    """As after a restart without a database: nobody remembers its ports."""
+    """As after a restart without a database: its ports are forgotten."""
     shown = gateway(server(0, Mode.READY, 1), sessions=1)
     state, plan = decided(half_seen(100.0), shown)
     assert (changes(plan), plan.services[0].wish) == ((), {0})

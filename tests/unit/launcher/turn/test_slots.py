@@ -214,7 +214,7 @@ def test_the_next_one_makes_room_only_after_the_first_is_gone_and_its_successor_
 
 
 def test_outdated_ones_that_the_gateway_has_forgotten_are_no_ones_that_have_drained():
-    """After a start of HAProxy nobody gets requests yet."""
+    """After a start of HAProxy no replica gets requests yet."""
     forgotten = rolling(outdated(0, WARM), outdated(1, WARM), **FULL)
     assert forgotten == {0: Mode.READY, 1: Mode.READY}
 

@@ -41,7 +41,7 @@ def test_without_jobs_there_is_none() -> None:
 
 
 async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
-    """In a partition on the same nodes nobody is charged for them."""
+    """In a partition on the same nodes no tenant is charged for them."""
     slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY | {"partition": "cpu"}))
     held: dict[str, int] = {}
     own = frozenset({"gpu", "cpu"})

@@ -204,7 +204,7 @@ async def test_a_killed_worker_is_replaced_and_knows_everything(admission: Any) 
     peer = Peer(path)
     os.kill(worker_of(path), signal.SIGKILL)
     assert await peer.read() is None
-    # Before there is a new one nobody is kept waiting.
+    # No client is kept waiting until there is a new one.
     await until(lambda: is_refused(path))
     await until(lambda: process.restarts == 1)
     await asyncio.wait_for(process.listening.wait(), 60)

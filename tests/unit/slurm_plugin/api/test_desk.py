@@ -37,7 +37,7 @@ class Daemon:
 
 
 class Asking:
-    """The desk, asked as somebody."""
+    """The desk, asked as a given user."""
 
     def __init__(self, desk: Desk, slurm: ScriptedSlurm) -> None:
         self.routes = desk.routes

@@ -347,7 +347,7 @@ async def test_silent_connections_lock_nobody_out(daemon: Daemon, munge: Scripte
 
 @pytest.mark.parametrize("sent", [b"nonsense\n", posted(SEALED_PATH, b"nonsense")])
 async def test_who_is_refused_keeps_no_place(daemon: Daemon, munge: ScriptedMunge, sent: bytes):
-    """Nonsense from 20 addresses, whose connections stay open: nobody who has spoken is cut off."""
+    """Nonsense from 20 addresses, whose connections stay open: clients that have asked stay."""
     for _ in range(3):
         opened = await silent(daemon, 20, 15)
         for peer in opened:
@@ -403,7 +403,7 @@ async def test_a_port_in_use_is_told(daemon: Daemon):
         await second.start()
 
 
-# The client's side: somebody else listens at daemon.connect.
+# The client's side: another process listens at daemon.connect.
 
 
 @asynccontextmanager

@@ -299,7 +299,7 @@ async def test_few_users_do_not_keep_all_others_out(
                 peer.say(get_why("long"))
         await asyncio.sleep(0.1)
         third = await connected(path)
-        # Who has as many as anybody else cuts nobody off.
+        # A user with as many connections as any other cuts no user off.
         _, refused = [await connected(path) for _ in range(2)]
         response = await refused.reads()
         assert response is not None

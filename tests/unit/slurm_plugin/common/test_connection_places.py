@@ -113,6 +113,6 @@ def test_however_many_come_the_bounds_hold(arrivals: list[tuple[int, int, bool]]
         assert len(guests) <= BOUNDS.connections
         assert max(map(hosts.count, hosts), default=0) <= BOUNDS.per_host
         assert max(map(prefixes.count, prefixes), default=0) <= BOUNDS.per_prefix
-    # A stranger's place is refused only where nobody is silent.
+    # A stranger is refused only where no connection is silent.
     room = room_for(guest(1000, "stranger.1", at_s=1000.0), guests, BOUNDS)
     assert room.fits or not any(one.is_silent for one in guests)

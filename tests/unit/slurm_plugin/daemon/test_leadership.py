@@ -30,7 +30,7 @@ class Postgres:
     holder: str = ""
 
     def free(self) -> None:
-        """A restart, pg_terminate_backend, or a keepalive that nobody answers."""
+        """A restart, pg_terminate_backend, or an unanswered keepalive."""
         self.session, self.holder = None, ""
 
 
@@ -111,7 +111,7 @@ def test_a_leader_that_hangs_or_is_cut_off_leads_no_more(daemons: Daemons) -> No
     daemons.live(5, *PAIR)
     daemons.live(2.4, "ctl2")
     assert daemons.leading() == []
-    # It holds the lock all the time: nobody else can have led.
+    # It holds the lock all the time: no other daemon can have led.
     daemons.live(TURN_S, *PAIR)
     assert daemons.leading() == ["ctl1"]
     daemons.locks["ctl1"].reached = False

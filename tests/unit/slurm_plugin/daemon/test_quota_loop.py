@@ -226,7 +226,7 @@ class Site:
 
 
 async def test_a_busy_round_looks_again_only_at_what_it_has_changed() -> None:
-    """At whom it is about to lend to, too: a job may have started while the lender's QOS shrank."""
+    """Also at the borrower: a job may have started while the lender's QOS shrank."""
     site = Site()
     await site.round()
     assert await site.round() == (["associations", "qos"], ["books"])
@@ -396,7 +396,7 @@ async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_ta
 
 
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lender's own part is back in the ledger by then: nobody is short any more."""
+    """The lender's own part is back in the ledger by then: no tenant is short any more."""
 
     async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")

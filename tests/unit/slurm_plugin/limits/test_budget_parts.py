@@ -266,7 +266,7 @@ def test_who_waits_for_something_else_claims_nothing(reason: str):
 
 
 def test_a_job_of_which_nothing_changes_is_the_same():
-    """To make fifty thousand of them anew takes seconds."""
+    """Making fifty thousand of them again takes seconds."""
     one = waiting(0, SLICES)
     policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
     (same,) = as_budgets_let(policy, {"a": 10_000}, [one], GPU, costs=COSTS, now_s=NOW_S)
@@ -300,7 +300,7 @@ B_OWN = waiting(1, "Resources", account="b", qos="slicewise_b")
 
 
 def test_a_backlog_that_may_not_borrow_keeps_no_budget_from_others_own_jobs():
-    """They would wait for their budget, for all that anybody knows, and nobody give back."""
+    """They would seem to wait for their budget, and no borrower would give back."""
     assert lab_judged(shared_lab(), BACKLOG, B_OWN) == [SLICES, "Resources"]
     assert lab_judged(shared_lab(9000, 9000), BACKLOG, B_OWN) == [SLICES, "Resources"]
     on_loan = replace(B_OWN, qos="slicewise_b_borrowed")

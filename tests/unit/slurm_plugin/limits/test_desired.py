@@ -459,7 +459,7 @@ def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
 
 
 def test_an_account_that_was_moved_below_another_tenant_is_reported():
-    """A coordinator may move accounts below his to where they use up somebody else's ceiling."""
+    """A coordinator may move accounts to where they use up another tenant's ceiling."""
     policy = {
         **tenants(nlp=4000, vision=4000),
         "sub": Tenant("sub", "vision", Quota(Millislices(2))),

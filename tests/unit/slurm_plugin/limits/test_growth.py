@@ -107,6 +107,6 @@ def test_parts_of_budgets_shrink_and_grow_like_slices():
     )
     assert shrinking((less, more), found) == (less,)
     assert growing((less, more), found) == (more,)
-    # From nothing a part grows, too: of a QOS that is not there yet nobody can have anything.
+    # A part grows from nothing, too: no job can hold anything in a QOS that does not exist yet.
     new = part("new", 0, 5)
     assert growing((new,), found) == (new,)

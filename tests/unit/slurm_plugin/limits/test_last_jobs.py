@@ -45,7 +45,7 @@ class World:
         self.ledger.change(TenantUpdate(name, **{**all_of_it, **changes}), "op", "")
 
     async def installed(self) -> "World":
-        """Limits are as if no job were there: nobody lends what is waited for."""
+        """Limits are as if no job were there: no tenant lends what is waited for."""
         await compile_limits(self.slurm, self.ledger, settings())  # type: ignore[arg-type]
         self.slurm.running, self.slurm.partition_qos = self.jobs, ""
         self.slurm.commands.clear()
@@ -213,7 +213,7 @@ async def test_without_the_ledger_what_stands_in_slurm_must_do():
     assert told.endswith(
         f": 2. To let them start: sacctmgr modify qos where name={NLP} set grptres=billing=1000"
     )
-    # With the ledger nobody has to do that by hand.
+    # With the ledger no operator has to do that.
     done = await world.finish()
     assert world.limit(NLP) == 6000
     assert not [one for one in done.waits if "for ever" in one]

@@ -336,7 +336,7 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
 def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
     eligible_s: int | None, since_s: int
 ) -> None:
-    """Else what a lender takes back would be called anew by then, and come a second later."""
+    """Else a lender's slices would be recalled again by then, and come a second later."""
     one = waiting(qos="slicewise_vision", reason="QOSGrpBilling", eligible_s=eligible_s)
     (found,) = waiting_for_own([one], MANAGED, COSTS)["vision"]
     assert found.since_s == since_s

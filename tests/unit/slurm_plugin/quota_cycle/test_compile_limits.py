@@ -209,7 +209,7 @@ async def test_a_limit_of_a_tenant_that_is_refused_is_an_error_when_all_else_is_
 
 
 async def test_nothing_grows_by_what_is_not_given_up():
-    """vision's slice for lab stays its own, and speech's comes from nobody."""
+    """vision's slice for lab stays its own, and speech's comes from no tenant."""
     slurm, books = database(), ledger(vision=6000, lab=3000, speech=1000)
     for name, limit in (("vision", "lending_limit"), ("lab", "borrowing_limit")):
         many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
@@ -321,7 +321,7 @@ async def test_nothing_grows_by_an_older_look_where_nothing_shrinks():
 
 
 async def test_what_slurm_did_not_let_grow_is_tried_again_only_by_a_new_look():
-    """Meanwhile somebody runs on what it was to be."""
+    """Meanwhile another job runs on what it was to be."""
     on_loan = replace(waiting("slicewise_vision_borrowed", JobState.RUNNING), **RUNNING)
     its_own = replace(waiting("slicewise_vision"), **RUNNING)
     slurm, of = Busy(), ledger(vision=1000)
@@ -618,7 +618,7 @@ async def test_a_budget_goes_from_the_account_to_the_qos():
 
 
 async def test_what_others_below_a_tenant_run_is_no_use_of_its_budget():
-    """Their runs are charged to nobody's, and lending does not count them either."""
+    """Their runs are charged to no tenant, and lending does not count them either."""
     slurm, books = database(), ledger(lab=3000)
     budget(books, "lab", 600)
     job = {**RUNNING, "end_s": 4_000_000_000}

@@ -14,7 +14,7 @@ from slurm_plugin.quota_cycle.compile import Compiled, compile_limits
 
 
 class Turns:
-    """One lock; whoever asks for it gets a handle of his own."""
+    """One lock; each caller gets a handle of its own."""
 
     def __init__(self) -> None:
         self.holder: Handle | None = None

@@ -38,7 +38,7 @@ class Rolled(MemoryStore):
         return self.begun_anew
 
     def use(self, start_s: int, seconds: int) -> None:
-        """By a run that nobody saw while it ran."""
+        """By a run that no look saw while it ran."""
         run = SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, 60, end_s=start_s + seconds)
         self.post(charge(TARIFF, (), (run_record(run, start_s + seconds),), (), {}).charges)
 

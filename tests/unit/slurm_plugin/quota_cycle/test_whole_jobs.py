@@ -78,7 +78,7 @@ def test_who_waits_for_a_type_of_which_nothing_is_free_holds_no_share():
 
 
 def test_quota_that_nobody_can_start_on_goes_to_who_waits_for_gpus():
-    """Slurm says then that the job waits for GPUs, and they are cut anew for it."""
+    """Slurm says then that the job waits for GPUs, and they are re-cut for it."""
     tenants = policy({"lender": 7000, "a": 0, "b": 0})
     there = waiting({"1g.10gb": 1}, a=[wait(1)], b=[wait(2, SMALL)])
     assert lent(tenants, there)[0] == {"a": 3500, "b": 1000}

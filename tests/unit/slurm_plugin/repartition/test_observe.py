@@ -397,7 +397,7 @@ async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
     site.journal.seconds = {step: [seconds, seconds] for step, seconds in of.items()}
     assert (await site.a100()).terms.recut_s == 60
     slow = {step: [seconds * 10, seconds, seconds] for step, seconds in of.items()}
-    # Moves that found nobody say nothing of how long one takes.
+    # Moves that found no replica say nothing about how long a move takes.
     site.journal.seconds = slow | {StepName.MOVE: [0.1, 30.0, 20.0, 0.2, 25.0]}
     holds(site, (runs(0), {1}), (runs(1), {0}))
     found = await site.a100()
