@@ -255,7 +255,7 @@ class RecutWorld:
 
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
         with self.crashes.call("leave"):
-            must("re-cut" in why)
+            must("repartition" in why)
             must(STAYING_JOB not in job_ids)
             self.leaves_after -= 1
             if self.leaves_after <= 0 and MOVING_JOB in self.running:
