@@ -6,7 +6,7 @@ from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association
 from slurm_plugin.limits.changes import stages
-from slurm_plugin.limits.desired import Allowed, differences, found_of, wanted
+from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
 
@@ -31,7 +31,7 @@ def compile_s(tenants: int) -> float:
         costs=_COSTS,
         models=dict.fromkeys(_COSTS, "H200-141GB"),
     )
-    if not stages(differences(wanted(allowed, found, {}), found), found):
+    if not stages(differences(desired_limits(allowed, found, {}), found), found):
         raise AssertionError("nothing to change")
     return time.perf_counter() - begin_s
 

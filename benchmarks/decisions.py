@@ -28,7 +28,7 @@ from cluster.slurm.interface import Submission
 from cluster.slurm_client.commands import CommandSlurm
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 _LISTENING_S = 60.0
@@ -181,10 +181,10 @@ async def _looked(measured: Decided) -> Snapshot:
     """The snapshot that one turn of the daemon's own loop makes of the cluster."""
     published = _Published()
     settings = load_settings(_ETC).model_copy(update={"daemon": DaemonSettings(mode="enforce")})
-    sync = Sync(settings, GeneratedSlurm(), published)
-    sync.set_policy(crowd.policy(), crowd.accounts_by_uid())
+    cluster_state = ClusterState(settings, GeneratedSlurm(), published)
+    cluster_state.set_policy(crowd.policy(), crowd.accounts_by_uid())
     began_s = time.perf_counter()
-    await sync.turn()
+    await cluster_state.turn()
     measured.look_s = time.perf_counter() - began_s
     return published.snapshot
 

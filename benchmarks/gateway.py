@@ -34,7 +34,7 @@ from launcher.engines.registry import ENGINES
 from launcher.gateway import identity
 from launcher.gateway.haproxy import HaproxyRuntime, prepare
 from launcher.gateway.routing import Route, plan_routes
-from launcher.gateway.types import Endpoint, Mode
+from launcher.gateway.types import Endpoint, ServerMode
 from launcher.scripts import door
 from launcher.scripts.render import CONFIGURATION, gateway_files
 from sandbox.demo.commands import publish_models
@@ -242,7 +242,7 @@ async def _haproxy(place: Path) -> AsyncIterator[int]:
 async def _routed(runtime: HaproxyRuntime, place: Path) -> bool:
     lines = (place / "replica" / "gateway.crt").read_text().splitlines()
     target = Endpoint("127.0.0.1", _HTTP, _GRPC, "".join(lines[1:-1]))
-    route = Route(SERVICE, 2 * INSTANCES, {target: Mode.READY}, ENGINES["triton"].pool)
+    route = Route(SERVICE, 2 * INSTANCES, {target: ServerMode.READY}, ENGINES["triton"].pool)
     try:
         await runtime.set_keys({})
         await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)

@@ -19,7 +19,7 @@ from benchmarks.machine import machine
 from benchmarks.reporting import run
 from benchmarks.server import SETTINGS, Server, server
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.booking import OPTIONS
 
 MANY_CLIENTS, MANY_TENANTS = 8, 1000
@@ -179,7 +179,7 @@ def prepare(running: Server, size: Size) -> None:
         running.run("createdb", database)
     running.run("pgbench", "--initialize", "--quiet", f"--scale={_SCALE}", PGBENCH)
     for database in ("ledger", "loaded"):
-        schema.upgrade(running.url(database))
+        schema_revisions.upgrade(running.url(database))
     history = str(files("benchmarks") / "history.sql")
     runs = f"--set=runs={size.transfers // 3 + 1}"
     running.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", runs, f"--file={history}", "loaded")

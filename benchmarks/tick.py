@@ -12,16 +12,16 @@ from random import Random
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, TenantView, ViewAnswer
 from launcher.engines.engine import Answer, Probe
-from launcher.gateway.types import Backend, Gateway, Mode, Server
-from launcher.turn.plan import Plan, decide
-from launcher.turn.state import State, after_wish
+from launcher.gateway.types import Backend, Gateway, Server, ServerMode
+from launcher.turn.plan import TurnPlan, decide
+from launcher.turn.state import State, after_answer
 
 SERVICES, SLOTS, LINES, TENANTS, COST = 1000, 8, 16, 50, 1000
 _SEED = 5
 _START_S = 1_700_000_000.0
-_NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+_NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 
 
 def view(at_s: float, services: int = SERVICES) -> ViewAnswer:
@@ -89,7 +89,7 @@ def _backend(random: Random, number: int, turn: int) -> Backend:
     if number % 2:
         return Backend(int(not random.randrange(100)), 0, (_NOWHERE,) * LINES)
     serving = (
-        Server(_address(number), 20_000 + index, Mode.READY, up=True, in_flight=2, queued=0)
+        Server(_address(number), 20_000 + index, ServerMode.READY, up=True, in_flight=2, queued=0)
         for index in range(SLOTS)
     )
     waiting = random.randrange(8)
@@ -116,12 +116,14 @@ def seconds(turns: int, services: int = SERVICES) -> list[float]:
     return taken
 
 
-def _heard(found: State, plan: Plan) -> State:
+def _heard(found: State, plan: TurnPlan) -> State:
     """The state after the daemon has accepted every wish of the plan."""
     known = dict(found)
     for service in plan.services:
-        for array, wish in service.wishes.items():
-            known[service.service] = after_wish(known[service.service], array, wish, WishAnswer())
+        for array, wish in service.desired_by_array.items():
+            known[service.service] = after_answer(
+                known[service.service], array, wish, DesiredSlotsAnswer()
+            )
     return known
 
 

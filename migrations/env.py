@@ -1,4 +1,6 @@
-"""Runs migrations on the connection that ``slurm_plugin.ledger_tables.schema`` hands over."""
+"""Runs migrations on the connection that ``slurm_plugin.ledger_tables.schema_revisions`` hands
+over.
+"""
 
 from alembic import context
 from sqlalchemy import Connection, text

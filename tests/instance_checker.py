@@ -8,7 +8,7 @@ from itertools import product
 
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Layout, geometry
-from slurm_plugin.mig.covers import Demand
+from slurm_plugin.mig.covers import ServingNeed
 from slurm_plugin.mig.instances import InstancePlan, Measured, ServiceLoad
 
 Filling = Mapping[str, int]
@@ -61,7 +61,7 @@ def _chosen(plan: InstancePlan) -> Counter[str]:
     return chosen
 
 
-def proven(demands: Iterable[Demand], plan: InstancePlan, on: Board) -> int:
+def proven(demands: Iterable[ServingNeed], plan: InstancePlan, on: Board) -> int:
     """The GPUs needed at least: the price of all demands ÷ that of the dearest layout, rounded up.
 
     The prices are the plan's.
@@ -73,7 +73,7 @@ def proven(demands: Iterable[Demand], plan: InstancePlan, on: Board) -> int:
     return -(-total // max(dearest, 1))
 
 
-def price_of(demand: Demand, prices: Mapping[str, int]) -> int:
+def price_of(demand: ServingNeed, prices: Mapping[str, int]) -> int:
     """The price of the cheapest instances that serve the load."""
 
     @cache
@@ -85,16 +85,16 @@ def price_of(demand: Demand, prices: Mapping[str, int]) -> int:
     return least(demand.load_mrps)
 
 
-def demand_of(load: ServiceLoad, share: Fraction) -> Demand:
+def demand_of(load: ServiceLoad, share: Fraction) -> ServingNeed:
     """The demand of a service, with the highest throughput of each profile that is in time."""
     rates: dict[str, int] = {}
     for row in load.measured:
         if row.throughput_mrps and row.latency_us < share * load.slo_us:
             rates[row.profile] = max(rates.get(row.profile, 0), row.throughput_mrps)
-    return Demand(load.rate_mrps, rates)
+    return ServingNeed(load.rate_mrps, rates)
 
 
-def fewest(demands: Sequence[Demand], fillings: Iterable[Filling]) -> int:
+def fewest(demands: Sequence[ServingNeed], fillings: Iterable[Filling]) -> int:
     """The fewest GPUs that serve the demands, found by trying all combinations."""
     known = [Counter(filling) for filling in fillings]
     options = [list(_covers(demand)) for demand in demands]
@@ -106,7 +106,7 @@ def fewest(demands: Sequence[Demand], fillings: Iterable[Filling]) -> int:
     return gpus
 
 
-def _covers(demand: Demand) -> Iterable[Counter[str]]:
+def _covers(demand: ServingNeed) -> Iterable[Counter[str]]:
     """All sets of instances that serve the load without an instance to spare."""
     most = [range(-(-demand.load_mrps // rate) + 1) for rate in demand.rates_mrps.values()]
     for counts in product(*most):

@@ -14,7 +14,7 @@ from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import amended, unspent
 from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
-from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, Gone, gone_runs, live_runs, lost_ends
+from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, LostRun, live_runs, lost_ends, lost_runs
 from slurm_plugin.accounting.types import (
     Balance,
     BudgetEntry,
@@ -25,7 +25,7 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Budget, Quota, Tenant
-from slurm_plugin.quota_cycle.rollover import roll_budgets
+from slurm_plugin.quota_cycle.rollover import roll_over_budgets
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}
@@ -166,7 +166,7 @@ class World(RuleBasedStateMachine):
         self.rolled: dict[str, int] = {}
         self.decided: list[tuple[Charge, ...]] = []
         self.looked: tuple[int, tuple[JobView, ...]] = (START_S, ())
-        self.gone: Mapping[RunKey, Gone] = {}
+        self.gone: Mapping[RunKey, LostRun] = {}
 
     def _give(self, tenant: str, budget: Budget | None) -> None:
         self.policy[tenant] = replace(self.policy[tenant], budget=budget)
@@ -290,7 +290,7 @@ class World(RuleBasedStateMachine):
             before,
             budget,
             period_start_s=period_start_s(budget.period, self.now_s, ZONE),
-            last_roll_s=self.store.budgets.rolls().get(tenant),
+            last_rollover_s=self.store.budgets.rollovers().get(tenant),
             unspent_millislice_s=had,
             author="olga",
             reason="",
@@ -324,7 +324,7 @@ class World(RuleBasedStateMachine):
         with suppress(CrashError):
             self._charge(store, accounting=accounting)
         with suppress(CrashError):
-            roll_budgets(store, self.policy, ZONE, self.looked[1], self.looked[0])
+            roll_over_budgets(store, self.policy, ZONE, self.looked[1], self.looked[0])
         for entry, had in store.rolled:
             self._check_roll(entry, had)
 
@@ -382,7 +382,7 @@ class World(RuleBasedStateMachine):
     def _follow_gone(self) -> Mapping[RunKey, int]:
         looked_s, jobs = self.looked
         held = self.store.charges.open_reservations()
-        self.gone = gone_runs(self.gone, looked_s, looked_s, jobs, held)
+        self.gone = lost_runs(self.gone, looked_s, looked_s, jobs, held)
         live = live_runs(jobs)
         for run in self.runs:
             ended = run.end_s is not None and (run.job_id, run.start_s) not in live

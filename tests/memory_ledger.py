@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from own_parts import OwnParts
+from ledger_parts import LedgerParts
 
 from cluster.language.units import MillisliceSeconds
 from slurm_plugin.accounting.budgets import unspent
@@ -39,7 +39,7 @@ class OverdrawnError(Exception):
 
 
 @dataclass
-class MemoryStore(OwnParts):
+class MemoryStore(LedgerParts):
     """A ledger in memory, with which PostgreSQL's tables and triggers must agree."""
 
     booked: dict[RunKey, Charge] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class MemoryStore(OwnParts):
             waived_millislice_s=MillisliceSeconds(sums[Account.WAIVED]),
         )
 
-    def rolls(self) -> Mapping[str, int]:
+    def rollovers(self) -> Mapping[str, int]:
         return {
             one.tenant: one.period_start_s
             for one in self.entered

@@ -8,23 +8,23 @@ from unittest.mock import patch
 
 from cluster.rpc.messages import ViewAnswer
 from launcher.autoscale.policy import Memory
-from launcher.autoscale.types import Decision, Look, Scaling
+from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook
 from launcher.gateway.types import Gateway
 from launcher.turn import plan
 from launcher.turn.generations import Answers
-from launcher.turn.plan import Plan
+from launcher.turn.plan import TurnPlan
 from launcher.turn.state import State
 
 
 def decide(
     view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
-) -> tuple[State, Plan] | None:
+) -> tuple[State, TurnPlan] | None:
     with patch.object(plan, "autoscale", _plain):
         return plan.decide(view, gateway, answers, state, now_s)
 
 
-def _plain(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
+def _plain(scaling: Scaling, memory: Memory, look: ServiceLook) -> tuple[Memory, ScalingDecision]:
     asked = ceil(look.load.total / scaling.concurrency)
     peak = max((one.replicas for one in memory.peaks if one.until_s > look.at_s), default=0)
     wanted = min(max(asked, peak, scaling.min_replicas), scaling.max_replicas)
-    return memory, Decision(wanted, f"{wanted} wanted", ready_in_s=27.5)
+    return memory, ScalingDecision(wanted, f"{wanted} wanted", ready_in_s=27.5)

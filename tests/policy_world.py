@@ -116,7 +116,7 @@ def broken_rules(policy: Policy, loans: Sequence[Loan]) -> list[str]:
         if entering > tenant.quota.borrowing_limit_millislices:
             broken.append(f"{entering} enter {name}")
         if own > nominal(policy, name) - of_children:
-            broken.append(f"{name} lends {own}, more than its own part")
+            broken.append(f"{name} lends {own}, more than its guaranteed quota")
     return broken
 
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from ledger_parts import PARTS
 from no_threads import no_threads
-from own_parts import PARTS
-from recut_world import Killed
+from repartition_world import Killed
 from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
 from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
@@ -31,9 +31,9 @@ from slurm_plugin.common.rebalance_steps import (
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.mig.steps import Recut
+from slurm_plugin.mig.steps import Repartition
 from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
-from slurm_plugin.rebalance.observe import Site
+from slurm_plugin.rebalance.observe import RunContext
 from slurm_plugin.rebalance.run import run
 
 START_S = 1_800_000_000
@@ -206,7 +206,7 @@ class RebalanceLedger(ScriptedLedger):
     def rebalancing(self, host: str) -> Any:
         return FreeLock() if self.is_free else TakenLock()
 
-    def recutting(self, host: str) -> Any:
+    def repartitioning(self, host: str) -> Any:
         return FreeLock() if self.is_free else TakenLock()
 
     def open(self, author: str, host: str) -> int:
@@ -258,17 +258,17 @@ class RebalanceLedger(ScriptedLedger):
         return tuple(reversed(self.runs.values()))[:limit]
 
     @property
-    def recuts(self) -> "NothingCut":  # type: ignore[override]
+    def repartitions(self) -> "NothingCut":  # type: ignore[override]
         return NothingCut()
 
 
 class NothingCut:
-    """The journal of re-cuts before the first one."""
+    """The journal of repartitions before the first one."""
 
-    def unfinished(self) -> tuple[Recut, ...]:
+    def unfinished(self) -> tuple[Repartition, ...]:
         return ()
 
-    def history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Repartition, ...]:
         return ()
 
     def inventories(self) -> Mapping[str, object]:
@@ -412,9 +412,9 @@ class Story:
     def __post_init__(self) -> None:
         self.ledger.clock = self.world.clock_s
 
-    def site(self, calls: Calls | None = None) -> Site:
+    def site(self, calls: Calls | None = None) -> RunContext:
         calls = calls or Calls()
-        return Site(
+        return RunContext(
             settings=self.configured,
             slurm=Watched(self.world, calls),  # type: ignore[arg-type]
             ledger=Watched(self.ledger, calls),  # type: ignore[arg-type]

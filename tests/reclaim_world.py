@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from own_parts import books_of
+from ledger_parts import ledger_view_of
 from scripted import job, policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, NodeView
@@ -16,10 +16,10 @@ from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.quota.calendar import Moment, Window
 from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import qos_use
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Recall
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
-from slurm_plugin.quota_cycle.world import Rules, Seen, World
 from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
 
 COSTS = {
@@ -64,7 +64,8 @@ class Cluster:
     Attributes:
         now_s: Unix seconds, by a clock that may be set.
         steady_s: seconds by a clock that can't be set.
-        whole_boards: boards of GPUs that may be re-cut; then nodes have pads beside instances.
+        whole_boards: boards of GPUs that may be repartitioned; then nodes have pads beside
+            instances.
         going: job ids of replicas that drain; they have gone a round later, and wait again.
         evictions: how many jobs were told to go, or were preempted, in each round.
         evicted: how often each job was told to go or was preempted.
@@ -108,18 +109,18 @@ class Cluster:
         self.now_s += ROUND_S
         self.steady_s += ROUND_S
 
-    def world(self) -> World:
+    def world(self) -> QuotaInputs:
         """The cluster as the daemon sees it now."""
         jobs = tuple(self.jobs.values())
-        seen = Seen(jobs, tuple(self._views()), tuple(self._services()), self.going)
-        books = books_of(
+        seen = SlurmView(jobs, tuple(self._views()), tuple(self._services()), self.going)
+        ledger_view = ledger_view_of(
             Moment(self.now_s, 0, 0),
             tenants=self.policy,
             windows=self.windows,
             loans=self.loans,
             recalls=self.recalls,
         )
-        return World(books, seen, self._rules)
+        return QuotaInputs(ledger_view, seen, self._rules)
 
     def lend(self) -> frozenset[int]:
         """Decide loans and recalls as the daemon does; return the replicas that are told to go."""
@@ -147,7 +148,7 @@ class Cluster:
         return both
 
     def _use(self) -> QosUse:
-        return qos_use(own_part(self.policy), tuple(self.jobs.values()), PARTITIONS, COSTS)
+        return qos_use(guaranteed_quota(self.policy), tuple(self.jobs.values()), PARTITIONS, COSTS)
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)
@@ -166,8 +167,10 @@ class Cluster:
         ]
 
     @property
-    def _rules(self) -> Rules:
-        return Rules(PARTITIONS, COSTS, self.whole_boards, {}, GRACE_S, self.term_s, self.turn_s)
+    def _rules(self) -> QuotaRules:
+        return QuotaRules(
+            PARTITIONS, COSTS, self.whole_boards, {}, GRACE_S, self.term_s, self.turn_s
+        )
 
     def _services(self) -> Iterator[ServiceView]:
         """Services; their replicas are the runs on borrowed quota, except those in ``batch``."""

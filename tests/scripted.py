@@ -41,7 +41,7 @@ from slurm_plugin.quota.calendar import Window
 from slurm_plugin.quota.lending import within_limits
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
 from slurm_plugin.services.orders import Ordered
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 SCRIPT = "#!/bin/bash\n#SLICEWISE name=bert\n#SLICEWISE tenant=vision\n#SLICEWISE max_replicas=3\n"
@@ -378,7 +378,7 @@ class ScriptedLedger(MemoryStore):
         self.known_keys[key_id] = (key.model_copy(update={"revoked_s": 2.0}), sha256)
 
 
-def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> Sync:
-    sync = Sync(settings(mode), slurm, Admission(settings(mode).daemon.mode))
-    sync.set_policy(policy_of(tenant("vision", 2000)), {})
-    return sync
+def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> ClusterState:
+    cluster_state = ClusterState(settings(mode), slurm, Admission(settings(mode).daemon.mode))
+    cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
+    return cluster_state

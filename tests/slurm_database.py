@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
-from own_parts import OwnParts
+from ledger_parts import LedgerParts
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import JobState, JobView, NodeView, PartitionView
@@ -329,7 +329,7 @@ class FreeLock:
     def give_up(self) -> None: ...
 
 
-class LimitLedger(OwnParts):
+class LimitLedger(LedgerParts):
     """The part of the ledger that ``compile`` and ``uninstall`` need."""
 
     def __init__(self, steps: Steps | None = None) -> None:
@@ -359,7 +359,7 @@ class LimitLedger(OwnParts):
             for name, left in self.left.items()
         }
 
-    def rolls(self) -> Mapping[str, int]:
+    def rollovers(self) -> Mapping[str, int]:
         return dict.fromkeys(self.left, 0)
 
     def open_reservations(self) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Makes snapshots, which are what admission knows, for tests."""
 
 from cluster.settings.file import PrioritySettings
-from slurm_plugin.admission.snapshot import Rules, Snapshot
+from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
 from slurm_plugin.state.formula import formula_of
 
 
@@ -22,5 +22,5 @@ def snapshot(**quotas: int) -> Snapshot:
         services={},
         accounts_by_uid={},
         formula=formula_of(PrioritySettings()),
-        rules=Rules(),
+        rules=AdmissionRules(),
     )

@@ -13,7 +13,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Situation
-from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.quota.ceilings import ceilings, less_elsewhere
 from slurm_plugin.quota.demand import held
 from slurm_plugin.quota.types import Loan, Tenant
@@ -65,13 +65,13 @@ def sight(
     allotted: int = 0,
     available: Mapping[str, int] | None = None,
     **more: Any,
-) -> Sight:
+) -> WhyInput:
     """A sight of one node with ten instances of 1g.10gb; ``allotted`` of these are allotted."""
     policy = policy_of(*tenants)
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
     holds = held(jobs, GPU)
     node = NodeView("node1", "node1", frozenset({"IDLE"}), {SMALL: 10}, {SMALL: allotted}, GPU)
-    return Sight(
+    return WhyInput(
         now_s=NOW_S,
         jobs=jobs,
         nodes=(node,),
@@ -88,5 +88,5 @@ def sight(
             models=dict.fromkeys(COSTS, "A100-80GB"),
             available_millislice_s=available or {},
         ),
-        **{"resets_s": {}, "notes": {}, "news": {}, "refusals": {}, **more},
+        **{"resets_s": {}, "notes": {}, "reports": {}, "refusals": {}, **more},
     )

@@ -3,7 +3,7 @@
 from benchmarks.autoscale.policy import Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S
 from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import Look, Scaling, Start, Supply
+from launcher.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
 from launcher.gateway.types import Load
 
 
@@ -30,11 +30,11 @@ class Slicewise:
         return decision.wanted
 
 
-def _look(seen: Seen) -> Look:
+def _look(seen: Seen) -> ServiceLook:
     queued, held = (seen.waiting, 0) if seen.ready else (0, seen.waiting)
-    return Look(
+    return ServiceLook(
         at_s=seen.at_s,
         load=Load(seen.in_flight, queued, held, seen.arrived, seen.answered),
         supply=Supply(seen.pending, seen.starting, seen.ready, seen.draining),
-        starts=tuple(Start(queue_s, load_s) for queue_s, load_s in seen.started),
+        starts=tuple(ReplicaStart(queue_s, load_s) for queue_s, load_s in seen.started),
     )

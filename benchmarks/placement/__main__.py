@@ -138,7 +138,7 @@ def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
 
 
 def _recut(seed: int, console: Console) -> Mapping[str, Any]:
-    """Measure what re-cutting brings where GPUs are cut beforehand."""
+    """Measure what repartitioning brings where GPUs are cut beforehand."""
     cells = [
         _Cell(name, load, seed + number, is_small=False)
         for name in _PODS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.placement.pods import BOARD, SLICES, Request
 from benchmarks.placement.policies import GEOMETRY
 from cluster.mig.layouts import Placement
-from slurm_plugin.common.solver import Program
+from slurm_plugin.common.solver import LinearProgram
 
 _Row = tuple[float, Mapping[int, float]]
 """A lower bound, and the columns' factors: their weighted sum is at least that bound."""
@@ -62,7 +62,7 @@ def _solved(worth: Sequence[float], rows: Sequence[_Row]) -> Bounds:
     for row, (_, factors) in enumerate(rows):
         for column, factor in factors.items():
             entries[column][row] = factor
-    program = Program([least for least, _ in rows])
+    program = LinearProgram([least for least, _ in rows])
     for column, share in enumerate(worth):
         program.add(-share, entries[column], whole=True)
     solution = program.solve()

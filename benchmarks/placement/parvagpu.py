@@ -21,7 +21,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import Measurement, read_measurements
 from cluster.language.mig_profiles import board
 from cluster.mig.layouts import geometry
-from slurm_plugin.common.solver import Program
+from slurm_plugin.common.solver import LinearProgram
 from slurm_plugin.mig.instances import (
     LATENCY_SHARE,
     InstancePlan,
@@ -115,7 +115,7 @@ def optimum(services: Services) -> int | None:
     None if the search ended before the number was proven.
     """
     rows = {profile: row for row, profile in enumerate(_PROFILES)}
-    program = Program([0] * len(rows) + [load.rate_mrps / 1000 for load in services.values()])
+    program = LinearProgram([0] * len(rows) + [load.rate_mrps / 1000 for load in services.values()])
     for layout in geometry(_BOARD).maximal:
         held = [one.profile for one in layout if one.profile in rows]
         program.add(1, {rows[profile]: held.count(profile) for profile in held}, whole=True)

@@ -1,8 +1,9 @@
-"""Replays requests on GPUs that are cut beforehand, and re-cut never, twice a day, or on demand.
+"""Replays requests on GPUs that are cut beforehand, and repartition never, twice a day, or on
+demand.
 
 Requests come in the pod list's own order, so that demand changes as it did there. Each request
 needs a free instance of its profile, waits for one at most ``PATIENCE_S`` and is turned away then.
-Jobs can't move. An instance that a re-cut creates is not available for ``RECUT_S``.
+Jobs can't move. An instance that a repartition creates is not available for ``RECUT_S``.
 """
 
 from collections import Counter, defaultdict, deque
@@ -12,17 +13,19 @@ from heapq import heappop, heappush
 
 from benchmarks.placement.pods import BOARD, SLICES, Request
 from cluster.mig.layouts import Placement
-from slurm_plugin.mig.candidates import Gpu, Instance, Job
-from slurm_plugin.mig.planner import Step, Terms, plan
-from slurm_plugin.mig.value import Demand, Waiting
+from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder
+from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
+from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
 
 PATIENCE_S = 1_800
 RECUT_S = 60
 _HALF_DAY_S = 43_200
 _TURN_S = 300
-_ANYTHING = Terms(recut_s=RECUT_S, horizon_s=3_600, nodes_at_once=1_000_000, margin=0)
+_ANYTHING = RepartitionTerms(
+    repartition_s=RECUT_S, horizon_s=3_600, nodes_at_once=1_000_000, margin=0
+)
 """Terms by which the plan is the best layout, whatever it costs."""
-_WORTHWHILE = Terms(recut_s=RECUT_S, horizon_s=3_600, nodes_at_once=4)
+_WORTHWHILE = RepartitionTerms(repartition_s=RECUT_S, horizon_s=3_600, nodes_at_once=4)
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Outcome:
 
     Attributes:
         accepted_ratio: slice-hours accepted ÷ asked for.
-        recuts: number of re-cuts, of one GPU each.
-        drained_slice_hours: slice-hours that the re-cuts drained.
+        recuts: number of repartitions, of one GPU each.
+        drained_slice_hours: slice-hours that the repartitions drained.
     """
 
     accepted_ratio: float
@@ -52,11 +55,11 @@ def outcomes(
     }
 
 
-def first_cut(pods: Sequence[Request], requests: Sequence[Request], gpus: int) -> Sequence[Step]:
+def first_cut(pods: Sequence[Request], requests: Sequence[Request], gpus: int) -> Sequence[GpuPlan]:
     """The best layout for the mean of all requests, as steps of one GPU each."""
-    uncut = [Gpu(str(number), str(number)) for number in range(gpus)]
+    uncut = [GpuState(str(number), str(number)) for number in range(gpus)]
     in_use = _in_use(requests, requests[-1].at_s, _mean_held_s(pods))
-    return plan(BOARD, uncut, Demand((), in_use), _ANYTHING)
+    return plan(BOARD, uncut, InstanceDemand((), in_use), _ANYTHING)
 
 
 @dataclass
@@ -82,7 +85,7 @@ class _World:
     """
 
     def __init__(
-        self, gpus: int, first: Iterable[Step], held_s: Mapping[str, float], policy: "_Policy"
+        self, gpus: int, first: Iterable[GpuPlan], held_s: Mapping[str, float], policy: "_Policy"
     ) -> None:
         self.now_s = 0.0
         self.waiting: list[Request] = []
@@ -93,7 +96,7 @@ class _World:
         self._recent: deque[Request] = deque()
         self._events: list[tuple[float, int, Placement]] = []
         self._accepted: list[Request] = []
-        self._steps: list[Step] = []
+        self._steps: list[GpuPlan] = []
 
     def run(self, requests: Sequence[Request], warm: float) -> Outcome:
         """Replay all requests; the first ``warm`` part of the time only fills the GPUs."""
@@ -113,7 +116,7 @@ class _World:
         return Outcome(ratio, len(self._steps), drained)
 
     @property
-    def gpus(self) -> Sequence[Gpu]:
+    def gpus(self) -> Sequence[GpuState]:
         """The GPUs as the planner takes them."""
         return [self._gpu(number, cut) for number, cut in enumerate(self._cuts)]
 
@@ -125,12 +128,13 @@ class _World:
         span_s = min(max(self.now_s, _TURN_S), _HALF_DAY_S)
         return _in_use(self._recent, span_s, self._held_s)
 
-    def _gpu(self, number: int, cut: _Cut) -> Gpu:
+    def _gpu(self, number: int, cut: _Cut) -> GpuState:
         instances = (
-            Instance(one, Job("") if one in cut.held else None) for one in sorted(cut.instances)
+            InstanceState(one, JobHolder("") if one in cut.held else None)
+            for one in sorted(cut.instances)
         )
         ago_s = None if cut.cut_at_s is None else int(self.now_s - cut.cut_at_s)
-        return Gpu(str(number), str(number), tuple(instances), ago_s, bool(cut.making))
+        return GpuState(str(number), str(number), tuple(instances), ago_s, bool(cut.making))
 
     def _until(self, at_s: float) -> None:
         while self._events and self._events[0][0] <= at_s:
@@ -165,7 +169,7 @@ class _World:
         heappush(self._events, (self.now_s + request.held_s, number, place))
         return True
 
-    def _cut(self, steps: Sequence[Step]) -> None:
+    def _cut(self, steps: Sequence[GpuPlan]) -> None:
         for step in steps:
             cut = self._cuts[int(step.gpu)]
             cut.instances = cut.instances - set(step.destroy) | set(step.create)
@@ -176,26 +180,30 @@ class _World:
         self._steps += steps
 
 
-_Policy = Callable[[_World], Sequence[Step]]
+_Policy = Callable[[_World], Sequence[GpuPlan]]
 
 
-def _twice_daily(world: _World) -> Sequence[Step]:
-    """Each half day, re-cut to the best layout for the last half day where instances are free."""
+def _twice_daily(world: _World) -> Sequence[GpuPlan]:
+    """Each half day, repartition to the best layout for the last half day where instances are
+    free.
+    """
     if world.now_s == 0 or world.now_s % _HALF_DAY_S:
         return ()
     gpus = [replace(gpu, cut_ago_s=None) for gpu in world.gpus]
-    return plan(BOARD, gpus, Demand((), world.in_use), _ANYTHING)
+    return plan(BOARD, gpus, InstanceDemand((), world.in_use), _ANYTHING)
 
 
-def _slicewise(world: _World) -> Sequence[Step]:
+def _slicewise(world: _World) -> Sequence[GpuPlan]:
     """The product's own decision, unchanged, if any request waits."""
     if not world.waiting:
         return ()
-    waiting = tuple(Waiting(one.profile, int(world.now_s - one.at_s)) for one in world.waiting)
-    return plan(BOARD, world.gpus, Demand(waiting, world.in_use), _WORTHWHILE)
+    waiting = tuple(
+        InstanceRequest(one.profile, int(world.now_s - one.at_s)) for one in world.waiting
+    )
+    return plan(BOARD, world.gpus, InstanceDemand(waiting, world.in_use), _WORTHWHILE)
 
 
-def _asked_alone(world: _World) -> Sequence[Step]:
+def _asked_alone(world: _World) -> Sequence[GpuPlan]:
     """The product's decision, but the rest of each GPU stays uncut."""
     return [replace(step, create=step.asked) for step in _slicewise(world)]
 

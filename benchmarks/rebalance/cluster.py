@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.rebalance.tenants import BOARD, COSTS, SPAN_S, Wishes
 from cluster.mig.layouts import geometry
-from slurm_plugin.common.solver import Program
+from slurm_plugin.common.solver import LinearProgram
 
 GPUS_PER_NODE = 8
 
@@ -29,7 +29,7 @@ class Cluster:
 def packed(nominal: Mapping[str, int]) -> Cluster:
     """The fewest GPUs with at least ``nominal`` instances of each type, by an integer program."""
     fillings = _fillings()
-    program = Program([float(nominal.get(kind, 0)) for kind in COSTS])
+    program = LinearProgram([float(nominal.get(kind, 0)) for kind in COSTS])
     for filling in fillings:
         entries = {row: float(filling[kind]) for row, kind in enumerate(COSTS) if filling[kind]}
         program.add(1.0, entries, whole=True)

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.rebalance.fewest import fewest
 from benchmarks.rebalance.victims import POLICIES, Eviction, candidates
 from benchmarks.rebalance.worlds import Sizes, world
-from slurm_plugin.reclaim.victims import Running, Taking
+from slurm_plugin.reclaim.victims import ReclaimInput, Running
 
 _TENANTS = 8
 MIXES: Mapping[str, tuple[float, float]] = {
@@ -41,11 +41,11 @@ class Found:
 
 def found(seed: int, mix: str) -> Found:
     """Draw one world of that mix, and let all policies decide on it."""
-    taking = _taking(seed, mix)
-    there = candidates(taking)
-    least, replicas = (fewest(taking, runs) for runs in (there, _replicas(there)))
-    costs = {run.job_id: run.cost_millislices for run in taking.running}
-    done = {name: policy(taking) for name, policy in POLICIES.items()}
+    reclaim_input = _taking(seed, mix)
+    there = candidates(reclaim_input)
+    least, replicas = (fewest(reclaim_input, runs) for runs in (there, _replicas(there)))
+    costs = {run.job_id: run.cost_millislices for run in reclaim_input.running}
+    done = {name: policy(reclaim_input) for name, policy in POLICIES.items()}
     return Found(
         needed=None if least is None else least.millislices,
         of_replicas=None if replicas is None else replicas.millislices,
@@ -54,16 +54,16 @@ def found(seed: int, mix: str) -> Found:
     )
 
 
-def _taking(seed: int, mix: str) -> Taking:
+def _taking(seed: int, mix: str) -> ReclaimInput:
     """Draw a world in which every run is above its tenant's nominal, so that all runs may go."""
     replicas, large = MIXES[mix]
     gpus, wanting = _GPUS[seed % 3], _WANTING[seed // 3 % 4]
     sizes = Sizes(gpus, gpus * 7, _TENANTS, wanting, replicas=replicas, large=large)
-    taking = world(seed, sizes)
+    reclaim_input = world(seed, sizes)
     held: dict[str, int] = {}
-    for run in taking.running:
+    for run in reclaim_input.running:
         held[run.tenant] = held.get(run.tenant, 0) + run.cost_millislices
-    return replace(taking, above_nominal_millislices=held)
+    return replace(reclaim_input, above_nominal_millislices=held)
 
 
 def _replicas(runs: Iterable[Running]) -> Sequence[Running]:

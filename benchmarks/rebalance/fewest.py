@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.language.errors import OutsideError
-from slurm_plugin.common.solver import Program
-from slurm_plugin.reclaim.victims import Running, Taking
+from slurm_plugin.common.solver import LinearProgram
+from slurm_plugin.reclaim.victims import ReclaimInput, Running
 
 _TOLERANCE = 0.5
 """Millislices within which costs are equal: they are whole, but HiGHS computes with fractions."""
@@ -25,31 +25,33 @@ class Fewest:
     is_proven: bool
 
 
-def fewest(taking: Taking, runs: Iterable[Running]) -> Fewest | None:
+def fewest(reclaim_input: ReclaimInput, runs: Iterable[Running]) -> Fewest | None:
     """Find the least set of these runs; None if not even all of them let all waiting jobs start.
 
     Columns are runs that go, and jobs on nodes. Rows: a job gets its nodes; on each node the jobs
     need no more of a type than is free after those runs have gone; no tenant falls below its own
     part.
     """
-    return _Rows(taking, tuple(runs)).solved()
+    return _Rows(reclaim_input, tuple(runs)).solved()
 
 
 class _Rows:
     """The integer program while it is built."""
 
-    def __init__(self, taking: Taking, runs: Sequence[Running]) -> None:
-        self._taking = taking
+    def __init__(self, reclaim_input: ReclaimInput, runs: Sequence[Running]) -> None:
+        self._taking = reclaim_input
         self._runs = runs
         self._asked: list[float] = []
         self._entries: dict[int, dict[int, float]] = defaultdict(dict)
         self._costs = [float(run.cost_millislices) for run in runs]
-        self._nodes = sorted({*taking.free, *(node for run in runs for node in run.instances)})
+        self._nodes = sorted(
+            {*reclaim_input.free, *(node for run in runs for node in run.instances)}
+        )
 
     def solved(self) -> Fewest | None:
         self._limit_runs()
         self._place_jobs()
-        program = Program(self._asked)
+        program = LinearProgram(self._asked)
         for column, cost in enumerate(self._costs):
             program.add(cost, self._entries[column], whole=True, at_most=1)
         try:

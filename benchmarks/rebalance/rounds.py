@@ -27,21 +27,21 @@ from cluster.slurm.interface import Slurm
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.cli.rebalance import GARBAGE_AFTER
 from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepName
-from slurm_plugin.daemon.quota_loop import Enforcement
+from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.rebalances import Rebalances
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import books_now
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.policy_rows import change_values
 from slurm_plugin.ledger_tables.repartition_tables import mig_nodes
 from slurm_plugin.ledger_tables.tables import quota_changes
 from slurm_plugin.quota.types import Tenant, TenantUpdate
+from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import planned
-from slurm_plugin.quota_cycle.world import Seen
-from slurm_plugin.rebalance.observe import Site as Place
+from slurm_plugin.rebalance.observe import RunContext
 from slurm_plugin.rebalance.run import run
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"
@@ -94,7 +94,7 @@ def measured(size: Size, seed: int) -> Mapping[str, Any]:
     with server() as running, tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
         running.run("createdb", _DATABASE)
         url = running.url(_DATABASE)
-        schema.upgrade(url)
+        schema_revisions.upgrade(url)
         now_s = int(time.time())
         before = site.idle_lenders(size, seed, now_s)
         after = site.short_lenders(size, seed, now_s)
@@ -107,7 +107,7 @@ def _measured(
     ledger: _ClockedLedger, settings: Settings, before: Site, after: Site
 ) -> Mapping[str, Any]:
     slurm = Replies(before)
-    place = Place(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
+    place = RunContext(settings, slurm, ledger, _NoDaemon(), "bench", "bench", is_root=False)
     _done(asyncio.run(run(place, lambda: True)))
     slurm.show(after)
     # The replies stand for Slurm's: looking for garbage among them is no part of a run.
@@ -173,16 +173,16 @@ async def _rounds(
     Before the busy round lenders' jobs have come, and runs have ended and others begun.
     """
     of_ledger, of_slurm = Counter[str](), Counter[str]()
-    sync = Sync(settings, slurm, _NoAdmission())
-    limits = Enforcement(
+    cluster_state = ClusterState(settings, slurm, _NoAdmission())
+    limits = QuotaLoop(
         settings,
         cast("Slurm", _Counted(slurm, of_slurm)),
         cast("Ledger", _Counted(ledger, of_ledger)),
-        sync,
+        cluster_state,
     )
 
     async def measured() -> Mapping[str, Any]:
-        decision_s = _decision_s(ledger, settings, sync)
+        decision_s = _decision_s(ledger, settings, cluster_state)
         of_ledger.clear()
         of_slurm.clear()
         began = _clocks()
@@ -196,24 +196,24 @@ async def _rounds(
         }
 
     slurm.show(before)
-    await sync.turn()
+    await cluster_state.turn()
     for _ in range(_UNTIL_QUIET):
         quiet = await measured()
         if not of_slurm["set_limits"] and not of_ledger["replace"]:
             break
     slurm.show(after)
-    await sync.turn()
+    await cluster_state.turn()
     return {"quiet": quiet, "busy": await measured()}
 
 
-def _decision_s(ledger: Ledger, settings: Settings, sync: Sync) -> float:
+def _decision_s(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> float:
     """Seconds to decide the next round's loans, recalls and evictions: the least of a few tries."""
-    books = books_now(ledger, settings)
-    seen = Seen(sync.jobs, sync.nodes, sync.view.services)
+    ledger_view = ledger_view_now(ledger, settings)
+    seen = SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services)
     took_s = []
     for _ in range(_DECISIONS):
         began_s = time.perf_counter()
-        planned(books, settings, seen)
+        planned(ledger_view, settings, seen)
         took_s.append(time.perf_counter() - began_s)
     return round(min(took_s), 3)
 
@@ -245,7 +245,7 @@ def _settings(place: Path, shown: Site) -> Settings:
         update={
             "cluster": known.cluster.model_copy(update={"name": CLUSTER}),
             "daemon": DaemonSettings(mode="enforce"),
-            "recut": known.recut.model_copy(update=changes),
+            "repartition": known.repartition.model_copy(update=changes),
         }
     )
 

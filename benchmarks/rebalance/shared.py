@@ -15,10 +15,10 @@ from benchmarks.rebalance.cluster import Cluster
 from benchmarks.rebalance.tenants import COSTS, SPAN_S, Wishes
 from benchmarks.rebalance.wants import Counts, Terms, Want, policy
 from slurm_plugin.quota.ceilings import ceilings
-from slurm_plugin.quota.demand import Waiting
+from slurm_plugin.quota.demand import PendingDemand
 from slurm_plugin.quota.types import Loan, Recall
 from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
-from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.capacity import JobNeed
 from slurm_plugin.reclaim.hold_back import Lenders, still_waiting
 from slurm_plugin.reclaim.recalls import (
     have_room,
@@ -27,9 +27,9 @@ from slurm_plugin.reclaim.recalls import (
     recalled,
     short_lenders,
 )
-from slurm_plugin.reclaim.startable import Left
-from slurm_plugin.reclaim.turns import Turn, who_goes
-from slurm_plugin.reclaim.victims import Reclaim, Running, Taking, Wanting
+from slurm_plugin.reclaim.startable import FreeInstances
+from slurm_plugin.reclaim.turns import Turn, runs_to_end
+from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Running, Wanting
 from slurm_plugin.state.eviction import REST_S
 
 _LEND_S = 15
@@ -254,7 +254,7 @@ class Shared:
 
     def _waits(self) -> Waits:
         """As ``quota_cycle.whole_jobs.waits``."""
-        left = Left(self._free)
+        left = FreeInstances(self._free)
         for number in range(len(self._wishes)):
             for _ in self._queues[number][: self._own_room(number)]:
                 left.place(self._need(number))
@@ -264,7 +264,7 @@ class Shared:
         )
 
     def _with_own_room(self) -> frozenset[str]:
-        """Tenants with waiting jobs that fit into what is left of their own parts."""
+        """Tenants with waiting jobs that fit into what is left of their guaranteed quotas."""
         return frozenset(
             one.name
             for number, one in enumerate(self._wishes)
@@ -281,15 +281,15 @@ class Shared:
                 queues[one.name] = [job]
         return queues
 
-    def _need(self, number: int) -> Need:
-        return Need(number, ((self._wishes[number].kind, 1),), 1)
+    def _need(self, number: int) -> JobNeed:
+        return JobNeed(number, ((self._wishes[number].kind, 1),), 1)
 
-    def _waiting(self) -> Mapping[str, Sequence[Waiting]]:
+    def _waiting(self) -> Mapping[str, Sequence[PendingDemand]]:
         lenders = {one.lender for one in self._loans}
         lenders |= {one.lender for one in self._recalls}
         return {
             one.name: [
-                Waiting(want.since_s, self._cost(number))
+                PendingDemand(want.since_s, self._cost(number))
                 for want in self._queues[number][: self._own_room(number) if one.borrows else None]
             ]
             for number, one in enumerate(self._wishes)
@@ -329,9 +329,9 @@ class Shared:
     def _head(self, number: int, *, is_borrowed: bool) -> Want | None:
         """The tenant's first ask that waits for that QOS; None if there is none that may start.
 
-        As in ``admission.qos_switch``, the first asks get what is left of their tenant's own part.
-        No replica starts on borrowed quota while others of its tenant leave (``eviction.py``);
-        batch jobs are never asked to leave.
+        As in ``admission.qos_switch``, the first asks get what is left of their tenant's guaranteed
+        quota. No replica starts on borrowed quota while others of its tenant leave
+        (``eviction.py``); batch jobs are never asked to leave.
         """
         if is_borrowed and self._kept_until_s[number] > self._now_s:
             return None
@@ -414,9 +414,9 @@ class Shared:
         held = {one.name: held for one, held in zip(self._wishes, self._held, strict=True)}
         over = over_entitlement(self._policy, self._loans, held)
         there = self._waits()
-        return who_goes(there.taking, self._turn, over, there.free)
+        return runs_to_end(there.reclaim_input, self._turn, over, there.free)
 
-    def _taking(self) -> Taking:
+    def _taking(self) -> ReclaimInput:
         lenders = {one.lender for one in self._recalls}
         above = {
             one.name: held - own
@@ -424,7 +424,7 @@ class Shared:
             if held > own
         }
         borrowed = self._borrowed.values()
-        return Taking(
+        return ReclaimInput(
             wanting=tuple(self._wanting(lenders)),
             running=tuple(map(self._running, borrowed)),
             free=self._free,

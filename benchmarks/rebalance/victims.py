@@ -8,7 +8,7 @@ beyond their term.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2
@@ -29,18 +29,18 @@ class Eviction:
     unserved: frozenset[int]
 
 
-Policy = Callable[[Taking], Eviction]
+Policy = Callable[[ReclaimInput], Eviction]
 
 
-def candidates(taking: Taking) -> Sequence[Running]:
+def candidates(reclaim_input: ReclaimInput) -> Sequence[Running]:
     """Runs that may be sent away: those beyond their term."""
-    oldest_s = taking.now_s - taking.term_s
-    return [run for run in taking.running if run.start_s <= oldest_s]
+    oldest_s = reclaim_input.now_s - reclaim_input.term_s
+    return [run for run in reclaim_input.running if run.start_s <= oldest_s]
 
 
-def in_turn(taking: Taking) -> Sequence[Wanting]:
+def in_turn(reclaim_input: ReclaimInput) -> Sequence[Wanting]:
     """Waiting jobs, the most important first."""
-    return sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
+    return sorted(reclaim_input.wanting, key=lambda job: (-job.priority, job.job_id))
 
 
 class Places:
@@ -88,32 +88,32 @@ class Places:
                 there[kind] = there.get(kind, 0) + sign * count
 
 
-def slicewise(taking: Taking) -> Eviction:
+def slicewise(reclaim_input: ReclaimInput) -> Eviction:
     """The product's own decision, unchanged."""
-    found = reclaim(taking)
+    found = reclaim(reclaim_input)
     return Eviction(frozenset(found.victims), frozenset(found.missing))
 
 
-def newest_first(taking: Taking) -> Eviction:
+def newest_first(reclaim_input: ReclaimInput) -> Eviction:
     """Send away runs with a type that is wanted, the newest first, until the job fits."""
-    return _one_by_one(taking, lambda run: (-run.start_s, run.job_id), gives_back=False)
+    return _one_by_one(reclaim_input, lambda run: (-run.start_s, run.job_id), gives_back=False)
 
 
-def lowest_priority_first(taking: Taking) -> Eviction:
+def lowest_priority_first(reclaim_input: ReclaimInput) -> Eviction:
     """Send away runs with a wanted type, least important then newest first, until the job fits."""
-    return _one_by_one(taking, _least_important, gives_back=False)
+    return _one_by_one(reclaim_input, _least_important, gives_back=False)
 
 
-def kueue(taking: Taking) -> Eviction:
+def kueue(reclaim_input: ReclaimInput) -> Eviction:
     """Kueue's classic preemption: lowest priority first, of tenants that still borrow.
 
     Then, in reverse order, each run stays that need not go. Kueue itself looks at quota by
     resource, not at nodes; here it knows which node is free.
     """
-    return _one_by_one(taking, _least_important, gives_back=True)
+    return _one_by_one(reclaim_input, _least_important, gives_back=True)
 
 
-def slurm(taking: Taking) -> Eviction:
+def slurm(reclaim_input: ReclaimInput) -> Eviction:
     """Slurm's preempt/qos with select/cons_tres.
 
     Candidates, in order of their number of nodes and then of their ids, leave one by one, whatever
@@ -123,7 +123,7 @@ def slurm(taking: Taking) -> Eviction:
     that would do, this function takes the first; Slurm takes the one with the fewest processors to
     spare.
     """
-    return _each_in_turn(taking, _slurm_victims)
+    return _each_in_turn(reclaim_input, _slurm_victims)
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -143,11 +143,11 @@ _Choice = Callable[[Wanting, Sequence[Running], Places], Sequence[Running] | Non
 """Chooses which of these runs go for a job; None if nothing helps. It leaves places unchanged."""
 
 
-def _each_in_turn(taking: Taking, choose: _Choice) -> Eviction:
-    places, there = Places(taking.free), list(candidates(taking))
+def _each_in_turn(reclaim_input: ReclaimInput, choose: _Choice) -> Eviction:
+    places, there = Places(reclaim_input.free), list(candidates(reclaim_input))
     victims: set[int] = set()
     unserved: set[int] = set()
-    for job in in_turn(taking):
+    for job in in_turn(reclaim_input):
         if places.start(job):
             continue
         chosen = choose(job, there, places)
@@ -162,8 +162,8 @@ def _each_in_turn(taking: Taking, choose: _Choice) -> Eviction:
     return Eviction(frozenset(victims), frozenset(unserved))
 
 
-def _one_by_one(taking: Taking, order: _Order, *, gives_back: bool) -> Eviction:
-    above = dict(taking.above_nominal_millislices)
+def _one_by_one(reclaim_input: ReclaimInput, order: _Order, *, gives_back: bool) -> Eviction:
+    above = dict(reclaim_input.above_nominal_millislices)
 
     def choose(job: Wanting, there: Sequence[Running], places: Places) -> Sequence[Running] | None:
         wanted = [run for run in there if _holds(run, job.instances)]
@@ -182,7 +182,7 @@ def _one_by_one(taking: Taking, order: _Order, *, gives_back: bool) -> Eviction:
                 return found
         return None
 
-    return _each_in_turn(taking, choose)
+    return _each_in_turn(reclaim_input, choose)
 
 
 def _holds(run: Running, types: Mapping[str, int]) -> bool:

@@ -1,10 +1,10 @@
 """Measures how much of what could start on idle quota does start.
 
 Lending for whole jobs is compared to lending that shares quota as a fluid. The worlds are random:
-tenants in a tree, with weights, some with limits. Some tenants leave their own part idle (their
-nominal less what their children are due); others have waiting jobs of one or several instances.
-One round lends, then Slurm starts jobs within the limits of their QOS and on free GPUs. An integer
-program (HiGHS) finds what could start at most.
+tenants in a tree, with weights, some with limits. Some tenants leave their guaranteed quota idle
+(their nominal less what their children are due); others have waiting jobs of one or several
+instances. One round lends, then Slurm starts jobs within the limits of their QOS and on free GPUs.
+An integer program (HiGHS) finds what could start at most.
 """
 
 from collections import Counter, defaultdict
@@ -16,20 +16,20 @@ from typing import Any
 from benchmarks.rebalance.worlds import COSTS
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.common.solver import Program
+from slurm_plugin.common.solver import LinearProgram
 from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.tenants import own_part, parent
+from slurm_plugin.quota.tenants import guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
 from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs
-from slurm_plugin.reclaim.capacity import Need, shape_of
-from slurm_plugin.reclaim.victims import Taking
+from slurm_plugin.reclaim.capacity import JobNeed, shape_of
+from slurm_plugin.reclaim.victims import ReclaimInput
 
-_OWN = ", own parts"
+_OWN = ", guaranteed quotas"
 KINDS = tuple(
     kind + own for own in ("", _OWN) for kind in ("7g.80gb", "3g.40gb", "1g.10gb", "mixed")
 )
-"""Types of instances, and whether half of the borrowers have own parts, too."""
+"""Types of instances, and whether half of the borrowers have guaranteed quotas, too."""
 _ON_A_GPU = {"7g.80gb": 1, "3g.40gb": 2, "1g.10gb": 7}
 _SLICE, _GPU = 1000, 7000
 _NOW_S, _TURN_S = 100_000, 1800
@@ -68,8 +68,8 @@ class Started:
 def world(seed: int, kind: str) -> World:
     """Draw a world of that kind.
 
-    It has 1 to 8 idle GPUs of 1 to 3 lenders, and of half of the borrowers if these have own parts;
-    2 to 10 borrowers with up to 3 jobs each; up to 3 groups.
+    It has 1 to 8 idle GPUs of 1 to 3 lenders, and of half of the borrowers if these have guaranteed
+    quotas; 2 to 10 borrowers with up to 3 jobs each; up to 3 groups.
     """
     chance = Random(seed)  # noqa: S311 -- no secret
     gpus = chance.randint(1, 8)
@@ -88,7 +88,7 @@ def world(seed: int, kind: str) -> World:
             queues[owner].append(_job(chance, key, kinds))
     policy = _policy(chance, gpus, borrowers, borrowers[::2] if kind.endswith(_OWN) else ())
     demand = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
-    nobody = Taking((), (), free, {}, {}, frozenset(), {}, _NOW_S, 0)
+    nobody = ReclaimInput((), (), free, {}, {}, frozenset(), {}, _NOW_S, 0)
     waits = Waits({name: queue for name, queue in queues.items() if queue}, free, nobody, _TURN_S)
     return World(policy, demand, waits, gpus * _GPU)
 
@@ -99,7 +99,7 @@ def _job(chance: Random, key: int, kinds: Sequence[str]) -> WaitingJob:
     of = chance.sample(kinds, 2 if several else 1)
     instances = {kind: min(chance.choice(_COUNTS), 2 * _ON_A_GPU[kind]) for kind in of}
     cost = sum(COSTS[kind] * count for kind, count in instances.items())
-    return WaitingJob(Need(key, shape_of(instances), 1), cost, _NOW_S - 1)
+    return WaitingJob(JobNeed(key, shape_of(instances), 1), cost, _NOW_S - 1)
 
 
 def _policy(chance: Random, gpus: int, borrowers: Sequence[str], with_own: Sequence[str]) -> Policy:
@@ -173,12 +173,14 @@ def _most(one: World) -> int:
     each tenant's subtree. Rows: each job once, instances of each type on each node, and what each
     tenant's own account has.
     """
-    jobs, free, own = list(_jobs(one)), one.waits.free, own_part(one.policy)
+    jobs, free, own = list(_jobs(one)), one.waits.free, guaranteed_quota(one.policy)
     places = [(node, kind) for node, there in free.items() for kind in there]
     accounts = ["", *one.policy]
     row = {place: nth for nth, place in enumerate([*range(len(jobs)), *places, *accounts])}
     has = [-own.get(name, 0) for name in accounts]
-    program = Program([*(-1 for _ in jobs), *(-free[node][kind] for node, kind in places), *has])
+    program = LinearProgram(
+        [*(-1 for _ in jobs), *(-free[node][kind] for node, kind in places), *has]
+    )
     for nth, (name, job) in enumerate(jobs):
         need, cost = Counter(dict(job.need.shape)), job.cost_millislices
         for node in (each for each, there in free.items() if need <= Counter(there)):

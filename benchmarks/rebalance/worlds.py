@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000, "3g.40gb": 3500, "7g.80gb": 7000}
 """Millislices of an instance of each type."""
@@ -54,7 +54,7 @@ WHOLE = Sizes(gpus=10_000, runs=20_000, tenants=1_000, wanting=2_000)
 """A world as large as a cluster may be."""
 
 
-def world(seed: int, sizes: Sizes) -> Taking:
+def world(seed: int, sizes: Sizes) -> ReclaimInput:
     """Draw a world, which is the same for the same seed and sizes.
 
     Its instances are free or held by runs on borrowed quota; instances that guaranteed jobs hold
@@ -62,7 +62,7 @@ def world(seed: int, sizes: Sizes) -> Taking:
     """
     draw = _Draw(Random(seed), sizes)  # noqa: S311 -- no secret
     running = tuple(draw.running())
-    return Taking(
+    return ReclaimInput(
         wanting=tuple(draw.wanting(1_000_000 + n) for n in range(sizes.wanting)),
         running=running,
         free=draw.free,
@@ -150,7 +150,9 @@ class _Draw:
         )
 
     def above(self, running: Sequence[Running]) -> Mapping[str, int]:
-        """Millislices that tenants hold beyond their own part: all of their runs, or a part."""
+        """Millislices that tenants hold beyond their guaranteed quota: all of their runs, or a
+        part.
+        """
         held: Counter[str] = Counter()
         for run in running:
             held[run.tenant] += run.cost_millislices

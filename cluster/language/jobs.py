@@ -194,9 +194,9 @@ SHAPES_NODE = "slicewise-shapes"
 no job wait for a type that no node has.
 """
 
-RECUT_RESERVATION = "slicewise_recut_"
+REPARTITION_RESERVATION = "slicewise_recut_"
 """Prefix of the names of Slicewise's reservations. Each is of a node with a GPU that is being
-re-cut, for root only and for a few minutes.
+repartition, for root only and for a few minutes.
 """
 
 

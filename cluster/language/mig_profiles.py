@@ -77,8 +77,8 @@ class WholeBoard:
     """A board as a whole, however it is cut.
 
     Attributes:
-        devices: number of devices that Slurm has of a board that may be re-cut: instances and pads
-            together.
+        devices: number of devices that Slurm has of a board that may be repartitioned: instances
+            and pads together.
         cost_millislices: cost of the whole board.
     """
 

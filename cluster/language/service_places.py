@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Places:
+class ServicePlaces:
     """The gateway's places for services.
 
     Attributes:

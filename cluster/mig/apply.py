@@ -1,4 +1,4 @@
-"""The node's part of a re-cut: changes one GPU from one layout to another, all or nothing."""
+"""The node's part of a repartition: changes one GPU from one layout to another, all or nothing."""
 
 import fcntl
 import os

@@ -7,7 +7,7 @@ from cluster.mig.layouts import Placement
 
 
 @dataclass(frozen=True)
-class Holder:
+class GpuProcess:
     """A process that uses a GPU or an instance.
 
     Attributes:
@@ -33,7 +33,7 @@ class ComputeInstance:
     ci_id: int
     uuid: str
     minor: int | None
-    holders: tuple[Holder, ...]
+    holders: tuple[GpuProcess, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Instance:
     computes: tuple[ComputeInstance, ...]
 
     @property
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[GpuProcess, ...]:
         """Processes that use any of its compute instances."""
         return tuple(holder for compute in self.computes for holder in compute.holders)
 
@@ -104,7 +104,7 @@ class Gpu:
     temperature_c: int | None
     health: Health
     instances: tuple[Instance, ...]
-    holders: tuple[Holder, ...]
+    holders: tuple[GpuProcess, ...]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from cluster.mig.host import ROOT
 from cluster.mig.inventory import (
     ComputeInstance,
     Gpu,
+    GpuProcess,
     Health,
-    Holder,
     Instance,
     Inventory,
     LostGpu,
@@ -366,9 +366,9 @@ def _mig_devices(handle: Any) -> Mapping[int, Mapping[int, Any]]:
     return found
 
 
-def _holders(device: Any, node: _Host) -> tuple[Holder, ...]:
+def _holders(device: Any, node: _Host) -> tuple[GpuProcess, ...]:
     return tuple(
-        Holder(
+        GpuProcess(
             one.pid,
             None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB,
             host.job_of(node.root, one.pid),

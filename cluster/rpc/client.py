@@ -21,7 +21,7 @@ from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.settings.file import DaemonSettings
 
 DEADLINE_S = 15.0
-"""For one answer; a wish waits for Slurm's commands."""
+"""For one answer; desired slots wait for Slurm's commands."""
 
 _ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY"})
 """After a failure with one of these codes another daemon may give a better answer."""

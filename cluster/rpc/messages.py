@@ -130,8 +130,8 @@ class SlotView(Message):
     released_s: int | None = None
     """Unix seconds since when the slot may start; up to ``start_s`` it waited for Slurm."""
     leaves_s: int | None = None
-    """Seconds until the slot must end, whatever is wished; None: its lease is extended while
-    wished.
+    """Seconds until the slot must end, whether it is desired or not; None: its lease is extended
+    while it is desired.
     """
     leaves_why: str = ""
     """Why the slot must end, for people: a preemption, a reservation, its node is drained, ..."""
@@ -169,14 +169,16 @@ class ServiceView(Message):
     directory: str = ""
     """The directory from which its user submitted it: its logs are there."""
     is_followed: bool = False
-    """Whether the launcher has wished for this generation: the service's address leads to it."""
+    """Whether the launcher has sent desired slots of this generation: the service's address leads
+    to it.
+    """
 
 
 SlotPlace = tuple[int, int]
 """Array job id and slot."""
 
 
-class ServiceNews(Message):
+class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
     Attributes:
@@ -204,10 +206,10 @@ class ServiceNews(Message):
     next_start_s: float | None = None
 
 
-class NewsRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):
-    """The launcher: the news of these services."""
+class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):
+    """The launcher: reports of these services."""
 
-    services: tuple[ServiceNews, ...]
+    services: tuple[ServiceReport, ...]
 
 
 class TenantView(Message):
@@ -228,14 +230,14 @@ class ViewAnswer(Answer):
     Attributes:
         observed_s: Unix seconds of the look at Slurm.
         complete: False means that the receiver must not act.
-        news: news of these services that the launcher has sent lately; not sent to the launcher.
+        news: the launcher's recent reports of these services; not sent to the launcher.
     """
 
     observed_s: float
     complete: bool
     services: tuple[ServiceView, ...]
     tenants: tuple[TenantView, ...]
-    news: tuple[ServiceNews, ...] = ()
+    news: tuple[ServiceReport, ...] = ()
 
 
 class ViewRequest(Request, Asks[ViewAnswer], get="view"):
@@ -245,8 +247,8 @@ class ViewRequest(Request, Asks[ViewAnswer], get="view"):
     """
 
 
-class WishAnswer(Answer):
-    """What the daemon did for a wish; ``kept_back`` slots were not released, ``note`` says why."""
+class DesiredSlotsAnswer(Answer):
+    """What the daemon did; ``kept_back`` slots were not released, ``note`` says why."""
 
     released: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
@@ -254,8 +256,8 @@ class WishAnswer(Answer):
     note: str = ""
 
 
-class WishRequest(Request, Asks[WishAnswer], post="wish", asker="launcher"):
-    """The launcher's wish for one service: these slots are to run, every other one is to be held.
+class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker="launcher"):
+    """The slots of one service that the launcher desires to run; every other one is to be held.
 
     The daemon holds the slots that ``run`` does not name; they must have been drained before.
     ``note`` is shown to the service's users while the daemon has nothing of its own to say.
@@ -279,7 +281,7 @@ class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):
     array_job_id: int
 
 
-class LeaveRequest(Request, Asks[DoneAnswer], post="leave", asker="operators"):
+class EvictRequest(Request, Asks[DoneAnswer], post="leave", asker="operators"):
     """Root or SlurmUser: let these replicas end, each once another one serves in its place.
 
     The request is for the runs that go on now, and valid for half a minute: a caller that still

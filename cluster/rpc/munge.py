@@ -33,7 +33,7 @@ _ANY_HINT = "Check that it is complete and that both hosts have the same munge k
 
 
 @dataclass(frozen=True)
-class Message:
+class Credential:
     """What a credential held, and the user who made it."""
 
     payload: bytes
@@ -63,7 +63,7 @@ class Munge:
                 self._require(error, library, context)
                 return ctypes.string_at(found)
 
-    def decode(self, credential: bytes) -> Message:
+    def decode(self, credential: bytes) -> Credential:
         """The message in the credential.
 
         Raises InvalidInputError (SW-MUNGE) if the credential is invalid, meant for another user,
@@ -79,7 +79,7 @@ class Munge:
             with _freed(library, found):
                 self._require(error, library, context)
                 payload = ctypes.string_at(found, length.value) if found else b""
-                return Message(payload, uid.value)
+                return Credential(payload, uid.value)
 
     @contextmanager
     def _context(self, library: ctypes.CDLL) -> Iterator[ctypes.c_void_p]:

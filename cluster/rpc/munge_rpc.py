@@ -23,21 +23,21 @@ CREDENTIAL_LIMIT = 512 * 1024
 
 _TTL_S = 60
 _PART_BYTES = PAYLOAD_LIMIT - 1024
-Kind = Literal["question", "answer"]
+PayloadKind = Literal["question", "answer"]
 
 
 class _Heading(Message):
     """The first line of each payload; the bytes of the message follow."""
 
     v: Literal[1] = 1
-    kind: Kind
+    kind: PayloadKind
     nonce: str = Field(pattern=r"^[0-9a-f]{32}$")
     part: int = Field(ge=0)
     parts: int = Field(ge=1)
 
 
 @dataclass(frozen=True)
-class Part:
+class MessagePart:
     """One of the ``parts`` of a message, and the user who wrote it."""
 
     uid: int
@@ -47,7 +47,9 @@ class Part:
     data: bytes
 
 
-def seal(munge: Munge, kind: Kind, nonce: str, message: bytes, for_uid: int) -> Iterator[bytes]:
+def seal(
+    munge: Munge, kind: PayloadKind, nonce: str, message: bytes, for_uid: int
+) -> Iterator[bytes]:
     """Credentials, a line each, that only this user can decode. Raises what ``Munge`` raises."""
     starts = range(0, max(1, len(message)), _PART_BYTES)
     for part, start in enumerate(starts):
@@ -56,7 +58,7 @@ def seal(munge: Munge, kind: Kind, nonce: str, message: bytes, for_uid: int) -> 
         yield munge.encode(payload, for_uid, _TTL_S) + b"\n"
 
 
-def unseal(munge: Munge, kind: Kind, line: bytes) -> Part:
+def unseal(munge: Munge, kind: PayloadKind, line: bytes) -> MessagePart:
     """The part of a message that a credential has.
 
     Raises OutsideError (SW-WIRE) if it has none of this kind, and what ``Munge`` raises.
@@ -69,4 +71,4 @@ def unseal(munge: Munge, kind: Kind, line: bytes) -> Part:
         found = None
     if found is None or found.kind != kind:
         raise OutsideError("SW-WIRE", f"The credential holds no {kind}.")
-    return Part(message.uid, found.nonce, found.part, found.parts, data)
+    return MessagePart(message.uid, found.nonce, found.part, found.parts, data)

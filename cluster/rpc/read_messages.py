@@ -26,7 +26,7 @@ class ExplainRequest(Request, Asks[ExplainAnswer], get="explain"):
     tenant: TenantText
 
 
-class StatementPlace(Message):
+class StatementCursor(Message):
     """Where a page of a statement ends: its last run, and up to when running ones are counted."""
 
     tenant: TenantText
@@ -40,7 +40,7 @@ class StatementAnswer(Answer):
 
     now_s: int
     rows: tuple[Record, ...]
-    more: StatementPlace | None = None
+    more: StatementCursor | None = None
 
 
 class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
@@ -51,12 +51,12 @@ class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
 
     tenant: TenantText | None = None
     since_s: Number = 0
-    after: StatementPlace | None = None
+    after: StatementCursor | None = None
 
     @field_validator("after", mode="before")
     @classmethod
     def _of_text(cls, value: object) -> object:
-        return StatementPlace.model_validate_json(value) if isinstance(value, str) else value
+        return StatementCursor.model_validate_json(value) if isinstance(value, str) else value
 
 
 class BalanceAnswer(Answer):

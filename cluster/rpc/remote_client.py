@@ -13,7 +13,7 @@ from cluster.rpc.exchange import exchange
 from cluster.rpc.message import FailureAnswer
 from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.rpc.munge import Munge
-from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, SEALED_PATH, Part, seal, unseal
+from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, SEALED_PATH, MessagePart, seal, unseal
 from cluster.settings.file import DaemonSettings, host_and_port
 
 _SAID_LIMIT = 300
@@ -60,7 +60,7 @@ def _answer(response: HTTPResponse, munge: Munge, nonce: str, authors: frozenset
     return bytes(answer)
 
 
-def _check(part: Part, number: int, nonce: str, authors: frozenset[int]) -> None:
+def _check(part: MessagePart, number: int, nonce: str, authors: frozenset[int]) -> None:
     if part.uid not in authors:
         raise OutsideError(
             "SW-MUNGE",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Gt, Le
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -37,7 +38,7 @@ from cluster.language.periods import check_zone
 from cluster.language.units import Millislices, slices_words
 from cluster.settings.gateway import GatewaySettings
 from cluster.settings.lending import LendingSettings
-from cluster.settings.repartition import RecutSettings
+from cluster.settings.repartition import RepartitionSettings
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
@@ -133,7 +134,7 @@ class DaemonSettings(_Section):
     )
     slurm_user: str = Field("slurm", description="SlurmUser, as whom the daemon runs.")
     launcher_user: str = Field(
-        "slicewise", description="The one unprivileged user that may wish slots."
+        "slicewise", description="The one unprivileged user that may set desired slots."
     )
     sync_interval_s: float = Field(1.0, gt=0, le=60, description="How often it looks at Slurm.")
     mode: Literal["observe", "advise", "enforce"] = Field(
@@ -351,7 +352,9 @@ class Settings(_Section):
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
     launcher: LauncherSettings = LauncherSettings()
-    recut: RecutSettings = RecutSettings()
+    repartition: RepartitionSettings = Field(
+        RepartitionSettings(), validation_alias=AliasChoices("repartition", "recut")
+    )
     lending: LendingSettings = LendingSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
         {}, description="Class of GPU jobs that name this QOS of the site, by QOS."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.language.service_places import Places
+from cluster.language.service_places import ServicePlaces
 
 
 class TenantLimits(BaseModel):
@@ -97,6 +97,6 @@ class GatewaySettings(BaseModel):
     )
 
     @property
-    def places(self) -> Places:
+    def places(self) -> ServicePlaces:
         """The gateway's places for services."""
-        return Places(self.backends, self.services_per_tenant or max(1, self.backends // 2))
+        return ServicePlaces(self.backends, self.services_per_tenant or max(1, self.backends // 2))

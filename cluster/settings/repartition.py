@@ -1,12 +1,12 @@
-"""[recut] of slicewise.toml: whether GPUs are repartitioned, and how Slurm learns of it."""
+"""[repartition] of slicewise.toml: whether GPUs are repartitioned, and how Slurm learns of it."""
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 
-class RecutSettings(BaseModel):
-    """[recut]: whether and how GPUs are repartitioned; docs/how-to/repartitioning.md."""
+class RepartitionSettings(BaseModel):
+    """[repartition]: whether and how GPUs are repartitioned; docs/how-to/repartitioning.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -17,8 +17,11 @@ class RecutSettings(BaseModel):
     horizon_s: int = Field(
         3600, ge=60, description="Seconds for which a demand forecast is trusted."
     )
-    recut_s: int = Field(
-        60, ge=1, description="Assumed seconds of a repartition, until some have been measured."
+    repartition_s: int = Field(
+        60,
+        ge=1,
+        validation_alias=AliasChoices("repartition_s", "recut_s"),
+        description="Assumed seconds of a repartition, until some have been measured.",
     )
     move_s: int = Field(
         900, ge=1, description="Maximum seconds to wait for jobs and replicas to leave a GPU."

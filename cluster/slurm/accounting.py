@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cluster.language.jobs import RunRecord
 from cluster.slurm.fields import time_s, tres, unreadable
 from cluster.slurm.parse import piped
-from cluster.slurm.unread import Told, each, ignored
+from cluster.slurm.unread import ReportsUnread, each, ignored
 
 RUN_FIELDS = (
     "JobIDRaw",
@@ -33,7 +33,7 @@ def jobs_without_start(text: str) -> frozenset[int]:
     return frozenset(int(row["JobIDRaw"]) for row in rows if _start_is_lost(row))
 
 
-def parse_runs(text: str, since_s: int, told: Told) -> tuple[RunRecord, ...]:
+def parse_runs(text: str, since_s: int, told: ReportsUnread) -> tuple[RunRecord, ...]:
     """Read lines of ``sacct -D -P -n``: runs that started, and ended after ``since_s`` or go on.
 
     A run may come twice, the second time with its steps. A run without a start takes that of its
@@ -45,7 +45,7 @@ def parse_runs(text: str, since_s: int, told: Told) -> tuple[RunRecord, ...]:
     return tuple(run for run in runs if run.end_s is None or run.end_s > since_s)
 
 
-def _rows(text: str, told: Told) -> Iterator[Mapping[str, str]]:
+def _rows(text: str, told: ReportsUnread) -> Iterator[Mapping[str, str]]:
     """Rows with times that can be read."""
     return each("run", piped("run", text, RUN_FIELDS, told), _timed, told, _name)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView
 from cluster.slurm.fields import duration_s, hosts, numbers, plain, time_s, tres, unreadable
-from cluster.slurm.unread import Fields, Told, each
+from cluster.slurm.unread import Fields, ReportsUnread, each
 
 JOB_FIELDS = (
     "JobId",
@@ -100,7 +100,7 @@ def waits_in_array(row: Mapping[str, str]) -> bool:
     return _is_pending(row["State"]) and row["ArrayTaskId"] not in _NO_INDEX
 
 
-def parse_pending(text: str, told: Told) -> Mapping[int, frozenset[int]]:
+def parse_pending(text: str, told: ReportsUnread) -> Mapping[int, frozenset[int]]:
     """Waiting indices by array, from lines such as ``814_[0-8:2,11%4]``.
 
     ``squeue -o %i`` prints such lines without ``-r``.
@@ -118,7 +118,7 @@ def _pending(line: str) -> tuple[int, frozenset[int]]:
 
 
 def parse_jobs(
-    rows: Sequence[Mapping[str, str]], pending: Mapping[int, frozenset[int]], told: Told
+    rows: Sequence[Mapping[str, str]], pending: Mapping[int, frozenset[int]], told: ReportsUnread
 ) -> tuple[JobView, ...]:
     """Convert rows of ``squeue -r``; an array's untouched tasks, which share an id, are one record.
 
@@ -161,7 +161,7 @@ def _record(same: Sequence[JobView], missed: frozenset[int]) -> JobView:
     return replace(first, task_index=None, untouched=untouched, unread=unread)
 
 
-def _job(row: Mapping[str, str], told: Told) -> JobView:
+def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
     job_id = row["JobId"]
     if not _JOB_ID.fullmatch(job_id):
         raise unreadable("job", str(dict(row)))

@@ -29,7 +29,7 @@ from cluster.slurm.fields import (
     weights,
 )
 from cluster.slurm.interface import Association, Qos
-from cluster.slurm.unread import Fields, Told, Unread, quoted
+from cluster.slurm.unread import Fields, ReportsUnread, Unread, quoted
 
 ASSOCIATION_FIELDS = (
     "Cluster",
@@ -79,7 +79,9 @@ def _block(block: str) -> Mapping[str, str]:
     return found
 
 
-def parse_nodes(text: str, told: Told, known: Collection[str] = ()) -> tuple[NodeView, ...]:
+def parse_nodes(
+    text: str, told: ReportsUnread, known: Collection[str] = ()
+) -> tuple[NodeView, ...]:
     """Read ``scontrol show node -d``: records with a blank line between them.
 
     A node's root may have forged a million of them. So two records of each known name are read,
@@ -96,7 +98,7 @@ def parse_nodes(text: str, told: Told, known: Collection[str] = ()) -> tuple[Nod
     return tuple(found)
 
 
-def _node(block: Mapping[str, str], told: Told) -> NodeView:
+def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
     fields = Fields("node", block["NodeName"], lambda field: block.get(field, ""), told)
     # A sign at the end of a state means that slurmd does not answer (*), or power saving.
     states = re.sub(r"[^A-Z_+]", "", block.get("State", ""))
@@ -123,13 +125,13 @@ def _amount(text: str) -> int:
     return int(text or 0)
 
 
-def parse_partitions(text: str, told: Told) -> tuple[PartitionView, ...]:
+def parse_partitions(text: str, told: ReportsUnread) -> tuple[PartitionView, ...]:
     """Read ``scontrol show partition``: records with a blank line between them."""
     blocks = (_block(block) for block in re.split(r"\n\s*\n", text))
     return tuple(_partition(block, told) for block in blocks if "PartitionName" in block)
 
 
-def _partition(block: Mapping[str, str], told: Told) -> PartitionView:
+def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
     name = block["PartitionName"]
     fields = Fields("partition", name, lambda field: block.get(field, ""), told)
     allowed, denied = block.get("AllowQos", "ALL"), named(block.get("DenyQos", ""))
@@ -171,7 +173,9 @@ def parse_step(text: str, job_id: int, step: str) -> StepView | None:
 # -- Accounting
 
 
-def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator[Mapping[str, str]]:
+def piped(
+    record: str, text: str, fields: Sequence[str], told: ReportsUnread
+) -> Iterator[Mapping[str, str]]:
     """Rows by field, from lines that accounting's commands print with ``-P -n``.
 
     A coordinator chooses the names of accounts below their own, which must not harm other rows.
@@ -199,7 +203,7 @@ def piped(record: str, text: str, fields: Sequence[str], told: Told) -> Iterator
 
 
 def parse_associations(
-    text: str, own: str, columns: Sequence[str], told: Told
+    text: str, own: str, columns: Sequence[str], told: ReportsUnread
 ) -> tuple[Association, ...]:
     """Read ``sacctmgr -n -P show assoc`` without (``text``) and with ``wopl`` (``own``).
 
@@ -212,7 +216,7 @@ def parse_associations(
     return tuple(_association(row, own_rows.get(_association_key(row), row), told) for row in said)
 
 
-def _rows(text: str, columns: Sequence[str], told: Told) -> Iterator[Mapping[str, str]]:
+def _rows(text: str, columns: Sequence[str], told: ReportsUnread) -> Iterator[Mapping[str, str]]:
     for row in piped("association", text, columns, told):
         if row.get("ID") == row["Cluster"]:
             told(Unread("association", quoted(row["Cluster"]), "ID", quoted(row["ID"])))
@@ -224,7 +228,9 @@ def _association_key(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(row[field] for field in ("Cluster", "Account", "User", "Partition"))
 
 
-def _association(row: Mapping[str, str], own: Mapping[str, str], told: Told) -> Association:
+def _association(
+    row: Mapping[str, str], own: Mapping[str, str], told: ReportsUnread
+) -> Association:
     name = " ".join(word for word in (row["Account"], row["User"], row["Partition"]) if word)
     fields = Fields("association", name, row.__getitem__, told)
     return Association(
@@ -243,7 +249,7 @@ def _association(row: Mapping[str, str], own: Mapping[str, str], told: Told) -> 
     )
 
 
-def parse_qos_elsewhere(text: str, cluster: str, told: Told) -> frozenset[str]:
+def parse_qos_elsewhere(text: str, cluster: str, told: ReportsUnread) -> frozenset[str]:
     """Read ``sacctmgr -n -P show assoc``: every QOS in the lists of clusters other than this one.
 
     slurmdbd writes clusters' names in small letters, whatever slurm.conf says.
@@ -255,12 +261,12 @@ def parse_qos_elsewhere(text: str, cluster: str, told: Told) -> frozenset[str]:
     )
 
 
-def parse_qos(text: str, told: Told) -> tuple[Qos, ...]:
+def parse_qos(text: str, told: ReportsUnread) -> tuple[Qos, ...]:
     """Read ``sacctmgr -n -P show qos``."""
     return tuple(_qos(row, told) for row in piped("QOS", text, QOS_FIELDS, told))
 
 
-def _qos(row: Mapping[str, str], told: Told) -> Qos:
+def _qos(row: Mapping[str, str], told: ReportsUnread) -> Qos:
     fields = Fields("QOS", row["Name"], row.__getitem__, told)
     return Qos(
         name=row["Name"],

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from cluster.slurm.fields import plain, weights
 from cluster.slurm.interface import PriorityRow
-from cluster.slurm.unread import Told, each
+from cluster.slurm.unread import ReportsUnread, each
 
 _PARTS = {
     "age": "A",
@@ -30,7 +30,9 @@ PRIORITY_FORMAT = "|".join(f"%{letter}" for letter in ("i", "Y", "S", *_PARTS.va
 """The format for ``sprio -o``. No part of it is text of a user."""
 
 
-def parse_priorities(text: str, job_ids: Collection[int], told: Told) -> tuple[PriorityRow, ...]:
+def parse_priorities(
+    text: str, job_ids: Collection[int], told: ReportsUnread
+) -> tuple[PriorityRow, ...]:
     """Read rows of ``sprio -h -o``; of a job in several partitions, that of the highest priority.
 
     Rows are chosen here because newer versions' ``-j`` with several ids finds only the first.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cluster.slurm.interface import JobRequest
-from cluster.slurm.unread import Told, each
+from cluster.slurm.unread import ReportsUnread, each
 
 REQUEST_FIELDS = (
     "JobId",
@@ -21,7 +21,9 @@ REQUEST_FIELDS = (
 _NOTHING = frozenset({"N/A", "(null)", "gres:", "gres/"})
 
 
-def parse_requests(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, JobRequest]:
+def parse_requests(
+    rows: Sequence[Mapping[str, str]], told: ReportsUnread
+) -> Mapping[int, JobRequest]:
     """Requests by job id; the untouched tasks of an array share one."""
     return dict(each("request", rows, _request, told, lambda row: row["JobId"]))
 

@@ -41,7 +41,7 @@ class Unread:
     text: str
 
 
-Told = Callable[[Unread], None]
+ReportsUnread = Callable[[Unread], None]
 """Takes what could not be read."""
 
 
@@ -49,7 +49,7 @@ def ignored(unread: Unread) -> None:
     """Report nothing: for values that are reported elsewhere."""
 
 
-class Tell(Protocol):
+class LogsEvent(Protocol):
     """Logs an event and its fields."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
@@ -69,7 +69,7 @@ class UnreadLog:
         counts: how often values could not be read, by kind of record and field.
     """
 
-    def __init__(self, tell: Tell = warn) -> None:
+    def __init__(self, tell: LogsEvent = warn) -> None:
         self._tell = tell
         self._until_s = 0.0
         self._said: set[tuple[str, str, str]] = set()
@@ -101,7 +101,9 @@ class Fields:
         unread: attributes of the result that could not be read.
     """
 
-    def __init__(self, record: str, name: str, of: Callable[[str], object], told: Told) -> None:
+    def __init__(
+        self, record: str, name: str, of: Callable[[str], object], told: ReportsUnread
+    ) -> None:
         """``of`` returns a field's value by Slurm's name."""
         self._record, self._name, self._of, self._told = record, name, of, told
         self.unread: frozenset[str] = frozenset()
@@ -119,7 +121,11 @@ class Fields:
 
 
 def each(
-    record: str, rows: Iterable[S], read: Callable[[S], T], told: Told, name: Callable[[S], object]
+    record: str,
+    rows: Iterable[S],
+    read: Callable[[S], T],
+    told: ReportsUnread,
+    name: Callable[[S], object],
 ) -> Iterator[T]:
     """What ``read`` makes of each row; a row that it can't read is left out and reported."""
     for row in rows:

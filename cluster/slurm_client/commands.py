@@ -42,7 +42,7 @@ from cluster.slurm.job_rows import (
     started,
     waits_in_array,
 )
-from cluster.slurm.plans import (
+from cluster.slurm.planned_starts import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
     by_job,
@@ -55,7 +55,7 @@ from cluster.slurm.plans import (
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.submissions import parse_scripts, script_questions
-from cluster.slurm.unread import Told, UnreadLog
+from cluster.slurm.unread import ReportsUnread, UnreadLog
 from cluster.slurm_client.batch import address, named_qos, weights_script
 from cluster.slurm_client.change_jobs import change_jobs
 from cluster.slurm_client.nodes import NodeReader, read_threads
@@ -100,9 +100,9 @@ _SCRIPTS = 20
 class CommandSlurm(Slurm):
     """Runs squeue, scontrol, scancel, sacct and sacctmgr as the user that this process runs as."""
 
-    def __init__(self, told: Told | None = None) -> None:
+    def __init__(self, told: ReportsUnread | None = None) -> None:
         """``told`` takes what can't be read; by default it is logged as a warning."""
-        self._told: Told = UnreadLog() if told is None else told
+        self._told: ReportsUnread = UnreadLog() if told is None else told
         self._nodes = NodeReader(self._told)
         self._steps = StepReader(self._told)
         self._do_arrays_wait = True

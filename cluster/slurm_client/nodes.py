@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from cluster.language.jobs import NodeView
 from cluster.slurm.fields import answers, gpu_counts, untyped_gpus
 from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
-from cluster.slurm.plans import parse_threads
-from cluster.slurm.unread import Told, Unread, each, quoted
+from cluster.slurm.planned_starts import parse_threads
+from cluster.slurm.unread import ReportsUnread, Unread, each, quoted
 from cluster.slurm_client.run import attempt, run, secret
 
 _SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeConfig:
     """What Slurm has configured of a node; ``gres`` as Slurm prints it."""
 
     partitions: frozenset[str]
@@ -41,13 +41,13 @@ class Place:
 class NodeReader:
     """Reads all nodes repeatedly, and keeps ``sinfo``'s answer in between."""
 
-    def __init__(self, told: Told, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, told: ReportsUnread, clock: Callable[[], float] = time.monotonic) -> None:
         """``told`` takes what can't be read; ``clock`` gives seconds and never goes back."""
         self._told = told
         self._clock = clock
         self._words: Sequence[str] = ()
         self._until_s = 0.0
-        self._places: Mapping[str, Place] = {}
+        self._places: Mapping[str, NodeConfig] = {}
 
     async def read(self) -> tuple[NodeView, ...]:
         """Run ``scontrol show node -d``, and ``sinfo`` if its last answer may be outdated.
@@ -75,7 +75,7 @@ async def read_threads() -> Mapping[str, int]:
     return parse_threads(await run((*_SINFO, "--format=%N %Z")))
 
 
-async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView]:
+async def _one_by_one(names: Sequence[str], told: ReportsUnread) -> Mapping[str, NodeView]:
     mark = secret()
     lines = (f"show node {name}\nshow hostnames {mark}\n" for name in names)
     # A node that was made up is not found, which is no failure.
@@ -85,12 +85,12 @@ async def _one_by_one(names: Sequence[str], told: Told) -> Mapping[str, NodeView
     return {name: first[0] for name, first in firsts.items() if first and first[0].name == name}
 
 
-def parse_places(text: str, told: Told) -> Mapping[str, Place]:
+def parse_places(text: str, told: ReportsUnread) -> Mapping[str, NodeConfig]:
     """Read ``sinfo --Node --format='%N %R %G %o %w'``: a line for each node and partition.
 
     A line that can't be read is left out.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, NodeConfig] = {}
     lines = text.splitlines()
     for name, place in each("place", lines, _place, told, lambda line: line.split(maxsplit=1)[0]):
         before = found[name].partitions if name in found else frozenset()
@@ -98,9 +98,9 @@ def parse_places(text: str, told: Told) -> Mapping[str, Place]:
     return found
 
 
-def _place(line: str) -> tuple[str, Place]:
+def _place(line: str) -> tuple[str, NodeConfig]:
     name, partition, gres, address, weight = line.split()
-    return name, Place(frozenset({partition}), gres, address, int(weight))
+    return name, NodeConfig(frozenset({partition}), gres, address, int(weight))
 
 
 def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
@@ -117,9 +117,9 @@ def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:
 
 def settled(
     found: Sequence[NodeView],
-    places: Mapping[str, Place],
+    places: Mapping[str, NodeConfig],
     again: Mapping[str, NodeView],
-    told: Told,
+    told: ReportsUnread,
 ) -> tuple[NodeView, ...]:
     """Each node once. ``again`` has the doubtful nodes as Slurm shows them by themselves."""
     count = Counter(node.name for node in found)
@@ -136,7 +136,7 @@ def settled(
     return tuple(chosen())
 
 
-def _at(place: Place, node: NodeView) -> NodeView:
+def _at(place: NodeConfig, node: NodeView) -> NodeView:
     """The node with what Slurm has configured of it.
 
     No more is allotted of a type than there is, as free GPUs are summed up over all nodes.

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from cluster.language.errors import SlicewiseError
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
-from cluster.slurm.unread import Tell, Told
+from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker
 
 
-def open_slurm(settings: Settings | None, told: Told | None = None) -> Slurm:
+def open_slurm(settings: Settings | None, told: ReportsUnread | None = None) -> Slurm:
     """Access to Slurm for a command, which asks little and ends.
 
     ``settings`` are None on a host without slicewise.toml. ``told`` takes what can't be read; by
@@ -31,7 +31,7 @@ def open_slurm(settings: Settings | None, told: Told | None = None) -> Slurm:
 
 @asynccontextmanager
 async def open_lasting_slurm(
-    settings: Settings, report: Tell, warn: Tell, told: Told
+    settings: Settings, report: LogsEvent, warn: LogsEvent, told: ReportsUnread
 ) -> AsyncIterator[Slurm]:
     """Access to Slurm for a process that goes on asking: by ``daemon.slurm``.
 

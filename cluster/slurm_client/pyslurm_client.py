@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from cluster.language.jobs import JobView, StepView
-from cluster.slurm.unread import Tell, Told
+from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_worker import LENGTH
 from cluster.slurm_client.run import DEADLINE_S
@@ -46,7 +46,7 @@ class PyslurmSlurm(CommandSlurm):
     ``report`` and ``warn`` log which of the two is used.
     """
 
-    def __init__(self, report: Tell, warn: Tell, told: Told) -> None:
+    def __init__(self, report: LogsEvent, warn: LogsEvent, told: ReportsUnread) -> None:
         super().__init__(told)
         self._report = report
         self._warn = warn

@@ -10,7 +10,7 @@ from typing import Any
 from cluster.language.jobs import JobState, JobView, StepView
 from cluster.slurm.fields import MOST_STEPS, hosts, numbers, tres
 from cluster.slurm.job_rows import HOLDABLE, job_state
-from cluster.slurm.unread import Fields, Told, each
+from cluster.slurm.unread import Fields, ReportsUnread, each
 
 _OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 """States of a job that is over. Without a time limit only such a job has an end: for a running one
@@ -19,7 +19,7 @@ Slurm makes an end up.
 _COUNTED = ("cpu", "node", "billing")
 
 
-def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
+def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> JobView:
     """Convert a ``pyslurm.Job`` of ``Jobs.load()``; ValueError or TypeError if it has no job id."""
     job_id = int(job.id)
 
@@ -70,7 +70,7 @@ def job_view(job: Any, user_name: Callable[[int], str], told: Told) -> JobView:
 
 
 def step_views(
-    job_ids: Iterable[int], steps: Mapping[int, Mapping[Any, Any]], told: Told
+    job_ids: Iterable[int], steps: Mapping[int, Mapping[Any, Any]], told: ReportsUnread
 ) -> tuple[StepView, ...]:
     """Steps of srun with reserved ports, of these jobs.
 

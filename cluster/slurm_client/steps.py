@@ -11,7 +11,7 @@ from cluster.language.jobs import JobView, StepView
 from cluster.slurm.fields import MOST_STEPS, answers
 from cluster.slurm.job_rows import shown_name
 from cluster.slurm.parse import parse_step, parse_step_ids
-from cluster.slurm.unread import Told, each
+from cluster.slurm.unread import ReportsUnread, each
 from cluster.slurm_client.run import IDS, SQUEUE, attempt, run, secret
 
 _RUNS = re.compile(r"^ +State=RUNNING .*NodeList=", re.MULTILINE)
@@ -22,7 +22,7 @@ _Key = tuple[int, int, int | None, str]
 class StepReader:
     """Reads the steps of jobs repeatedly, and remembers the ports of known ones."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: ReportsUnread) -> None:
         """``told`` takes what can't be read."""
         self._told = told
         self._known: Mapping[_Key, StepView | None] = {}

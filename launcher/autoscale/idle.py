@@ -14,7 +14,7 @@ was idle the longer it will be."""
 
 
 @dataclass(frozen=True)
-class Idle:
+class Pauses:
     """The distribution of pauses without any request.
 
     Attributes:
@@ -30,16 +30,16 @@ class Idle:
         return 0.0 if self.since_s is None else at_s - self.since_s
 
 
-def learn_pause(known: Idle, total: int, at_s: float) -> Idle:
+def learn_pause(known: Pauses, total: int, at_s: float) -> Pauses:
     """Learn from a look that saw ``total`` requests."""
     if not total:
         return known if known.since_s is not None else replace(known, since_s=at_s)
     if known.since_s is None:
         return known
-    return Idle(None, added(known.pauses, _EDGES_S, at_s - known.since_s, _KEEP))
+    return Pauses(None, added(known.pauses, _EDGES_S, at_s - known.since_s, _KEEP))
 
 
-def is_worth_keeping(known: Idle, at_s: float, start_costs_s: float) -> bool:
+def is_worth_keeping(known: Pauses, at_s: float, start_costs_s: float) -> bool:
     """Whether to wait some time more for the next request costs less than to start again for it.
 
     For any time to wait, the chance that a request comes within it, times what a start costs, is

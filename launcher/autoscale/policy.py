@@ -9,10 +9,10 @@ from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, learn_arrivals
 from launcher.autoscale.forecasts import Forecasts, at_once, expected, learn_forecasts
-from launcher.autoscale.idle import Idle, is_worth_keeping, learn_pause
-from launcher.autoscale.service_time import Work, learn_work
+from launcher.autoscale.idle import Pauses, is_worth_keeping, learn_pause
+from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
-from launcher.autoscale.types import Decision, Look, Scaling, Supply
+from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 
 _HOLD_LOADS = 0.5
 """Share of a model's loading time for which a need that has passed still counts; less makes the
@@ -50,7 +50,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LastCounters:
     """The gateway's counters at the last look."""
 
     at_s: float
@@ -63,12 +63,12 @@ class Seen:
 class Memory:
     """What the autoscaler remembers of a service; ``Memory()`` is a service that was never seen."""
 
-    seen: Seen | None = None
+    seen: LastCounters | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
     forecasts: Forecasts = field(default_factory=Forecasts)
-    work: Work = field(default_factory=Work)
+    work: WorkDone = field(default_factory=WorkDone)
     delays: Delays = field(default_factory=Delays)
-    idle: Idle = field(default_factory=Idle)
+    idle: Pauses = field(default_factory=Pauses)
     peaks: tuple[Peak, ...] = ()
 
 
@@ -81,7 +81,9 @@ def initial(supply: Supply, at_s: float) -> Memory:
     return Memory(peaks=(Peak(at_s + _SETTLE_S, supply.coming),))
 
 
-def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Decision]:
+def autoscale(
+    scaling: Scaling, memory: Memory, look: ServiceLook
+) -> tuple[Memory, ScalingDecision]:
     """Return the new memory and the decision.
 
     While the gateway can't be seen, the replicas that serve or will are wanted (within the
@@ -89,14 +91,16 @@ def autoscale(scaling: Scaling, memory: Memory, look: Look) -> tuple[Memory, Dec
     """
     if not look.is_known:
         wanted = _bounded(scaling, look.supply.coming)
-        return memory, Decision(wanted, "the gateway can't be seen: replicas stay as they are")
+        return memory, ScalingDecision(
+            wanted, "the gateway can't be seen: replicas stay as they are"
+        )
     memory = _learnt(memory, look)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
     peaks = _remember(memory.peaks, Peak(until_s, need.replicas), look.at_s)
     wanted = _bounded(scaling, peaks[0].replicas)
     reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
-    return replace(memory, peaks=peaks), Decision(
+    return replace(memory, peaks=peaks), ScalingDecision(
         wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
     )
 
@@ -105,9 +109,9 @@ def _bounded(scaling: Scaling, replicas: int) -> int:
     return min(max(replicas, scaling.min_replicas), scaling.max_replicas)
 
 
-def _learnt(memory: Memory, look: Look) -> Memory:
+def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     load, delays = look.load, learn_starts(memory.delays, look.starts)
-    seen = Seen(look.at_s, load.arrived, load.answered, load.in_flight)
+    seen = LastCounters(look.at_s, load.arrived, load.answered, load.in_flight)
     idle = learn_pause(memory.idle, load.total, look.at_s)
     before = memory.seen
     if before is None or look.at_s <= before.at_s:
@@ -125,7 +129,7 @@ def _learnt(memory: Memory, look: Look) -> Memory:
 
 
 def _forecasts(
-    known: Forecasts, arrivals: Arrivals, work: Work, look: Look, horizon_s: float
+    known: Forecasts, arrivals: Arrivals, work: WorkDone, look: ServiceLook, horizon_s: float
 ) -> Forecasts:
     load, made = look.load.total, None
     if arrivals.seen_s >= 2 * horizon_s:
@@ -144,7 +148,7 @@ def _horizon_s(delays: Delays) -> float:
 
 
 @dataclass(frozen=True)
-class Need:
+class ReplicaNeed:
     """What is needed now, and what it follows from.
 
     Attributes:
@@ -160,7 +164,7 @@ class Need:
     horizon_s: float
 
 
-def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
+def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     horizon_s, service_s = _horizon_s(memory.delays), memory.work.service_s
     best = memory.forecasts.best
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
@@ -176,10 +180,10 @@ def _need(scaling: Scaling, memory: Memory, look: Look) -> Need:
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
     replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
-    return Need(replicas, forecast, needed, horizon_s)
+    return ReplicaNeed(replicas, forecast, needed, horizon_s)
 
 
-def _is_kept(scaling: Scaling, memory: Memory, look: Look) -> bool:
+def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
     """Whether running replicas are kept though there is no request; without one nothing starts."""
     if not memory.peaks or not memory.peaks[0].replicas:
         return False
@@ -199,7 +203,7 @@ def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
 
 
 def _places_for_backlog(
-    arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: Look
+    arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: ServiceLook
 ) -> float:
     """Return the places needed once a start is over, for the backlog and for what keeps coming.
 
@@ -224,7 +228,7 @@ def _wait_s(scaling: Scaling, service_s: float) -> float:
     return _USUAL_WAIT_S
 
 
-def _hold_s(scaling: Scaling, memory: Memory, look: Look) -> float:
+def _hold_s(scaling: Scaling, memory: Memory, look: ServiceLook) -> float:
     """Return the seconds for which this need counts.
 
     Borrowed replicas are given back sooner, since others may need the slices.
@@ -256,7 +260,7 @@ def _remember(peaks: tuple[Peak, ...], newest: Peak, at_s: float) -> tuple[Peak,
 _size = attrgetter("replicas")
 
 
-def _ready_in_s(memory: Memory, look: Look, scaling: Scaling) -> float | None:
+def _ready_in_s(memory: Memory, look: ServiceLook, scaling: Scaling) -> float | None:
     """Return the seconds until the last waiting request gets its place, as things stand.
 
     None if nothing is on its way and quota has no room for a start.
@@ -280,7 +284,7 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
     return floor(supply.ready * scaling.concurrency * _wait_s(scaling, service_s) / service_s)
 
 
-def _reason(scaling: Scaling, need: Need, peak: int, wanted: int, look: Look) -> str:
+def _reason(scaling: Scaling, need: ReplicaNeed, peak: int, wanted: int, look: ServiceLook) -> str:
     load = look.load
     said = (
         f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} in parallel "

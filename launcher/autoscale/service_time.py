@@ -8,7 +8,7 @@ _LEAST_S = 0.001
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDone:
     """What replicas have done; old parts fade away.
 
     Attributes:
@@ -25,7 +25,7 @@ class Work:
         return max(self.busy_s / self.answers, _LEAST_S)
 
 
-def learn_work(known: Work, busy_s: float, answered: int) -> Work:
+def learn_work(known: WorkDone, busy_s: float, answered: int) -> WorkDone:
     """Learn from a look: ``busy_s`` is the time integral of requests in flight since the last."""
     keep = _FADE_ANSWERS / (_FADE_ANSWERS + answered)
-    return Work(keep * known.busy_s + busy_s, keep * known.answers + answered)
+    return WorkDone(keep * known.busy_s + busy_s, keep * known.answers + answered)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from launcher.autoscale.histogram import added, quantile
-from launcher.autoscale.types import Start
+from launcher.autoscale.types import ReplicaStart
 
 _EDGES_S = tuple(0.5 * 1.25**step for step in range(43))
 """Edges of bins from half a second to over an hour and a half, each a quarter more than the one
@@ -50,7 +50,7 @@ class Delays:
         return self.queue_s + self.load_s
 
 
-def learn_starts(delays: Delays, starts: tuple[Start, ...]) -> Delays:
+def learn_starts(delays: Delays, starts: tuple[ReplicaStart, ...]) -> Delays:
     """Add starts that have come to their end."""
     for start in starts:
         delays = replace(

@@ -56,7 +56,7 @@ class Supply:
 
 
 @dataclass(frozen=True)
-class Start:
+class ReplicaStart:
     """A start that has come to its end: a replica has become ready.
 
     Attributes:
@@ -69,7 +69,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Look:
+class ServiceLook:
     """One look at a service.
 
     Attributes:
@@ -83,13 +83,13 @@ class Look:
     at_s: float
     load: Load
     supply: Supply
-    starts: tuple[Start, ...] = ()
+    starts: tuple[ReplicaStart, ...] = ()
     room: int | None = None
     is_known: bool = True
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScalingDecision:
     """How many replicas are wanted, and why, in one line for users.
 
     Attributes:

@@ -30,7 +30,7 @@ from cluster.slurm_client.sbatch import submit
 from launcher.cli.show_profile import measurements_table, progress_table, progress_text
 from launcher.engines.engine import Engine
 from launcher.engines.registry import ENGINES
-from launcher.profiling.figures import Work
+from launcher.profiling.figures import ProfileTask
 from launcher.profiling.jobs import (
     JOB_NAME,
     ProfileJob,
@@ -169,7 +169,7 @@ def measure(
         "memory_mib": memory_mib,
         "partition": partition,
     }
-    work = Work(
+    work = ProfileTask(
         model=model,
         batches=batches,
         processes=processes or (),
@@ -233,7 +233,7 @@ class _Jobs:
     submitted: list[ProfileJob] = field(default_factory=list)
     refused: dict[str, OutsideError] = field(default_factory=dict)
 
-    def submit(self, spec: ServiceSpec, settings: Settings, work: Work) -> None:
+    def submit(self, spec: ServiceSpec, settings: Settings, work: ProfileTask) -> None:
         """Submit one job; a refusal does not affect the other types."""
         kind = str(spec.profile)
         try:
@@ -249,7 +249,12 @@ class _Jobs:
 
 
 def _measure(
-    settings: Settings, specs: Sequence[ServiceSpec], work: Work, file: Path, *, as_json: bool
+    settings: Settings,
+    specs: Sequence[ServiceSpec],
+    work: ProfileTask,
+    file: Path,
+    *,
+    as_json: bool,
 ) -> None:
     slurm = open_slurm(settings)
     jobs = _Jobs()

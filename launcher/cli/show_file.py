@@ -9,7 +9,7 @@ from rich.text import Text
 from cluster.language.service import ServiceSpec
 from cluster.runtime.console import FittingTable, column
 from cluster.slurm_client.sbatch import Submitted
-from launcher.services.apply_plan import ApplyPlan, Change
+from launcher.services.apply_plan import ApplyPlan, KeyChange
 
 
 def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, object]:
@@ -46,7 +46,7 @@ def _would(spec: ServiceSpec, plan: ApplyPlan, url: str) -> str:
             return f"is as the file says: array job {plan.array_job_id}"
 
 
-def _diff(change: Change) -> tuple[Text, ...]:
+def _diff(change: KeyChange) -> tuple[Text, ...]:
     sides = (("-", change.before, "red"), ("+", change.after, "green"))
     return tuple(
         Text(f"  {sign} {change.key} = {value}", style=style)

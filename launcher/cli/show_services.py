@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cluster.language.units import slices_text, slices_words
 from cluster.runtime.console import Facts, FittingTable, column
-from launcher.services.overview import Replica, ServiceObservation, State
+from launcher.services.overview import ReplicaView, ServiceObservation, State
 
 _STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {
@@ -23,7 +23,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
     """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
-    generations, news = (service.array_job_id, *service.older), service.news
+    generations, report = (service.array_job_id, *service.older), service.report
     return {
         "service": service.service,
         "tenant": service.tenant,
@@ -38,11 +38,11 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "is_ending": service.is_ending,
         "backlog": service.backlog,
         "in_flight": service.in_flight,
-        "rate_per_s": news.rate_per_s if news is not None else None,
-        "wanted": news.wanted if news is not None else None,
-        "reason": news.reason if news is not None else None,
-        "failed_starts": news.failures if news is not None else None,
-        "next_start_s": news.next_start_s if news is not None else None,
+        "rate_per_s": report.rate_per_s if report is not None else None,
+        "wanted": report.wanted if report is not None else None,
+        "reason": report.reason if report is not None else None,
+        "failed_starts": report.failures if report is not None else None,
+        "next_start_s": report.next_start_s if report is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
             {"array_job_id": array, "slots": _slots_by_state(service, array)}
@@ -60,7 +60,7 @@ def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, S
     return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
 
 
-def _replica_as_json(one: Replica) -> Mapping[str, object]:
+def _replica_as_json(one: ReplicaView) -> Mapping[str, object]:
     return {
         "array_job_id": one.array_job_id,
         "slot": one.slot,
@@ -74,7 +74,7 @@ def _replica_as_json(one: Replica) -> Mapping[str, object]:
     }
 
 
-def _is_shown(one: Replica) -> bool:
+def _is_shown(one: ReplicaView) -> bool:
     """Whether to show the slot: held ones cost nothing, so only those with a remark are shown."""
     return one.state in {"ready", "starting", "draining"} or bool(one.why)
 
@@ -108,7 +108,7 @@ def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Te
     return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
 
 
-def _outdated(service: ServiceObservation) -> tuple[Replica, ...]:
+def _outdated(service: ServiceObservation) -> tuple[ReplicaView, ...]:
     return tuple(
         one for one in service.replicas if one.is_outdated and one.state not in {"held", "gone"}
     )
@@ -135,8 +135,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "address", Text(f"{service.url}{service.api}/...")
     yield "replicas", _replicas(service)
     yield "requests", Text(_requests(service))
-    if service.news is not None:
-        yield "wanted", Text(f"{_replicas_words(service.news.wanted)}: {service.news.reason}")
+    if service.report is not None:
+        yield "wanted", Text(f"{_replicas_words(service.report.wanted)}: {service.report.reason}")
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
@@ -186,7 +186,7 @@ def _ranges(indices: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _replicas_table(replicas: Sequence[Replica]) -> FittingTable:
+def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
     return FittingTable(
         (
             column("replica", (f"{one.array_job_id}_{one.slot}" for one in replicas)),
@@ -199,7 +199,7 @@ def _replicas_table(replicas: Sequence[Replica]) -> FittingTable:
     )
 
 
-def _remark(one: Replica) -> str:
+def _remark(one: ReplicaView) -> str:
     marks = ("outdated" if one.is_outdated else "", "borrowed" if one.is_borrowed else "")
     return "; ".join(filter(None, (*marks, one.why)))
 
@@ -221,9 +221,11 @@ def _span(seconds: int | None) -> str:
 def _requests(service: ServiceObservation) -> str:
     if service.load is None:
         return "not known: the launcher has not reported lately"
-    load, news = service.load, service.news
+    load, report = service.load, service.report
     rate = (
-        f"; {news.rate_per_s:g} arrive per second" if news is not None and news.rate_per_s else ""
+        f"; {report.rate_per_s:g} arrive per second"
+        if report is not None and report.rate_per_s
+        else ""
     )
     return (
         f"{load.in_flight} in flight, {load.waiting} waiting"

@@ -28,11 +28,11 @@ from cluster.language.errors import (
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import identity
 from launcher.gateway.files import replace_file
-from launcher.gateway.routing import Change
+from launcher.gateway.routing import GatewayChange
 from launcher.gateway.runtime_api import (
     TOLD_KEY,
     WHO,
-    Known,
+    LastLook,
     Maps,
     commands,
     entry_commands,
@@ -84,7 +84,7 @@ class HaproxyRuntime:
         self._socket = settings.runtime_socket
         self._maps = Maps(settings.directory)
         self._per_tenant = settings.places.per_tenant
-        self._known: Known | None = None
+        self._known: LastLook | None = None
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
@@ -103,7 +103,7 @@ class HaproxyRuntime:
             return gateway
         return with_replaced(gateway, await self._replaced.observe(known.process))
 
-    async def _look(self, known: Known | None) -> tuple[Gateway, Known]:
+    async def _look(self, known: LastLook | None) -> tuple[Gateway, LastLook]:
         """Look at everything that matters, by a glance where that is enough.
 
         Everything is asked for if HAProxy was started or reloaded or the routes have changed since
@@ -115,12 +115,12 @@ class HaproxyRuntime:
             if glance and len(line) < _LINE_BYTES:
                 found = _glanced(await _ask(self._socket, line), known)
                 if found is not None:
-                    return found, Known.of(known.process, found)
+                    return found, LastLook.of(known.process, found)
         who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
         found = _parsed(shown)
-        return found, Known.of(who, found)
+        return found, LastLook.of(who, found)
 
-    async def apply(self, changes: Iterable[Change]) -> None:
+    async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""
         for change in changes:
             await self._tell(commands(change, self._maps))
@@ -338,7 +338,7 @@ def _parted(text: str) -> tuple[str, str]:
         raise _unreadable(error) from error
 
 
-def _glanced(text: str, known: Known) -> Gateway | None:
+def _glanced(text: str, known: LastLook) -> Gateway | None:
     """Read the answer to a glance; None if everything must be asked for."""
     who, shown = _parted(text)
     if who != known.process:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.language.service_places import Places
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from cluster.language.service_places import ServicePlaces
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class SetMode:
 
     backend: str
     index: int
-    mode: Mode
+    mode: ServerMode
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class SetInTime:
     before: int | None
 
 
-Change = (
+GatewayChange = (
     SetMode
     | SetTarget
     | SetHealthy
@@ -141,7 +141,7 @@ class Route:
 
     service: str
     concurrency: int
-    targets: Mapping[Endpoint, Mode] | None = field(hash=False)
+    targets: Mapping[Endpoint, ServerMode] | None = field(hash=False)
     pool: str
     retry_after_s: int | None = None
     closing: bool = False
@@ -160,7 +160,7 @@ class RoutePlan:
         crowded: services with a replica for which no server of their backend is free.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[GatewayChange, ...]
     routes: Mapping[str, str] = field(hash=False)
     unrouted: Mapping[str, str] = field(hash=False)
     crowded: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     living = {route.service for route in routes}
     ended = tuple(service for service in gateway.routes if service not in living)
     backends, unrouted = _assign(gateway, routes)
-    changes: list[Change] = [RemoveRoute(service) for service in ended]
+    changes: list[GatewayChange] = [RemoveRoute(service) for service in ended]
     changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
     changes += [
         SetRetryAfter(name, None, before_s)
@@ -237,30 +237,32 @@ def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str], place
     if gateway.per_tenant is None:
         return ""
     held = Counter(_tenant(one) for one in backends)
-    return Places(places, gateway.per_tenant).why_none(_tenant(service), held)
+    return ServicePlaces(places, gateway.per_tenant).why_none(_tenant(service), held)
 
 
 def _tenant(service: str) -> str:
     return service.partition("/")[0]
 
 
-def _vacate(name: str, backend: Backend) -> Iterable[Change]:
+def _vacate(name: str, backend: Backend) -> Iterable[GatewayChange]:
     """Take the servers from a backend to which no route leads.
 
     The gateway refuses what waits there. What is in flight may end, in the time that Slurm gives
     the replicas.
     """
     for index, server in enumerate(backend.servers):
-        if server.mode is not Mode.MAINT:
-            yield SetMode(name, index, Mode.MAINT)
+        if server.mode is not ServerMode.MAINT:
+            yield SetMode(name, index, ServerMode.MAINT)
     if backend.queued:
         yield SendRound(name)
 
 
-def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[Change], bool]:
+def _route_changes(
+    gateway: Gateway, route: Route, name: str
+) -> tuple[Sequence[GatewayChange], bool]:
     """Return the changes of one service, and whether every replica has a server."""
     backend = gateway.backends[name]
-    changes: list[Change] = []
+    changes: list[GatewayChange] = []
     before = gateway.routes.get(route.service)
     if before != name:
         changes += [RemoveRoute(route.service)] if before is not None else []
@@ -276,11 +278,11 @@ def _route_changes(gateway: Gateway, route: Route, name: str) -> tuple[Sequence[
             changes += _server_changes(route, target, name, index, server)
         elif server.address not in route.spared:
             changes += _maintenance(name, index, server)
-    ready = {target for target, mode in route.targets.items() if mode is Mode.READY}
+    ready = {target for target, mode in route.targets.items() if mode is ServerMode.READY}
     return changes, ready <= set(lines.values())
 
 
-def _told(gateway: Gateway, route: Route) -> Iterable[Change]:
+def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
     """Yield changes of what the service's clients are told and of the order they are served in."""
     if route.closing != (route.service in gateway.closing):
         yield SetClosing(route.service, route.closing)
@@ -299,7 +301,7 @@ def _is_other(in_time: int | None, before: int | None) -> bool:
     return 4 * abs(in_time - before) > before
 
 
-def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, Endpoint]:
+def _lines(backend: Backend, targets: Mapping[Endpoint, ServerMode]) -> Mapping[int, Endpoint]:
     """Return which server carries which replica: the one that does already, else one that is free.
 
     A replica that shall not get requests gets no new server. A server that expects another
@@ -312,7 +314,7 @@ def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, E
         if target.place in at and backend.servers[at[target.place]].digest == target.digest
     }
     placed = set(found.values())
-    new = (t for t in sorted(targets) if targets[t] is Mode.READY and t not in placed)
+    new = (t for t in sorted(targets) if targets[t] is ServerMode.READY and t not in placed)
     lines = enumerate(backend.servers)
     free = [index for index, server in lines if index not in found and _is_free(server)]
     return found | dict(zip(free, new, strict=False))
@@ -320,35 +322,35 @@ def _lines(backend: Backend, targets: Mapping[Endpoint, Mode]) -> Mapping[int, E
 
 def _is_free(server: Server) -> bool:
     """Whether a replica may get the server: no older request must count as the replica's own."""
-    return server.mode is Mode.MAINT and not server.in_flight
+    return server.mode is ServerMode.MAINT and not server.in_flight
 
 
 def _clean(backend: Backend) -> Backend:
     """Return the backend as it will be once all its servers are in maintenance."""
-    nowhere = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+    nowhere = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
     return Backend(0, 0, (nowhere,) * len(backend.servers))
 
 
 def _server_changes(
     route: Route, target: Endpoint, name: str, index: int, server: Server
-) -> Iterable[Change]:
-    mode = Mode.MAINT if route.targets is None else route.targets[target]
+) -> Iterable[GatewayChange]:
+    mode = ServerMode.MAINT if route.targets is None else route.targets[target]
     if server.mode is mode:
         return
-    if mode is Mode.MAINT:
+    if mode is ServerMode.MAINT:
         yield from _maintenance(name, index, server)
-    elif server.mode is not Mode.MAINT:
+    elif server.mode is not ServerMode.MAINT:
         yield SetMode(name, index, mode)
-    elif mode is Mode.READY:
+    elif mode is ServerMode.READY:
         yield SetTarget(name, index, target, route.concurrency)
-        yield SetMode(name, index, Mode.READY)
+        yield SetMode(name, index, ServerMode.READY)
         yield SetHealthy(name, index)
 
 
-def _maintenance(name: str, index: int, server: Server) -> Iterable[Change]:
+def _maintenance(name: str, index: int, server: Server) -> Iterable[GatewayChange]:
     """Put the server into maintenance; HAProxy also closes its idle connections (tried on 2.6)."""
-    if server.mode is Mode.MAINT:
+    if server.mode is ServerMode.MAINT:
         return
-    yield SetMode(name, index, Mode.MAINT)
+    yield SetMode(name, index, ServerMode.MAINT)
     if server.in_flight:
         yield EndSessions(name, index)

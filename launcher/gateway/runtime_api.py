@@ -14,8 +14,8 @@ from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import pem
 from launcher.gateway.routing import (
     AddRoute,
-    Change,
     EndSessions,
+    GatewayChange,
     MarkComplete,
     RemoveRoute,
     SendRound,
@@ -26,7 +26,7 @@ from launcher.gateway.routing import (
     SetRetryAfter,
     SetTarget,
 )
-from launcher.gateway.types import Backend, Gateway, Mode, Server
+from launcher.gateway.types import Backend, Gateway, Server, ServerMode
 
 AGAIN = "again"
 """The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
@@ -38,7 +38,7 @@ COMPLETE_KEY = ".complete"
 TOLD_KEY = ".told"
 """Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
 tenant has that name."""
-VACANT = Server("", 0, Mode.MAINT, up=False, in_flight=0, queued=0)
+VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 """A server that a glance shows only as being in maintenance."""
 _NOBODY_S_PORT = 1
 _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
@@ -106,7 +106,7 @@ class Maps:
         return self.directory / "replicas" / f"{server.replace('/', '.')}.pem"
 
 
-def commands(change: Change, maps: Maps) -> tuple[str, ...]:
+def commands(change: GatewayChange, maps: Maps) -> tuple[str, ...]:
     """Return the Runtime API commands that make a change."""
     match change:
         case SetMode(backend, index, mode):
@@ -235,7 +235,7 @@ def _map_questions(maps: Maps) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Known:
+class LastLook:
     """What a look at a process of HAProxy has shown, so that the next look may be a glance.
 
     Attributes:
@@ -251,15 +251,15 @@ class Known:
     live: int
 
     @classmethod
-    def of(cls, process: str, gateway: Gateway) -> "Known":
+    def of(cls, process: str, gateway: Gateway) -> "LastLook":
         """Build it from a look at that process."""
         lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
         routed = _routed(gateway.routes) & lines.keys()
         modes = [server.mode for name in routed for server in gateway.backends[name].servers]
-        return cls(process, lines, routed, sum(mode is not Mode.MAINT for mode in modes))
+        return cls(process, lines, routed, sum(mode is not ServerMode.MAINT for mode in modes))
 
 
-def glance_questions(maps: Maps, known: Known) -> tuple[str, ...]:
+def glance_questions(maps: Maps, known: LastLook) -> tuple[str, ...]:
     """Return the commands that ``parse_glance`` reads the answers to; () if a glance costs more.
 
     Servers are expensive: each is a line of a hundred figures, and most servers are in maintenance
@@ -303,7 +303,7 @@ def parse(text: str) -> Gateway:
     return shown.gateway({name: shown.backend(name) for name in names})
 
 
-def parse_glance(text: str, known: Known) -> Gateway | None:
+def parse_glance(text: str, known: LastLook) -> Gateway | None:
     """Read the answers to ``glance_questions``; None if they don't show everything.
 
     They don't if a route leads to a backend that had none, or if a server is in use where no route
@@ -465,10 +465,10 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
     )
 
 
-def _mode(admin: int) -> Mode:
+def _mode(admin: int) -> ServerMode:
     if admin & _FORCED_MAINT:
-        return Mode.MAINT
-    return Mode.DRAIN if admin & _FORCED_DRAIN else Mode.READY
+        return ServerMode.MAINT
+    return ServerMode.DRAIN if admin & _FORCED_DRAIN else ServerMode.READY
 
 
 def without_digests(text: str) -> str:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from string import digits
 
 
-class Mode(StrEnum):
+class ServerMode(StrEnum):
     """Administrative state of a server, in the words of HAProxy's ``set server state``."""
 
     READY = "ready"
@@ -55,7 +55,7 @@ class Server:
 
     address: str
     port: int
-    mode: Mode
+    mode: ServerMode
     up: bool
     in_flight: int
     queued: int
@@ -88,7 +88,7 @@ class Backend:
         found: dict[tuple[str, int], int] = {}
         for index, server in enumerate(self.servers):
             place = (server.address, server.port)
-            if server.mode is not Mode.MAINT or place not in found:
+            if server.mode is not ServerMode.MAINT or place not in found:
                 found[place] = index
         return found
 
@@ -108,9 +108,9 @@ class Backend:
         rest = sum(old.in_flight for old in self.elsewhere if (old.address, old.port) == place)
         if not rest:
             return line
-        if line is None or line.mode is Mode.MAINT:
+        if line is None or line.mode is ServerMode.MAINT:
             line = Server(
-                *place, Mode.DRAIN, up=True, in_flight=0, queued=0, digest=endpoint.digest
+                *place, ServerMode.DRAIN, up=True, in_flight=0, queued=0, digest=endpoint.digest
             )
         return replace(line, in_flight=line.in_flight + rest)
 
@@ -208,6 +208,6 @@ def load_of(backend: Backend | None) -> Load:
     everywhere = (*backend.servers, *backend.elsewhere)
     in_flight = sum(server.in_flight for server in everywhere)
     queued = backend.queued + sum(server.queued for server in backend.servers)
-    is_served = any(one.up and one.mode is Mode.READY for one in backend.servers)
+    is_served = any(one.up and one.mode is ServerMode.READY for one in backend.servers)
     held = 0 if is_served else max(0, backend.sessions - in_flight - queued)
     return Load(in_flight, queued, held, backend.arrived, backend.answered)

@@ -3,13 +3,13 @@
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
 from cluster.rpc.messages import (
-    NewsRequest,
+    DesiredSlotsAnswer,
+    DesiredSlotsRequest,
     RetireRequest,
-    ServiceNews,
+    ServiceReport,
+    ServiceReportRequest,
     ViewAnswer,
     ViewRequest,
-    WishAnswer,
-    WishRequest,
 )
 from cluster.settings.file import DaemonSettings
 
@@ -24,13 +24,13 @@ class DaemonCalls:
         """Services and tenants as they are now."""
         return await self._daemon.ask(ViewRequest())
 
-    async def wish(
+    async def set_desired_slots(
         self, array_job_id: int, run: frozenset[int], note: str, urgency: float
-    ) -> WishAnswer:
+    ) -> DesiredSlotsAnswer:
         """Let these slots of a service run and hold every other one; show the note to its users."""
         slots = tuple(sorted(run))
         return await self._daemon.ask(
-            WishRequest(array_job_id=array_job_id, run=slots, note=note, urgency=urgency)
+            DesiredSlotsRequest(array_job_id=array_job_id, run=slots, note=note, urgency=urgency)
         )
 
     async def retire(self, array_job_id: int) -> None:
@@ -41,6 +41,6 @@ class DaemonCalls:
         """Which keys admit requests to which tenant's services."""
         return await self._daemon.ask(GrantsRequest())
 
-    async def tell(self, services: tuple[ServiceNews, ...]) -> None:
+    async def report_services(self, services: tuple[ServiceReport, ...]) -> None:
         """Report what the launcher sees of services, for their users."""
-        await self._daemon.ask(NewsRequest(services=services))
+        await self._daemon.ask(ServiceReportRequest(services=services))

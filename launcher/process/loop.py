@@ -23,10 +23,10 @@ from launcher.probing.prober import Prober, probe
 from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
-from launcher.process.reporter import Teller
+from launcher.process.reporter import ServiceReporter
 from launcher.process.saved_state import SavedState
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
-from launcher.turn.plan import Plan, ServicePlan
+from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
 
@@ -41,7 +41,7 @@ _ANY_GROUP = (
     "a tenant's server may choose TLS's largest group, which costs HAProxy 160 ms a handshake: "
     "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
-_DAEMON_CHANGES = frozenset({"wish", "retire", "tell"})
+_DAEMON_CHANGES = frozenset({"set_desired_slots", "retire", "report_services"})
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 
 _LOG = logging.getLogger("slicewise.launcher")
@@ -108,7 +108,7 @@ class Launcher:
         self._late: State = {}
         self._left: frozenset[str] = frozenset()
         self._reporter = Reporter()
-        self._teller = Teller(daemon)
+        self._reporter_of_services = ServiceReporter(daemon)
         self._metrics = Metrics(leader)
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
@@ -175,7 +175,7 @@ class Launcher:
             self._metrics.turned(turned, time.monotonic() - begin_s)
             self._reporter.turned(turned)
             if turned.plan is not None:
-                self._teller.turned(turned.plan, turned.state)
+                self._reporter_of_services.turned(turned.plan, turned.state)
             return turned.is_busy
         return False
 
@@ -212,7 +212,7 @@ class Launcher:
         if not self._leader.leads():
             return
         try:
-            await self._teller.tell()
+            await self._reporter_of_services.report_services()
         except SlicewiseError as error:
             self._reporter.once("", "users_not_told", str(error))
         else:
@@ -243,7 +243,7 @@ class Reporter:
         self._trouble = why
 
     def turned(self, turned: Turned) -> None:
-        """Log a turn's decisions, and what the daemon answered to the wishes."""
+        """Log a turn's decisions, and what the daemon answered to desired slots."""
         if turned.plan is None:
             self.failed("the daemon can't see all of Slurm")
             return
@@ -265,8 +265,8 @@ class Reporter:
     def _service(self, service: ServicePlan, turned: Turned) -> None:
         answer = turned.answers.get(service.array_job_id)
         note = answer.note if answer is not None else ""
-        news = (service.array_job_id, service.decision.wanted, service.wish, note)
-        if service.wish is None or self._said.get(service.service) == news:
+        news = (service.array_job_id, service.decision.wanted, service.desired, note)
+        if service.desired is None or self._said.get(service.service) == news:
             return
         self._said[service.service] = news
         report(
@@ -274,12 +274,12 @@ class Reporter:
             service=service.service,
             array=service.array_job_id,
             wanted=service.decision.wanted,
-            run=service.wish,
+            run=service.desired,
             reason=service.decision.reason,
             kept_back=note or "-",
         )
 
-    def _troubles(self, plan: Plan) -> None:
+    def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"
         found: Mapping[str, Mapping[str, str]] = {
             "no_backend_free": {

@@ -4,39 +4,41 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from cluster.rpc.messages import ServiceNews
-from launcher.turn.plan import Plan
-from launcher.turn.reports import Samples, news, sampled
+from cluster.rpc.messages import ServiceReport
+from launcher.turn.plan import TurnPlan
+from launcher.turn.reports import Samples, sampled, service_report
 from launcher.turn.state import ServiceState, State
 
 AGAIN_S = 10.0
-"""Seconds after which unchanged news is told again: the daemon may have restarted."""
+"""Seconds after which an unchanged report is sent again: the daemon may have restarted."""
 _MESSAGE_BYTES = 48 * 1024
 """Bytes of services in one message; the daemon accepts 64 KiB."""
 
 
-class Hears(Protocol):
-    """The daemon's call that takes news."""
+class ReceivesReports(Protocol):
+    """The daemon's call that takes reports."""
 
-    async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
+    async def report_services(self, services: tuple[ServiceReport, ...]) -> None: ...  # noqa: D102
 
 
-class Teller:
-    """Keeps what it has told, and what the last turn found."""
+class ServiceReporter:
+    """Keeps what it has reported, and what the last turn found."""
 
-    def __init__(self, daemon: Hears) -> None:
+    def __init__(self, daemon: ReceivesReports) -> None:
         self._daemon = daemon
-        self._plan: Plan | None = None
+        self._plan: TurnPlan | None = None
         self._state: State = {}
         self._samples: dict[str, Samples] = {}
-        self._told: dict[str, tuple[float, ServiceNews]] = {}
+        self._told: dict[str, tuple[float, ServiceReport]] = {}
 
-    def turned(self, plan: Plan, state: State) -> None:
+    def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found."""
         self._plan, self._state = plan, state
 
-    async def tell(self) -> None:
-        """Tell what is new, or was told long ago; raises what ``DaemonCalls.tell`` raises."""
+    async def report_services(self) -> None:
+        """Report what is new, or was reported long ago; raises what ``DaemonCalls.report_services``
+        raises.
+        """
         plan, self._plan = self._plan, None
         if plan is None:
             return
@@ -45,10 +47,10 @@ class Teller:
         self._told = {key: told for key, told in self._told.items() if key in found}
         due = {key: one for key, one in found.items() if self._is_due(key, one, now_s)}
         for some in _messages(due):
-            await self._daemon.tell(tuple(some.values()))
+            await self._daemon.report_services(tuple(some.values()))
             self._told |= {key: (now_s, one) for key, one in some.items()}
 
-    def _found(self, plan: Plan, now_s: float) -> Iterator[tuple[str, ServiceNews]]:
+    def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, self._samples = self._samples, {}
         for one in plan.services:
             key = one.service
@@ -57,15 +59,15 @@ class Teller:
                 self._state.get(key, ServiceState()),
                 plan.routes.unrouted.get(key, ""),
             )
-            yield key, news(one, state, self._samples[key], unrouted)
+            yield key, service_report(one, state, self._samples[key], unrouted)
 
-    def _is_due(self, key: str, found: ServiceNews, now_s: float) -> bool:
+    def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))
         return found != told or now_s - told_s >= AGAIN_S
 
 
-def _messages(due: Mapping[str, ServiceNews]) -> Iterator[Mapping[str, ServiceNews]]:
-    some: dict[str, ServiceNews] = {}
+def _messages(due: Mapping[str, ServiceReport]) -> Iterator[Mapping[str, ServiceReport]]:
+    some: dict[str, ServiceReport] = {}
     left = _MESSAGE_BYTES
     for key, one in due.items():
         size = len(one.model_dump_json())

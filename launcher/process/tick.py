@@ -9,21 +9,27 @@ from typing import Protocol
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.messages import ServiceNews, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import (
+    DesiredSlotsAnswer,
+    ServiceReport,
+    ServiceView,
+    SlotView,
+    ViewAnswer,
+)
 from launcher.engines.engine import Answer
 from launcher.engines.registry import engine_of
-from launcher.gateway.routing import Change
+from launcher.gateway.routing import GatewayChange
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
-from launcher.turn.plan import Plan, ServicePlan, decide, key_of
+from launcher.turn.plan import ServicePlan, TurnPlan, decide, key_of
 from launcher.turn.state import (
     GenerationState,
     ServiceState,
     State,
+    after_answer,
     after_retirement,
     after_silence,
-    after_wish,
 )
 
 ASKING_S = 5.0
@@ -35,19 +41,19 @@ class Daemon(Protocol):
     """The daemon's calls that the loop uses."""
 
     async def view(self) -> ViewAnswer: ...  # noqa: D102
-    async def wish(  # noqa: D102
+    async def set_desired_slots(  # noqa: D102
         self, array_job_id: int, run: frozenset[int], note: str, urgency: float
-    ) -> WishAnswer: ...
+    ) -> DesiredSlotsAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
-    async def tell(self, services: tuple[ServiceNews, ...]) -> None: ...  # noqa: D102
+    async def report_services(self, services: tuple[ServiceReport, ...]) -> None: ...  # noqa: D102
 
 
 class Runtime(Protocol):
     """The gateway's calls that the loop uses."""
 
     async def observe(self) -> Gateway: ...  # noqa: D102
-    async def apply(self, changes: tuple[Change, ...]) -> None: ...  # noqa: D102
+    async def apply(self, changes: tuple[GatewayChange, ...]) -> None: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_keys(  # noqa: D102
         self, tenants: Mapping[str, str], protected: Collection[str] = ()
@@ -66,16 +72,16 @@ class Turned:
 
     Attributes:
         plan: None if the daemon could not see all of Slurm: nothing was changed.
-        answers: the daemon's answers to wishes, by array job id.
+        answers: the daemon's answers to desired slots, by array job id.
         retired: array job ids of generations that the daemon has cancelled.
-        failures: errors of wishes and retirements that failed, by array job id.
+        failures: errors of desired slots and retirements that failed, by array job id.
         left: services for which the daemon was not asked in time; they come first next time.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
     """
 
     state: State
-    plan: Plan | None
-    answers: Mapping[int, WishAnswer]
+    plan: TurnPlan | None
+    answers: Mapping[int, DesiredSlotsAnswer]
     retired: tuple[int, ...]
     failures: Mapping[int, SlicewiseError]
     left: frozenset[str] = frozenset()
@@ -128,15 +134,17 @@ def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
     return ""
 
 
-async def _ask_daemon(daemon: Daemon, state: State, plan: Plan, first: frozenset[str]) -> Turned:
-    """Send wishes and retirements, those of the services in ``first`` first.
+async def _ask_daemon(
+    daemon: Daemon, state: State, plan: TurnPlan, first: frozenset[str]
+) -> Turned:
+    """Send desired slots and retirements, those of the services in ``first`` first.
 
     What the daemon refuses concerns only the generation asked about, which may have ended
     meanwhile.
     """
     until_s = time.monotonic() + ASKING_S
     turned = _Turning(dict(state), plan)
-    asking = [service for service in plan.services if service.wishes or service.retired]
+    asking = [service for service in plan.services if service.desired_by_array or service.retired]
     asking.sort(key=lambda one: one.service not in first)
     for number, service in enumerate(asking):
         if number and time.monotonic() >= until_s:
@@ -151,28 +159,30 @@ class _Turning:
     """The results of a turn that is still asking the daemon."""
 
     state: dict[str, ServiceState]
-    plan: Plan
-    answers: dict[int, WishAnswer] = field(default_factory=dict)
+    plan: TurnPlan
+    answers: dict[int, DesiredSlotsAnswer] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
     failures: dict[int, SlicewiseError] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
 
     async def ask(self, daemon: Daemon, service: ServicePlan) -> None:
-        for array, wish in service.wishes.items():
+        for array, desired in service.desired_by_array.items():
             try:
-                answer = await daemon.wish(array, wish.run, wish.note, wish.urgency)
+                answer = await daemon.set_desired_slots(
+                    array, desired.run, desired.note, desired.urgency
+                )
             except SlicewiseError as error:
                 self.failures[array] = error
-                # A wish that the daemon itself refused was not taken; after any other error it may
+                # What the daemon itself refused was not taken; after any other error it may
                 # have been.
                 if not isinstance(error, InvalidInputError):
                     known = self.state[service.service]
-                    self.state[service.service] = after_silence(known, array, wish)
+                    self.state[service.service] = after_silence(known, array, desired)
             else:
                 self.answers[array] = answer
-                at = replace(wish, at_s=time.time())
+                at = replace(desired, at_s=time.time())
                 known = self.state[service.service]
-                self.state[service.service] = after_wish(known, array, at, answer)
+                self.state[service.service] = after_answer(known, array, at, answer)
         for array in service.retired:
             try:
                 await daemon.retire(array)

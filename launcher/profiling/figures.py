@@ -21,7 +21,7 @@ _LATENCY_PERCENT = 95
 _US_PER_S = 1_000_000
 
 
-class Work(BaseModel):
+class ProfileTask(BaseModel):
     """What one job measures. A point is one batch size with one number of processes.
 
     Attributes:
@@ -119,7 +119,7 @@ def _read(text: str) -> Iterator[Message]:
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredWindow:
     """Inferences that were answered one after another, and how long all of them took together."""
 
     latencies_us: Sequence[int]
@@ -130,7 +130,7 @@ class Window:
         return 1000 * _US_PER_S * batch * len(self.latencies_us) // self.duration_us
 
 
-def is_steady(windows: Sequence[Window]) -> bool:
+def is_steady(windows: Sequence[MeasuredWindow]) -> bool:
     """Whether the throughputs of the last two windows differ by at most 5 % of the larger one."""
     if len(windows) < 2:  # noqa: PLR2004
         return False
@@ -138,7 +138,9 @@ def is_steady(windows: Sequence[Window]) -> bool:
     return 100 * (large - small) <= _STEADY_PERCENT * large
 
 
-def measured(batch: int, processes: int, alone: Sequence[Window], busy: Sequence[Window]) -> Point:
+def measured(
+    batch: int, processes: int, alone: Sequence[MeasuredWindow], busy: Sequence[MeasuredWindow]
+) -> Point:
     """Compute a point from the last two windows of each load.
 
     ``alone``: one inference in flight for each process, from which the latency comes; ``busy``:
@@ -155,9 +157,9 @@ def measured(batch: int, processes: int, alone: Sequence[Window], busy: Sequence
     )
 
 
-def _joined(windows: Sequence[Window]) -> Window:
+def _joined(windows: Sequence[MeasuredWindow]) -> MeasuredWindow:
     latencies_us = chain.from_iterable(window.latencies_us for window in windows)
-    return Window(tuple(latencies_us), sum(window.duration_us for window in windows))
+    return MeasuredWindow(tuple(latencies_us), sum(window.duration_us for window in windows))
 
 
 def _percentile(latencies_us: Sequence[int]) -> int:

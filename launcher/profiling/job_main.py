@@ -27,10 +27,10 @@ from launcher.profiling.figures import (
     LOADS,
     WINDOWS,
     Begun,
+    MeasuredWindow,
     Message,
     Point,
-    Window,
-    Work,
+    ProfileTask,
     failed,
     is_steady,
     measured,
@@ -166,7 +166,9 @@ class _Model:
             self.processes = self._loaded.processes
         return self._loaded
 
-    async def windows(self, requests: Sequence[Request], window_s: float) -> Sequence[Window]:
+    async def windows(
+        self, requests: Sequence[Request], window_s: float
+    ) -> Sequence[MeasuredWindow]:
         """Measure with one sender for each request; raises _CannotError."""
         async with _session(self._server.socket) as session:
             return await _Load(session, self._server.engine.title).windows(requests, window_s)
@@ -193,9 +195,11 @@ class _Load:
         self._is_going = True
         self._answered = asyncio.Event()
 
-    async def windows(self, requests: Sequence[Request], window_s: float) -> Sequence[Window]:
+    async def windows(
+        self, requests: Sequence[Request], window_s: float
+    ) -> Sequence[MeasuredWindow]:
         """Return the windows after one that warms up: until steady, ``WINDOWS`` at most."""
-        found: list[Window] = []
+        found: list[MeasuredWindow] = []
         try:
             async with asyncio.TaskGroup() as group:
                 for request in requests:
@@ -209,13 +213,13 @@ class _Load:
             raise errors.exceptions[0] from None
         return found
 
-    async def _window(self, seconds: float) -> Window:
+    async def _window(self, seconds: float) -> MeasuredWindow:
         """Measure from one answer to the first after ``seconds``: so counts need no rounding."""
         start, began_us = len(self._latencies_us), self._last_us or _now_us()
         await asyncio.sleep(seconds)
         self._answered.clear()
         await self._answered.wait()
-        return Window(tuple(self._latencies_us[start:]), self._last_us - began_us)
+        return MeasuredWindow(tuple(self._latencies_us[start:]), self._last_us - began_us)
 
     async def _send(self, request: Request) -> None:
         whole = replace(request, head=request.head + request.rest, rest=b"")
@@ -232,7 +236,7 @@ def _now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-async def _measure(work: Work, data: str | None, server: _Server) -> AsyncIterator[Message]:
+async def _measure(work: ProfileTask, data: str | None, server: _Server) -> AsyncIterator[Message]:
     """Yield the messages of all points; after one that can't be served the next is tried."""
     number = 0
     for processes in work.processes or (None,):
@@ -264,7 +268,7 @@ def _requests(loaded: LoadedModel, batch: int, count: int) -> Sequence[Request]:
         raise _CannotError(str(error)) from None
 
 
-async def _run(work: Work, data: str | None, started: _Started) -> None:
+async def _run(work: ProfileTask, data: str | None, started: _Started) -> None:
     async with _session(started.socket) as session:
         async for message in _measure(work, data, _Server(started, session)):
             sys.stdout.write(message_text(message))
@@ -273,7 +277,7 @@ async def _run(work: Work, data: str | None, started: _Started) -> None:
 
 def main(work_json: str, socket: str, identity: str, file: str, engine: str) -> None:
     """Measure everything; raises SystemExit if there is no server to measure it with."""
-    work, found = Work.model_validate_json(work_json), ENGINES[engine]
+    work, found = ProfileTask.model_validate_json(work_json), ENGINES[engine]
     data = Path(work.data).read_text(encoding="utf-8") if work.data else None
     try:
         asyncio.run(_run(work, data, _Started(found, socket, identity, Path(file))))

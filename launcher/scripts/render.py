@@ -16,7 +16,7 @@ from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 from launcher.gateway.streams import STREAMS
-from launcher.profiling.figures import Work
+from launcher.profiling.figures import ProfileTask
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -81,7 +81,9 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
     )
 
 
-def profile_script(spec: ServiceSpec, settings: StartSettings, work: Work, python: str) -> str:
+def profile_script(
+    spec: ServiceSpec, settings: StartSettings, work: ProfileTask, python: str
+) -> str:
     """Return the batch script of a job that measures on ``spec.profile``.
 
     ``settings`` are its engine's. ``python`` is the interpreter that runs our client.

@@ -13,7 +13,7 @@ Action = Literal["create", "roll over", "nothing"]
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """A key that differs: its value in the newest generation and in the file; None is no value."""
 
     key: str
@@ -32,7 +32,7 @@ class ApplyPlan:
 
     action: Action
     array_job_id: int | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -72,7 +72,7 @@ def plan_apply(
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
 
 
-def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[Change, ...]:
+def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChange, ...]:
     """Return the keys that differ, in the schema's order.
 
     A key that was left out before counts with its default.
@@ -80,7 +80,7 @@ def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[Change, 
     old, new = _values(before), spec.values()
     keys = (*new, *(key for key in old if key not in new))
     return tuple(
-        Change(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
+        KeyChange(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
     )
 
 

@@ -8,7 +8,7 @@ from cluster.language.errors import UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
-    ServiceNews,
+    ServiceReport,
     ServiceView,
     SlotPlace,
     SlotView,
@@ -18,7 +18,7 @@ from cluster.rpc.messages import (
 from cluster.settings.file import Settings
 from launcher.engines.registry import engine_of
 from launcher.gateway.haproxy import HaproxyRuntime
-from launcher.gateway.types import Backend, Gateway, Load, Mode, load_of
+from launcher.gateway.types import Backend, Gateway, Load, ServerMode, load_of
 from launcher.services.apply_plan import generations_of
 from launcher.services.logs import why_it_failed
 from launcher.services.lookup import whole_view
@@ -33,7 +33,7 @@ costs nothing. gone: lost for good."""
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaView:
     """One slot of one generation now.
 
     Attributes:
@@ -67,9 +67,9 @@ class ServiceObservation:
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: whether its owner has ordered its end.
-        load: requests at the gateway; None if neither the gateway nor the launcher's news can be
+        load: requests at the gateway; None if neither the gateway nor the launcher's report can be
             seen.
-        news: what the launcher has told of it lately; None: nothing.
+        report: the launcher's report of it; None: nothing.
         replicas: slots of all generations, the newest first.
         used_millislices, nominal_millislices: the tenant's; None if this user may not see them.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
@@ -89,8 +89,8 @@ class ServiceObservation:
     is_scaled: bool
     is_ending: bool
     load: Load | None
-    news: ServiceNews | None
-    replicas: tuple[Replica, ...]
+    report: ServiceReport | None
+    replicas: tuple[ReplicaView, ...]
     used_millislices: int | None
     nominal_millislices: int | None
     note: str
@@ -100,7 +100,7 @@ class ServiceObservation:
         """As in the address: ``tenant/name``."""
         return f"{self.tenant}/{self.name}"
 
-    def in_state(self, state: State, array_job_id: int | None = None) -> tuple[Replica, ...]:
+    def in_state(self, state: State, array_job_id: int | None = None) -> tuple[ReplicaView, ...]:
         """Return the replicas in that state, of all generations or of one."""
         return tuple(
             one
@@ -116,7 +116,7 @@ class ServiceObservation:
     @property
     def wanted(self) -> int | None:
         """Replicas that the launcher last wanted; None if it has told nothing."""
-        return self.news.wanted if self.news is not None else None
+        return self.report.wanted if self.report is not None else None
 
     @property
     def backlog(self) -> int | None:
@@ -171,13 +171,13 @@ def join(
 ) -> tuple[ServiceObservation, ...]:
     """Join the two looks, service by service."""
     tenants = {one.name: one for one in view.tenants}
-    news = {(one.tenant, one.name): one for one in view.news}
+    reports = {(one.tenant, one.name): one for one in view.news}
     services = sorted({(one.tenant, one.name) for one in view.services})
     return tuple(
         _service(
             generations_of(view.services, tenant, name),
             tenants.get(tenant),
-            _Look(view.observed_s, gateway, news.get((tenant, name))),
+            _Look(view.observed_s, gateway, reports.get((tenant, name))),
             service_url(gateway_url, tenant, name),
         )
         for tenant, name in services
@@ -188,7 +188,7 @@ def join(
 class _Look:
     at_s: float
     gateway: Gateway | None
-    news: ServiceNews | None
+    report: ServiceReport | None
 
 
 def _service(
@@ -212,7 +212,7 @@ def _service(
         is_scaled=least is not None,
         is_ending=order.delete_s is not None,
         load=_load(backend, look),
-        news=look.news,
+        report=look.report,
         replicas=tuple(
             _replica(
                 view, slot, _state(view, slot, backend, look), look.at_s, is_old=view is not newest
@@ -229,9 +229,9 @@ def _service(
 def _load(backend: Backend | None, look: _Look) -> Load | None:
     if backend is not None:
         return load_of(backend)
-    if look.gateway is not None or look.news is None:
+    if look.gateway is not None or look.report is None:
         return None
-    return Load(look.news.in_flight, look.news.queued, look.news.held)
+    return Load(look.report.in_flight, look.report.queued, look.report.held)
 
 
 def service_url(gateway_url: str, tenant: str, name: str) -> str:
@@ -241,9 +241,9 @@ def service_url(gateway_url: str, tenant: str, name: str) -> str:
 
 def _replica(
     view: ServiceView, slot: SlotView, state: State, now_s: float, *, is_old: bool
-) -> Replica:
+) -> ReplicaView:
     is_before = slot.start_s is not None and slot.start_s < int(view.order.restart_s or 0)
-    return Replica(
+    return ReplicaView(
         array_job_id=view.array_job_id,
         slot=slot.index,
         state=state,
@@ -273,23 +273,23 @@ def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Lo
     if (known := _STATES.get(slot.state)) is not None:
         return known
     if look.gateway is None:
-        return _told_state((view.array_job_id, slot.index), slot, look.news)
+        return _told_state((view.array_job_id, slot.index), slot, look.report)
     run = run_of(slot)
     server = backend.server_of(run.endpoint) if backend is not None and run is not None else None
     if server is None:
         return "starting"
-    if server.mode is not Mode.READY:
+    if server.mode is not ServerMode.READY:
         return "draining"
     return "ready" if server.up else "starting"
 
 
-def _told_state(place: SlotPlace, slot: SlotView, news: ServiceNews | None) -> State:
-    """Return the state from the launcher's news.
+def _told_state(place: SlotPlace, slot: SlotView, report: ServiceReport | None) -> State:
+    """Return the state from the launcher's report.
 
-    Without gateway and news a running replica counts as ready: it is the best guess.
+    Without gateway and report a running replica counts as ready: it is the best guess.
     """
-    if news is None:
+    if report is None:
         return "ready" if slot.state == "running" else "starting"
-    if place in news.draining:
+    if place in report.draining:
         return "draining"
-    return "ready" if place in news.ready else "starting"
+    return "ready" if place in report.ready else "starting"

@@ -17,7 +17,7 @@ _NOWHERE = Endpoint("", 0, 0, "")
 
 
 @dataclass(frozen=True)
-class Run:
+class ReplicaRun:
     """One run of a slot's replica, and where it listens."""
 
     job_id: int
@@ -29,7 +29,7 @@ class Run:
 class Verified:
     """A run that was found to be ours and ready, and when."""
 
-    run: Run
+    run: ReplicaRun
     at_s: float
 
 
@@ -43,35 +43,35 @@ class Down:
         unfit: whether that has lasted too long; its slot is given back, whatever it does now.
     """
 
-    run: Run
+    run: ReplicaRun
     since_s: float
     starts: bool
     unfit: bool
 
 
-def run_of(slot: SlotView) -> Run | None:
+def run_of(slot: SlotView) -> ReplicaRun | None:
     """Return the run that can be asked; None unless it runs with known ports and certificate."""
     return _run(slot) if slot.state == "running" else None
 
 
-def last_run(slot: SlotView, verified: Verified | None) -> Run | None:
+def last_run(slot: SlotView, verified: Verified | None) -> ReplicaRun | None:
     """Return the run that has the slot's last requests in flight, also while Slurm is ending it."""
     if slot.state not in {"running", "ending"}:
         return None
     return _run(slot) or (verified.run if verified is not None else None)
 
 
-def _run(slot: SlotView) -> Run | None:
+def _run(slot: SlotView) -> ReplicaRun | None:
     if not slot.ports or not slot.address or not slot.certificate:
         return None
     http, *others = slot.ports
     grpc = others[0] if others else http
     endpoint = Endpoint(slot.address, http, grpc, slot.certificate)
-    return Run(slot.job_id or 0, slot.start_s or 0, endpoint)
+    return ReplicaRun(slot.job_id or 0, slot.start_s or 0, endpoint)
 
 
 def down_run(
-    seen: SlotView, slot: Slot, run: Run | None, before: Down | None, now_s: float
+    seen: SlotView, slot: Slot, run: ReplicaRun | None, before: Down | None, now_s: float
 ) -> Down | None:
     """Return what is wrong with the slot's run now; a run that recovers in time is forgotten.
 
@@ -79,7 +79,7 @@ def down_run(
     """
     if seen.state not in {"starting", "running"}:
         return None
-    run = run or Run(seen.job_id or 0, seen.start_s or 0, _NOWHERE)
+    run = run or ReplicaRun(seen.job_id or 0, seen.start_s or 0, _NOWHERE)
     starts = slot.phase is Phase.STARTING
     down = (
         before

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from cluster.language.service import DEFAULT_LEASE_S, gives_back_s
 from cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
-from launcher.autoscale.types import Start
+from launcher.autoscale.types import ReplicaStart
 from launcher.engines.engine import Answer, Probe
-from launcher.gateway.types import Backend, Mode, Server
+from launcher.gateway.types import Backend, Server, ServerMode
 from launcher.turn.backoff import SETTLED_S, Backoff
 from launcher.turn.endpoints import (
     Down,
-    Run,
+    ReplicaRun,
     Verified,
     down_run,
     last_run,
@@ -45,7 +45,7 @@ class Generation:
     """One generation at this look.
 
     Attributes:
-        state: what is remembered from now on; its wish is still the last one.
+        state: what is remembered from now on; its desired slots are still the last ones.
         slots: slots of the array, in order.
         runs: where the slots' replicas listen.
         starts: starts that have come to their end at this look.
@@ -57,8 +57,8 @@ class Generation:
     view: ServiceView
     state: GenerationState
     slots: tuple[Slot, ...]
-    runs: Mapping[SlotId, Run] = field(hash=False)
-    starts: tuple[Start, ...] = ()
+    runs: Mapping[SlotId, ReplicaRun] = field(hash=False)
+    starts: tuple[ReplicaStart, ...] = ()
     said: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
 
@@ -74,7 +74,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Sight:
+class GenerationInput:
     """What was seen of one generation.
 
     Attributes:
@@ -99,7 +99,7 @@ def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...
     )
 
 
-def generation(sight: Sight, known: GenerationState) -> Generation:
+def generation(sight: GenerationInput, known: GenerationState) -> Generation:
     """Join what was seen with what is known from before."""
     sight = replace(sight, view=_with_known_ports(sight.view, known))
     view, now_s = sight.view, sight.now_s
@@ -130,7 +130,7 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
         down=down,
         alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
         leaving=frozenset(s.index for s in view.slots if s.leaves_s is not None),
-        wish=known.wish,
+        desired=known.desired,
         unheard=known.unheard,
         retired_s=known.retired_s,
         seen_s=known.seen_s or now_s,
@@ -149,7 +149,7 @@ def generation(sight: Sight, known: GenerationState) -> Generation:
     )
 
 
-def _unknown(sight: Sight, known: GenerationState) -> frozenset[str]:
+def _unknown(sight: GenerationInput, known: GenerationState) -> frozenset[str]:
     first_s = known.seen_s or sight.now_s
     if sight.now_s - first_s >= SETTLES_S:
         return frozenset()
@@ -180,7 +180,7 @@ def _with_ports(slot: SlotView, before: Verified | None) -> SlotView:
     return slot.model_copy(update=change)
 
 
-def _verified(sight: Sight, known: GenerationState) -> Mapping[int, Verified]:
+def _verified(sight: GenerationInput, known: GenerationState) -> Mapping[int, Verified]:
     """Return the runs known to be ours, by slot index.
 
     The run of an ended slot is kept for one look, to judge its end. While Slurm ends a run, its
@@ -199,28 +199,28 @@ def _verified(sight: Sight, known: GenerationState) -> Mapping[int, Verified]:
     return found
 
 
-def _probe(sight: Sight, slot: SlotView) -> Probe:
+def _probe(sight: GenerationInput, slot: SlotView) -> Probe:
     answer = sight.answers.get((sight.view.array_job_id, slot.index))
     return answer.probe if answer is not None else Probe.SILENT
 
 
-def _said(sight: Sight) -> tuple[str, ...]:
+def _said(sight: GenerationInput) -> tuple[str, ...]:
     array = sight.view.array_job_id
     answers = (sight.answers.get((array, slot.index)) for slot in sight.view.slots)
     return tuple(sorted({a.said for a in answers if a is not None and a.said}))
 
 
 def _starts(
-    sight: Sight, known: GenerationState, verified: Mapping[int, Verified]
-) -> tuple[Start, ...]:
+    sight: GenerationInput, known: GenerationState, verified: Mapping[int, Verified]
+) -> tuple[ReplicaStart, ...]:
     """Return starts that this launcher saw under way and that have made a replica ready since."""
-    found: list[Start] = []
+    found: list[ReplicaStart] = []
     for slot in sight.view.slots:
         now = verified.get(slot.index)
         is_new = now is not None and now.at_s == sight.now_s and slot.index in known.alive
         if is_new and slot.released_s is not None and slot.start_s is not None:
             queue_s = max(0.0, float(slot.start_s - slot.released_s))
-            found.append(Start(queue_s, max(0.0, sight.now_s - slot.start_s)))
+            found.append(ReplicaStart(queue_s, max(0.0, sight.now_s - slot.start_s)))
     return tuple(found)
 
 
@@ -237,18 +237,18 @@ def _draining_since_s(
 def _failed(
     view: ServiceView, known: GenerationState, verified: Mapping[int, Verified], now_s: float
 ) -> frozenset[int]:
-    """Return the slots of failed starts: wished, and ended by themselves before they had settled.
+    """Return the slots of failed starts: desired, and ended by themselves before they had settled.
 
-    Ended slots with an unfit replica count as well, cancelled ones never do. A slot that a wish
-    without an answer left out may have been given back because of that wish: that is no failure.
+    Ended slots with an unfit replica count as well, cancelled ones never do. A slot that a request
+    without an answer left out may have been given back because of that request: that is no failure.
     """
-    wished = known.wish.run if known.wish is not None else frozenset()
+    desired_run = known.desired.run if known.desired is not None else frozenset()
     if known.unheard is not None:
-        wished &= known.unheard
+        desired_run &= known.unheard
     over = frozenset(s.index for s in view.slots if s.state in _OVER and s.leaves_s is None)
     ended = over & (known.alive - known.leaving) - _cancelled(view)
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
-    return (ended & unfit(known.down)) | ((ended & wished) - settled)
+    return (ended & unfit(known.down)) | ((ended & desired_run) - settled)
 
 
 def _cancelled(view: ServiceView) -> frozenset[int]:
@@ -274,7 +274,9 @@ def _backoff(
     return backoff
 
 
-def _slot(sight: Sight, seen: SlotView, run: Run | None, lease_s: int, *, is_ready: bool) -> Slot:
+def _slot(
+    sight: GenerationInput, seen: SlotView, run: ReplicaRun | None, lease_s: int, *, is_ready: bool
+) -> Slot:
     server = _server(sight, seen, run)
     phase = _phase(sight, seen, run, server, is_ready=is_ready)
     # A replica that still has to load its model when it must end can't serve any request in time.
@@ -301,7 +303,7 @@ def _is_stuck(seen: SlotView, now_s: float) -> bool:
     return waited_s >= PENDING_LONG_S or seen.reason.startswith(_LIMITS)
 
 
-def _server(sight: Sight, seen: SlotView, run: Run | None) -> Server | None:
+def _server(sight: GenerationInput, seen: SlotView, run: ReplicaRun | None) -> Server | None:
     """Return the replica's server at the gateway; None without one, or if it is in maintenance.
 
     HAProxy keeps a server's mode, so it survives a restart of the launcher.
@@ -309,16 +311,21 @@ def _server(sight: Sight, seen: SlotView, run: Run | None) -> Server | None:
     if run is None or sight.backend is None or _probe(sight, seen) is Probe.STRANGER:
         return None
     server = sight.backend.server_of(run.endpoint)
-    return None if server is None or server.mode is Mode.MAINT else server
+    return None if server is None or server.mode is ServerMode.MAINT else server
 
 
 def _phase(
-    sight: Sight, seen: SlotView, run: Run | None, server: Server | None, *, is_ready: bool
+    sight: GenerationInput,
+    seen: SlotView,
+    run: ReplicaRun | None,
+    server: Server | None,
+    *,
+    is_ready: bool,
 ) -> Phase:
     if seen.state != "running":
         return _PHASES.get(seen.state, Phase.STARTING)
     if server is not None:
-        return Phase.SERVING if server.mode is Mode.READY else Phase.DRAINING
+        return Phase.SERVING if server.mode is ServerMode.READY else Phase.DRAINING
     is_ours = run is not None and _probe(sight, seen) is not Probe.STRANGER
     return Phase.WARM if is_ready and is_ours else Phase.STARTING
 
@@ -326,7 +333,7 @@ def _phase(
 _PHASES = {"held": Phase.HELD, "gone": Phase.OUT, "ending": Phase.ENDING}
 
 
-def _is_outdated(sight: Sight, seen: SlotView) -> bool:
+def _is_outdated(sight: GenerationInput, seen: SlotView) -> bool:
     """Whether another replica is to take its place, however long this one might stay."""
     ordered_s = sight.view.order.restart_s
     # Slurm counts in whole seconds: a run that started in that second may be the successor.

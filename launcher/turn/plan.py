@@ -1,7 +1,7 @@
 """Decides one whole turn: from what daemon, gateway and replicas show to what shall be done.
 
-A generation is one job array of a service; applying a service again submits a newer one. A wish is
-the set of a generation's slots that the launcher asks the daemon to run.
+A generation is one job array of a service; applying a service again submits a newer one. Its
+desired slots are the set of a generation's slots that the launcher asks the daemon to run.
 """
 
 from collections import defaultdict
@@ -13,22 +13,22 @@ from cluster.language.service import ServiceSpec, service_spec
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import Decision, Supply
+from launcher.autoscale.types import ScalingDecision, Supply
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
-from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Mode, load_of
+from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
-from launcher.turn.generations import Answers, Generation, Sight, generation
+from launcher.turn.generations import Answers, Generation, GenerationInput, generation
 from launcher.turn.notes import failure_text, note
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
-from launcher.turn.state import GenerationState, ServiceState, State, Wish
+from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, State
 from launcher.turn.urgency import urgency
 
 RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 """Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
 ASK_AGAIN_S = 2.0
-"""Seconds after which a wish that was not fully fulfilled is repeated; so is a retirement, and,
-while slots wait for Slurm, a wish whose urgency has changed."""
+"""Seconds after which desired slots that were not all released are sent again; so is a retirement,
+and, while slots wait for Slurm, those whose urgency has changed."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class ServicePlan:
     Attributes:
         array_job_id: the job array of its newest generation.
         slots: the slots of all generations.
-        wishes: what to ask the daemon for, by array job id, older generations first; wishes that
-            the daemon already knows are left out.
+        desired_by_array: what to ask the daemon for, by array job id, older generations first;
+            those that the daemon already knows are left out.
         retired: array job ids of generations to cancel.
         note: why the service does not start, for its users; "" if nothing is wrong.
         load: its requests at the gateway.
@@ -49,10 +49,10 @@ class ServicePlan:
 
     array_job_id: int
     service: str
-    decision: Decision
+    decision: ScalingDecision
     slots: tuple[Slot, ...]
     route: Route
-    wishes: Mapping[int, Wish] = field(hash=False)
+    desired_by_array: Mapping[int, DesiredSlots] = field(hash=False)
     retired: tuple[int, ...]
     note: str
     load: Load
@@ -60,15 +60,15 @@ class ServicePlan:
     lost: frozenset[int]
 
     @property
-    def wish(self) -> frozenset[int] | None:
+    def desired(self) -> frozenset[int] | None:
         """Slots that the newest generation is to run; None if the daemon already knows them."""
-        found = self.wishes.get(self.array_job_id)
+        found = self.desired_by_array.get(self.array_job_id)
         return found.run if found is not None else None
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What shall be done: first the changes at the gateway, then wishes, then retirements.
+class TurnPlan:
+    """What shall be done: first the changes at the gateway, then desired slots, then retirements.
 
     Attributes:
         unreadable: why a service can't be looked after, by ``tenant/service``.
@@ -94,7 +94,7 @@ def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
 
 def decide(
     view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
-) -> tuple[State, Plan] | None:
+) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
@@ -122,11 +122,11 @@ def decide(
             waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
-        look = Look(key, spec, views, gateway.backend_of(key), most, answers, free)
+        look = ServiceInput(key, spec, views, gateway.backend_of(key), most, answers, free)
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
-    return found, Plan(tuple(plans), routes, unreadable)
+    return found, TurnPlan(tuple(plans), routes, unreadable)
 
 
 def _most(gateway: Gateway) -> int:
@@ -153,12 +153,12 @@ def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> 
     """
     if known is None:
         return False
-    asked_s = known.wish.at_s if known.wish is not None else 0.0
+    asked_s = known.desired.at_s if known.desired is not None else 0.0
     return view.observed_s <= max(asked_s, known.retired_s) <= now_s
 
 
 @dataclass(frozen=True)
-class Look:
+class ServiceInput:
     """What was seen of one service.
 
     Attributes:
@@ -190,7 +190,7 @@ class Look:
 
 
 def decide_service(
-    look: Look, known: ServiceState, now_s: float
+    look: ServiceInput, known: ServiceState, now_s: float
 ) -> tuple[ServiceState, ServicePlan]:
     """Decide for one service: how many replicas, which slots run, which of them get requests."""
     seen = tuple(_generation(look, view, known, now_s) for view in look.views)
@@ -202,8 +202,10 @@ def decide_service(
     return state, _service_plan(look, seen, decision, plan, now_s)
 
 
-def _generation(look: Look, view: ServiceView, known: ServiceState, now_s: float) -> Generation:
-    sight = Sight(view, look.backend, look.answers, view is look.newest, now_s)
+def _generation(
+    look: ServiceInput, view: ServiceView, known: ServiceState, now_s: float
+) -> Generation:
+    sight = GenerationInput(view, look.backend, look.answers, view is look.newest, now_s)
     return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
 
 
@@ -219,8 +221,13 @@ def _fallback(seen: Sequence[Generation]) -> Generation | None:
 
 
 def _scaled(
-    look: Look, seen: Sequence[Generation], known: ServiceState, now_s: float, *, falls_back: bool
-) -> tuple[Memory | None, Decision]:
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    known: ServiceState,
+    now_s: float,
+    *,
+    falls_back: bool,
+) -> tuple[Memory | None, ScalingDecision]:
     slots = [slot for one in seen for slot in one.slots]
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
@@ -233,7 +240,7 @@ def _scaled(
     memory, decision = autoscale(
         asked,
         known.memory or initial(_first_supply(slots, counted), now_s),
-        scaling.Look(
+        scaling.ServiceLook(
             now_s,
             load,
             scaling_inputs.supply(counted),
@@ -254,7 +261,7 @@ def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
     return max(either, key=lambda supply: supply.coming)
 
 
-def _with_backoff(decision: Decision, newest: Generation, now_s: float) -> Decision:
+def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -> ScalingDecision:
     backoff = newest.state.backoff
     left_s = backoff.until_s - now_s
     if left_s <= 0:
@@ -264,14 +271,14 @@ def _with_backoff(decision: Decision, newest: Generation, now_s: float) -> Decis
 
 
 def _goal(
-    look: Look,
+    look: ServiceInput,
     seen: Sequence[Generation],
-    decision: Decision,
+    decision: ScalingDecision,
     fallback: Generation | None,
     now_s: float,
 ) -> Goal:
     newest = seen[-1]
-    wish, backoff = newest.state.wish, newest.state.backoff
+    desired, backoff = newest.state.desired, newest.state.backoff
     held = {slot.id.index for slot in newest.slots if slot.phase is Phase.HELD}
     return Goal(
         wanted=decision.wanted,
@@ -280,8 +287,8 @@ def _goal(
         failures=backoff.failures,
         may_start=now_s >= backoff.until_s,
         most=look.most,
-        kept_back=frozenset(wish.kept_back & held if wish is not None else ()),
-        is_firm=wish is not None and wish.is_firm,
+        kept_back=frozenset(desired.kept_back & held if desired is not None else ()),
+        is_firm=desired is not None and desired.is_firm,
         late=frozenset(
             SlotId(one.array_job_id, index)
             for one in seen
@@ -292,15 +299,19 @@ def _goal(
 
 
 def _service_plan(
-    look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan, now_s: float
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    decision: ScalingDecision,
+    plan: SlotPlan,
+    now_s: float,
 ) -> ServicePlan:
     slots = tuple(slot for one in seen for slot in one.slots)
     pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
     newest, told = seen[-1], _note(seen)
-    wishes = {
-        one.array_job_id: wish
+    desired_by_array = {
+        one.array_job_id: desired
         for one in seen
-        if _must_wish(one, wish := _wish(one, plan, told, pressing, now_s))
+        if _must_send(one, desired := _desired(one, plan, told, pressing, now_s))
     }
     return ServicePlan(
         array_job_id=newest.array_job_id,
@@ -308,7 +319,7 @@ def _service_plan(
         decision=decision,
         slots=slots,
         route=_route(look, seen, decision, plan),
-        wishes=wishes,
+        desired_by_array=desired_by_array,
         retired=_retired(look, seen, decision, now_s),
         note=told,
         load=look.load,
@@ -323,8 +334,10 @@ def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
     return [slot for slot in slots if slot.phase is Phase.SERVING and slot.up]
 
 
-def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: SlotPlan) -> Route:
-    targets: dict[Endpoint, Mode] = {
+def _route(
+    look: ServiceInput, seen: Sequence[Generation], decision: ScalingDecision, plan: SlotPlan
+) -> Route:
+    targets: dict[Endpoint, ServerMode] = {
         one.runs[slot].endpoint: mode
         for one in seen
         for slot, mode in plan.modes.items()
@@ -343,7 +356,7 @@ def _route(look: Look, seen: Sequence[Generation], decision: Decision, plan: Slo
     )
 
 
-def _retry_after_s(decision: Decision) -> int | None:
+def _retry_after_s(decision: ScalingDecision) -> int | None:
     """Round up to a step, so that the gateway's value does not change every second."""
     ready_in_s = decision.ready_in_s
     if ready_in_s is None:
@@ -358,32 +371,34 @@ def _note(seen: Sequence[Generation]) -> str:
     return note((failed, *newest.said))
 
 
-def _wish(one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float) -> Wish:
+def _desired(
+    one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float
+) -> DesiredSlots:
     run = frozenset(slot.index for slot in plan.run if slot.array_job_id == one.array_job_id)
-    return Wish(run, now_s, told, pressing, is_firm=plan.is_quiet)
+    return DesiredSlots(run, now_s, told, pressing, is_firm=plan.is_quiet)
 
 
-def _must_wish(one: Generation, wish: Wish) -> bool:
-    last = one.state.wish
-    if last is None or (last.run, last.note) != (wish.run, wish.note):
+def _must_send(one: Generation, desired: DesiredSlots) -> bool:
+    last = one.state.desired
+    if last is None or (last.run, last.note) != (desired.run, desired.note):
         return True
     if one.state.unheard is not None:
-        # The daemon may have taken a later wish without its answer having come.
+        # The daemon may have taken a later request without its answer having come.
         return True
-    if last.kept_back and wish.is_firm and not last.is_firm:
+    if last.kept_back and desired.is_firm and not last.is_firm:
         return True
     held = {slot.index for slot in one.view.slots if slot.state == "held"}
     waiting = [slot for slot in one.view.slots if slot.state == "released"]
     pending = held | {slot.index for slot in waiting}
     # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
     borrows = any(slot.is_borrowed for slot in waiting)
-    fulfilled = not (held & wish.run) and one.state.alive <= wish.run and not borrows
-    presses_else = bool(pending & wish.run) and wish.urgency != last.urgency
-    return (presses_else or not fulfilled) and wish.at_s - last.at_s >= ASK_AGAIN_S
+    fulfilled = not (held & desired.run) and one.state.alive <= desired.run and not borrows
+    presses_else = bool(pending & desired.run) and desired.urgency != last.urgency
+    return (presses_else or not fulfilled) and desired.at_s - last.at_s >= ASK_AGAIN_S
 
 
 def _retired(
-    look: Look, seen: Sequence[Generation], decision: Decision, now_s: float
+    look: ServiceInput, seen: Sequence[Generation], decision: ScalingDecision, now_s: float
 ) -> tuple[int, ...]:
     """Return the array job ids of generations to cancel.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from cluster.rpc.messages import ServiceNews, SlotPlace
+from cluster.rpc.messages import ServiceReport, SlotPlace
 from launcher.gateway.types import Load
 from launcher.turn.backoff import Backoff
 from launcher.turn.notes import note
@@ -27,10 +27,10 @@ def sampled(before: Samples, at_s: float, load: Load) -> Samples:
     return (*before[max(0, len(before) - later - 1) :], (at_s, load.arrived))
 
 
-def news(
+def service_report(
     plan: ServicePlan, state: ServiceState, samples: Samples, unrouted: str = ""
-) -> ServiceNews:
-    """Build the news of one service.
+) -> ServiceReport:
+    """Build the report of one service.
 
     ``state`` is what is remembered of it after ``plan``; ``unrouted`` says why no request reaches
     it, "" if requests do.
@@ -38,7 +38,7 @@ def news(
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
     backoff = newest.backoff if newest is not None else Backoff()
-    return ServiceNews(
+    return ServiceReport(
         tenant=tenant,
         name=name,
         in_flight=plan.load.in_flight,

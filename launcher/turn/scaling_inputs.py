@@ -6,7 +6,7 @@ from math import ceil
 from cluster.language.service import ServiceSpec
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
-from launcher.autoscale.types import Decision, Scaling, Supply
+from launcher.autoscale.types import Scaling, ScalingDecision, Supply
 from launcher.gateway.types import Load
 from launcher.turn.generations import Generation
 from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
@@ -29,7 +29,7 @@ def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
     )
 
 
-def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Decision:
+def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> ScalingDecision:
     """Decide how many replicas a service that is to end needs to finish its requests.
 
     It gets them for as long as a drain may take. ``can_serve`` is False if no replica serves and
@@ -38,7 +38,7 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> De
     goes_on = can_serve and since_s < DRAIN_DEADLINE_S
     left = ceil(load.total / asked.concurrency) if goes_on else 0
     reason = f"is being deleted: {load.in_flight} in flight + {load.waiting} waiting"
-    return Decision(min(left, asked.max_replicas), reason)
+    return ScalingDecision(min(left, asked.max_replicas), reason)
 
 
 def supply(slots: Iterable[Slot]) -> Supply:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-from launcher.gateway.types import Mode
+from launcher.gateway.types import ServerMode
 
 DRAIN_DEADLINE_S = 600.0
 """Seconds after which a draining replica's remaining requests are cut off. The gateway does not
@@ -125,7 +125,7 @@ class SlotPlan:
     """
 
     run: frozenset[SlotId]
-    modes: Mapping[SlotId, Mode] = field(hash=False)
+    modes: Mapping[SlotId, ServerMode] = field(hash=False)
     is_quiet: bool
 
 
@@ -159,9 +159,9 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     empty. Slots that are being replaced (outdated, or near their end) don't count, so that
     successors start beside them; as many of them stay as successors are not ready yet.
 
-    A serving slot that is given up drains first and stays in the wish. Once it has nothing in
+    A serving slot that is given up drains first and stays among the desired. Once it has nothing in
     flight, or is late, its server goes into maintenance. The next look finds it without a route,
-    and only then is it left out of the wish.
+    and only then is it left out of them.
     """
     costing = sorted((s for s in slots if s.phase in _COSTS), key=_order)
     staying = _one_probing([s for s in costing if not s.is_replaced], goal)
@@ -276,15 +276,15 @@ def _starts(held: Iterable[Slot], array_job_id: int, count: int) -> frozenset[Sl
     return frozenset(own[: max(0, count)])
 
 
-def _mode(slot: Slot, keep: frozenset[SlotId], late: frozenset[SlotId]) -> Mode | None:
+def _mode(slot: Slot, keep: frozenset[SlotId], late: frozenset[SlotId]) -> ServerMode | None:
     """Return the mode of the slot's server; None is maintenance."""
     if slot.phase is Phase.ENDING:
-        return Mode.DRAIN if slot.in_flight else None
+        return ServerMode.DRAIN if slot.in_flight else None
     if slot.phase not in {Phase.WARM, Phase.SERVING, Phase.DRAINING}:
         return None
     if slot.id in keep:
-        return Mode.READY
+        return ServerMode.READY
     if slot.phase is Phase.SERVING:
-        return Mode.DRAIN
+        return ServerMode.DRAIN
     unfinished = slot.in_flight > 0 and slot.id not in late
-    return Mode.DRAIN if slot.phase is Phase.DRAINING and unfinished else None
+    return ServerMode.DRAIN if slot.phase is Phase.DRAINING and unfinished else None

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.rpc.messages import WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer
 from launcher.autoscale.policy import Memory
 from launcher.turn.backoff import Backoff
 from launcher.turn.endpoints import Down, Verified
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The last wish sent for a generation.
+class DesiredSlots:
+    """The desired slots last sent for a generation.
 
     Attributes:
         run: slots to run.
@@ -40,8 +40,8 @@ class GenerationState:
         down: runs that fail their health checks or are not ready yet.
         alive: slots that were under way at the last look, or were released since.
         leaving: slots with an announced end.
-        unheard: slots that were in every wish sent since the last answer: the daemon may have taken
-            any of these wishes. None: all wishes were answered.
+        unheard: slots that were in every request sent since the last answer: the daemon may have
+            taken any of these requests. None: all were answered.
         retired_s: when the daemon was asked to cancel it.
         seen_s: when it was first seen.
         failing: slots that count as a failed start and are still ending; if they turn out to have
@@ -55,7 +55,7 @@ class GenerationState:
     down: Mapping[int, Down] = field(default_factory=dict, hash=False)
     alive: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
-    wish: Wish | None = None
+    desired: DesiredSlots | None = None
     unheard: frozenset[int] | None = None
     retired_s: float = 0.0
     seen_s: float = 0.0
@@ -79,27 +79,27 @@ State = Mapping[str, ServiceState]
 """What is remembered, by ``tenant/service``."""
 
 
-def after_wish(
-    state: ServiceState, array_job_id: int, wish: Wish, answer: WishAnswer
+def after_answer(
+    state: ServiceState, array_job_id: int, desired: DesiredSlots, answer: DesiredSlotsAnswer
 ) -> ServiceState:
-    """Remember what the daemon answered to a wish.
+    """Remember what the daemon answered to desired slots.
 
     Released slots count as alive: one may fail before the next look.
     """
     known = state.generations[array_job_id]
     found = replace(
         known,
-        wish=replace(wish, kept_back=frozenset(answer.kept_back)),
+        desired=replace(desired, kept_back=frozenset(answer.kept_back)),
         unheard=None,
         alive=known.alive | frozenset(answer.released),
     )
     return replace(state, generations={**state.generations, array_job_id: found})
 
 
-def after_silence(state: ServiceState, array_job_id: int, wish: Wish) -> ServiceState:
-    """Remember a wish that the daemon may have taken, though its answer did not come."""
+def after_silence(state: ServiceState, array_job_id: int, desired: DesiredSlots) -> ServiceState:
+    """Remember desired slots that the daemon may have taken, though its answer did not come."""
     known = state.generations[array_job_id]
-    unheard = wish.run if known.unheard is None else known.unheard & wish.run
+    unheard = desired.run if known.unheard is None else known.unheard & desired.run
     found = replace(known, unheard=unheard)
     return replace(state, generations={**state.generations, array_job_id: found})
 

@@ -67,7 +67,7 @@ class Story:
             await self._wake((VISION,))
             await self._quiet("quiet again")
             self._enter("reading the ledger and Slurm's accounting", None)
-            ledger, sacct = await self._settled_books()
+            ledger, sacct = await self._settled_view()
         finally:
             sampling.cancel()
             with suppress(asyncio.CancelledError):
@@ -137,7 +137,7 @@ class Story:
                     self._sampled.clear()
                     await self._sampled.wait()
 
-    async def _settled_books(self) -> tuple[LedgerView, Mapping[str, int]]:
+    async def _settled_view(self) -> tuple[LedgerView, Mapping[str, int]]:
         """Return both books once they agree, or after ``SETTLE_TIMEOUT_S``: both lag a little."""
         deadline_s = self.load.elapsed_s + SETTLE_TIMEOUT_S
         while True:

@@ -16,7 +16,7 @@ def summary(report: Report) -> RenderableType:
         if shortfalls
         else Text("Everything that the demo promises was shown.", style="bold green")
     )
-    return Group(_numbers(report), _service_table(report), _books(report), verdict)
+    return Group(_numbers(report), _service_table(report), _ledger_view(report), verdict)
 
 
 def _numbers(report: Report) -> Table:
@@ -63,7 +63,7 @@ def _service_table(report: Report) -> Table:
     return table
 
 
-def _books(report: Report) -> Table:
+def _ledger_view(report: Report) -> Table:
     table = Table(title="Slice-seconds by both books", title_justify="left")
     table.add_column("tenant")
     for title in ("ledger", "sacct", "apart"):

@@ -29,7 +29,7 @@ the change, the start of the period that was rolled last (None if none was), and
 
 
 @dataclass(frozen=True)
-class Left:
+class BudgetLeft:
     """What a budget still allows.
 
     Attributes:
@@ -50,16 +50,18 @@ def unspent(balance: Balance | None) -> int:
     return balance.available_millislice_s + balance.reserved_millislice_s if balance else 0
 
 
-def due_periods(rolls: Mapping[str, int], period_starts_s: Mapping[str, int]) -> Mapping[str, int]:
+def due_periods(
+    rollovers: Mapping[str, int], period_starts_s: Mapping[str, int]
+) -> Mapping[str, int]:
     """Return the starts of the periods that have begun without a roll, by tenant.
 
-    ``rolls`` are the starts of the periods that were rolled last. If the daemon was away for
+    ``rollovers`` are the starts of the periods that were rolled last. If the daemon was away for
     several periods, only the last one is due.
     """
     return {
         tenant: start_s
         for tenant, start_s in period_starts_s.items()
-        if tenant not in rolls or start_s > rolls[tenant]
+        if tenant not in rollovers or start_s > rollovers[tenant]
     }
 
 
@@ -108,12 +110,12 @@ def ready(due: Mapping[str, int], reservations: Iterable[Reservation]) -> Mappin
     return {tenant: start_s for tenant, start_s in due.items() if tenant not in waiting}
 
 
-def due_roll(
+def due_rollover(
     tenant: str,
     budget: Budget,
     *,
     period_start_s: int,
-    last_roll_s: int | None,
+    last_rollover_s: int | None,
     unspent_millislice_s: int,
     used_since_millislice_s: int,
     reason: str,
@@ -122,12 +124,12 @@ def due_roll(
 
     After it the new amount and the carried amount are unspent, less ``used_since_millislice_s``:
     what runs used that ended since the period began. All debt is carried, and of an unspent rest
-    at most the carry-over. At a budget's first roll (``last_roll_s`` is None) exactly the amount is
-    unspent, whatever was used before. The entry must only be booked if ``unspent_millislice_s`` is
-    unchanged then.
+    at most the carry-over. At a budget's first rollover (``last_rollover_s`` is None) exactly the
+    amount is unspent, whatever was used before. The entry must only be booked if
+    ``unspent_millislice_s`` is unchanged then.
     """
     amount = budget.amount_millislice_s - unspent_millislice_s
-    if last_roll_s is not None:
+    if last_rollover_s is not None:
         had = unspent_millislice_s + used_since_millislice_s
         amount += min(had, budget.carry_over_millislice_s) - used_since_millislice_s
     return BudgetEntry(tenant, "roll", amount, period_start_s, AUTHOR, reason)
@@ -139,7 +141,7 @@ def amended(
     after: Budget,
     *,
     period_start_s: int,
-    last_roll_s: int | None,
+    last_rollover_s: int | None,
     unspent_millislice_s: int,
     author: str,
     reason: str,
@@ -152,7 +154,7 @@ def amended(
     away and comes back within a period starts again with its full amount. The entry must only be
     booked if ``unspent_millislice_s`` is unchanged then; else it must be decided again.
     """
-    if last_roll_s is None or period_start_s > last_roll_s:
+    if last_rollover_s is None or period_start_s > last_rollover_s:
         return None
     had = before.amount_millislice_s if before else unspent_millislice_s
     amount = after.amount_millislice_s - had
@@ -162,10 +164,10 @@ def amended(
 def left(
     policy: Policy,
     balances: Mapping[str, Balance],
-    rolls: Mapping[str, int],
+    rollovers: Mapping[str, int],
     reservations: Iterable[Reservation],
     at_s: int,
-) -> Mapping[str, Left]:
+) -> Mapping[str, BudgetLeft]:
     """Compute what is left of each budget at ``at_s`` (Unix seconds), by tenant.
 
     A budget begins with its first roll. Before that it is left out and limits nothing.
@@ -176,17 +178,17 @@ def left(
     return {
         name: _left(budget, unspent(balances.get(name)) - accrued.get(name, 0))
         for name, tenant in policy.items()
-        if (budget := tenant.budget) is not None and name in rolls
+        if (budget := tenant.budget) is not None and name in rollovers
     }
 
 
-def _left(budget: Budget, amount: int) -> Left:
-    return Left(amount, max(0, amount + budget.overdraft_millislice_s))
+def _left(budget: Budget, amount: int) -> BudgetLeft:
+    return BudgetLeft(amount, max(0, amount + budget.overdraft_millislice_s))
 
 
 def run_minutes(
     policy: Policy,
-    budgets_left: Mapping[str, Left],
+    budgets_left: Mapping[str, BudgetLeft],
     reservations: Iterable[Reservation],
     at_s: int,
 ) -> Mapping[str, int]:

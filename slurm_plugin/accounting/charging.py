@@ -9,9 +9,9 @@ from cluster.language.jobs import JobView, RunRecord
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.lost_runs import LIVE, live_runs
 from slurm_plugin.accounting.types import (
+    Anomaly,
     Charge,
     Charging,
-    Observation,
     Reservation,
     Run,
     RunKey,
@@ -59,7 +59,7 @@ _Seconds = NewType("_Seconds", int)
 
 
 @dataclass(frozen=True)
-class _Sighting:
+class _ShownRun:
     """A run as Slurm shows it; ``end_s`` is None while the run goes on."""
 
     run: Run
@@ -95,7 +95,7 @@ def charge(
     }
     sightings = _live(tariff, jobs) | ended | _missed(held, missed)
     charges: list[Charge] = []
-    observations: list[Observation] = []
+    observations: list[Anomaly] = []
     for key in sorted(sightings):
         transfers = _transfers(sightings[key], held.get(key))
         if transfers:
@@ -106,7 +106,7 @@ def charge(
     return Charging(tuple(charges), tuple(observations), types - tariff.costs.keys())
 
 
-def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _Sighting]:
+def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
     """Return the runs of current jobs on managed partitions.
 
     Jobs with unreadable records are left out: nothing is reserved for them, and they keep their
@@ -162,12 +162,12 @@ def _whole_runs(
 
 def _ended(
     tariff: Tariff, records: Iterable[RunRecord], held: Mapping[RunKey, Reservation]
-) -> dict[RunKey, _Sighting]:
+) -> dict[RunKey, _ShownRun]:
     """Return the runs that accounting shows as ended, on managed partitions or with reservations.
 
     ``held`` are the open reservations.
     """
-    found: dict[RunKey, _Sighting] = {}
+    found: dict[RunKey, _ShownRun] = {}
     for record in sorted(records, key=lambda record: record.end_s or 0):
         key = RunKey(tariff.cluster, record.job_id, record.start_s)
         managed = record.partition in tariff.partitions and record.gpus
@@ -181,8 +181,8 @@ def _ended(
 
 def _missed(
     held: Mapping[RunKey, Reservation], ends: Mapping[RunKey, int]
-) -> dict[RunKey, _Sighting]:
-    return {key: _Sighting(held[key], _Seconds(0), end_s, None) for key, end_s in ends.items()}
+) -> dict[RunKey, _ShownRun]:
+    return {key: _ShownRun(held[key], _Seconds(0), end_s, None) for key, end_s in ends.items()}
 
 
 def _bounded(held: Reservation, end_s: int) -> int:
@@ -191,8 +191,8 @@ def _bounded(held: Reservation, end_s: int) -> int:
     return min(end_s, held.key.start_s + covered // held.cost_millislices)
 
 
-def _lost(run: Run, end_s: int) -> Observation:
-    return Observation(
+def _lost(run: Run, end_s: int) -> Anomaly:
+    return Anomaly(
         run.key,
         f"accounting does not show how run {run.task} of {run.tenant}, started at "
         f"{run.key.start_s}, ended: charged up to {end_s}, when it had ended at the latest; sacct"
@@ -202,7 +202,7 @@ def _lost(run: Run, end_s: int) -> Observation:
 
 def _sighting(
     tariff: Tariff, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
-) -> _Sighting:
+) -> _ShownRun:
     gres = seen.gpus
     run = Run(
         key=RunKey(tariff.cluster, seen.job_id, start_s),
@@ -216,7 +216,7 @@ def _sighting(
     wanted_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else seen.time_limit_s
     limit_s = min(max(1, wanted_s), MOST_RESERVED_S)
     billing = seen.tres.get("billing")
-    return _Sighting(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
+    return _ShownRun(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
 
 
 def _task(job: JobView) -> str:
@@ -225,11 +225,11 @@ def _task(job: JobView) -> str:
     return f"{job.array_job_id}_{job.task_index}"
 
 
-def _charge(seen: _Sighting, held: Reservation | None, transfers: tuple[Transfer, ...]) -> Charge:
+def _charge(seen: _ShownRun, held: Reservation | None, transfers: tuple[Transfer, ...]) -> Charge:
     return Charge(held or seen.run, held.transfers if held else 0, transfers)
 
 
-def _transfers(seen: _Sighting, held: Reservation | None) -> tuple[Transfer, ...]:
+def _transfers(seen: _ShownRun, held: Reservation | None) -> tuple[Transfer, ...]:
     """Reserve or extend a run up to its time limit; if the run has ended, settle it.
 
     A reservation keeps the cost with which it was opened, even if its job gives nodes back or the
@@ -291,13 +291,13 @@ def transfer(kind: TransferKind, amount: int, until_s: int) -> Transfer:
 
 
 def _observations(
-    seen: _Sighting, held: Reservation | None, billing: BillingUnit
-) -> Iterable[Observation]:
+    seen: _ShownRun, held: Reservation | None, billing: BillingUnit
+) -> Iterable[Anomaly]:
     """Yield what does not fit together when a run is charged, at its start, extension or end."""
     run = seen.run
     due = billing.held(run.cost_millislices)
     if seen.billing is not None and seen.billing != due:
-        yield Observation(
+        yield Anomaly(
             run.key,
             f"Slurm bills {seen.billing}, the settings say {due} for {run.cost_millislices} "
             "millislices: check the partition's TRESBillingWeights, unless the run began before "
@@ -305,7 +305,7 @@ def _observations(
         )
     # No GPUs are no contradiction: accounting learns a short run's GPUs some seconds after its end.
     if held is not None and run.gres and dict(held.gres) != dict(run.gres):
-        yield Observation(
+        yield Anomaly(
             run.key, f"reserved for {dict(held.gres)}, but accounting shows {dict(run.gres)}"
         )
 

@@ -15,7 +15,7 @@ UNINSTALLED_ID = -1
 
 
 @dataclass(frozen=True)
-class Books:
+class LedgerView:
     """The ledger's state of one cluster at one moment.
 
     Attributes:
@@ -41,7 +41,7 @@ class Books:
     loans: tuple[Loan, ...]
     recalls: tuple[Recall, ...]
     balances: Mapping[str, Balance] = field(hash=False)
-    rolls: Mapping[str, int] = field(hash=False)
+    rollovers: Mapping[str, int] = field(hash=False)
     reservations: tuple[Reservation, ...]
     known: Mapping[LimitKey, KnownLimit] = field(hash=False)
 
@@ -66,10 +66,10 @@ class Books:
         return calendar.loosest(self.tenants, self.windows) if self.windows else None
 
     @cached_property
-    def left(self) -> Mapping[str, budgets.Left]:
+    def left(self) -> Mapping[str, budgets.BudgetLeft]:
         """What is left of each budget that has begun, by tenant."""
         reservations = self.reservations
-        return budgets.left(self.tenants, self.balances, self.rolls, reservations, self.now_s)
+        return budgets.left(self.tenants, self.balances, self.rollovers, reservations, self.now_s)
 
     @cached_property
     def run_minutes(self) -> Mapping[str, int]:

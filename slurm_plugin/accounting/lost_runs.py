@@ -15,7 +15,7 @@ LOST_AFTER_S = 7200
 
 
 @dataclass(frozen=True)
-class Gone:
+class LostRun:
     """A run that is not settled, and that Slurm no longer shows.
 
     Attributes:
@@ -27,13 +27,13 @@ class Gone:
     end_s: int
 
 
-def gone_runs(
-    before: Mapping[RunKey, Gone],
+def lost_runs(
+    before: Mapping[RunKey, LostRun],
     looked_s: int,
     monotonic_s: float,
     jobs: Iterable[JobView],
     reservations: Iterable[Reservation],
-) -> Mapping[RunKey, Gone]:
+) -> Mapping[RunKey, LostRun]:
     """Return the reserved runs that are gone now, given those that were gone ``before``.
 
     ``looked_s`` is when ``jobs`` were read. ``monotonic_s`` is the same moment by the monotonic
@@ -46,7 +46,7 @@ def gone_runs(
     return {
         held.key: _gone(
             held.key,
-            before.get(held.key, Gone(monotonic_s, looked_s)),
+            before.get(held.key, LostRun(monotonic_s, looked_s)),
             by_id.get(held.key.job_id),
         )
         for held in reservations
@@ -64,7 +64,7 @@ def live_runs(jobs: Iterable[JobView]) -> frozenset[tuple[int, int | None]]:
     return frozenset((job.job_id, job.start_s) for job in jobs if job.state in LIVE)
 
 
-def lost_ends(gone: Mapping[RunKey, Gone], monotonic_s: float) -> Mapping[RunKey, int]:
+def lost_ends(gone: Mapping[RunKey, LostRun], monotonic_s: float) -> Mapping[RunKey, int]:
     """Return the ends of the runs that have been gone for ``LOST_AFTER_S``.
 
     The caller must ask accounting once more: an end that it shows after all is the right one.
@@ -74,7 +74,7 @@ def lost_ends(gone: Mapping[RunKey, Gone], monotonic_s: float) -> Mapping[RunKey
     }
 
 
-def _gone(key: RunKey, known: Gone, job: JobView | None) -> Gone:
+def _gone(key: RunKey, known: LostRun, job: JobView | None) -> LostRun:
     return replace(known, end_s=max(key.start_s, min((known.end_s, *_ends(key, job)))))
 
 

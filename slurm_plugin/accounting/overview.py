@@ -11,7 +11,7 @@ from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, Tenant
 
 
 @dataclass(frozen=True)
-class Standing:
+class TenantStatus:
     """The present state of a tenant.
 
     Attributes:
@@ -49,7 +49,7 @@ class Details:
         in_force: whether Slurm's limits contain that change.
     """
 
-    standing: Standing
+    status: TenantStatus
     children: tuple[str, ...]
     loans: tuple[Loan, ...]
     resets_s: int | None
@@ -58,8 +58,8 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """The input of ``standings``.
+class OverviewInput:
+    """The input of ``tenant_statuses``.
 
     Attributes:
         left_millislice_s: what is left, for each tenant with a budget that has begun.
@@ -75,7 +75,7 @@ class Gathered:
     accounts: frozenset[str] | None
 
 
-def standings(gathered: Gathered) -> tuple[Standing, ...]:
+def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
     """The standing of every tenant, each followed by the tenants below it."""
     policy = gathered.policy
     nominal = tenants.effective_nominal(policy)
@@ -87,7 +87,7 @@ def standings(gathered: Gathered) -> tuple[Standing, ...]:
         runs[run.tenant] += 1
     total = with_those_below(policy, own)
     return tuple(
-        Standing(
+        TenantStatus(
             tenant=policy[name],
             depth=depth,
             nominal_millislices=nominal[name],

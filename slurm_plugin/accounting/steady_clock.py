@@ -1,4 +1,4 @@
-"""A clock for the books, which follows only later where the host's clock was set."""
+"""A clock for the ledger, which follows only later where the host's clock was set."""
 
 import time
 

@@ -147,7 +147,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Observation:
+class Anomaly:
     """An anomaly of a run, reported to the operator instead of accepted silently."""
 
     key: RunKey
@@ -163,7 +163,7 @@ class Charging:
     """
 
     charges: tuple[Charge, ...]
-    observations: tuple[Observation, ...]
+    observations: tuple[Anomaly, ...]
     unpriced: frozenset[str]
 
 

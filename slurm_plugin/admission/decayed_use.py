@@ -58,15 +58,15 @@ def recorded(holdings: Iterable[Holding], at_s: float, half_life_s: float) -> De
 
 
 def shares(
-    use: DecayedUse, own_parts: Mapping[str, int], half_life_s: float
+    use: DecayedUse, guaranteed_quotas: Mapping[str, int], half_life_s: float
 ) -> Mapping[str, float]:
-    """Compute the share term of each tenant in ``own_parts`` (millislices), to four digits.
+    """Compute the share term of each tenant in ``guaranteed_quotas`` (millislices), to four digits.
 
     It is rounded so that it changes seldom, and with it the messages that carry it.
     """
     return {
-        tenant: round(share(use.millislice_s.get(tenant, 0.0), own_part, half_life_s), 4)
-        for tenant, own_part in own_parts.items()
+        tenant: round(share(use.millislice_s.get(tenant, 0.0), guaranteed_quota, half_life_s), 4)
+        for tenant, guaranteed_quota in guaranteed_quotas.items()
     }
 
 

@@ -17,7 +17,7 @@ CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
 
 
 @dataclass(frozen=True)
-class Late:
+class DeferredDecision:
     """The steps to take for an undecided job, in this order.
 
     Attributes:
@@ -83,18 +83,18 @@ def submission_of(
     )
 
 
-def late(
+def deferred_decision(
     job: JobView, asked: JobRequest, answer: SubmitAnswer, directives: tuple[str, ...]
-) -> Late:
+) -> DeferredDecision:
     """Return the steps that carry out an answer; ``asked`` is what the job requests in Slurm now.
 
     Only a hold that slicewise.lua or the daemon has set is released.
     """
     if answer.action == "refuse":
-        return Late(refusal=Refusal(answer.code, answer.message, answer.hint))
+        return DeferredDecision(refusal=Refusal(answer.code, answer.message, answer.hint))
     texts = _texts(asked, answer)
     if answer.action == "pass" or answer.tres_per_socket is not None or _names_auto(asked):
-        return Late(refusal=_UNSETTABLE)
+        return DeferredDecision(refusal=_UNSETTABLE)
     tag = JobTag.find(job.admin_comment)
     was_auto = tag is not None and tag.was_auto
     was_ours = texts or was_auto or says_need(directives) or job.reason == "JobHeldAdmin"
@@ -113,7 +113,7 @@ def late(
         admin_comment=comment,
     )
     mark = JobChange(admin_comment=decided) if release else None
-    return Late(bool(texts), change, release, mark)
+    return DeferredDecision(bool(texts), change, release, mark)
 
 
 def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:

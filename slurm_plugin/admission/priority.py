@@ -34,7 +34,7 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Terms:
+class PriorityTerms:
     """The terms of the formula for one job.
 
     Attributes:
@@ -49,7 +49,7 @@ class Terms:
     wait_s: float = 0.0
 
 
-def site_factor(terms: Terms, formula: Formula) -> int:
+def site_factor(terms: PriorityTerms, formula: Formula) -> int:
     """The site_factor of a job, in 0..max: ``max × (x + (1 − x) · a)``, rounded down.
 
     x is the weighted mean of class, share and urgency; a is the part of ``wait_full_s`` that the
@@ -61,20 +61,21 @@ def site_factor(terms: Terms, formula: Formula) -> int:
     return formula.max - math.ceil(round(formula.max * missing, _DIGITS))
 
 
-def share(used_decayed_millislice_s: float, own_part: int, half_life_s: float) -> float:
+def share(used_decayed_millislice_s: float, guaranteed_quota: int, half_life_s: float) -> float:
     """How little a tenant has used lately: ``2 ** (−U / S)``.
 
-    U is the decayed use, S what it would be if the tenant had always held exactly ``own_part``
-    millislices. So the share is 1 for a tenant that has used nothing lately, and 1/2 for one that
-    has always used its own part. It is 0 for a tenant without a part of its own.
+    U is the decayed use, S what it would be if the tenant had always held exactly
+    ``guaranteed_quota`` millislices. So the share is 1 for a tenant that has used nothing lately,
+    and 1/2 for one that has always used its guaranteed quota. It is 0 for a tenant without a part
+    of its own.
     """
-    if own_part <= 0:
+    if guaranteed_quota <= 0:
         return 0.0
-    always = own_part * half_life_s / math.log(2)
+    always = guaranteed_quota * half_life_s / math.log(2)
     return float(2.0 ** -(max(0.0, used_decayed_millislice_s) / always))
 
 
-def _missing(terms: Terms, formula: Formula) -> float:
+def _missing(terms: PriorityTerms, formula: Formula) -> float:
     """1 − x; 1 if all weights are 0."""
     weights = formula.class_weight + formula.share_weight + formula.urgency_weight
     if not weights:
@@ -87,5 +88,5 @@ def _missing(terms: Terms, formula: Formula) -> float:
     return max(0.0, weights - reached) / weights
 
 
-def _waited(terms: Terms, formula: Formula) -> float:
+def _waited(terms: PriorityTerms, formula: Formula) -> float:
     return min(1.0, max(0.0, terms.wait_s) / formula.wait_full_s)

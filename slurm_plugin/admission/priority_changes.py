@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.language.jobs import JobState, JobTag, JobView
-from slurm_plugin.admission.priority import Formula, Terms, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor
 
 _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
@@ -14,12 +14,12 @@ class Ranked:
     """A pending job that could start, or an array's untouched tasks, with its terms."""
 
     job: JobView
-    terms: Terms
+    terms: PriorityTerms
     site_factor: int
 
 
 @dataclass(frozen=True)
-class Standing:
+class PriorityInput:
     """What counts for jobs besides their own records.
 
     Attributes:
@@ -32,7 +32,7 @@ class Standing:
     formula: Formula
 
 
-def ranked(jobs: Iterable[JobView], now_s: float, standing: Standing) -> tuple[Ranked, ...]:
+def ranked(jobs: Iterable[JobView], now_s: float, standing: PriorityInput) -> tuple[Ranked, ...]:
     """The jobs with Slicewise's tag that wait and may start, each with its site_factor.
 
     Waiting counts from when a job could have started: neither a hold nor a dependency nor a later
@@ -47,13 +47,13 @@ def ranked(jobs: Iterable[JobView], now_s: float, standing: Standing) -> tuple[R
     )
 
 
-def terms_of(job: JobView, now_s: float, standing: Standing) -> Terms | None:
+def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTerms | None:
     """Terms of a job; None if it does not wait, or does not have Slicewise's tag."""
     tag = JobTag.find(job.admin_comment)
     waits = job.state in _PENDING and not job.held
     if tag is None or not waits or job.eligible_s is None or job.eligible_s > now_s:
         return None
-    return Terms(
+    return PriorityTerms(
         tag.job_class,
         standing.shares.get(tag.tenant, 0.0),
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,

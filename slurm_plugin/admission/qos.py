@@ -9,7 +9,7 @@ from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, is_borrowed,
 
 
 @dataclass(frozen=True)
-class Place:
+class QosChoice:
     """The QOS in which a job waits.
 
     Attributes:
@@ -23,7 +23,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Wants:
+class QosRequest:
     """What determines where one task waits.
 
     Attributes:
@@ -38,7 +38,7 @@ class Wants:
     may_move: bool
 
 
-def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+def choose_qos(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoice:
     """Choose the QOS: the one that the user named, or by what is left of the guarantee.
 
     Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
@@ -47,25 +47,27 @@ def place(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
     if wants.qos in {SHARED_QOS, borrowed_qos(wants.tenant)}:
         _require_may_borrow(wants.tenant, snapshot)
         _check_cost(wants, snapshot, borrows=True)
-        return Place(borrowed_qos(wants.tenant), is_flexible=False)
+        return QosChoice(borrowed_qos(wants.tenant), is_flexible=False)
     if wants.qos == own_qos or not wants.may_move:
         notices = () if wants.qos in {"", own_qos} else _replaced(wants)
         _check_cost(wants, snapshot, borrows=False)
-        return Place(own_qos, is_flexible=False, notices=notices)
+        return QosChoice(own_qos, is_flexible=False, notices=notices)
     return _placed(wants, snapshot, recent)
 
 
-def _placed(wants: Wants, snapshot: Snapshot, recent: Recent) -> Place:
+def _placed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoice:
     """Guaranteed while there is room, then borrowed if allowed; else it waits for the guarantee."""
     notices = _replaced(wants) if wants.qos else ()
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
     if may_borrow and _is_borrowed(wants, snapshot, recent):
-        return Place(borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, _BORROWED))
-    return Place(qos_name(wants.tenant), is_flexible=True, notices=notices)
+        return QosChoice(
+            borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, _BORROWED)
+        )
+    return QosChoice(qos_name(wants.tenant), is_flexible=True, notices=notices)
 
 
-def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+def words(where: QosChoice, wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
     """Explain why the task waits there, in words and numbers."""
     if is_borrowed(where.qos):
         return _borrowed(wants, snapshot, recent)
@@ -75,7 +77,7 @@ def words(where: Place, wants: Wants, snapshot: Snapshot, recent: Recent) -> str
 _BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs that back."
 
 
-def _is_borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> bool:
+def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     own = snapshot.quotas[wants.tenant]
     if _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
         return False
@@ -84,16 +86,16 @@ def _is_borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> bool:
     return fits or wants.cost_millislices > own
 
 
-def _held_in_own(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+def _held_in_own(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> int:
     tenant = wants.tenant
     return snapshot.guaranteed_used.get(tenant, 0) + recent.guaranteed.get(tenant, 0)
 
 
-def _used(wants: Wants, snapshot: Snapshot, recent: Recent) -> int:
+def _used(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> int:
     return snapshot.used.get(wants.tenant, 0) + recent.used.get(wants.tenant, 0)
 
 
-def _replaced(wants: Wants) -> tuple[str, ...]:
+def _replaced(wants: QosRequest) -> tuple[str, ...]:
     if is_ours(wants.qos):
         raise InvalidInputError(
             "SW-QOS",
@@ -103,13 +105,13 @@ def _replaced(wants: Wants) -> tuple[str, ...]:
     return (f"QOS {wants.qos} is not used for GPUs here: the quota decides.",)
 
 
-def _guaranteed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+def _guaranteed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
     held, own = _held_in_own(wants, snapshot, recent), snapshot.quotas[wants.tenant]
     numbers = f"{slices_text(held)} of {slices_words(own)} held or waited for"
     return f"guaranteed in QOS {qos_name(wants.tenant)} ({numbers})"
 
 
-def _borrowed(wants: Wants, snapshot: Snapshot, recent: Recent) -> str:
+def _borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
     used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
     numbers = f"{slices_words(used)} in use, {slices_text(most)} at most with what is lent"
     return f"borrowed in QOS {borrowed_qos(wants.tenant)} ({numbers})"
@@ -125,7 +127,7 @@ def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
         )
 
 
-def _check_cost(wants: Wants, snapshot: Snapshot, *, borrows: bool) -> None:
+def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None:
     own = snapshot.quotas[wants.tenant]
     own = max(own, snapshot.highest_quotas.get(wants.tenant, own))
     most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own

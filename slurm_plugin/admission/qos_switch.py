@@ -48,9 +48,9 @@ def moves(
 ) -> Mapping[Target, str]:
     """The new QOS of all waiting jobs and arrays that should change theirs.
 
-    Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's own part
-    belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in the
-    borrowed one; all others stay where they are. Only flexible jobs move; other jobs just take
+    Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
+    quota belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in
+    the borrowed one; all others stay where they are. Only flexible jobs move; other jobs just take
     their room in turn. Jobs that Slurm has ``refused`` to move are left out. A second call after
     these moves, with nothing else changed, moves nothing. Jobs in the QOS that all tenants once
     shared move first, whatever they wait for, to their own tenant's borrowed QOS.

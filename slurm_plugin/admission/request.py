@@ -23,7 +23,7 @@ _GPU = f"gpu:{AUTO}:1"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedRequest:
     """What one task asks for.
 
     Attributes:
@@ -57,9 +57,9 @@ def asks_for_gpus(request: SubmitRequest, need_mib: int | None) -> bool:
     return asks or any(_has_gpus(text) for _, text, _ in _texts(request))
 
 
-def asked(
+def resolved_request(
     request: SubmitRequest, need_mib: int | None, limits: Mapping[str, int], snapshot: Snapshot
-) -> Asked:
+) -> ResolvedRequest:
     """Return what one task asks for.
 
     ``limits`` are the most instances by type that the tenant may have. ``need_mib`` is the GPU
@@ -79,7 +79,7 @@ def asked(
     if need_mib is not None:
         for name in instances:
             _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
-    return Asked(
+    return ResolvedRequest(
         instances,
         _cost(request, instances, snapshot),
         chosen,

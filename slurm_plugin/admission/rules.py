@@ -45,9 +45,16 @@ from cluster.language.service import (
 from cluster.language.units import slices_words
 from cluster.rpc.messages import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.gpu_type import choose_type
-from slurm_plugin.admission.priority import Terms, site_factor
-from slurm_plugin.admission.qos import Place, Wants, place, words
-from slurm_plugin.admission.request import Asked, asked, asks_for_gpus, gpu_type, gpus_of, too_large
+from slurm_plugin.admission.priority import PriorityTerms, site_factor
+from slurm_plugin.admission.qos import QosChoice, QosRequest, choose_qos, words
+from slurm_plugin.admission.request import (
+    ResolvedRequest,
+    asks_for_gpus,
+    gpu_type,
+    gpus_of,
+    resolved_request,
+    too_large,
+)
 from slurm_plugin.admission.service_places import check_generations, check_place
 from slurm_plugin.admission.snapshot import Recent, Snapshot
 
@@ -56,7 +63,7 @@ _TEXT_LIMIT = 1000
 
 
 @dataclass(frozen=True)
-class Decision:
+class AdmissionDecision:
     """An answer, and what the daemon remembers of the submission until its next look at Slurm.
 
     Attributes:
@@ -71,14 +78,14 @@ class Decision:
 
 def decide(
     request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent = _NOTHING_RECENT
-) -> Decision:
+) -> AdmissionDecision:
     """Answer a submission. ``token`` marks the job as Slicewise's if it is admitted."""
     if not _is_managed(request.partition, snapshot.partitions):
-        return Decision(_unmanaged(request, snapshot.partitions))
+        return AdmissionDecision(_unmanaged(request, snapshot.partitions))
     try:
         return _admit(request, snapshot, token, recent)
     except InvalidInputError as error:
-        return Decision(refused(error.refusal))
+        return AdmissionDecision(refused(error.refusal))
 
 
 Mode = Literal["observe", "advise", "enforce"]
@@ -184,15 +191,17 @@ class _Submission:
     snapshot: Snapshot
     recent: Recent
 
-    def wants(self, gpus: Asked, *, may_move: bool) -> Wants:
+    def wants(self, gpus: ResolvedRequest, *, may_move: bool) -> QosRequest:
         # Slurm ignores the case of a QOS name.
-        return Wants(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
+        return QosRequest(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
 
-    def place(self, wants: Wants) -> Place:
-        return place(wants, self.snapshot, self.recent)
+    def place(self, wants: QosRequest) -> QosChoice:
+        return choose_qos(wants, self.snapshot, self.recent)
 
 
-def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent) -> Decision:
+def _admit(
+    request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent
+) -> AdmissionDecision:
     # Slurm stores account names in lower case.
     tenant = (request.account or request.default_account).lower()
     submission = _Submission(request, tenant, token, snapshot, recent)
@@ -203,17 +212,17 @@ def _admit(request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recen
             return _admit_service(service_spec(said), submission)
         directives = job_directives(said)
     if not asks_for_gpus(request, directives.need_mib):
-        return Decision(_PASS)
+        return AdmissionDecision(_PASS)
     return _admit_job(directives, submission)
 
 
-def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
+def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionDecision:
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     _require_quota(request.uid, tenant, snapshot)
     standing = _standing(directives, submission)
     job_class = standing or directives.job_class or "normal"
     limits = snapshot.type_limits.get(tenant, {})
-    gpus = asked(request, directives.need_mib, limits, snapshot)
+    gpus = resolved_request(request, directives.need_mib, limits, snapshot)
     # A job without a script can't be requeued, so it can't move between the two QOS.
     may_move = request.requeue is not False and not request.interactive
     wants = submission.wants(gpus, may_move=may_move)
@@ -229,10 +238,10 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> Decision:
     answer = _admitted(tag, where, gpus, snapshot)
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
-    return Decision(answer, tag, gpus.cost_millislices)
+    return AdmissionDecision(answer, tag, gpus.cost_millislices)
 
 
-def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
+def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecision:
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     if spec.tenant != tenant:
         raise InvalidInputError(
@@ -255,12 +264,14 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> Decision:
     answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
-    return Decision(answer, tag, gpus.cost_millislices)
+    return AdmissionDecision(answer, tag, gpus.cost_millislices)
 
 
-def _admitted(tag: JobTag, where: Place, gpus: Asked, snapshot: Snapshot) -> SubmitAnswer:
+def _admitted(
+    tag: JobTag, where: QosChoice, gpus: ResolvedRequest, snapshot: Snapshot
+) -> SubmitAnswer:
     share = snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0
-    factor = site_factor(Terms(tag.job_class, share), snapshot.formula)
+    factor = site_factor(PriorityTerms(tag.job_class, share), snapshot.formula)
     return SubmitAnswer(
         action="admit",
         gres=gpus.texts.get("gres"),
@@ -275,18 +286,22 @@ def _admitted(tag: JobTag, where: Place, gpus: Asked, snapshot: Snapshot) -> Sub
 
 
 def _explained(
-    answer: SubmitAnswer, where: Place, wants: Wants, gpus: Asked, submission: _Submission
+    answer: SubmitAnswer,
+    where: QosChoice,
+    wants: QosRequest,
+    gpus: ResolvedRequest,
+    submission: _Submission,
 ) -> SubmitAnswer:
     why = words(where, wants, submission.snapshot, submission.recent)
     decision = ", ".join((why, *_types(gpus), f"site_factor {answer.site_factor}"))
     return answer.model_copy(update={"decision": decision})
 
 
-def _chosen_notice(gpus: Asked) -> tuple[str, ...]:
+def _chosen_notice(gpus: ResolvedRequest) -> tuple[str, ...]:
     return () if gpus.chosen is None else (f"Its GPU type is {gpus.chosen}.",)
 
 
-def _types(gpus: Asked) -> tuple[str, ...]:
+def _types(gpus: ResolvedRequest) -> tuple[str, ...]:
     return () if gpus.chosen is None else (f"GPU type {gpus.chosen}",)
 
 
@@ -339,7 +354,7 @@ def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
     )
 
 
-def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> Asked:
+def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> ResolvedRequest:
     """Return the GPUs of a service's replica, checked against what the script asks for."""
     known = gpu_type(spec.profile or _cheapest(spec, request, snapshot), snapshot)
     shape = replace(spec.replica_shape, gres_type=known.name)
@@ -358,7 +373,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> A
             f"Write #SBATCH --gres={shape.gres}, or leave it out.",
         )
     cost = shape.cost_millislices({known.name: known.cost_millislices})
-    return Asked({known.name: shape.request.count}, cost, None, {"gres": shape.gres})
+    return ResolvedRequest({known.name: shape.request.count}, cost, None, {"gres": shape.gres})
 
 
 def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
@@ -375,7 +390,7 @@ def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> 
     return best.name
 
 
-def _check_limits(gpus: Asked, submission: _Submission) -> None:
+def _check_limits(gpus: ResolvedRequest, submission: _Submission) -> None:
     tenant, snapshot = submission.tenant, submission.snapshot
     limits = snapshot.type_limits.get(tenant, {})
     for gres_type, count in gpus.instances.items():

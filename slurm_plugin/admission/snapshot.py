@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.jobs import JobClass
-from cluster.language.service_places import Places
+from cluster.language.service_places import ServicePlaces
 from cluster.language.units import Millislices, slices_text
 from slurm_plugin.admission.priority import Formula
 
@@ -32,7 +32,7 @@ class GpuType:
 
 
 @dataclass(frozen=True)
-class Rules:
+class AdmissionRules:
     """A site's choices.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rules:
     untyped: str = "refuse"
     high_class_for: frozenset[str] = frozenset()
     class_of_qos: Mapping[str, JobClass] = field(default_factory=dict, hash=False)
-    places: Places | None = None
+    places: ServicePlaces | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Snapshot:
 
     Attributes:
         partitions: the managed partitions.
-        quotas: each tenant's own part of the nominal, in millislices: what its own QOS allows.
-        borrowing_limits: most millislices that a tenant may borrow beyond its own part at any hour
-            of the calendar.
+        quotas: each tenant's guaranteed part of the nominal, in millislices: what its own QOS
+            allows.
+        borrowing_limits: most millislices that a tenant may borrow beyond its guaranteed quota at
+            any hour of the calendar.
         ceilings: most millislices that a tenant's jobs could ever hold, including borrowed quota.
         type_limits: most instances of a type that a tenant may have, where there is a limit.
         budgets: most millislice-seconds that a tenant's payer gets in a period.
@@ -97,7 +98,7 @@ class Snapshot:
     services: Mapping[tuple[str, str], Living] = field(hash=False)
     accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = field(hash=False)
     formula: Formula
-    rules: Rules
+    rules: AdmissionRules
     newest: frozenset[str] = frozenset()
     highest_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     is_uninstalled: bool = False

@@ -10,7 +10,7 @@ from typing import TypeVar
 from cluster.language.errors import Refusal
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.rules import (
-    Decision,
+    AdmissionDecision,
     Mode,
     as_mode_allows,
     check_membership,
@@ -96,7 +96,7 @@ class Admission:
             check_membership(uid, request.tenant.lower(), self._snapshot)
         return self.preview(submission)
 
-    def _decide(self, request: SubmitRequest) -> tuple[SubmitAnswer, Decision | None]:
+    def _decide(self, request: SubmitRequest) -> tuple[SubmitAnswer, AdmissionDecision | None]:
         if self._snapshot is None:
             return _NOT_READY, None
         token = request.token or secrets.token_hex(8)
@@ -104,7 +104,7 @@ class Admission:
         mode = "observe" if self._snapshot.is_uninstalled else self._mode
         return as_mode_allows(decision.answer, request, mode), decision
 
-    def _remember(self, decision: Decision, uid: int) -> None:
+    def _remember(self, decision: AdmissionDecision, uid: int) -> None:
         if decision.tag is None:
             return
         tenant, service = decision.tag.tenant, decision.tag.service

@@ -11,7 +11,7 @@ from cluster.rpc.message import Request
 
 
 @dataclass(frozen=True)
-class Reader:
+class Principal:
     """A user who asks the daemon.
 
     Attributes:
@@ -32,6 +32,6 @@ class Reader:
         return job.uid == self.uid or self.may_read(job.account)
 
 
-ReaderHandler = Callable[[Any, Reader], Awaitable[BaseModel]]
+ReaderHandler = Callable[[Any, Principal], Awaitable[BaseModel]]
 ReaderHandlers = Mapping[type[Request], ReaderHandler]
 """What answers each request that depends on the user's tenants."""

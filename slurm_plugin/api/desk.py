@@ -14,27 +14,27 @@ from cluster.rpc.message import Asker, DoneAnswer
 from cluster.rpc.messages import (
     CheckRequest,
     DeleteRequest,
-    LeaveRequest,
-    NewsRequest,
+    DesiredSlotsAnswer,
+    DesiredSlotsRequest,
+    EvictRequest,
     RetireRequest,
+    ServiceReportRequest,
     ServiceView,
     StatusAnswer,
     StatusRequest,
     SubmitAnswer,
     ViewAnswer,
     ViewRequest,
-    WishAnswer,
-    WishRequest,
 )
 from cluster.rpc.order_messages import OrderRequest
 from cluster.settings.file import DaemonSettings
 from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.api.access import Reader, ReaderHandler
+from slurm_plugin.api.access import Principal, ReaderHandler
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Routes
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Roles:
     administrators: frozenset[int]
     launcher: int | None
 
-    def reader(self, uid: int, accounts: frozenset[str]) -> Reader:
+    def principal(self, uid: int, accounts: frozenset[str]) -> Principal:
         """What a user of these accounts may read; operators may read everything."""
-        return Reader(uid, user_name(uid), None if uid in self.administrators else accounts)
+        return Principal(uid, user_name(uid), None if uid in self.administrators else accounts)
 
     @property
     def trusted(self) -> frozenset[int]:
@@ -91,7 +91,7 @@ class Desk:
 
     def __init__(
         self,
-        sync: Sync,
+        cluster_state: ClusterState,
         admission: Admission,
         who: Roles,
         *,
@@ -100,7 +100,7 @@ class Desk:
         keys: ServiceKeys,
         daemon: Daemon,
     ) -> None:
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._admission = admission
         self._roles = who
         self._orders = orders
@@ -111,11 +111,11 @@ class Desk:
                 ViewRequest: self._view,
                 StatusRequest: self._status,
                 CheckRequest: self._check,
-                WishRequest: self._wish,
+                DesiredSlotsRequest: self._wish,
                 RetireRequest: self._retire,
-                NewsRequest: self._news,
+                ServiceReportRequest: self._news,
                 GrantsRequest: self._granted,
-                LeaveRequest: self._leave,
+                EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,
                 **{kind: self._as_reader(handle) for kind, handle in keys.handlers().items()},
@@ -136,51 +136,55 @@ class Desk:
     async def _check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
         return self._admission.check(request, uid)
 
-    async def _wish(self, request: WishRequest, _: int) -> WishAnswer:
+    async def _wish(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
         run = frozenset(request.run)
-        return await self._sync.wish(request.array_job_id, run, request.note, request.urgency)
+        return await self._cluster_state.set_desired_slots(
+            request.array_job_id, run, request.note, request.urgency
+        )
 
     async def _retire(self, request: RetireRequest, _: int) -> DoneAnswer:
-        await self._sync.retire(request.array_job_id)
+        await self._cluster_state.retire(request.array_job_id)
         return DoneAnswer()
 
-    async def _news(self, request: NewsRequest, _: int) -> DoneAnswer:
-        return self._sync.news.take(request)
+    async def _news(self, request: ServiceReportRequest, _: int) -> DoneAnswer:
+        return self._cluster_state.service_reports.take(request)
 
     async def _granted(self, _: GrantsRequest, __: int) -> GrantsAnswer:
         return self._keys.grants()
 
-    async def _leave(self, request: LeaveRequest, _: int) -> DoneAnswer:
-        return self._sync.leaving.take(request, self._sync.view.services)
+    async def _leave(self, request: EvictRequest, _: int) -> DoneAnswer:
+        return self._cluster_state.evictions.take(request, self._cluster_state.view.services)
 
     async def _delete(self, request: DeleteRequest, uid: int) -> DoneAnswer:
         service = self._own_service(request.array_job_id, self._reader(uid))
-        await self._sync.delete(service.array_job_id)
+        await self._cluster_state.delete(service.array_job_id)
         return DoneAnswer()
 
     async def _order(self, request: OrderRequest, uid: int) -> DoneAnswer:
-        reader = self._reader(uid)
-        service = self._own_service(request.array_job_id, reader)
-        return await self._orders.order(request, service, reader)
+        principal = self._reader(uid)
+        service = self._own_service(request.array_job_id, principal)
+        return await self._orders.order(request, service, principal)
 
     async def _view(self, _: ViewRequest, uid: int) -> ViewAnswer:
-        view = self._sync.view
+        view = self._cluster_state.view
         if uid == self._roles.launcher:
-            self._sync.hear()
+            self._cluster_state.hear()
             return view
         if not self._roles.sees_all(uid):
             view = visible_to(view, user_name(uid), self._accounts(uid))
-        return view.model_copy(update={"news": self._sync.news.of(view.services)})
+        return view.model_copy(
+            update={"news": self._cluster_state.service_reports.of(view.services)}
+        )
 
     def _accounts(self, uid: int) -> frozenset[str]:
-        return frozenset(self._sync.quotas.accounts_by_uid.get(uid, ()))
+        return frozenset(self._cluster_state.quotas.accounts_by_uid.get(uid, ()))
 
-    def _reader(self, uid: int) -> Reader:
-        return self._roles.reader(uid, self._accounts(uid))
+    def _reader(self, uid: int) -> Principal:
+        return self._roles.principal(uid, self._accounts(uid))
 
-    def _own_service(self, array_job_id: int, reader: Reader) -> ServiceView:
-        service = self._sync.service(array_job_id)
-        if service.user != reader.user and reader.uid not in self._roles.administrators:
+    def _own_service(self, array_job_id: int, principal: Principal) -> ServiceView:
+        service = self._cluster_state.service(array_job_id)
+        if service.user != principal.user and principal.uid not in self._roles.administrators:
             raise InvalidInputError(
                 "SW-FORBIDDEN", f"Service {service.name!r} belongs to {service.user!r}."
             )

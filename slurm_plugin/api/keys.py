@@ -17,22 +17,28 @@ from cluster.rpc.key_messages import (
 )
 from cluster.rpc.message import DoneAnswer
 from cluster.runtime.leadership import Leader
-from slurm_plugin.api.access import Reader, ReaderHandler, ReaderHandlers
-from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
 from slurm_plugin.common.log import report
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 
 class ServiceKeys:
     """Keeps the valid keys in memory, too, so that the gateway goes on while PostgreSQL is away."""
 
     def __init__(
-        self, ledger: Ledger, sync: Sync, reads: Reads, leader: Leader, *, rates: Rates
+        self,
+        ledger: Ledger,
+        cluster_state: ClusterState,
+        reads: Reads,
+        leader: Leader,
+        *,
+        rates: RateLimiter,
     ) -> None:
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._reads = reads
         self._leader = leader
         self._rates = rates
@@ -62,30 +68,30 @@ class ServiceKeys:
             }
         )
 
-    def _changing(self, change: Callable[[Any, Reader], Awaitable[None]]) -> ReaderHandler:
-        async def changed(request: Any, reader: Reader) -> DoneAnswer:
+    def _changing(self, change: Callable[[Any, Principal], Awaitable[None]]) -> ReaderHandler:
+        async def changed(request: Any, principal: Principal) -> DoneAnswer:
             self._leader.require()
-            await change(request, reader)
+            await change(request, principal)
             await self.turn()
             return DoneAnswer()
 
         return changed
 
-    async def _list(self, _: KeyListRequest, reader: Reader) -> KeysAnswer:
-        return KeysAnswer(keys=await self._visible(reader))
+    async def _list(self, _: KeyListRequest, principal: Principal) -> KeysAnswer:
+        return KeysAnswer(keys=await self._visible(principal))
 
-    async def _create(self, request: KeyCreateRequest, reader: Reader) -> None:
-        require_own(request.tenant, reader)
-        require_known(request.tenant, self._sync.quotas.policy.keys(), reader)
-        self._rates.take(reader, request.tenant)
-        words = (request.key_id, request.tenant, request.name, request.sha256, reader.user)
-        await self._reads.from_ledger(reader.uid, partial(self._ledger.keys.add, *words))
-        fields = {"key": request.key_id, "tenant": request.tenant, "user": reader.user}
+    async def _create(self, request: KeyCreateRequest, principal: Principal) -> None:
+        require_own(request.tenant, principal)
+        require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
+        self._rates.take(principal, request.tenant)
+        words = (request.key_id, request.tenant, request.name, request.sha256, principal.user)
+        await self._reads.from_ledger(principal.uid, partial(self._ledger.keys.add, *words))
+        fields = {"key": request.key_id, "tenant": request.tenant, "user": principal.user}
         report("key_created", **fields)
 
-    async def _revoke(self, request: KeyRevokeRequest, reader: Reader) -> None:
+    async def _revoke(self, request: KeyRevokeRequest, principal: Principal) -> None:
         key_id = request.key_id
-        known = {one.key_id: one for one in await self._visible(reader)}
+        known = {one.key_id: one for one in await self._visible(principal)}
         if key_id not in known:
             # The same error for a key of others and for none.
             raise InvalidInputError(
@@ -94,21 +100,21 @@ class ServiceKeys:
         if known[key_id].revoked_s is not None:
             return
         # The rate is not limited: each key is revoked at most once, and a leaked key can't wait.
-        revoke = partial(self._ledger.keys.revoke, key_id, reader.user)
-        await self._reads.from_ledger(reader.uid, revoke)
-        report("key_revoked", key=key_id, user=reader.user)
+        revoke = partial(self._ledger.keys.revoke, key_id, principal.user)
+        await self._reads.from_ledger(principal.uid, revoke)
+        report("key_revoked", key=key_id, user=principal.user)
 
-    async def _open(self, request: KeyOpenRequest, reader: Reader) -> None:
+    async def _open(self, request: KeyOpenRequest, principal: Principal) -> None:
         tenant = request.tenant
-        require_own(tenant, reader)
+        require_own(tenant, principal)
         if tenant not in self._grants.protected:
-            require_known(tenant, self._sync.quotas.policy.keys(), reader)
+            require_known(tenant, self._cluster_state.quotas.policy.keys(), principal)
             return
-        self._rates.take(reader, tenant)
-        opens = partial(self._ledger.keys.open_tenant, tenant, reader.user)
-        await self._reads.from_ledger(reader.uid, opens)
-        report("tenant_opened", tenant=tenant, user=reader.user)
+        self._rates.take(principal, tenant)
+        opens = partial(self._ledger.keys.open_tenant, tenant, principal.user)
+        await self._reads.from_ledger(principal.uid, opens)
+        report("tenant_opened", tenant=tenant, user=principal.user)
 
-    async def _visible(self, reader: Reader) -> tuple[KeyView, ...]:
-        keys = await self._reads.from_ledger(reader.uid, self._ledger.keys.all)
-        return tuple(one for one in keys if reader.may_read(one.tenant))
+    async def _visible(self, principal: Principal) -> tuple[KeyView, ...]:
+        keys = await self._reads.from_ledger(principal.uid, self._ledger.keys.all)
+        return tuple(one for one in keys if principal.may_read(one.tenant))

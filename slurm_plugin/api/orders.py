@@ -10,13 +10,21 @@ from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest
 from cluster.runtime.leadership import Leader
-from slurm_plugin.api.access import Reader
-from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.access import Principal
+from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads, without_places
 from slurm_plugin.common.log import report
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.services.orders import Bounds, Key, Ordered, arrays_of, ordered, over, rolled_over
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.services.orders import (
+    Ordered,
+    ReplicaBounds,
+    ServiceKey,
+    arrays_of,
+    ordered,
+    over,
+    rolled_over,
+)
+from slurm_plugin.state.controller import ClusterState
 
 _AUTHOR = "slicewise"
 _READ_AGAIN_S = 60.0
@@ -31,20 +39,20 @@ class ServiceOrders:
         self,
         mode: str,
         ledger: Ledger,
-        sync: Sync,
+        cluster_state: ClusterState,
         reads: Reads,
         leader: Leader,
         *,
-        rates: Rates,
+        rates: RateLimiter,
     ) -> None:
         self._mode = mode
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._reads = reads
         self._leader = leader
         self._rates = rates
         self._lock = asyncio.Lock()
-        self._orders: Mapping[Key, Ordered] = {}
+        self._orders: Mapping[ServiceKey, Ordered] = {}
         self._read_id = 0
         self._read_again_s = 0.0
 
@@ -63,10 +71,10 @@ class ServiceOrders:
         generation of their service.
         """
         await self.start()
-        if not self._sync.acts:
+        if not self._cluster_state.acts:
             return
         async with self._lock:
-            arrays = arrays_of(self._sync.view.services)
+            arrays = arrays_of(self._cluster_state.view.services)
             for key, one in rolled_over(self._orders, arrays).items():
                 await asyncio.to_thread(self._ledger.orders.write, key, "scale", one, _AUTHOR)
                 self._show({**self._orders, key: one})
@@ -77,7 +85,7 @@ class ServiceOrders:
                 report("order_over", service="/".join(key))
 
     async def order(
-        self, request: OrderRequest, service: ServiceView, reader: Reader
+        self, request: OrderRequest, service: ServiceView, principal: Principal
     ) -> DoneAnswer:
         """Take an order from a user who may give it.
 
@@ -89,36 +97,38 @@ class ServiceOrders:
         self._require_enforced()
         key = (service.tenant, service.name)
         async with self._lock:
-            self._reads.require_sight()
-            newest = max(arrays_of(self._sync.view.services).get(key, {service.array_job_id}))
+            self._reads.require_complete_view()
+            newest = max(
+                arrays_of(self._cluster_state.view.services).get(key, {service.array_job_id})
+            )
             known = self._orders.get(key)
             before = known.order if known else NO_ORDER
-            script = _bounds(self._sync.service(newest))
+            script = _bounds(self._cluster_state.service(newest))
             after = Ordered(ordered(before, request, script, time.time()), newest)
             if after.order == before:
                 return DoneAnswer()
-            self._rates.take(reader, service.tenant)
-            write = partial(self._ledger.orders.write, key, request.what, after, reader.user)
-            with without_places(reader):
-                await self._reads.from_ledger(reader.uid, write)
+            self._rates.take(principal, service.tenant)
+            write = partial(self._ledger.orders.write, key, request.what, after, principal.user)
+            with without_places(principal):
+                await self._reads.from_ledger(principal.uid, write)
             self._show({**self._orders, key: after})
-        report("ordered", service="/".join(key), what=request.what, user=reader.user)
+        report("ordered", service="/".join(key), what=request.what, user=principal.user)
         return DoneAnswer()
 
     def _require_enforced(self) -> None:
-        if self._mode != "enforce" or self._sync.is_uninstalled:
+        if self._mode != "enforce" or self._cluster_state.is_uninstalled:
             raise InvalidInputError(
                 "SW-SERVICE-MODE",
-                f"mode {self._sync.mode}: the daemon changes nothing in Slurm.",
+                f"mode {self._cluster_state.mode}: the daemon changes nothing in Slurm.",
                 "The service's owner can: scancel",
             )
 
-    def _show(self, orders: Mapping[Key, Ordered]) -> None:
+    def _show(self, orders: Mapping[ServiceKey, Ordered]) -> None:
         self._orders = orders
-        self._sync.set_orders({key: one.order for key, one in orders.items()})
+        self._cluster_state.set_orders({key: one.order for key, one in orders.items()})
 
 
-def _bounds(service: ServiceView) -> Bounds:
+def _bounds(service: ServiceView) -> ReplicaBounds:
     least = service.directives.get("min_replicas", "0")
     # This must work for the script of another version, too: its service can still be ended.
-    return Bounds(int(least) if least.isdecimal() else 0, len(service.slots))
+    return ReplicaBounds(int(least) if least.isdecimal() else 0, len(service.slots))

@@ -7,9 +7,9 @@ from itertools import count
 
 from slurm_plugin.api.http_server import Connection
 from slurm_plugin.common.connection_places import (
-    Bounds,
+    ConnectionLimits,
     Guest,
-    Idle,
+    IdleConnection,
     idle_to_cut,
     origin_of,
     room_for,
@@ -46,7 +46,7 @@ class UserPlaces:
     def __init__(self, limits: UserLimits) -> None:
         self._limits = limits
         self._open: Counter[int] = Counter()
-        self._idle: dict[Connection, Idle] = {}
+        self._idle: dict[Connection, IdleConnection] = {}
         self._numbers = count()
         self.uids: dict[Connection, int] = {}
 
@@ -68,7 +68,7 @@ class UserPlaces:
         """Note that the connection asks nothing yet, or has to read its answer."""
         if connection in self.uids:
             uid = self.uids[connection]
-            self._idle[connection] = Idle(next(self._numbers), uid, time.monotonic())
+            self._idle[connection] = IdleConnection(next(self._numbers), uid, time.monotonic())
 
     def leave(self, connection: Connection) -> None:
         """Free the connection's place."""
@@ -99,7 +99,7 @@ class UserPlaces:
 class Guests:
     """The connections to the remote socket, by where they come from."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ConnectionLimits) -> None:
         self._bounds = bounds
         self._guests: dict[Connection, Guest] = {}
         self._launchers: OrderedDict[str, None] = OrderedDict()

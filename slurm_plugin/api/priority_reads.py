@@ -7,34 +7,40 @@ from cluster.rpc.read_messages import PriorityAnswer
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm.priorities import factor_weights, weight_points
-from slurm_plugin.admission.priority_changes import Standing, ranked
-from slurm_plugin.api.access import Reader
+from slurm_plugin.admission.priority_changes import PriorityInput, ranked
+from slurm_plugin.api.access import Principal
 from slurm_plugin.explain.priority import InSlurm, explained, not_waiting
 from slurm_plugin.explain.why_job import jobs_named
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.formula import formula_of
 
 
 async def explain_priority(
-    about: str, reader: Reader, slurm: SlurmReader, settings: Settings, sync: Sync
+    about: str,
+    principal: Principal,
+    slurm: SlurmReader,
+    settings: Settings,
+    cluster_state: ClusterState,
 ) -> PriorityAnswer:
     """Explain the priority of a waiting job.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for a job that does not exist and for one that
     the reader may not see, SW-PRIORITY-NONE if the job does not wait.
     """
-    jobs = jobs_named(about, sync.jobs)
-    if not jobs or not all(map(reader.may_see, jobs)):
+    jobs = jobs_named(about, cluster_state.jobs)
+    if not jobs or not all(map(principal.may_see, jobs)):
         raise InvalidInputError(
             "SW-FORBIDDEN", f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
         )
-    formula, now_s = formula_of(settings.priority), sync.view.observed_s
-    waiting = ranked(jobs, now_s, Standing(sync.shares, sync.urgencies, formula))
+    formula, now_s = formula_of(settings.priority), cluster_state.view.observed_s
+    waiting = ranked(
+        jobs, now_s, PriorityInput(cluster_state.shares, cluster_state.urgencies, formula)
+    )
     if not waiting:
         raise not_waiting(about, jobs)
     first = max(waiting, key=lambda each: (each.job.priority, -each.job.job_id))
     in_slurm = await _in_slurm(first.job.job_id, slurm)
-    return explained(first, sync.jobs, formula, now_s, in_slurm)
+    return explained(first, cluster_state.jobs, formula, now_s, in_slurm)
 
 
 async def _in_slurm(job_id: int, slurm: SlurmReader) -> InSlurm:

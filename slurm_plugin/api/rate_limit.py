@@ -4,30 +4,30 @@ import math
 import time
 
 from cluster.language.errors import InvalidInputError
-from slurm_plugin.api.access import Reader
-from slurm_plugin.services.rate_limit import Rate, Used, after_change, wait_s
+from slurm_plugin.api.access import Principal
+from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
 
-OF_USER = Rate(at_once=60, every_s=60.0)
-OF_TENANT = Rate(at_once=240, every_s=15.0)
+OF_USER = RateLimit(at_once=60, every_s=60.0)
+OF_TENANT = RateLimit(at_once=240, every_s=15.0)
 """As much as four users may, so that one user does not use up the tenant's allowance."""
 
 
-class Rates:
+class RateLimiter:
     """Allowances used since the daemon began; operators' changes don't count."""
 
     def __init__(self) -> None:
-        self._used: dict[tuple[Rate, int | str], Used] = {}
+        self._used: dict[tuple[RateLimit, int | str], RateUse] = {}
 
-    def take(self, reader: Reader, tenant: str) -> None:
+    def take(self, principal: Principal, tenant: str) -> None:
         """Count one change. Raises InvalidInputError (SW-RATE) if it comes too early."""
-        if reader.tenants is None:
+        if principal.tenants is None:
             return
         now_s = time.monotonic()
-        whose: dict[tuple[Rate, int | str], str] = {
-            (OF_USER, reader.uid): "You have",
+        whose: dict[tuple[RateLimit, int | str], str] = {
+            (OF_USER, principal.uid): "You have",
             (OF_TENANT, tenant): f"{tenant} has",
         }
-        known = {key: self._used.get(key, Used()) for key in whose}
+        known = {key: self._used.get(key, RateUse()) for key in whose}
         for (rate, who), used in known.items():
             if wait := wait_s(used, rate, now_s):
                 raise InvalidInputError(

@@ -25,7 +25,7 @@ from cluster.rpc.read_messages import (
     PriorityAnswer,
     PriorityRequest,
     StatementAnswer,
-    StatementPlace,
+    StatementCursor,
     StatementRequest,
     WhyAnswer,
     WhyRequest,
@@ -33,15 +33,15 @@ from cluster.rpc.read_messages import (
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
-from slurm_plugin.api.access import Reader, ReaderHandler, ReaderHandlers
+from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import balance_lines, books_now
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.ledger.summaries import balance_lines, ledger_view_now
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
 
@@ -67,11 +67,13 @@ _BALANCE = TypeAdapter(BalanceLine)
 class Reads:
     """Answers requests that only read, to each user for the user's own tenants."""
 
-    def __init__(self, settings: Settings, slurm: SlurmReader, ledger: Ledger, sync: Sync) -> None:
+    def __init__(
+        self, settings: Settings, slurm: SlurmReader, ledger: Ledger, cluster_state: ClusterState
+    ) -> None:
         self._settings = settings
         self._slurm = slurm
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._threads = ThreadPoolExecutor(_THREADS, "reads")
         self._waiting: Counter[int] = Counter()
         self._slurm_turn = asyncio.Semaphore(_ASKS)
@@ -94,50 +96,56 @@ class Reads:
             }
         )
 
-    async def _explain(self, request: ExplainRequest, reader: Reader) -> ExplainAnswer:
-        require_own(request.tenant, reader)
-        self.require_sight()
-        explanation = partial(self._explanation, request.tenant, reader)
-        return await self.from_ledger(reader.uid, explanation)
+    async def _explain(self, request: ExplainRequest, principal: Principal) -> ExplainAnswer:
+        require_own(request.tenant, principal)
+        self.require_complete_view()
+        explanation = partial(self._explanation, request.tenant, principal)
+        return await self.from_ledger(principal.uid, explanation)
 
-    async def _statement(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
-        require_own(request.tenant, reader)
-        return await self.from_ledger(reader.uid, partial(self._page, request, reader))
+    async def _statement(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
+        require_own(request.tenant, principal)
+        return await self.from_ledger(principal.uid, partial(self._page, request, principal))
 
-    async def _balance(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
-        require_own(request.tenant, reader)
-        return await self.from_ledger(reader.uid, partial(self._balances, request, reader))
+    async def _balance(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
+        require_own(request.tenant, principal)
+        return await self.from_ledger(principal.uid, partial(self._balances, request, principal))
 
-    async def _why(self, request: WhyRequest, reader: Reader) -> WhyAnswer:
-        self.require_sight()
-        settings, ledger, sync = self._settings, self._ledger, self._sync
-        read = partial(why, request.about, reader, ledger, settings, sync)
-        return await self.from_ledger(reader.uid, read)
+    async def _why(self, request: WhyRequest, principal: Principal) -> WhyAnswer:
+        self.require_complete_view()
+        settings, ledger, cluster_state = self._settings, self._ledger, self._cluster_state
+        read = partial(why, request.about, principal, ledger, settings, cluster_state)
+        return await self.from_ledger(principal.uid, read)
 
-    async def _priority(self, request: PriorityRequest, reader: Reader) -> PriorityAnswer:
-        self.require_sight()
-        settings, slurm, sync = self._settings, self._slurm, self._sync
-        with self._in_line(reader.uid):
+    async def _priority(self, request: PriorityRequest, principal: Principal) -> PriorityAnswer:
+        self.require_complete_view()
+        settings, slurm, cluster_state = self._settings, self._slurm, self._cluster_state
+        with self._in_line(principal.uid):
             async with self._slurm_turn:
-                return await explain_priority(request.job, reader, slurm, settings, sync)
+                return await explain_priority(
+                    request.job, principal, slurm, settings, cluster_state
+                )
 
-    def _explanation(self, tenant: str, reader: Reader) -> ExplainAnswer:
-        sync = self._sync
-        books = books_now(self._ledger, self._settings, sync.clock.shown_s)
-        require_known(tenant, books.tenants.keys(), reader)
-        world = world_of(books, self._settings, Seen(sync.jobs, sync.nodes, sync.view.services))
-        found = explain(tenant, situation(world))
+    def _explanation(self, tenant: str, principal: Principal) -> ExplainAnswer:
+        cluster_state = self._cluster_state
+        ledger_view = ledger_view_now(self._ledger, self._settings, cluster_state.clock.shown_s)
+        require_known(tenant, ledger_view.tenants.keys(), principal)
+        inputs = inputs_of(
+            ledger_view,
+            self._settings,
+            SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
+        )
+        found = explain(tenant, situation(inputs))
         return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
 
-    def _page(self, request: StatementRequest, reader: Reader) -> StatementAnswer:
+    def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         if request.tenant is not None:
             ledger = self._ledger
             known = ledger.tenants.policy().keys() | ledger.charges.charged_tenants()
-            require_known(request.tenant, known, reader)
+            require_known(request.tenant, known, principal)
         place = request.after
         now_s = place.now_s if place else int(time.time())
         rows = self._ledger.audit.statement_page(
-            _tenants(request.tenant, reader),
+            _tenants(request.tenant, principal),
             request.since_s,
             now_s,
             (place.tenant, place.start_s, place.job_id) if place else None,
@@ -149,18 +157,22 @@ class Reads:
             more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
         )
 
-    def _balances(self, request: BalanceRequest, reader: Reader) -> BalanceAnswer:
-        books = books_now(self._ledger, self._settings, self._sync.clock.shown_s)
+    def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
+        ledger_view = ledger_view_now(
+            self._ledger, self._settings, self._cluster_state.clock.shown_s
+        )
         if request.tenant is not None:
-            require_known(request.tenant, books.tenants.keys() | books.balances.keys(), reader)
-        lines = balance_lines(books, _tenants(request.tenant, reader))
+            require_known(
+                request.tenant, ledger_view.tenants.keys() | ledger_view.balances.keys(), principal
+            )
+        lines = balance_lines(ledger_view, _tenants(request.tenant, principal))
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
         )
 
-    def require_sight(self) -> None:
+    def require_complete_view(self) -> None:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""
-        if not self._sync.view.complete:
+        if not self._cluster_state.view.complete:
             raise UnreachableError(
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
@@ -215,38 +227,38 @@ def hiding_places(handlers: ReaderHandlers) -> ReaderHandlers:
     return {kind: partial(_hiding, handle) for kind, handle in handlers.items()}
 
 
-async def _hiding(handle: ReaderHandler, request: Request, reader: Reader) -> BaseModel:
-    with without_places(reader):
-        return await handle(request, reader)
+async def _hiding(handle: ReaderHandler, request: Request, principal: Principal) -> BaseModel:
+    with without_places(principal):
+        return await handle(request, principal)
 
 
 @contextmanager
-def without_places(reader: Reader) -> Iterator[None]:
+def without_places(principal: Principal) -> Iterator[None]:
     """Hide from all but operators where the database is, and what PostgreSQL answered."""
     try:
         yield
     except SlicewiseError as error:
-        if reader.tenants is None or error.refusal.code not in _TELL_PLACES:
+        if principal.tenants is None or error.refusal.code not in _TELL_PLACES:
             raise
         raise UnreachableError(
             error.refusal.code, "The ledger does not answer now.", "Try again later."
         ) from None
 
 
-def require_own(tenant: str | None, reader: Reader) -> None:
+def require_own(tenant: str | None, principal: Principal) -> None:
     """Raise InvalidInputError (SW-TENANT-UNKNOWN) if the reader may not read that tenant."""
-    if tenant is not None and not reader.may_read(tenant):
-        raise _unknown(tenant, reader)
+    if tenant is not None and not principal.may_read(tenant):
+        raise _unknown(tenant, principal)
 
 
-def _unknown(tenant: str, reader: Reader) -> InvalidInputError:
+def _unknown(tenant: str, principal: Principal) -> InvalidInputError:
     """The same error for others' tenants and for none: asking must not reveal names."""
-    own = ", ".join(sorted(reader.tenants or ())) or "none"
-    hint = "All: slicewise tenant list" if reader.tenants is None else f"Yours: {own}."
+    own = ", ".join(sorted(principal.tenants or ())) or "none"
+    hint = "All: slicewise tenant list" if principal.tenants is None else f"Yours: {own}."
     return InvalidInputError("SW-TENANT-UNKNOWN", f"You have no tenant {tenant!r}.", hint)
 
 
-def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
+def require_known(tenant: str, known: Collection[str], principal: Principal) -> None:
     """Raise InvalidInputError (SW-TENANT-UNKNOWN) for a tenant that is not ``known``: it has no
     quota.
 
@@ -254,8 +266,8 @@ def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
     """
     if tenant in known:
         return
-    if reader.tenants is None:
-        raise _unknown(tenant, reader)
+    if principal.tenants is None:
+        raise _unknown(tenant, principal)
     raise InvalidInputError(
         "SW-TENANT-UNKNOWN",
         f"Your account {tenant!r} has no quota.",
@@ -263,12 +275,12 @@ def require_known(tenant: str, known: Collection[str], reader: Reader) -> None:
     )
 
 
-def _tenants(tenant: str | None, reader: Reader) -> frozenset[str] | None:
-    return reader.tenants if tenant is None else frozenset({tenant})
+def _tenants(tenant: str | None, principal: Principal) -> frozenset[str] | None:
+    return principal.tenants if tenant is None else frozenset({tenant})
 
 
-def _place(last: StatementRow, now_s: int) -> StatementPlace:
+def _place(last: StatementRow, now_s: int) -> StatementCursor:
     run = last.run
-    return StatementPlace(
+    return StatementCursor(
         tenant=run.tenant, start_s=run.key.start_s, job_id=run.key.job_id, now_s=now_s
     )

@@ -20,19 +20,19 @@ from aiohttp import web
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.rpc.messages import REQUEST_LIMIT
 from cluster.rpc.munge import Munge
-from cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, Part, seal, unseal
+from cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
 from cluster.settings.file import DaemonSettings, host_and_port
 from slurm_plugin.api.desk import Roles
 from slurm_plugin.api.http_server import Connection, HttpServer, Limits, Question
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import Asked, Routes, status_of
-from slurm_plugin.common.connection_places import Bounds
+from slurm_plugin.common.connection_places import ConnectionLimits
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.common.sockets import BUSY, too_long
 
 T = TypeVar("T")
 
-BOUNDS = Bounds(connections=128, per_host=16, per_prefix=64, grace_s=0.5)
+BOUNDS = ConnectionLimits(connections=128, per_host=16, per_prefix=64, grace_s=0.5)
 LIMITS = Limits(question_s=2.0, answer_s=15.0, body_bytes=2 * REQUEST_LIMIT, refused=128)
 """A credential of the longest message needs less than twice its bytes."""
 _CONNECTIONS_PER_UID = 8
@@ -55,7 +55,7 @@ class RemoteSocket:
         routes: Routes,
         who: Roles,
         *,
-        bounds: Bounds = BOUNDS,
+        bounds: ConnectionLimits = BOUNDS,
         limits: Limits = LIMITS,
     ) -> None:
         self._settings = settings
@@ -113,7 +113,7 @@ class RemoteSocket:
         finally:
             self._by_uid -= Counter([uid])
 
-    async def _opened(self, question: Question) -> Part:
+    async def _opened(self, question: Question) -> MessagePart:
         """The question that a credential holds, and who asks it."""
         request, line = question.request, question.body
         is_credential = line.startswith(PREFIX) and line.endswith(b"\n") and b"\0" not in line
@@ -124,7 +124,7 @@ class RemoteSocket:
             raise _error(too_long(REQUEST_LIMIT))
         return part
 
-    async def _answered(self, part: Part, question: Question) -> web.StreamResponse:
+    async def _answered(self, part: MessagePart, question: Question) -> web.StreamResponse:
         place, _, body = part.data.partition(b"\n")
         method, _, target = place.decode("utf-8", "replace").partition(" ")
         reply = await self._routes.reply(Asked(method, target, body, part.uid))

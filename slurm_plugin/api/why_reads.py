@@ -5,37 +5,43 @@ from cluster.language.jobs import JobView
 from cluster.language.periods import next_start_s
 from cluster.rpc.read_messages import WhyAnswer
 from cluster.settings.file import Settings
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.explain.headroom import situation
-from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.why_job import jobs_named, why_job, why_without_ledger
 from slurm_plugin.explain.why_tenant import why_tenant
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.demand import QOS_BUDGET
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.state.controller import ClusterState
 
 
-def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sync) -> WhyAnswer:
+def why(
+    about: str,
+    principal: Principal,
+    ledger: Ledger,
+    settings: Settings,
+    cluster_state: ClusterState,
+) -> WhyAnswer:
     """Explain the state of a job, an array, a tenant, or a service: of the first that it names.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for what does not exist and for what the reader
     may not see, SW-SERVICE-AMBIGUOUS if several tenants of the reader have such a service.
     """
-    jobs = jobs_named(about, sync.jobs)
-    if not jobs and reader.may_read(about):
-        sight = _sight(ledger, settings, sync)
+    jobs = jobs_named(about, cluster_state.jobs)
+    if not jobs and principal.may_read(about):
+        sight = _sight(ledger, settings, cluster_state)
         if about in sight.situation.policy:
             return why_tenant(about, sight)
     if not jobs:
-        jobs = _jobs_of_service(about, reader, sync)
+        jobs = _jobs_of_service(about, principal, cluster_state)
         about = str(jobs[0].array_job_id) if jobs else about
-    if jobs and all(map(reader.may_see, jobs)):
+    if jobs and all(map(principal.may_see, jobs)):
         try:
-            sight = _sight(ledger, settings, sync)
+            sight = _sight(ledger, settings, cluster_state)
         except UnreachableError:
             answer = why_without_ledger(about, jobs)
             if answer is None:
@@ -43,10 +49,10 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
             return answer
         answer = why_job(about, jobs, sight)
         # A user who has left a tenant sees own jobs of it, but nothing about its other users.
-        whole = reader.may_read(jobs[0].account)
+        whole = principal.may_read(jobs[0].account)
         return answer if whole else answer.model_copy(update={"tables": ()})
-    own = ", ".join(sorted(reader.tenants or ())) or "none"
-    yours = "" if reader.tenants is None else f" Your tenants: {own}."
+    own = ", ".join(sorted(principal.tenants or ())) or "none"
+    yours = "" if principal.tenants is None else f" Your tenants: {own}."
     raise InvalidInputError(
         "SW-FORBIDDEN",
         f"There is no job, service or tenant {about!r} that you may see.",
@@ -54,17 +60,19 @@ def why(about: str, reader: Reader, ledger: Ledger, settings: Settings, sync: Sy
     )
 
 
-def _jobs_of_service(about: str, reader: Reader, sync: Sync) -> tuple[JobView, ...]:
+def _jobs_of_service(
+    about: str, principal: Principal, cluster_state: ClusterState
+) -> tuple[JobView, ...]:
     """The records of the newest generation of the service NAME or TENANT/NAME; () if none is seen.
 
     Raises InvalidInputError (SW-SERVICE-AMBIGUOUS).
     """
     found: dict[str, tuple[JobView, ...]] = {}
-    for service in sorted(sync.view.services, key=lambda each: each.array_job_id):
+    for service in sorted(cluster_state.view.services, key=lambda each: each.array_job_id):
         full_name = f"{service.tenant}/{service.name}"
         if about in {service.name, full_name}:
-            jobs = jobs_named(str(service.array_job_id), sync.jobs)
-            if jobs and all(map(reader.may_see, jobs)):
+            jobs = jobs_named(str(service.array_job_id), cluster_state.jobs)
+            if jobs and all(map(principal.may_see, jobs)):
                 found[full_name] = jobs
     if len(found) > 1:
         raise InvalidInputError(
@@ -75,22 +83,29 @@ def _jobs_of_service(about: str, reader: Reader, sync: Sync) -> tuple[JobView, .
     return next(iter(found.values()), ())
 
 
-def _sight(ledger: Ledger, settings: Settings, sync: Sync) -> Sight:
-    books = books_now(ledger, settings, sync.clock.shown_s)
-    world = world_of(books, settings, Seen(sync.jobs, sync.nodes, sync.view.services))
-    return Sight(
-        now_s=books.now_s,
-        jobs=sync.jobs,
-        nodes=sync.nodes,
-        partitions=world.rules.partitions,
-        situation=situation(world),
-        resets_s=_resets_s(books.policy, books.now_s, settings.ledger.time_zone),
-        notes={service.array_job_id: service.note for service in sync.view.services},
-        news={(one.tenant, one.name): one for one in sync.news.of(sync.view.services)},
-        refusals=sync.refusals,
-        recalls=books.recalls,
+def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> WhyInput:
+    ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
+    inputs = inputs_of(
+        ledger_view,
+        settings,
+        SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
+    )
+    return WhyInput(
+        now_s=ledger_view.now_s,
+        jobs=cluster_state.jobs,
+        nodes=cluster_state.nodes,
+        partitions=inputs.rules.partitions,
+        situation=situation(inputs),
+        resets_s=_resets_s(ledger_view.policy, ledger_view.now_s, settings.ledger.time_zone),
+        notes={service.array_job_id: service.note for service in cluster_state.view.services},
+        reports={
+            (one.tenant, one.name): one
+            for one in cluster_state.service_reports.of(cluster_state.view.services)
+        },
+        refusals=cluster_state.refusals,
+        recalls=ledger_view.recalls,
         grace_s=settings.lending.grace_s,
-        over_budget=frozenset(job.job_id for job in world.jobs if job.reason == QOS_BUDGET),
+        over_budget=frozenset(job.job_id for job in inputs.jobs if job.reason == QOS_BUDGET),
     )
 
 

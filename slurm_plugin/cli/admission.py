@@ -25,7 +25,7 @@ from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.shares import GpuSize, shares
 from slurm_plugin.cli_common.options import Json
-from slurm_plugin.cli_views.admission import Here, print_standing, standing_fields
+from slurm_plugin.cli_views.admission import Here, print_status, status_fields
 from slurm_plugin.lua.linked_lua import linked_version
 from slurm_plugin.lua.site_script import (
     Wiring,
@@ -128,9 +128,9 @@ def status(as_json: Json = False) -> None:
     version = version_of(MODULE.read_text(encoding="utf-8"))
     here = Here(version, off_file(), _problem(settings), has_old_lines=_has_old_lines(settings))
     if as_json:
-        print_json(standing_fields(known, here, time.time()))
+        print_json(status_fields(known, here, time.time()))
     else:
-        print_standing(known, here, time.time())
+        print_status(known, here, time.time())
     if failure is not None:
         raise failure
 

@@ -34,7 +34,7 @@ from slurm_plugin.cli_common.options import (
 )
 from slurm_plugin.cli_views import budgets as present
 from slurm_plugin.cli_views.texts import budget_text, hours_change_text, slice_hours_text
-from slurm_plugin.ledger.summaries import books_now, left_millislice_s
+from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slurm_plugin.quota.tenants import check_words, payers
 from slurm_plugin.quota.types import Budget, TenantUpdate
 
@@ -127,14 +127,14 @@ def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Am
     """
 
     def entry(
-        was: Budget | None, last_roll_s: int | None, unspent_millislice_s: int
+        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
     ) -> BudgetEntry | None:
         return amended(
             tenant,
             was,
             budget,
             period_start_s=period_begun_s(budget, settings),
-            last_roll_s=last_roll_s,
+            last_rollover_s=last_rollover_s,
             unspent_millislice_s=unspent_millislice_s,
             author=author_name(),
             reason=reason,
@@ -189,8 +189,8 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
 
 
 def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
-    books = books_now(ledger, settings)
-    left, balances = left_millislice_s(books), books.balances
+    ledger_view = ledger_view_now(ledger, settings)
+    left, balances = left_millislice_s(ledger_view), ledger_view.balances
     return [
         present.BudgetLine(
             tenant=name,
@@ -200,7 +200,7 @@ def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[prese
             used_millislice_s=_used(ledger, settings, name, budget) if name == only else None,
             resets_s=resets_s(budget, settings),
         )
-        for name, tenant in sorted(books.tenants.items())
+        for name, tenant in sorted(ledger_view.tenants.items())
         if (budget := tenant.budget) is not None and only in {None, name}
     ]
 
@@ -248,7 +248,7 @@ def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
 
 
 def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
-    return ledger.budgets.rolls().get(tenant, -1) >= start_s
+    return ledger.budgets.rollovers().get(tenant, -1) >= start_s
 
 
 @budget_app.command(
@@ -318,7 +318,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
         budget = _require_budget(ledger, entry.tenant)
         _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
         _enter(ledger, entry)
-        left = left_millislice_s(books_now(ledger, settings)).get(entry.tenant)
+        left = left_millislice_s(ledger_view_now(ledger, settings)).get(entry.tenant)
     if as_json:
         print_json({**asdict(entry), "left_millislice_s": left})
         return

@@ -18,13 +18,13 @@ from slurm_plugin.cli_common.options import Json, opened_ledger
 from slurm_plugin.cli_views.limits import (
     differences_json,
     differences_table,
-    hand_change_text,
-    hand_changes_json,
+    out_of_band_json,
+    out_of_band_text,
 )
-from slurm_plugin.limits.changes import Change
-from slurm_plugin.quota_cycle.compile import Compiled, Look, compile_limits, look
+from slurm_plugin.limits.changes import LimitChange
+from slurm_plugin.quota_cycle.compile import Compiled, LimitComparison, compile_limits, look
 from slurm_plugin.quota_cycle.uninstall import (
-    Tell,
+    Notify,
     Undone,
     WayBack,
     finish,
@@ -76,7 +76,7 @@ def compile_command(
             return
         compiled = asyncio.run(_compile(ledger, settings, again=again))
         if not compiled.waits:
-            ledger.limits.mark_compiled(compiled.books.change_id)
+            ledger.limits.mark_compiled(compiled.ledger_view.change_id)
     _print_compiled(compiled, as_json)
 
 
@@ -104,12 +104,12 @@ def _print_conf(settings: Settings, as_json: bool) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _print_look(seen: Look, as_json: bool) -> None:
+def _print_look(seen: LimitComparison, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "differences": differences_json(seen.differences),
-                "changed_by_hand": hand_changes_json(seen.by_hand),
+                "changed_by_hand": out_of_band_json(seen.out_of_band),
                 "warnings": list(seen.warnings),
             }
         )
@@ -118,7 +118,7 @@ def _print_look(seen: Look, as_json: bool) -> None:
         console().print(differences_table(seen.differences))
     else:
         console().print("Slurm has every limit as the ledger says.")
-    _print_notes((*map(hand_change_text, seen.by_hand), *seen.warnings))
+    _print_notes((*map(out_of_band_text, seen.out_of_band), *seen.warnings))
 
 
 def _print_compiled(compiled: Compiled, as_json: bool) -> None:
@@ -131,7 +131,7 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
                     for change, why in compiled.refused.items()
                 ],
                 "waits": differences_json(compiled.waits),
-                "changed_by_hand": hand_changes_json(compiled.by_hand),
+                "changed_by_hand": out_of_band_json(compiled.out_of_band),
                 "warnings": list(compiled.warnings),
             }
         )
@@ -165,7 +165,7 @@ def uninstall_command(
     ledger keeps its data. After a crash, run it again.
     """
     settings = load_settings()
-    tell: Tell = _tell_nobody if as_json else _tell
+    tell: Notify = _tell_nobody if as_json else _tell
     with _ledger_or_none(settings) as ledger:
         if dry_run:
             due = asyncio.run(plan(open_slurm(settings), ledger, settings, finishes=finishing))
@@ -232,7 +232,7 @@ def _ledger_or_none(settings: Settings) -> "Iterator[Ledger | None]":
         yield ledger
 
 
-def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
+def _finish(ledger: "Ledger | None", settings: Settings, tell: Notify) -> Undone:
     done = asyncio.run(finish(open_slurm(settings), ledger, settings, tell))
     if done is None:
         raise InvalidInputError(
@@ -244,7 +244,7 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Tell) -> Undone:
     return done
 
 
-def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Tell, *, yes: bool) -> Undone:
+def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Notify, *, yes: bool) -> Undone:
     slurm = open_slurm(settings)
     # Plan before anything is marked in Slurm: it may be another cluster's.
     due = asyncio.run(plan(slurm, ledger, settings))
@@ -277,7 +277,7 @@ def _tell(command: str) -> None:
 def _tell_nobody(_: str) -> None: ...
 
 
-def _print_changes(changes: tuple[Change, ...]) -> None:
+def _print_changes(changes: tuple[LimitChange, ...]) -> None:
     for change in changes:
         _tell(f"sacctmgr {' '.join(change)}")
 

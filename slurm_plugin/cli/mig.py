@@ -130,7 +130,7 @@ def export(
 
 
 @dataclass(frozen=True)
-class Wish:
+class ModelLayout:
     """One entry of a mig-parted file, applied to one GPU model.
 
     Attributes:
@@ -168,11 +168,11 @@ def import_(
     or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
     shown lacks one of the profiles, or if no model has them.
     """
-    found = list(_wishes(_chosen(parted.parse(_read(file)), config), model))
+    found = list(_model_layouts(_chosen(parted.parse(_read(file)), config), model))
     if as_json:
-        print_json([_wish_json(one) for one in found])
+        print_json([_layout_json(one) for one in found])
     else:
-        console().print(_wishes_table(found))
+        console().print(_layouts_table(found))
     if any(one.layout is None for one in found):
         raise typer.Exit(1)
 
@@ -196,78 +196,80 @@ def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, pa
     return [(each, entry) for each, entries in chosen.items() for entry in entries]
 
 
-def _wishes(entries: Iterable[tuple[str, parted.Entry]], model: str | None) -> Iterator[Wish]:
+def _model_layouts(
+    entries: Iterable[tuple[str, parted.Entry]], model: str | None
+) -> Iterator[ModelLayout]:
     models = [board(model)] if model else list(boards().values())
     for config, entry in entries:
         if not entry.counts and not entry.pci_device_ids:
-            yield Wish(config, entry, None, frozenset())
+            yield ModelLayout(config, entry, None, frozenset())
             continue
         about = [on for on in models if entry.concerns(on)]
         named = model or entry.pci_device_ids
         shown = [on for on in about if named or not _lacking(entry, on)]
-        yield from (Wish(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
+        yield from (ModelLayout(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
         if not shown and not model:
-            yield Wish(config, entry, None, None if entry.counts else frozenset())
+            yield ModelLayout(config, entry, None, None if entry.counts else frozenset())
 
 
 def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
     return parted.lacking(on, entry.counts)
 
 
-def _wish_json(wish: Wish) -> object:
-    layout = None if wish.layout is None else sorted(wish.layout, key=_start)
+def _layout_json(model_layout: ModelLayout) -> object:
+    layout = None if model_layout.layout is None else sorted(model_layout.layout, key=_start)
     return {
-        "config": wish.config,
-        "model": None if wish.board is None else wish.board.model,
-        "devices": wish.entry.devices,
-        "mig": wish.entry.mig,
+        "config": model_layout.config,
+        "model": None if model_layout.board is None else model_layout.board.model,
+        "devices": model_layout.entry.devices,
+        "mig": model_layout.entry.mig,
         "layout": None if layout is None else [asdict(one) for one in layout],
     }
 
 
-def _wishes_table(wishes: Sequence[Wish]) -> FittingTable:
+def _layouts_table(model_layouts: Sequence[ModelLayout]) -> FittingTable:
     return FittingTable(
         (
-            column("configuration", (one.config for one in wishes)),
-            column("GPU model", map(_model, wishes)),
-            column("GPUs", map(_devices, wishes), rank=1),
-            column("memory slices", map(_bar, wishes), brief=map(_brief, wishes)),
-            column("instances", map(_instances, wishes), rank=2),
+            column("configuration", (one.config for one in model_layouts)),
+            column("GPU model", map(_model, model_layouts)),
+            column("GPUs", map(_devices, model_layouts), rank=1),
+            column("memory slices", map(_bar, model_layouts), brief=map(_brief, model_layouts)),
+            column("instances", map(_instances, model_layouts), rank=2),
         )
     )
 
 
-def _model(wish: Wish) -> str:
-    if wish.board is not None:
-        return wish.board.model
-    return "none" if wish.layout is None else "any"
+def _model(model_layout: ModelLayout) -> str:
+    if model_layout.board is not None:
+        return model_layout.board.model
+    return "none" if model_layout.layout is None else "any"
 
 
-def _devices(wish: Wish) -> str:
-    devices = wish.entry.devices
+def _devices(model_layout: ModelLayout) -> str:
+    devices = model_layout.entry.devices
     return "all" if devices is None else ",".join(map(str, devices))
 
 
-def _bar(wish: Wish) -> Text:
-    if not wish.entry.mig:
+def _bar(model_layout: ModelLayout) -> Text:
+    if not model_layout.entry.mig:
         return Text("MIG is off", style="dim")
-    if wish.layout is None:
-        return Text(_refusal(wish), style="red")
-    if wish.board is None:
+    if model_layout.layout is None:
+        return Text(_refusal(model_layout), style="red")
+    if model_layout.board is None:
         return Text("nothing is cut", style="dim")
-    return bar(wish.board.memory_slices, wish.layout)
+    return bar(model_layout.board.memory_slices, model_layout.layout)
 
 
-def _brief(wish: Wish) -> object:
-    return counts_text(wish.layout) if wish.layout else _bar(wish)
+def _brief(model_layout: ModelLayout) -> object:
+    return counts_text(model_layout.layout) if model_layout.layout else _bar(model_layout)
 
 
-def _refusal(wish: Wish) -> str:
-    if wish.board is None:
-        return f"no such GPU model is known to have {', '.join(wish.entry.counts)}"
-    lacking = _lacking(wish.entry, wish.board)
+def _refusal(model_layout: ModelLayout) -> str:
+    if model_layout.board is None:
+        return f"no such GPU model is known to have {', '.join(model_layout.entry.counts)}"
+    lacking = _lacking(model_layout.entry, model_layout.board)
     return f"has no {', '.join(lacking)}" if lacking else "does not fit"
 
 
-def _instances(wish: Wish) -> object:
-    return "" if wish.layout is None else counts_text(wish.layout)
+def _instances(model_layout: ModelLayout) -> object:
+    return "" if model_layout.layout is None else counts_text(model_layout.layout)

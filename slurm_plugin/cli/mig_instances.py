@@ -24,7 +24,7 @@ _MOST = 10_000_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServiceDemand:
     """A service's name, its measurements, and the load that it has to serve."""
 
     name: str
@@ -47,7 +47,7 @@ def _positive(text: str) -> Decimal:
     return number
 
 
-def _wanted(text: str) -> Wanted:
+def _wanted(text: str) -> ServiceDemand:
     """Parse ``NAME=FILE,RATE,SLO_MS``, the value of an option."""
     name, _, rest = text.partition("=")
     parts = rest.rsplit(",", 2)
@@ -60,8 +60,10 @@ def _wanted(text: str) -> Wanted:
     return _service(name, _of_model(rows, only), rate_rps, slo_ms)
 
 
-def _service(name: str, rows: Sequence[Measurement], rate_rps: Decimal, slo_ms: Decimal) -> Wanted:
-    return Wanted(name, rows, math.ceil(rate_rps * 1000), math.floor(slo_ms * 1000))
+def _service(
+    name: str, rows: Sequence[Measurement], rate_rps: Decimal, slo_ms: Decimal
+) -> ServiceDemand:
+    return ServiceDemand(name, rows, math.ceil(rate_rps * 1000), math.floor(slo_ms * 1000))
 
 
 def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[Measurement]:
@@ -139,7 +141,7 @@ def instances(
         console().print(report(chosen))
 
 
-def _board(services: Sequence[Wanted], named: str | None) -> Board:
+def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
     """Return the GPU model to choose on: the one named, else the only one measured.
 
     Raises InvalidInputError: SW-GPU-MODEL, SW-PROFILE-FILE.
@@ -161,7 +163,7 @@ def _costs(on: Board) -> Mapping[str, int]:
     return {name: cost_millislices(on, name, weight) for name in on.profiles}
 
 
-def _choose(services: Sequence[Wanted], on: Board, costs: Mapping[str, int]) -> Chosen:
+def _choose(services: Sequence[ServiceDemand], on: Board, costs: Mapping[str, int]) -> Chosen:
     names = [one.name for one in services]
     if len(set(names)) != len(names):
         raise InvalidInputError("SW-PROFILE-LOAD", "Two services have one name.", "Rename one.")
@@ -179,7 +181,7 @@ def _choose(services: Sequence[Wanted], on: Board, costs: Mapping[str, int]) -> 
     return Chosen(on, plan, loads, types, costs)
 
 
-def _load(one: Wanted, on: Board) -> ServiceLoad:
+def _load(one: ServiceDemand, on: Board) -> ServiceLoad:
     table = [
         Measured(
             profile_of(on, row.type).name,

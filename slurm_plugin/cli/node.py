@@ -21,7 +21,7 @@ from cluster.mig.host import ROOT
 from cluster.mig.inventory import Inventory
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
-from cluster.settings.repartition import RecutSettings
+from cluster.settings.repartition import RepartitionSettings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.mig import node_report
@@ -152,7 +152,9 @@ def _devices(
 
 
 def _directory(settings: Settings | None, name: str) -> str:
-    return (settings.recut if settings is not None else RecutSettings()).devices_of(name)
+    return (settings.repartition if settings is not None else RepartitionSettings()).devices_of(
+        name
+    )
 
 
 def _settings() -> Settings | None:

@@ -50,7 +50,7 @@ def plan_quotas(
 
     Nothing is changed without --apply. Ceilings and loans are computed for the jobs that run and
     wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
-    ends a job that runs on its tenant's own part.
+    ends a job that runs on its tenant's guaranteed quota.
     """
     if example:
         from slurm_plugin.cli_common.quota_file import EXAMPLE  # noqa: PLC0415

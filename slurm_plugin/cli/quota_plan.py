@@ -16,7 +16,7 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.accounting.budgets import Amend
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.cli.budget import amend_of, period_begun_s
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.cli.tenant_quota import check_capacity
@@ -26,20 +26,20 @@ from slurm_plugin.cli_common.slurm_look import SlurmLook
 from slurm_plugin.cli_views import quota_plan as present
 from slurm_plugin.cli_views.limits import differences_json, differences_table
 from slurm_plugin.cli_views.tenants import force_text
-from slurm_plugin.explain.quota_impact import harms
-from slurm_plugin.explain.quota_plan import Harm, QuotaPlan, in_order, quota_plan
-from slurm_plugin.ledger.summaries import books_now, held_lately
+from slurm_plugin.explain.quota_impact import impacts
+from slurm_plugin.explain.quota_plan import Impact, QuotaPlan, in_order, quota_plan
+from slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slurm_plugin.limits.changes import stages
-from slurm_plugin.limits.desired import Difference, differences, wanted
+from slurm_plugin.limits.desired import Difference, desired_limits, differences
 from slurm_plugin.quota.accounts import Accounts, tenant_parent
 from slurm_plugin.quota.tenants import changed_together, overcommitted_millislices
 from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
-from slurm_plugin.quota_cycle.compile import Look, compared, slurm_now
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen, World
-from slurm_plugin.services.orders import Key, Ordered, arrays_of
+from slurm_plugin.quota_cycle.compile import LimitComparison, compared, slurm_now
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
+from slurm_plugin.services.orders import Ordered, ServiceKey, arrays_of
 from slurm_plugin.services.state import Observation, services
-from slurm_plugin.state.observer import Sight
+from slurm_plugin.state.observer import SlurmObserver
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -58,7 +58,7 @@ class _Planned:
     before: Policy = field(hash=False)
     policy: Policy = field(hash=False)
     plan: QuotaPlan
-    harms: tuple[Harm, ...]
+    impacts: tuple[Impact, ...]
     differences: tuple[Difference, ...]
     commands: tuple[tuple[str, ...], ...]
     capacity_millislices: int | None
@@ -104,10 +104,10 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
 
     Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise.
     """
-    books = books_now(ledger, settings)
-    policy = books.tenants
+    ledger_view = ledger_view_now(ledger, settings)
+    policy = ledger_view.tenants
     updates = read_quota_file(file, policy, settings)
-    seen, observed = asyncio.run(_look(books, settings))
+    seen, observed = asyncio.run(_look(ledger_view, settings))
     accounts = {name: row.parent for name, row in seen.found.accounts.items()}
     faults = FileFaults(file)
     updates = in_order(policy, _placed(updates, policy, accounts, faults))
@@ -115,31 +115,33 @@ def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     for tenant, error in refused.items():
         faults.add(tenant, error)
     faults.check()
-    world = _world(ledger, settings, books, observed)
-    plan = quota_plan(world, after, _periods(after, settings))
-    limits = wanted(plan.allowed, seen.found, books.known)
+    inputs = _world(ledger, settings, ledger_view, observed)
+    plan = quota_plan(inputs, after, _periods(after, settings))
+    limits = desired_limits(plan.allowed, seen.found, ledger_view.known)
     differing = differences(limits, seen.found)
     return _Planned(
         updates=updates,
         before=policy,
         policy=after,
         plan=plan,
-        harms=harms(world, plan, _period_ends(after, settings, books.now_s)),
+        impacts=impacts(inputs, plan, _period_ends(after, settings, ledger_view.now_s)),
         differences=differing,
         commands=tuple(one for stage in stages(differing, seen.found) for one in stage),
-        capacity_millislices=world.capacity_millislices,
+        capacity_millislices=inputs.capacity_millislices,
         accounts=accounts,
         ended_windows=tuple(
-            one.window_id for one in books.windows if one.tenant in policy.keys() - after.keys()
+            one.window_id
+            for one in ledger_view.windows
+            if one.tenant in policy.keys() - after.keys()
         ),
     )
 
 
-async def _look(books: Books, settings: Settings) -> tuple[Look, Observation]:
+async def _look(ledger_view: LedgerView, settings: Settings) -> tuple[LimitComparison, Observation]:
     slurm = open_slurm(settings)
-    observed = await Sight(slurm).look()
+    observed = await SlurmObserver(slurm).look()
     shown = await slurm_now(slurm, observed.jobs, observed.nodes)
-    return compared(books, shown, settings), observed
+    return compared(ledger_view, shown, settings), observed
 
 
 def _placed(
@@ -171,14 +173,18 @@ def _depth(account: str, accounts: Accounts) -> int:
     return depth
 
 
-def _world(ledger: "Ledger", settings: Settings, books: Books, observed: Observation) -> World:
+def _world(
+    ledger: "Ledger", settings: Settings, ledger_view: LedgerView, observed: Observation
+) -> QuotaInputs:
     found = _ordered(services(observed, settings.costs), ledger.orders.standing())
-    lately = held_lately(ledger, settings, books.now_s)
-    return world_of(books, settings, Seen(observed.jobs, observed.nodes, found, lately=lately))
+    lately = held_lately(ledger, settings, ledger_view.now_s)
+    return inputs_of(
+        ledger_view, settings, SlurmView(observed.jobs, observed.nodes, found, lately=lately)
+    )
 
 
 def _ordered(
-    found: Sequence[ServiceView], orders: Mapping[Key, Ordered]
+    found: Sequence[ServiceView], orders: Mapping[ServiceKey, Ordered]
 ) -> tuple[ServiceView, ...]:
     """Return the services with their owners' orders, if these are for arrays that still exist."""
     arrays = arrays_of(found)
@@ -236,9 +242,9 @@ def _print_plan(planned: _Planned) -> None:
     if planned.plan.loans:
         console().print("\nLoans:")
         console().print(present.loan_changes_table(planned.plan.loans))
-    if planned.harms:
+    if planned.impacts:
         console().print("\nJobs and tenants that it would harm:")
-        console().print(present.harms_table(planned.harms))
+        console().print(present.impacts_table(planned.impacts))
     else:
         console().print("\nIt would harm no job or tenant.")
     if planned.differences:
@@ -269,7 +275,7 @@ def _print_calendar(planned: _Planned, named: set[str]) -> None:
 
 def _planned_json(planned: _Planned) -> Mapping[str, object]:
     return {
-        **present.plan_json(planned.plan, planned.harms),
+        **present.plan_json(planned.plan, planned.impacts),
         "ended_windows": planned.ended_windows,
         "differences": differences_json(planned.differences),
         "commands": [list(command) for command in planned.commands],

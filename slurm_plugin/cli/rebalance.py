@@ -17,7 +17,7 @@ from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepOu
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
-    from slurm_plugin.rebalance.observe import Site
+    from slurm_plugin.rebalance.observe import RunContext
 
 rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
@@ -93,13 +93,13 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     console().print(present.steps_table(found.records, most=None))
 
 
-def _site(settings: Settings, ledger: "Ledger") -> "Site":
+def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
     # Imported here: the history does not need them.
     from cluster.rpc.client import DaemonClient  # noqa: PLC0415
     from cluster.slurm_client.open import open_slurm  # noqa: PLC0415
-    from slurm_plugin.rebalance.observe import Site  # noqa: PLC0415
+    from slurm_plugin.rebalance.observe import RunContext  # noqa: PLC0415
 
-    return Site(
+    return RunContext(
         settings=settings,
         slurm=open_slurm(settings),
         ledger=ledger,
@@ -110,7 +110,7 @@ def _site(settings: Settings, ledger: "Ledger") -> "Site":
     )
 
 
-def _run(site: "Site", *, quiet: bool, as_json: bool) -> None:
+def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
     from slurm_plugin.rebalance.run import run  # noqa: PLC0415 -- not for the history
 
     lock = site.ledger.locks.rebalancing(site.who)
@@ -134,20 +134,20 @@ def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
     console().print(present.steps_table(records))
 
 
-def _print_busy(site: "Site", holder: str, *, quiet: bool, as_json: bool) -> None:
+def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json({"outcome": None, "busy": holder})
     elif not quiet or _is_long(site):
         sys.stderr.write(f"Another run is under way ({holder}): nothing was done.\n")
 
 
-def _is_long(site: "Site") -> bool:
+def _is_long(site: "RunContext") -> bool:
     """Whether the run under way may hang, so that cron should report it."""
     newest = site.ledger.rebalances.history(1)
     return any(site.now_s() - one.begun_s > _LONG_S for one in newest)
 
 
-def _print_dry_run(site: "Site", as_json: bool) -> None:
+def _print_dry_run(site: "RunContext", as_json: bool) -> None:
     from slurm_plugin.rebalance.run import dry_run  # noqa: PLC0415 -- not for the history
 
     outcome, records = asyncio.run(dry_run(site))

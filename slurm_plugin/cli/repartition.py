@@ -16,8 +16,13 @@ from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import repartitions as present
 from slurm_plugin.mig.due import cuts_due
-from slurm_plugin.mig.problem import Gathered
-from slurm_plugin.mig.steps import Planned, Recut, State, StepRecord
+from slurm_plugin.mig.problem import SitePlanInput
+from slurm_plugin.mig.steps import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepRecord,
+)
 from slurm_plugin.repartition.cluster_run import cut, silent, stuck_error
 from slurm_plugin.repartition.observe import gathered
 from slurm_plugin.repartition.survey import survey
@@ -32,7 +37,9 @@ repartition_app = typer.Typer(
     help="Give GPUs other MIG instances, so that waiting jobs find what they ask for.",
 )
 
-RecutId = Annotated[int, typer.Argument(help="The id that slicewise repartition history shows.")]
+RepartitionId = Annotated[
+    int, typer.Argument(help="The id that slicewise repartition history shows.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; do nothing.")]
 
 
@@ -43,8 +50,8 @@ def show_plan(as_json: Json = False) -> None:
     """Show which GPUs would be repartitioned now, and for which demand.
 
     The plan is made from waiting jobs, expected demand, and the last look at each node (slicewise
-    repartition survey). A site that lets Slicewise repartition nothing (recut.allowed) can carry it
-    out manually.
+    repartition survey). A site that lets Slicewise repartition nothing (repartition.allowed) can
+    carry it out manually.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -55,7 +62,7 @@ def show_plan(as_json: Json = False) -> None:
 @repartition_app.command(
     "run", epilog="Examples: slicewise repartition run | slicewise repartition run --dry-run"
 )
-def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
+def run_repartitions(dry_run: DryRun = False, as_json: Json = False) -> None:
     """Repartition GPUs as the plan says, one after the other; for cron, as root.
 
     Those that an earlier run left unfinished come first. Each step is recorded before it begins:
@@ -64,7 +71,7 @@ def run_recuts(dry_run: DryRun = False, as_json: Json = False) -> None:
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        if dry_run or not settings.recut.allowed:
+        if dry_run or not settings.repartition.allowed:
             _print_dry_run(settings, ledger, as_json)
             return
         _require_root("cut GPUs")
@@ -100,9 +107,9 @@ def history(
 ) -> None:
     """List repartitions, newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recuts.history(limit)
+        found = ledger.repartitions.history(limit)
     if as_json:
-        print_json([present.recut_json(one) for one in found])
+        print_json([present.repartition_json(one) for one in found])
     elif found:
         console().print(present.history_table(found))
     else:
@@ -112,19 +119,19 @@ def history(
 @repartition_app.command(
     "show", epilog="Examples: slicewise repartition show 7 | slicewise repartition show 7 --json"
 )
-def show(recut_id: RecutId, as_json: Json = False) -> None:
+def show(repartition_id: RepartitionId, as_json: Json = False) -> None:
     """Show one repartition with its steps and how long each took."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.recuts.find(recut_id)
+        found = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(present.recut_json(found))
+        print_json(present.repartition_json(found))
         return
-    console().print(present.recut_facts(found))
+    console().print(present.repartition_facts(found))
     console().print(present.steps_table(found.records))
 
 
 @repartition_app.command("close", epilog="Examples: slicewise repartition close 7")
-def close(recut_id: RecutId, as_json: Json = False) -> None:
+def close(repartition_id: RepartitionId, as_json: Json = False) -> None:
     """Close a stuck repartition: later runs leave it alone.
 
     Use it for a GPU or node that is gone, or that you have repaired manually. Only the journal is
@@ -134,18 +141,18 @@ def close(recut_id: RecutId, as_json: Json = False) -> None:
     with opened_ledger(settings) as ledger:
         lock = _lock(ledger)
         try:
-            _close(ledger, lock, recut_id)
+            _close(ledger, lock, repartition_id)
         finally:
             lock.give_up()
-        found = ledger.recuts.find(recut_id)
+        found = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(present.recut_json(found))
+        print_json(present.repartition_json(found))
     else:
         node = found.planned.node
         console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
 
 
-def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
+def _close(ledger: "Ledger", lock: "LeaderLock", repartition_id: int) -> None:
     """Close it in the journal, but not while a run is under way, which would overwrite that.
 
     Raises OutsideError (SW-RECUT-LOCK) and InvalidInputError (SW-RECUT-NOT-STUCK).
@@ -156,17 +163,19 @@ def _close(ledger: "Ledger", lock: "LeaderLock", recut_id: int) -> None:
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
             "Close it when that run has ended: slicewise repartition history",
         )
-    if ledger.recuts.find(recut_id).state is not State.STUCK:
+    if ledger.repartitions.find(repartition_id).state is not RepartitionState.STUCK:
         raise InvalidInputError(
             "SW-RECUT-NOT-STUCK",
-            f"Repartition {recut_id} is not stuck: nothing was changed.",
+            f"Repartition {repartition_id} is not stuck: nothing was changed.",
             "One in state running is finished by: slicewise repartition run",
         )
-    ledger.recuts.finish(recut_id, State.CLOSED, f"closed by {author_name()}")
+    ledger.repartitions.finish(
+        repartition_id, RepartitionState.CLOSED, f"closed by {author_name()}"
+    )
 
 
 def _lock(ledger: "Ledger") -> "LeaderLock":
-    return ledger.locks.recutting(f"{socket.gethostname()}, process {os.getpid()}")
+    return ledger.locks.repartitioning(f"{socket.gethostname()}, process {os.getpid()}")
 
 
 @repartition_app.command(
@@ -187,7 +196,9 @@ def look(
     settings = load_settings()
     _require_root("look at all nodes")
     with opened_ledger(settings) as ledger:
-        found = asyncio.run(survey(settings, open_slurm(settings), ledger.recuts, nodes or ()))
+        found = asyncio.run(
+            survey(settings, open_slurm(settings), ledger.repartitions, nodes or ())
+        )
     if as_json:
         print_json({"seen": list(found.seen), "failed": dict(found.failed)})
     else:
@@ -207,13 +218,13 @@ def _require_root(what: str) -> None:
         )
 
 
-def _print_step(recut: Recut, record: StepRecord) -> None:
+def _print_step(repartition: Repartition, record: RepartitionStepRecord) -> None:
     out = console()
     if record.ended_s is not None or out.is_terminal:
-        out.print(present.step_line(recut, record), soft_wrap=True)
+        out.print(present.step_line(repartition, record), soft_wrap=True)
 
 
-def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None:
+def _print_plan(found: Sequence[PlannedRepartition], seen: SitePlanInput, as_json: bool) -> None:
     if as_json:
         plans = [present.planned_json(one) for one in found]
         stays = {model: dict(one.demand.guaranteed) for model, one in seen.boards.items()}
@@ -230,20 +241,22 @@ def _print_plan(found: Sequence[Planned], seen: Gathered, as_json: bool) -> None
 
 
 def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
-    unfinished = ledger.recuts.unfinished()
+    unfinished = ledger.repartitions.unfinished()
     seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     found = cuts_due(seen)
     if as_json:
         plans = [present.planned_json(one) for one in found]
-        ids = [one.recut_id for one in unfinished]
+        ids = [one.repartition_id for one in unfinished]
         print_json({"done": False, "unfinished": ids, "plan": plans})
         return
     _print_plan(found, seen, as_json)
     for line in (line for one in found for line in present.dry_run_lines(one)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:
-        console().print(f"Repartition {one.recut_id} on {one.planned.node} is {one.state}.")
-    words = "" if settings.recut.allowed else ": recut.allowed is false in slicewise.toml"
+        console().print(f"Repartition {one.repartition_id} on {one.planned.node} is {one.state}.")
+    words = (
+        "" if settings.repartition.allowed else ": repartition.allowed is false in slicewise.toml"
+    )
     console().print(f"Nothing was done{words}.")
 
 
@@ -254,9 +267,9 @@ def _print_busy(holder: str, as_json: bool) -> None:
         console().print(f"Another run cuts GPUs now ({holder}): nothing was done.", markup=False)
 
 
-def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
+def _print_ended(ended: Sequence[Repartition], as_json: bool) -> None:
     if as_json:
-        print_json({"done": True, "recuts": [present.recut_json(one) for one in ended]})
+        print_json({"done": True, "recuts": [present.repartition_json(one) for one in ended]})
     else:
         for one in ended:
             _print_end(one)
@@ -264,12 +277,13 @@ def _print_ended(ended: Sequence[Recut], as_json: bool) -> None:
             console().print("No GPU is to be repartitioned.")
     if stuck := stuck_error(ended):
         raise stuck
-    if any(one.state is not State.DONE for one in ended):
+    if any(one.state is not RepartitionState.DONE for one in ended):
         raise typer.Exit(1)
 
 
-def _print_end(recut: Recut) -> None:
-    words = f"Repartition {recut.recut_id} on {recut.planned.node}: {recut.state}"
-    style = "green" if recut.state is State.DONE else "red"
-    text = f"{words}. {recut.error}" if recut.error else f"{words}."
+def _print_end(repartition: Repartition) -> None:
+    where = f"{repartition.repartition_id} on {repartition.planned.node}"
+    words = f"Repartition {where}: {repartition.state}"
+    style = "green" if repartition.state is RepartitionState.DONE else "red"
+    text = f"{words}. {repartition.error}" if repartition.error else f"{words}."
     console().print(Text(text, style=style), soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.accounting.overview import standings
+from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli_common.options import (
     Json,
     Reason,
@@ -29,7 +29,7 @@ from slurm_plugin.cli_common.slurm_look import (
 )
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.accounts import TakeOver, differences, take_over, tenant_parent
 from slurm_plugin.quota.tenants import changed
 from slurm_plugin.quota.types import Policy, TenantUpdate
@@ -125,10 +125,10 @@ def list_tenants(as_json: Json = False) -> None:
     settings = load_settings()
     look = try_to_look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-    found = standings(gathered(books, books.policy, look))
+        ledger_view = ledger_view_now(ledger, settings)
+    found = tenant_statuses(gathered(ledger_view, ledger_view.policy, look))
     if as_json:
-        print_json([present.standing_json(one) for one in found])
+        print_json([present.status_json(one) for one in found])
     elif found:
         console().print(present.tree_table(found))
     else:
@@ -143,8 +143,8 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
     """Show everything about one tenant: quota, loans, use, budget, last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-        found = details(ledger, books, books.policy, settings, tenant)
+        ledger_view = ledger_view_now(ledger, settings)
+        found = details(ledger, ledger_view, ledger_view.policy, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:

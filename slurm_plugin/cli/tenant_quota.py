@@ -12,7 +12,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from slurm_plugin.accounting.overview import standings
+from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli.quota import plan_and_loans_app
 from slurm_plugin.cli.tenant import place_in_slurm
@@ -31,7 +31,7 @@ from slurm_plugin.cli_common.options import (
 from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.tenants import changed, overcommitted_millislices
 from slurm_plugin.quota.types import Policy, Quota, TenantUpdate
 from slurm_plugin.quota_cycle.compile import require_installed
@@ -86,9 +86,9 @@ def set_quota(
     """Set what a tenant may hold at one time; options left out keep their values.
 
     The change is recorded immediately; the daemon writes it into Slurm's limits within moments.
-    A lower quota stops new starts and may recall loans; jobs on the tenant's own part run on. An
-    account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm. After
-    slicewise uninstall the command is refused, because no limit would follow.
+    A lower quota stops new starts and may recall loans; jobs on the tenant's guaranteed quota run
+    on. An account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm.
+    After slicewise uninstall the command is refused, because no limit would follow.
     """
     update = TenantUpdate(
         tenant,
@@ -116,7 +116,9 @@ def set_quota(
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s)
-    outcome = present.Outcome(policy.get(tenant), changed(policy, update)[tenant], change, took_s)
+    outcome = present.QuotaOutcome(
+        policy.get(tenant), changed(policy, update)[tenant], change, took_s
+    )
     if as_json:
         print_json(present.outcome_json(outcome))
     else:
@@ -174,14 +176,14 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
     """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-        if tenant not in books.tenants:
+        ledger_view = ledger_view_now(ledger, settings)
+        if tenant not in ledger_view.tenants:
             raise _no_quota(ledger, tenant)
-        found = details(ledger, books, books.tenants, settings, tenant)
+        found = details(ledger, ledger_view, ledger_view.tenants, settings, tenant)
     if as_json:
         print_json(present.details_json(found))
     else:
-        console().print(present.quotas_table([replace(found.standing, depth=0)]))
+        console().print(present.quotas_table([replace(found.status, depth=0)]))
         console().print(Text(f"Changed {present.last_change_text(found.last)}."))
         console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
 
@@ -197,10 +199,10 @@ def list_quotas(as_json: Json = False) -> None:
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        books = books_now(ledger, settings)
-    found = standings(gathered(books, books.tenants, None))
+        ledger_view = ledger_view_now(ledger, settings)
+    found = tenant_statuses(gathered(ledger_view, ledger_view.tenants, None))
     if as_json:
-        print_json([present.standing_json(one) for one in found])
+        print_json([present.status_json(one) for one in found])
     elif found:
         console().print(present.quotas_table(found))
     else:

@@ -133,7 +133,7 @@ def _read(text: str | None, reader: Callable[..., object], *options: str) -> obj
 
 
 @dataclass(frozen=True)
-class Limits:
+class TypeLimits:
     """A quota's limits on GRES types (instances) and on GPU models (millislices)."""
 
     types: Mapping[str, int] = field(hash=False)
@@ -142,7 +142,7 @@ class Limits:
 
 def limits_from_texts(
     texts: Iterable[str], quota: Quota, types: Collection[str], models: Collection[str]
-) -> Limits:
+) -> TypeLimits:
     """Return the quota's limits after each ``TYPE=COUNT``, ``MODEL=SLICES`` or ``NAME=none``.
 
     ``types`` and ``models`` are those of slicewise.toml. A limit on a name that is no longer there
@@ -160,7 +160,7 @@ def limits_from_texts(
             of_types[name] = int(amount)
         else:
             _refuse_limit(text, (*types, *models))
-    return Limits(of_types, of_models)
+    return TypeLimits(of_types, of_models)
 
 
 def _refuse_limit(text: str, known: Iterable[str]) -> NoReturn:

@@ -8,7 +8,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import require_tenant
-from slurm_plugin.ledger.summaries import balance_lines, books_now
+from slurm_plugin.ledger.summaries import balance_lines, ledger_view_now
 
 if TYPE_CHECKING:
     from slurm_plugin.explain.headroom import Explanation
@@ -27,14 +27,14 @@ class LedgerSource:
         # Imported here: statements and balances don't ask Slurm.
         from slurm_plugin.cli_common.slurm_look import jobs_and_nodes  # noqa: PLC0415
         from slurm_plugin.explain.headroom import explain, situation  # noqa: PLC0415
-        from slurm_plugin.quota_cycle.gather import world_of  # noqa: PLC0415
-        from slurm_plugin.quota_cycle.world import Seen  # noqa: PLC0415
+        from slurm_plugin.quota_cycle.gather import inputs_of  # noqa: PLC0415
+        from slurm_plugin.quota_cycle.inputs import SlurmView  # noqa: PLC0415
 
-        books = books_now(self._ledger, self._settings)
-        require_tenant(books.tenants, tenant)
+        ledger_view = ledger_view_now(self._ledger, self._settings)
+        require_tenant(ledger_view.tenants, tenant)
         jobs, nodes = jobs_and_nodes(self._settings)
-        world = world_of(books, self._settings, Seen(tuple(jobs), nodes, ()))
-        return explain(tenant, situation(world))
+        inputs = inputs_of(ledger_view, self._settings, SlurmView(tuple(jobs), nodes, ()))
+        return explain(tenant, situation(inputs))
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """See ``Source``."""
@@ -46,11 +46,11 @@ class LedgerSource:
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """See ``Source``."""
-        books = books_now(self._ledger, self._settings)
+        ledger_view = ledger_view_now(self._ledger, self._settings)
         if tenant is None:
-            return balance_lines(books, None)
-        _require_known(tenant, {*books.tenants, *books.balances})
-        return balance_lines(books, {tenant})
+            return balance_lines(ledger_view, None)
+        _require_known(tenant, {*ledger_view.tenants, *ledger_view.balances})
+        return balance_lines(ledger_view, {tenant})
 
 
 def _require_known(tenant: str, known: Collection[str]) -> None:

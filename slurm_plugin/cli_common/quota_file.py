@@ -12,7 +12,7 @@ from cluster.settings.file import Settings
 from slurm_plugin.cli_common.amounts import (
     NONE,
     BudgetWords,
-    Limits,
+    TypeLimits,
     budget_from_words,
     limit_from_text,
     limits_from_texts,
@@ -204,7 +204,7 @@ def _weight(text: str, key: str) -> int:
     return int(text)
 
 
-def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> Limits | None:
+def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> TypeLimits | None:
     """Return all limits, unchanged ones included; None if the table does not set any."""
     if "limits" not in words:
         return None

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import Books
-from slurm_plugin.accounting.overview import Details, Gathered, standings
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.accounting.overview import Details, OverviewInput, tenant_statuses
 from slurm_plugin.cli_common.options import require_tenant, resets_s
 from slurm_plugin.cli_common.slurm_look import SlurmLook, try_to_look_at_slurm
 from slurm_plugin.ledger.summaries import left_millislice_s
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def gathered(books: Books, policy: Policy, look: SlurmLook | None) -> Gathered:
+def gathered(ledger_view: LedgerView, policy: Policy, look: SlurmLook | None) -> OverviewInput:
     """Join what the ledger has of these tenants with Slurm's answer; None if there was none.
 
     If Slurm shows no GPU, the capacity counts as unknown, as it does when limits are compiled.
     """
-    return Gathered(
+    return OverviewInput(
         policy=policy,
-        loans=books.loans,
-        recalls=books.recalls,
-        reservations=books.reservations,
-        left_millislice_s=left_millislice_s(books),
+        loans=ledger_view.loans,
+        recalls=ledger_view.recalls,
+        reservations=ledger_view.reservations,
+        left_millislice_s=left_millislice_s(ledger_view),
         capacity_millislices=(look.capacity_millislices or None) if look else None,
         accounts=frozenset(look.accounts) if look else None,
     )
 
 
 def details(
-    ledger: "Ledger", books: Books, policy: Policy, settings: Settings, name: str
+    ledger: "Ledger", ledger_view: LedgerView, policy: Policy, settings: Settings, name: str
 ) -> Details:
     """Return everything about one tenant of ``policy``.
 
     Raises InvalidInputError (SW-TENANT-UNKNOWN) if ``policy`` does not have it.
     """
     tenant = require_tenant(policy, name)
-    found = gathered(books, policy, try_to_look_at_slurm(settings))
+    found = gathered(ledger_view, policy, try_to_look_at_slurm(settings))
     last = ledger.tenants.history(name)[0]
     return Details(
-        standing=next(one for one in standings(found) if one.tenant.name == name),
+        status=next(one for one in tenant_statuses(found) if one.tenant.name == name),
         children=children(found.policy, name),
         loans=tuple(loan for loan in found.loans if name in {loan.lender, loan.borrower}),
         resets_s=resets_s(tenant.budget, settings),
         last=last,
-        in_force=books.compiled_id >= last.change_id,
+        in_force=ledger_view.compiled_id >= last.change_id,
     )

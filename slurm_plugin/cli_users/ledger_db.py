@@ -25,17 +25,17 @@ class Duty(StrEnum):
 @ledger_db_app.command("upgrade", epilog="Example: slicewise ledger db upgrade")
 def upgrade() -> None:
     """Bring the ledger's tables up to date; do nothing if they already are."""
-    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
-    _print_step(schema.upgrade(_url()))
+    _print_step(schema_revisions.upgrade(_url()))
 
 
 @ledger_db_app.command("current", epilog="Example: slicewise ledger db current")
 def current(as_json: Json = False) -> None:
     """Show the database's revision, and the one that this version of Slicewise needs."""
-    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
-    revisions = {"current": schema.current_of(_url()), "head": schema.head()}
+    revisions = {"current": schema_revisions.current_of(_url()), "head": schema_revisions.head()}
     if as_json:
         print_json(revisions)
     else:
@@ -48,11 +48,11 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
 ) -> None:
     """Go back to an older revision; data for which it has no tables is lost."""
-    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
     if not yes:
         typer.confirm("What the older revision has no tables for will be lost. Go on?", abort=True)
-    _print_step(schema.downgrade(_url(), revision))
+    _print_step(schema_revisions.downgrade(_url(), revision))
 
 
 @ledger_db_app.command(
@@ -73,9 +73,9 @@ def grant(
     the daemon charges; the launcher stores what it has learnt and can't read the ledger. Run the
     command as the owner of the tables.
     """
-    from slurm_plugin.ledger_tables import schema  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
-    schema.grant(_url(), role, duty.value)
+    schema_revisions.grant(_url(), role, duty.value)
     console().print(f"{role} may do what a {duty} does.", markup=False)
 
 

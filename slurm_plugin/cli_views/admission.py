@@ -32,7 +32,7 @@ class Here:
         return self.off_file.exists()
 
 
-def standing_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, object]:
+def status_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, object]:
     """Return the fields for ``--json``; those of the daemon's answer are null if there is none."""
     fields: dict[str, object] = {name: None for name in StatusAnswer.model_fields if name != "v"}
     if answer is not None:
@@ -46,7 +46,7 @@ def standing_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> di
     }
 
 
-def print_standing(answer: StatusAnswer | None, here: Here, now_s: float) -> None:
+def print_status(answer: StatusAnswer | None, here: Here, now_s: float) -> None:
     """Print a row for each part, and what to do about parts that are not as they should be."""
     rows = _rows(answer, here, now_s)
     out = console()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from cluster.runtime.console import FittingTable, column
 from slurm_plugin.limits.desired import Difference
-from slurm_plugin.limits.drift import HandChange
+from slurm_plugin.limits.drift import OutOfBandChange
 
 _UNSET = "-"
 
@@ -39,7 +39,7 @@ def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
     ]
 
 
-def hand_change_text(change: HandChange) -> str:
+def out_of_band_text(change: OutOfBandChange) -> str:
     """Describe a change made outside Slicewise.
 
     An example: ``account vision: grptres=billing was 6000, changed outside Slicewise to 9000``.
@@ -49,7 +49,7 @@ def hand_change_text(change: HandChange) -> str:
     return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
 
 
-def hand_changes_json(changes: Iterable[HandChange]) -> list[dict[str, str]]:
+def out_of_band_json(changes: Iterable[OutOfBandChange]) -> list[dict[str, str]]:
     """Changes made outside Slicewise as values; texts are sacctmgr's, "" means not set."""
     return [
         {

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cluster.language.mig_profiles import Board, MigProfile
 from cluster.mig.checks import gpu_faults
-from cluster.mig.inventory import Gpu, Holder, Instance, Inventory
+from cluster.mig.inventory import Gpu, GpuProcess, Instance, Inventory
 from cluster.mig.layouts import Layout, Placement
 from cluster.runtime.console import FittingTable, column
 from slurm_plugin.cli_views.texts import NOTHING
@@ -127,7 +127,7 @@ def _capabilities(instance: Instance) -> str:
     return ",".join(str(_or_nothing(minor)) for minor in minors)
 
 
-def _holders(holders: Sequence[Holder]) -> str:
+def _holders(holders: Sequence[GpuProcess]) -> str:
     jobs = dict.fromkeys(f"job {one.job_id}" for one in holders if one.job_id is not None)
     strays = (f"pid {one.pid}" for one in holders if one.job_id is None)
     return ", ".join((*jobs, *strays))

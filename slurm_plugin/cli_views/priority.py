@@ -48,7 +48,7 @@ def _meaning(term: PriorityTerm, answer: PriorityAnswer) -> str:
         case "class":
             return answer.job_class
         case "share":
-            return f"what {answer.tenant} has used lately, beside its own part"
+            return f"what {answer.tenant} has used lately, beside its guaranteed quota"
         case "urgency":
             return "of a service's backlog"
         case _:

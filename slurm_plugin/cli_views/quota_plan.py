@@ -14,7 +14,7 @@ from slurm_plugin.quota.tenants import ancestors
 from slurm_plugin.quota.types import LoanChange, LoanTerm, Recall, Tenant
 
 if TYPE_CHECKING:
-    from slurm_plugin.explain.quota_plan import Harm, LoanPlan, QuotaPlan, TenantPlan, TenantSide
+    from slurm_plugin.explain.quota_plan import Impact, LoanPlan, QuotaPlan, TenantPlan, TenantSide
 
 _INDENT = "  "
 
@@ -52,7 +52,7 @@ def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
         (
             column("tenant", map(_indented, plans)),
             column("nominal", arrows(lambda side: side.nominal_millislices)),
-            column("own part", arrows(lambda side: side.ceiling.guarantee_millislices), rank=1),
+            column("guaranteed", arrows(lambda side: side.ceiling.guarantee_millislices), rank=1),
             column("lent", arrows(lambda side: side.ceiling.lent_millislices), rank=3),
             column("borrowed", arrows(lambda side: side.ceiling.borrowed_millislices), rank=2),
             column("ceiling", arrows(lambda side: side.ceiling.ceiling_millislices)),
@@ -95,23 +95,23 @@ def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
     )
 
 
-def harms_table(harms: "Sequence[Harm]") -> FittingTable:
-    """One line per harm to a tenant."""
+def impacts_table(impacts: "Sequence[Impact]") -> FittingTable:
+    """One line per impact on a tenant."""
     return FittingTable(
         (
-            column("whom", (one.tenant or "all" for one in harms)),
-            column("about", (one.about or NOTHING for one in harms), rank=1),
-            column("what", (Text(one.words, style="yellow") for one in harms), folds=True),
+            column("whom", (one.tenant or "all" for one in impacts)),
+            column("about", (one.about or NOTHING for one in impacts), rank=1),
+            column("what", (Text(one.words, style="yellow") for one in impacts), folds=True),
         )
     )
 
 
-def plan_json(plan: "QuotaPlan", harms: "Iterable[Harm]") -> Mapping[str, object]:
+def plan_json(plan: "QuotaPlan", impacts: "Iterable[Impact]") -> Mapping[str, object]:
     """The plan as values, with every tenant."""
     return {
         "tenants": [asdict(one) for one in plan.tenants],
         "loans": [asdict(one) for one in plan.loans],
-        "harms": [asdict(one) for one in harms],
+        "harms": [asdict(one) for one in impacts],
     }
 
 

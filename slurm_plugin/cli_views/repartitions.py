@@ -11,19 +11,27 @@ from cluster.runtime.console import Facts, FittingTable, column
 from slurm_plugin.cli_views.texts import NOTHING, slice_seconds_text, time_text, times_column
 from slurm_plugin.mig.checks import change_text
 from slurm_plugin.mig.problem import PlanInput
-from slurm_plugin.mig.steps import Direction, Outcome, Planned, Recut, State, StepName, StepRecord
+from slurm_plugin.mig.steps import (
+    Direction,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 
 _STYLES = {
-    State.RUNNING: "yellow",
-    State.STUCK: "bold red",
-    State.DONE: "green",
-    State.ROLLED_BACK: "red",
-    State.CLOSED: "dim",
+    RepartitionState.RUNNING: "yellow",
+    RepartitionState.STUCK: "bold red",
+    RepartitionState.DONE: "green",
+    RepartitionState.ROLLED_BACK: "red",
+    RepartitionState.CLOSED: "dim",
 }
 _FREE = "free slices"
 
 
-def plan_table(planned: Sequence[Planned]) -> FittingTable:
+def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
     """A line per GPU, the best first."""
     gains = [slice_seconds_text(one.gain_millislice_s) for one in planned]
     drained = [slice_seconds_text(one.drained_millislice_s) for one in planned]
@@ -40,7 +48,7 @@ def plan_table(planned: Sequence[Planned]) -> FittingTable:
     )
 
 
-def planned_json(planned: Planned) -> dict[str, Any]:
+def planned_json(planned: PlannedRepartition) -> dict[str, Any]:
     """A planned repartition as values; placements are text, amounts are in millislice-seconds."""
     return {
         "node": planned.node,
@@ -67,61 +75,68 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     return [f"{node} is left out: {why}" for node, why in sorted(left_out.items())]
 
 
-def dry_run_lines(planned: Planned) -> list[str]:
+def dry_run_lines(planned: PlannedRepartition) -> list[str]:
     """Lines that say what would be done on a GPU, one for each step."""
     gone = [one for one in planned.before if one not in planned.after]
     words = {
-        StepName.RESERVE: f"a reservation lets nothing new start on {planned.node}",
-        StepName.MOVE: _move_words(planned, gone),
-        StepName.CUT: f"{planned.gpu_uuid}: {change_text(planned.before, planned.after)}",
-        StepName.TELL: f"{planned.node} in gres.conf and slurm.conf; slurmctld and slurmd restart",
-        StepName.VERIFY: f"{planned.gpu_uuid} has {placements_text(planned.after) or _FREE}",
-        StepName.RESUME: "the reservation ends",
+        RepartitionStep.RESERVE: f"a reservation lets nothing new start on {planned.node}",
+        RepartitionStep.MOVE: _move_words(planned, gone),
+        RepartitionStep.CUT: f"{planned.gpu_uuid}: {change_text(planned.before, planned.after)}",
+        RepartitionStep.TELL: f"{planned.node} in gres.conf and slurm.conf;"
+        " slurmctld and slurmd restart",
+        RepartitionStep.VERIFY: f"{planned.gpu_uuid} has {placements_text(planned.after) or _FREE}",
+        RepartitionStep.RESUME: "the reservation ends",
     }
     return [f"{planned.node}  {step:<7}  {text}" for step, text in words.items()]
 
 
-def _move_words(planned: Planned, gone: Sequence[Placement]) -> str:
+def _move_words(planned: PlannedRepartition, gone: Sequence[Placement]) -> str:
     if planned.moves:
         return f"{', '.join(planned.moves)}: a successor first, then the end"
     return f"wait until no job holds {placements_text(gone)}" if gone else "nothing is destroyed"
 
 
-def step_line(recut: Recut, record: StepRecord) -> Text:
+def step_line(repartition: Repartition, record: RepartitionStepRecord) -> Text:
     """``gpu01  7  cut  0.8 s  1g.10gb@4,... to 3g.40gb@4``; without a time while it goes on."""
     back = " back" if record.direction is Direction.BACK else ""
-    text = Text(f"{recut.planned.node}  {recut.recut_id}  {record.step + back:<12}")
+    text = Text(
+        f"{repartition.planned.node}  {repartition.repartition_id}  {record.step + back:<12}"
+    )
     if record.ended_s is None:
         return text.append("  …", style="dim")
-    failed = record.outcome is Outcome.FAILED
+    failed = record.outcome is RepartitionStepOutcome.FAILED
     text.append(f"  {record.ended_s - record.began_s:6.1f} s  ")
     return text.append(record.words, style="red" if failed else "")
 
 
-def history_table(recuts: Sequence[Recut]) -> FittingTable:
+def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
     """One line per repartition, newest first."""
-    planned = [one.planned for one in recuts]
+    planned = [one.planned for one in repartitions]
     return FittingTable(
         (
-            column("id", (one.recut_id for one in recuts), right=True),
-            times_column("begun", (int(one.begun_s) for one in recuts), rank=1),
+            column("id", (one.repartition_id for one in repartitions), right=True),
+            times_column("begun", (int(one.begun_s) for one in repartitions), rank=1),
             column("node", (one.node for one in planned)),
             column("GPU", (one.gpu_uuid for one in planned), rank=3),
             column("change", (change_text(p.before, p.after) for p in planned), folds=True),
-            column("state", (Text(one.state, style=_STYLES[one.state]) for one in recuts)),
-            column("s", map(_seconds, recuts), right=True),
-            column("error", (one.error or NOTHING for one in recuts), folds=True, rank=2),
+            column("state", (Text(one.state, style=_STYLES[one.state]) for one in repartitions)),
+            column("s", map(_seconds, repartitions), right=True),
+            column("error", (one.error or NOTHING for one in repartitions), folds=True, rank=2),
         )
     )
 
 
-def _seconds(recut: Recut) -> object:
-    return NOTHING if recut.ended_s is None else f"{recut.ended_s - recut.begun_s:.1f}"
+def _seconds(repartition: Repartition) -> object:
+    return (
+        NOTHING
+        if repartition.ended_s is None
+        else f"{repartition.ended_s - repartition.begun_s:.1f}"
+    )
 
 
-def recut_facts(recut: Recut) -> Facts:
+def repartition_facts(repartition: Repartition) -> Facts:
     """One repartition; its steps are in ``steps_table``."""
-    planned = recut.planned
+    planned = repartition.planned
     rows = {
         "node": Text(planned.node),
         "GPU": Text(planned.gpu_uuid),
@@ -131,14 +146,14 @@ def recut_facts(recut: Recut) -> Facts:
         "why": Text(planned.reason),
         "gain": Text(f"{slice_seconds_text(planned.gain_millislice_s)} slice-seconds"),
         "drained": Text(f"{slice_seconds_text(planned.drained_millislice_s)} slice-seconds"),
-        "begun": Text(f"{time_text(int(recut.begun_s))} by {recut.author}"),
-        "state": Text(recut.state, style=_STYLES[recut.state]),
-        "error": Text(recut.error or "none"),
+        "begun": Text(f"{time_text(int(repartition.begun_s))} by {repartition.author}"),
+        "state": Text(repartition.state, style=_STYLES[repartition.state]),
+        "error": Text(repartition.error or "none"),
     }
     return Facts(tuple(rows.items()))
 
 
-def steps_table(records: Sequence[StepRecord]) -> FittingTable:
+def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
     """One line per step, in the order in which they began."""
     return FittingTable(
         (
@@ -152,25 +167,25 @@ def steps_table(records: Sequence[StepRecord]) -> FittingTable:
     )
 
 
-def _step_seconds(record: StepRecord) -> object:
+def _step_seconds(record: RepartitionStepRecord) -> object:
     return NOTHING if record.ended_s is None else f"{record.ended_s - record.began_s:.2f}"
 
 
-def recut_json(recut: Recut) -> dict[str, Any]:
+def repartition_json(repartition: Repartition) -> dict[str, Any]:
     """A repartition as values; times are Unix seconds, ``seconds`` of a step null until its end."""
     return {
-        "id": recut.recut_id,
-        **planned_json(recut.planned),
-        "author": recut.author,
-        "state": recut.state,
-        "error": recut.error,
-        "begun_s": recut.begun_s,
-        "ended_s": recut.ended_s,
-        "steps": [_record_json(one) for one in recut.records],
+        "id": repartition.repartition_id,
+        **planned_json(repartition.planned),
+        "author": repartition.author,
+        "state": repartition.state,
+        "error": repartition.error,
+        "begun_s": repartition.begun_s,
+        "ended_s": repartition.ended_s,
+        "steps": [_record_json(one) for one in repartition.records],
     }
 
 
-def _record_json(record: StepRecord) -> dict[str, Any]:
+def _record_json(record: RepartitionStepRecord) -> dict[str, Any]:
     ended_s = record.ended_s
     return {
         "step": record.step,

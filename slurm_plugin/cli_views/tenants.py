@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.runtime.console import Column, Facts, FittingTable, column
-from slurm_plugin.accounting.overview import Details, Standing
+from slurm_plugin.accounting.overview import Details, TenantStatus
 from slurm_plugin.cli_common.amounts import limit_text
 from slurm_plugin.cli_views.texts import (
     NOTHING,
@@ -30,19 +30,21 @@ T = TypeVar("T")
 # The tree
 
 
-def tree_table(standings: Sequence[Standing]) -> FittingTable:
+def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant, those below another indented."""
-    ceilings = [one.ceiling for one in standings]
+    ceilings = [one.ceiling for one in tenant_statuses]
     return FittingTable(
         (
-            column("tenant", (_INDENT * one.depth + one.tenant.name for one in standings)),
-            column("nominal", slices_cells(s.nominal_millislices for s in standings), right=True),
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
+            column(
+                "nominal", slices_cells(s.nominal_millislices for s in tenant_statuses), right=True
+            ),
             column("lent", _some(c.lent_millislices for c in ceilings), right=True, rank=2),
             column("borrowed", _some(c.borrowed_millislices for c in ceilings), right=True, rank=1),
             column("ceiling", slices_cells(c.ceiling_millislices for c in ceilings), right=True),
-            column("in use", _in_use(standings), right=True),
-            column("hours left", map(_left, standings), right=True),
-            column("account", map(_in_slurm, standings), rank=3),
+            column("in use", _in_use(tenant_statuses), right=True),
+            column("hours left", map(_left, tenant_statuses), right=True),
+            column("account", map(_in_slurm, tenant_statuses), rank=3),
         )
     )
 
@@ -51,26 +53,26 @@ def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
     return (Text(slices_text(amount)) if amount else NOTHING for amount in amounts_millislices)
 
 
-def _in_use(standings: Iterable[Standing]) -> Iterable[Text]:
+def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
     """Slices in use; red above the ceiling, where nothing more starts until some runs end."""
-    for one in standings:
+    for one in tenant_statuses:
         above = one.in_use_millislices > one.ceiling.ceiling_millislices
         yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
 
 
-def _left(one: Standing) -> Text:
+def _left(one: TenantStatus) -> Text:
     if one.left_millislice_s is None:
         return NOTHING
     return hours_cell(one.left_millislice_s)
 
 
-def _in_slurm(one: Standing) -> Text:
+def _in_slurm(one: TenantStatus) -> Text:
     if one.in_slurm is None:
         return Text("?", style="dim")
     return Text("yes") if one.in_slurm else Text("no account", style="red")
 
 
-def standing_json(one: Standing) -> Mapping[str, object]:
+def status_json(one: TenantStatus) -> Mapping[str, object]:
     """A standing as values.
 
     ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
@@ -96,24 +98,24 @@ def standing_json(one: Standing) -> Mapping[str, object]:
 # Quotas
 
 
-def quotas_table(standings: Sequence[Standing]) -> FittingTable:
+def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant: what was set for it, and what it holds."""
-    quotas = [one.tenant.quota for one in standings]
+    quotas = [one.tenant.quota for one in tenant_statuses]
     return FittingTable(
         (
-            column("tenant", (_INDENT * one.depth + one.tenant.name for one in standings)),
-            column("nominal", map(_nominal, standings), right=True),
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
+            column("nominal", map(_nominal, tenant_statuses), right=True),
             column("borrows", (_limit(q.borrowing_limit_millislices) for q in quotas), right=True),
             column("lends", (_limit(q.lending_limit_millislices) for q in quotas), right=True),
             column("weight", (quota.weight for quota in quotas), right=True, rank=3),
             column("at most", map(limits_text, quotas), folds=True, rank=2),
-            column("in use", _in_use(standings), right=True),
-            column("runs", (one.running for one in standings), right=True, rank=1),
+            column("in use", _in_use(tenant_statuses), right=True),
+            column("runs", (one.running for one in tenant_statuses), right=True, rank=1),
         )
     )
 
 
-def _nominal(one: Standing) -> Text:
+def _nominal(one: TenantStatus) -> Text:
     """The nominal; that of a group is dim, since it is a sum that no operator has set."""
     own = one.tenant.quota.nominal_millislices
     return Text(slices_text(one.nominal_millislices), style="" if own else "dim")
@@ -158,7 +160,7 @@ def _quota_texts(quota: Quota) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class QuotaOutcome:
     """The result of setting a quota; ``took_s`` is None if it is not in force yet."""
 
     before: Tenant | None
@@ -167,7 +169,7 @@ class Outcome:
     took_s: float | None
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(outcome: QuotaOutcome) -> str:
     """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
     before = outcome.before.quota if outcome.before else None
     words = quota_words(before, outcome.after.quota)
@@ -184,7 +186,7 @@ def force_text(took_s: float | None) -> str:
     )
 
 
-def outcome_json(outcome: Outcome) -> Mapping[str, object]:
+def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
     """An outcome as values."""
     return {
         **change_json(outcome.change),
@@ -207,7 +209,7 @@ def details_table(details: Details) -> Facts:
 
 
 def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
-    one, last = details.standing, details.last
+    one, last = details.status, details.last
     yield "tenant", _place_text(details)
     yield "quota", quota_words(None, one.tenant.quota)
     if one.nominal_millislices != one.tenant.quota.nominal_millislices:
@@ -227,7 +229,7 @@ def last_change_text(last: QuotaChange) -> str:
 
 
 def _place_text(details: Details) -> str:
-    tenant = details.standing.tenant
+    tenant = details.status.tenant
     above = f", below {tenant.parent}" if tenant.parent else ""
     parts = f", with {', '.join(details.children)} below it" if details.children else ""
     return f"{tenant.name}{above}{parts}"
@@ -244,7 +246,7 @@ def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
     return "; ".join(words) or "none"
 
 
-def _ceiling_text(one: Standing) -> str:
+def _ceiling_text(one: TenantStatus) -> str:
     ceiling = one.ceiling
     return (
         f"{slices_words(ceiling.ceiling_millislices)}, of them"
@@ -254,14 +256,14 @@ def _ceiling_text(one: Standing) -> str:
     )
 
 
-def _use_text(one: Standing) -> str:
+def _use_text(one: TenantStatus) -> str:
     below = one.in_use_millislices - one.own_in_use_millislices
     parts = f", of them {slices_text(below)} below it" if below else ""
     return f"{slices_words(one.in_use_millislices)}{parts}; {one.running} own runs"
 
 
 def _budget_text(details: Details) -> str:
-    one = details.standing
+    one = details.status
     if one.tenant.budget is None:
         return f"none; {one.payer} pays" if one.payer != one.tenant.name else "none: unlimited"
     if one.left_millislice_s is None:
@@ -272,15 +274,15 @@ def _budget_text(details: Details) -> str:
 
 def slurm_text(details: Details) -> str | Text:
     """Whether Slurm's limits have the tenant's last change."""
-    if details.standing.in_slurm is False:
-        return _in_slurm(details.standing)
+    if details.status.in_slurm is False:
+        return _in_slurm(details.status)
     return "limits are in force" if details.in_force else "the last change is not in force yet"
 
 
 def details_json(details: Details) -> Mapping[str, object]:
     """A tenant's details as values."""
     return {
-        **standing_json(details.standing),
+        **status_json(details.status),
         "children": details.children,
         "loans": [asdict(loan) for loan in details.loans],
         "last_change": change_json(details.last),

@@ -44,7 +44,7 @@ class Guest:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ConnectionLimits:
     """The most connections at one time.
 
     Attributes:
@@ -60,7 +60,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Room:
+class Verdict:
     """Whether there is room for a connection, and which other one is closed for it, if any."""
 
     fits: bool
@@ -86,7 +86,7 @@ def _network(address: IPv4Address | IPv6Address, bits: int) -> str:
     return str(ip_network((address, bits), strict=False))
 
 
-def room_for(new: Guest, guests: Collection[Guest], bounds: Bounds) -> Room:
+def room_for(new: Guest, guests: Collection[Guest], bounds: ConnectionLimits) -> Verdict:
     """Decide whether ``new`` may stay beside ``guests``, and which of these is closed for it."""
     own = [one for one in guests if one.origin.host == new.origin.host]
     if len(own) >= bounds.per_host:
@@ -94,18 +94,18 @@ def room_for(new: Guest, guests: Collection[Guest], bounds: Bounds) -> Room:
         grace_s = 0.0 if new.is_launchers else bounds.grace_s
         return _made_among([one for one in own if new.since_s - one.since_s >= grace_s])
     if new.is_launchers:
-        return Room(fits=True)
+        return Verdict(fits=True)
     others = [one for one in guests if not one.is_launchers]
     near = [one for one in others if one.origin.prefix == new.origin.prefix]
     if len(near) >= bounds.per_prefix:
         return _made_among(near)
     if len(others) >= bounds.connections:
         return _made_among(others)
-    return Room(fits=True)
+    return Verdict(fits=True)
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleConnection:
     """A connection to the user socket that asks nothing now, or that does not read its answer.
 
     Attributes:
@@ -117,7 +117,9 @@ class Idle:
     since_s: float
 
 
-def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]) -> Idle | None:
+def idle_to_cut(
+    uid: int, idle: Collection[IdleConnection], open_by_uid: Mapping[int, int]
+) -> IdleConnection | None:
     """Choose the idle connection to close for a new one of ``uid``.
 
     It is the longest idle one of the user with the most open connections. None if no user with more
@@ -131,7 +133,7 @@ def idle_to_cut(uid: int, idle: Collection[Idle], open_by_uid: Mapping[int, int]
     )
 
 
-def _made_among(guests: Sequence[Guest]) -> Room:
+def _made_among(guests: Sequence[Guest]) -> Verdict:
     """Make room by closing a silent connection, if any, of the prefix and host with the most.
 
     It is the longest silent one there.
@@ -143,4 +145,4 @@ def _made_among(guests: Sequence[Guest]) -> Room:
         key=lambda one: (prefixes[one.origin.prefix], hosts[one.origin.host], -one.since_s),
         default=None,
     )
-    return Room(cut is not None, cut)
+    return Verdict(cut is not None, cut)

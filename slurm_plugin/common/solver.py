@@ -28,7 +28,7 @@ class Solution:
     floor: float
 
 
-class Program:
+class LinearProgram:
     """Minimises the cost of columns, subject to each row's sum being at least what it asks."""
 
     def __init__(self, rows: Sequence[float]) -> None:

@@ -1,4 +1,6 @@
-"""The loop from Slurm to the ledger: charges runs and rolls budgets; no other loop waits for it."""
+"""The loop from Slurm to the ledger: charges runs and rolls budgets over; no other loop waits for
+it.
+"""
 
 import asyncio
 import time
@@ -17,14 +19,14 @@ from slurm_plugin.accounting.charging import (
     known_end_s,
     next_watermark_s,
 )
-from slurm_plugin.accounting.lost_runs import Gone, gone_runs, lost_ends
+from slurm_plugin.accounting.lost_runs import LostRun, lost_ends, lost_runs
 from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.post_charges import Posted, post
-from slurm_plugin.quota_cycle.rollover import roll_budgets
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -78,7 +80,7 @@ class _Refused:
         return time.monotonic() - self.since_s >= HELD_BACK_S
 
 
-class Bookkeeping:
+class ChargingLoop:
     """Keeps the ledger in line with Slurm and its accounting.
 
     A charge that the ledger refuses is decided again at each turn, while Slurm, accounting or the
@@ -87,18 +89,22 @@ class Bookkeeping:
     """
 
     def __init__(
-        self, settings: Settings, slurm: SlurmAccounting, ledger: "Ledger", sync: Sync
+        self,
+        settings: Settings,
+        slurm: SlurmAccounting,
+        ledger: "Ledger",
+        cluster_state: ClusterState,
     ) -> None:
         self._settings = settings
         self._slurm = slurm
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._policy: Policy = {}
         self._change_id = -1
         self._settle_due_s = 0.0
         self._has_booked = False
         self._seal_due_s = 0.0
-        self._gone: Mapping[RunKey, Gone] = {}
+        self._lost_runs: Mapping[RunKey, LostRun] = {}
         self._answering_since_s: float | None = None
         self._is_ahead = False
         self._refused: Mapping[RunKey, _Refused] = {}
@@ -117,22 +123,22 @@ class Bookkeeping:
         if change_id != self._change_id:
             self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
             self._change_id = change_id
-        jobs, looked_s = self._sync.jobs, int(self._sync.looked_s)
+        jobs, looked_s = self._cluster_state.jobs, int(self._cluster_state.looked_s)
         # The earlier of both clocks: a period or watermark that is late does no harm.
-        safe_s = min(looked_s, int(self._sync.view.observed_s))
+        safe_s = min(looked_s, int(self._cluster_state.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
         zone = self._settings.ledger.time_zone
-        rolls = await asyncio.to_thread(
-            roll_budgets, self._ledger, self._policy, zone, jobs, safe_s
+        rollovers = await asyncio.to_thread(
+            roll_over_budgets, self._ledger, self._policy, zone, jobs, safe_s
         )
-        for roll in rolls:
+        for roll in rollovers:
             report(
                 "budget_rolled",
                 tenant=roll.tenant,
                 period=roll.reason,
                 millislice_s=roll.amount_millislice_s,
             )
-        if self._has_booked or rolls or time.monotonic() >= self._seal_due_s:
+        if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()
 
     async def _seal(self) -> None:
@@ -154,16 +160,16 @@ class Bookkeeping:
         ``safe_s`` is no later than that or the host's clock. Waits are measured by the monotonic
         clock.
         """
-        monotonic_s = self._sync.looked_monotonic_s
+        monotonic_s = self._cluster_state.looked_monotonic_s
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
         since_s = await self._since_s(safe_s)
-        self._gone = gone_runs(self._gone, looked_s, monotonic_s, jobs, reservations)
+        self._lost_runs = lost_runs(self._lost_runs, looked_s, monotonic_s, jobs, reservations)
         records = await self._records(since_s, monotonic_s)
         # Accounting has caught up with slurmctld once it has answered without a break for long
         # enough.
         answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
-        lost = lost_ends(self._gone, monotonic_s) if has_caught_up else {}
+        lost = lost_ends(self._lost_runs, monotonic_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
         decided = charge(rates, jobs, records or (), reservations, lost)
         if decided.charges:
@@ -219,7 +225,7 @@ class Bookkeeping:
         """Accounting's runs since ``since_s``, if some may be new; None if not, or without an
         answer.
         """
-        ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._gone.values())
+        ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._lost_runs.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None
         try:

@@ -9,45 +9,54 @@ from cluster.language.jobs import JobView
 from cluster.language.service import directive_lines, head_lines
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
-from slurm_plugin.admission.deferred import CLEAR, Late, begun, is_undecided, late, submission_of
+from slurm_plugin.admission.deferred import (
+    CLEAR,
+    DeferredDecision,
+    begun,
+    deferred_decision,
+    is_undecided,
+    submission_of,
+)
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.common.log import report, warn
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _CALLS = 8
 _AGAIN_S = 5.0
 """Seconds between new decisions on refused jobs: each asks Slurm for all jobs that wait."""
 
 
-class LateDecisions:
+class DeferredLoop:
     """Decides undecided jobs as if they were submitted now, repeatedly until each is admitted.
 
     Attributes:
         refusals: why jobs that stay undecided are held, by job id.
     """
 
-    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, cluster_state: ClusterState) -> None:
         self._mode = settings.daemon.mode
         self._partitions = frozenset(settings.cluster.partitions)
         self._slurm = slurm
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._directives: dict[int, tuple[str, ...] | None] = {}
         self._decided_at_s = self._again_s = 0.0
         self.refusals: dict[int, Refusal] = {}
 
     async def turn(self) -> None:
         """Decide once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
-        looked_s = self._sync.view.observed_s
+        looked_s = self._cluster_state.view.observed_s
         # A look that began before the last turn ended may show jobs as they were before that turn.
-        if not self._sync.acts or looked_s <= self._decided_at_s:
+        if not self._cluster_state.acts or looked_s <= self._decided_at_s:
             return
         waiting = {
-            job.job_id: job for job in self._sync.jobs if is_undecided(job, self._partitions)
+            job.job_id: job
+            for job in self._cluster_state.jobs
+            if is_undecided(job, self._partitions)
         }
         self.refusals = {job: why for job, why in self.refusals.items() if job in waiting}
-        self._sync.refusals = self.refusals
+        self._cluster_state.refusals = self.refusals
         self._directives = {job: said for job, said in self._directives.items() if job in waiting}
-        if started := begun(self._sync.jobs):
+        if started := begun(self._cluster_state.jobs):
             await self._slurm.update(started)
         is_due = looked_s >= self._again_s or waiting.keys() - self.refusals.keys()
         if waiting and is_due:
@@ -60,8 +69,8 @@ class LateDecisions:
         jobs = [waiting[job_id] for job_id in sorted(requests)]
         await _side_by_side(self._read(job) for job in jobs)
         admission = Admission(self._mode)
-        if self._sync.snapshot is not None:
-            admission.publish(self._sync.snapshot, self._sync.view.observed_s)
+        if self._cluster_state.snapshot is not None:
+            admission.publish(self._cluster_state.snapshot, self._cluster_state.view.observed_s)
         # Jobs are decided in order of submission: quota that one takes the next does not have.
         decided = [(job, self._decide(job, requests[job.job_id], admission)) for job in jobs]
         await self._admit([each for each in decided if each[1].refusal is None])
@@ -69,9 +78,9 @@ class LateDecisions:
             self._refuse(job, what.refusal) for job, what in decided if what.refusal is not None
         )
 
-    def _decide(self, job: JobView, asked: JobRequest, admission: Admission) -> Late:
+    def _decide(self, job: JobView, asked: JobRequest, admission: Admission) -> DeferredDecision:
         request = submission_of(job, asked, self._directives[job.job_id])
-        return late(job, asked, admission.submit(request), request.directives)
+        return deferred_decision(job, asked, admission.submit(request), request.directives)
 
     async def _read(self, job: JobView) -> None:
         """Read the script's directives once; a job of srun or salloc has none."""
@@ -84,7 +93,7 @@ class LateDecisions:
         else:
             self._directives[job.job_id] = directive_lines(head_lines(script))
 
-    async def _admit(self, decided: Sequence[tuple[JobView, Late]]) -> None:
+    async def _admit(self, decided: Sequence[tuple[JobView, DeferredDecision]]) -> None:
         cleared = {target_of(job): CLEAR for job, what in decided if what.clear}
         refused = await self._changed(cleared)
         changes = {target_of(job): what.change for job, what in decided}
@@ -97,7 +106,7 @@ class LateDecisions:
         for job, what in done:
             self.refusals.pop(job.job_id, None)
             report("decided_late", job=job.job_id, qos=what.change.qos)
-            self._sync.acted.set()
+            self._cluster_state.acted.set()
 
     async def _changed(self, changes: Mapping[Target, JobChange]) -> set[Target]:
         """Make the changes; return the targets that Slurm refused.
@@ -113,7 +122,7 @@ class LateDecisions:
         """Hold the job as administrator, so that its user can't release it, and keep the reason."""
         if job.reason != "JobHeldAdmin":
             await self._slurm.hold(target_of(job))
-            self._sync.acted.set()
+            self._cluster_state.acted.set()
         if self.refusals.get(job.job_id) != refusal:
             report("refused_late", job=job.job_id, code=refusal.code, message=refusal.message)
         self.refusals[job.job_id] = refusal

@@ -15,56 +15,69 @@ from slurm_plugin.common.log import report, warn
 from slurm_plugin.services.leases import (
     Leased,
     LeasePlan,
-    RunKey,
+    SlotRunKey,
     lease_of,
     leased,
     plan_leases,
     spare_minutes,
     walls_of,
 )
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _LOOK_S = 5.0
 """Seconds between questions about Slurm's plans: a lease lasts a minute at least."""
 
 
-class Leases:
-    """Keeps wished replicas running beyond their time limit, where other jobs leave them room."""
+class LeaseLoop:
+    """Keeps desired replicas running beyond their time limit, where other jobs leave them room."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, cluster_state: ClusterState) -> None:
         self._extends = settings.daemon.extend_leases
         self._costs = settings.costs
         self._slurm = slurm
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._planned_at_s = 0.0
         self._refused: dict[Target, str] = {}
 
     async def turn(self) -> None:
         """Plan once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
-        sync = self._sync
-        looked_s = sync.view.observed_s
-        if not sync.acts or looked_s < self._planned_at_s + _LOOK_S:
+        cluster_state = self._cluster_state
+        looked_s = cluster_state.view.observed_s
+        if not cluster_state.acts or looked_s < self._planned_at_s + _LOOK_S:
             return
         plan = await self._plan()
-        sync.set_ends(plan.ends)
+        cluster_state.set_ends(plan.ends)
         if plan.limits_min:
             await self._extend(plan)
         self._planned_at_s = looked_s
 
     async def _plan(self) -> LeasePlan:
         """Plan leases; Slurm is asked for its plans only while they may concern a replica."""
-        sync = self._sync
-        unheard_s = time.monotonic() - sync.heard_s
-        slots = tuple(leased(sync.view.services, sync.jobs, sync.wished, unheard_s))
+        cluster_state = self._cluster_state
+        unheard_s = time.monotonic() - cluster_state.heard_s
+        slots = tuple(
+            leased(
+                cluster_state.view.services,
+                cluster_state.jobs,
+                cluster_state.desired_slots,
+                unheard_s,
+            )
+        )
         if not slots:
             return LeasePlan()
         nodes = {node for slot in slots for node in slot.run.nodes}
         reservations = await self._slurm.reservations()
         if near := [one for one in reservations if nodes.intersection(one.nodes)]:
             slots = await self._beside(near, slots)
-        walls = walls_of(near, await self._slurm.plans(), sync.jobs)
+        walls = walls_of(near, await self._slurm.plans(), cluster_state.jobs)
         now_s, costs = time.time(), self._costs
-        spare = spare_minutes(sync.quotas.policy, sync.quotas.run_minutes, sync.jobs, now_s, costs)
+        spare = spare_minutes(
+            cluster_state.quotas.policy,
+            cluster_state.quotas.run_minutes,
+            cluster_state.jobs,
+            now_s,
+            costs,
+        )
         return plan_leases(slots, walls, spare, now_s, costs, extends=self._extends)
 
     async def _beside(
@@ -100,15 +113,15 @@ class Leases:
         if changed:
             await self._undo(changed)
             report("leases_extended", slots=len(changed))
-            self._sync.acted.set()
+            self._cluster_state.acted.set()
         if refused and refused != self._refused:
             warn("leases_refused", slots=len(refused), why=next(iter(refused.values())))
         self._refused = refused
 
-    async def _undo(self, changed: Sequence[RunKey]) -> None:
+    async def _undo(self, changed: Sequence[SlotRunKey]) -> None:
         """Give tasks their first lease back for their next run, if their run ended meanwhile."""
         running = await self._running(changed)
-        leases_s = {one.array_job_id: lease_of(one) for one in self._sync.view.services}
+        leases_s = {one.array_job_id: lease_of(one) for one in self._cluster_state.view.services}
         ended = {
             run: limit_min(leases_s[run[0]])
             for run in changed
@@ -118,7 +131,7 @@ class Leases:
             report("leases_undone", slots=len(ended))
             await self._slurm.update(_changes(ended))
 
-    async def _running(self, runs: Collection[RunKey]) -> frozenset[RunKey]:
+    async def _running(self, runs: Collection[SlotRunKey]) -> frozenset[SlotRunKey]:
         """The runs among these that are still running."""
         tasks = await self._slurm.tasks({array for array, _, _ in runs})
         now = {
@@ -129,10 +142,10 @@ class Leases:
         return frozenset(run for run in runs if run in now)
 
 
-def _changes(limits_min: Mapping[RunKey, int]) -> Mapping[Target, JobChange]:
+def _changes(limits_min: Mapping[SlotRunKey, int]) -> Mapping[Target, JobChange]:
     return {_task(run): JobChange(time_limit_min=limit) for run, limit in limits_min.items()}
 
 
-def _task(run: RunKey) -> Tasks:
+def _task(run: SlotRunKey) -> Tasks:
     array, index, _ = run
     return Tasks(array, frozenset({index}))

@@ -22,24 +22,24 @@ from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.api.desk import Desk, roles
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.remote_socket import RemoteSocket
 from slurm_plugin.api.user_socket import UserSocket, user_limits
 from slurm_plugin.common.log import report
 from slurm_plugin.common.sockets import own_directory
-from slurm_plugin.daemon.charging_loop import Bookkeeping
-from slurm_plugin.daemon.deferred_loop import LateDecisions
+from slurm_plugin.daemon.charging_loop import ChargingLoop
+from slurm_plugin.daemon.deferred_loop import DeferredLoop
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slurm_plugin.daemon.lease_loop import Leases
+from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.daemon.node_weight_loop import NodeWeights
-from slurm_plugin.daemon.periodic import Step, Turns, until_done
-from slurm_plugin.daemon.priority_loop import Priorities
-from slurm_plugin.daemon.qos_loop import QosMoves
-from slurm_plugin.daemon.quota_loop import Enforcement
+from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
+from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
+from slurm_plugin.daemon.priority_loop import PriorityLoop
+from slurm_plugin.daemon.qos_loop import QosLoop
+from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _KEYS_S = 2.0
 """Seconds between reads of the keys in the database, which another daemon may have taken. This
@@ -81,34 +81,34 @@ class _Daemon:
         self._host = socket.gethostname()
         self._who = roles(own)
         self._metrics = Metrics()
-        self._turns = Turns(self._turned)
+        self._turns = PeriodicLoops(self._turned)
         self._leader = Leadership(ledger.locks.leader(self._host), pair=own.pair)
         slurm = led_slurm(slurm, self._leader)
         self._admission = AdmissionProcess(
             own.admission_socket, own.mode, self._who.administrators, self._metrics.decided
         )
-        self._sync = Sync(settings, slurm, self._admission, self._leader)
-        self._books = Bookkeeping(settings, slurm, ledger, self._sync)
-        self._priorities = Priorities(settings, slurm, ledger, self._sync)
-        self._limits = Enforcement(
+        self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
+        self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)
+        self._priorities = PriorityLoop(settings, slurm, ledger, self._cluster_state)
+        self._limits = QuotaLoop(
             settings,
             slurm,
             ledger,
-            self._sync,
+            self._cluster_state,
             self._leader,
             held_lately=self._priorities.held_lately,
         )
-        self._moves = QosMoves(settings, slurm, self._sync)
-        self._leases = Leases(settings, slurm, self._sync)
-        self._late = LateDecisions(settings, slurm, self._sync)
-        self._weights = NodeWeights(settings, slurm, self._sync)
-        reads = Reads(settings, slurm, ledger, self._sync)
-        rates = Rates()
-        sync, leader = self._sync, self._leader
-        self._orders = ServiceOrders(own.mode, ledger, sync, reads, leader, rates=rates)
-        self._keys = ServiceKeys(ledger, sync, reads, leader, rates=rates)
+        self._moves = QosLoop(settings, slurm, self._cluster_state)
+        self._leases = LeaseLoop(settings, slurm, self._cluster_state)
+        self._deferred = DeferredLoop(settings, slurm, self._cluster_state)
+        self._weights = NodeWeightLoop(settings, slurm, self._cluster_state)
+        reads = Reads(settings, slurm, ledger, self._cluster_state)
+        rates = RateLimiter()
+        cluster_state, leader = self._cluster_state, self._leader
+        self._orders = ServiceOrders(own.mode, ledger, cluster_state, reads, leader, rates=rates)
+        self._keys = ServiceKeys(ledger, cluster_state, reads, leader, rates=rates)
         desk = Desk(
-            self._sync,
+            self._cluster_state,
             self._admission.preview,
             self._who,
             reads=reads,
@@ -118,7 +118,7 @@ class _Daemon:
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))
         self._remote_socket = RemoteSocket(own, desk.routes, self._who)
-        self._metrics.watch(self._admission, self._sync, self._leader, unread)
+        self._metrics.watch(self._admission, self._cluster_state, self._leader, unread)
 
     async def run(self) -> None:
         """Start the parts one after the other, then run all loops.
@@ -130,12 +130,12 @@ class _Daemon:
         own_directory(self._own.admission_socket.parent, 0o700)
         interval_s = self._own.sync_interval_s
         with self._metrics.served(self._own.metrics):
-            await until_done("start_ledger", self._books.start, interval_s)
+            await until_done("start_ledger", self._ledger_view.start, interval_s)
             await until_done("start_orders", self._orders.start, interval_s)
             await until_done("start_keys", self._keys.turn, interval_s)
             await until_done("start_leader", self._leader.start, interval_s)
             with self._leader.kept():
-                await until_done("start_slurm", self._sync.turn, interval_s)
+                await until_done("start_slurm", self._cluster_state.turn, interval_s)
                 await until_done("start_priorities", self._priorities.start, interval_s)
                 await until_done("start_limits", self._limits.start, interval_s)
                 async with asyncio.TaskGroup() as loops:
@@ -146,16 +146,18 @@ class _Daemon:
 
     def _begin(self, loops: asyncio.TaskGroup) -> None:
         interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
-        loops.create_task(repeat("sync", self._sync.turn, interval_s, self._sync.acted))
+        loops.create_task(
+            repeat("sync", self._cluster_state.turn, interval_s, self._cluster_state.acted)
+        )
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
         loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
         for name, turn, otherwise in (
-            ("bookkeeping", self._books.turn, None),
+            ("bookkeeping", self._ledger_view.turn, None),
             ("priorities", self._priorities.turn, self._priorities.start),
             ("moves", self._moves.turn, None),
             ("leases", self._leases.turn, None),
-            ("late_decisions", self._late.turn, None),
+            ("late_decisions", self._deferred.turn, None),
             ("node_weights", self._weights.turn, None),
         ):
             loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
@@ -190,8 +192,8 @@ class _Daemon:
 
     def _state(self) -> str:
         part = "leads" if self._leader.leads() else f"stands by for {self._leader.holder or 'none'}"
-        looked = time.strftime("%H:%M:%S", time.localtime(self._sync.view.observed_s))
-        mode = "uninstalled" if self._sync.is_uninstalled else f"mode {self._own.mode}"
+        looked = time.strftime("%H:%M:%S", time.localtime(self._cluster_state.view.observed_s))
+        mode = "uninstalled" if self._cluster_state.is_uninstalled else f"mode {self._own.mode}"
         return f"{part}, {mode}, last look at Slurm {looked}"
 
     def status(self) -> StatusAnswer:
@@ -205,15 +207,15 @@ class _Daemon:
             mode=self._own.mode,
             host=self._host,
             leads=self._leader.leads(),
-            is_uninstalled=self._sync.is_uninstalled,
-            complete=self._sync.view.complete,
-            observed_s=self._sync.view.observed_s,
+            is_uninstalled=self._cluster_state.is_uninstalled,
+            complete=self._cluster_state.view.complete,
+            observed_s=self._cluster_state.view.observed_s,
             asked_s=newest.at_s if newest else None,
             module=newest.module if newest else "",
             module_mode=newest.module_mode if newest else "",
             decisions=dict(by_action),
-            unadmitted=self._sync.unadmitted.count,
-            unadmitted_s=self._sync.unadmitted.newest_s,
+            unadmitted=self._cluster_state.unadmitted.count,
+            unadmitted_s=self._cluster_state.unadmitted.newest_s,
         )
 
 

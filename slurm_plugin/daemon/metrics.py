@@ -19,7 +19,7 @@ from cluster.runtime.prometheus import gauge, served
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 
@@ -59,10 +59,14 @@ class Metrics:
         self._failures.labels(loop).inc(int(failed))
 
     def watch(
-        self, admission: AdmissionProcess, sync: Sync, leader: Leader, unread: UnreadLog
+        self,
+        admission: AdmissionProcess,
+        cluster_state: ClusterState,
+        leader: Leader,
+        unread: UnreadLog,
     ) -> None:
         """Export the state of these parts, too."""
-        self.registry.register(_State(admission, sync, leader, unread))
+        self.registry.register(_State(admission, cluster_state, leader, unread))
 
     def served(self, address: str) -> AbstractContextManager[None]:
         """Answer Prometheus at HOST:PORT while entered; raises what ``prometheus.served`` does."""
@@ -71,11 +75,15 @@ class Metrics:
 
 class _State(Collector):
     def __init__(
-        self, admission: AdmissionProcess, sync: Sync, leader: Leader, unread: UnreadLog
+        self,
+        admission: AdmissionProcess,
+        cluster_state: ClusterState,
+        leader: Leader,
+        unread: UnreadLog,
     ) -> None:
         self._unread = unread
         self._admission = admission
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._leader = leader
 
     def describe(self) -> Iterable[Metric]:
@@ -85,11 +93,11 @@ class _State(Collector):
         yield from self._of_admission()
         yield from self._of_tenants()
         yield self._of_slurm()
-        view = self._sync.view
+        view = self._cluster_state.view
         yield gauge(
             "slicewise_uninstalled",
             "Whether Slicewise was taken out of Slurm: nothing is changed there.",
-            self._sync.is_uninstalled,
+            self._cluster_state.is_uninstalled,
         )
         yield gauge(
             "slicewise_leads",
@@ -105,10 +113,10 @@ class _State(Collector):
         )
         yield gauge(
             "slicewise_clock_step_seconds",
-            "How far ahead the host's clock was set; the books don't follow it for an hour.",
-            self._sync.clock.stepped_s,
+            "How far ahead the host's clock was set; the ledger doesn't follow it for an hour.",
+            self._cluster_state.clock.stepped_s,
         )
-        pending = [job for job in self._sync.jobs if job.state is JobState.PENDING]
+        pending = [job for job in self._cluster_state.jobs if job.state is JobState.PENDING]
         managed = sum(JobTag.find(job.admin_comment) is not None for job in pending)
         yield gauge(
             "slicewise_pending_jobs",
@@ -118,7 +126,7 @@ class _State(Collector):
         yield gauge(
             "slicewise_unadmitted_jobs",
             "Jobs with GPUs of managed partitions that slicewise.lua did not mark in mode enforce.",
-            self._sync.unadmitted.count,
+            self._cluster_state.unadmitted.count,
         )
 
     def _of_admission(self) -> Iterator[Metric]:
@@ -151,12 +159,12 @@ class _State(Collector):
         return unread
 
     def _of_tenants(self) -> Iterator[Metric]:
-        tenants = self._sync.view.tenants
+        tenants = self._cluster_state.view.tenants
         nominal = {one.name: one.nominal_millislices for one in tenants}
         used = {one.name: one.used_millislices for one in tenants}
-        yield _by_tenant("nominal", "The tenant's own part.", nominal)
+        yield _by_tenant("nominal", "The tenant's guaranteed quota.", nominal)
         yield _by_tenant("used", "What its jobs hold.", used)
-        snapshot = self._sync.snapshot
+        snapshot = self._cluster_state.snapshot
         ceilings = snapshot.ceilings if snapshot else {}
         yield _by_tenant("ceiling", "The most that its jobs could hold.", ceilings)
 

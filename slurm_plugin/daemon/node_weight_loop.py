@@ -4,33 +4,33 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmActor
 from slurm_plugin.common.log import report
 from slurm_plugin.mig.node_weights import changes, own_weights
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _TELL_S = 10.0
 """Least seconds between changes in Slurm. In replays 300 s were as good."""
 
 
-class NodeWeights:
+class NodeWeightLoop:
     """Weighs nodes where the site wants it; else puts back the weights that it set before."""
 
-    def __init__(self, settings: Settings, slurm: SlurmActor, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmActor, cluster_state: ClusterState) -> None:
         self._is_wanted = settings.placement.node_weights
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs
         self._slurm = slurm
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._told_s = 0.0
 
     async def turn(self) -> None:
         """Change the weights that differ. Raises SlicewiseError if Slurm fails."""
-        sync = self._sync
-        looked_s = sync.view.observed_s
-        if not sync.acts or looked_s < self._told_s + _TELL_S:
+        cluster_state = self._cluster_state
+        looked_s = cluster_state.view.observed_s
+        if not cluster_state.acts or looked_s < self._told_s + _TELL_S:
             return
         if self._is_wanted:
-            due = changes(sync.nodes, self._partitions, self._costs)
+            due = changes(cluster_state.nodes, self._partitions, self._costs)
         else:
-            due = own_weights(sync.nodes)
+            due = own_weights(cluster_state.nodes)
         if due:
             self._told_s = looked_s
             await self._slurm.weigh_nodes(due)

@@ -31,7 +31,7 @@ async def until_done(name: str, step: Step, interval_s: float) -> None:
         pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
 
-class Turns:
+class PeriodicLoops:
     """Runs loops, and reports each turn."""
 
     def __init__(self, on_turn: OnTurn) -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, target_of
 from slurm_plugin.admission.decayed_use import averages, shares
-from slurm_plugin.admission.priority_changes import Ranked, Standing, changes, ranked
+from slurm_plugin.admission.priority_changes import PriorityInput, Ranked, changes, ranked
 from slurm_plugin.common.log import report
 from slurm_plugin.daemon.recent_use import TenantUse
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.formula import formula_of
 
 if TYPE_CHECKING:
@@ -25,30 +25,34 @@ SAVED_S = 10.0
 """Seconds for which unused allowance for changes accumulates."""
 
 
-class Priorities:
+class PriorityLoop:
     """Sets each waiting job's site_factor, no faster than [priority] allows."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: "Ledger", sync: Sync) -> None:
+    def __init__(
+        self, settings: Settings, slurm: Slurm, ledger: "Ledger", cluster_state: ClusterState
+    ) -> None:
         self._settings = settings.priority
         self._formula = formula_of(settings.priority)
         self._slurm = slurm
-        self._sync = sync
-        self._use = TenantUse(settings, ledger, sync)
+        self._cluster_state = cluster_state
+        self._use = TenantUse(settings, ledger, cluster_state)
         self._known: dict[int, int] = {}
         self._ask_due_s = self._ask_all_due_s = 0.0
         self._allowance = 0.0
         self._looked_s = 0.0
 
-    async def _follow(self) -> Standing:
+    async def _follow(self) -> PriorityInput:
         """Follow recent use, and return what counts for all jobs beside their own fields.
 
         Admission gets the shares, too.
         """
         await self._use.follow()
-        own_parts = {tenant.name: tenant.nominal_millislices for tenant in self._sync.view.tenants}
-        by_tenant = shares(self._use.now, own_parts, self._settings.half_life_s)
-        self._sync.set_shares(by_tenant)
-        return Standing(by_tenant, self._sync.urgencies, self._formula)
+        guaranteed_quotas = {
+            tenant.name: tenant.nominal_millislices for tenant in self._cluster_state.view.tenants
+        }
+        by_tenant = shares(self._use.now, guaranteed_quotas, self._settings.half_life_s)
+        self._cluster_state.set_shares(by_tenant)
+        return PriorityInput(by_tenant, self._cluster_state.urgencies, self._formula)
 
     def held_lately(self) -> Mapping[str, int]:
         """Millislices that each tenant has held on average; {} until that is known."""
@@ -63,17 +67,17 @@ class Priorities:
 
         Does nothing until Slurm was seen whole. Raises SlicewiseError if it does not answer.
         """
-        if not self._sync.view.complete:
+        if not self._cluster_state.view.complete:
             return
         standing = await self._follow()
-        if self._sync.acts:
-            wanted = ranked(self._sync.jobs, self._sync.view.observed_s, standing)
+        if self._cluster_state.acts:
+            wanted = ranked(self._cluster_state.jobs, self._cluster_state.view.observed_s, standing)
             await self._learn(wanted)
             await self._tell(wanted)
 
     async def _learn(self, wanted: Sequence[Ranked]) -> None:
         """Ask Slurm for the site_factors of jobs that are not known yet."""
-        now_s = self._sync.view.observed_s
+        now_s = self._cluster_state.view.observed_s
         ids = {each.job.job_id for each in wanted}
         if now_s >= self._ask_all_due_s:
             self._known, self._ask_all_due_s = {}, now_s + _ASK_ALL_S
@@ -101,7 +105,7 @@ class Priorities:
 
     def _allowed(self) -> int:
         """Number of changes that the rate allows now; after a pause not many more than usual."""
-        rate, now_s = self._settings.updates_per_s, self._sync.view.observed_s
+        rate, now_s = self._settings.updates_per_s, self._cluster_state.view.observed_s
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
         most = max(1.0, rate * SAVED_S)
         self._allowance = min(most, self._allowance + rate * passed_s)

@@ -4,21 +4,21 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, SlurmActor, Target
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.log import report
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _AGAIN_S = 10.0
 """Seconds until a move that Slurm refused is tried again: a user may have a QOS list of their own,
 without our QOS, or a tenant's list may not have reached slurmctld yet."""
 
 
-class QosMoves:
+class QosLoop:
     """Keeps each waiting job whose user named no QOS in the QOS that has room for it."""
 
-    def __init__(self, settings: Settings, slurm: SlurmActor, sync: Sync) -> None:
+    def __init__(self, settings: Settings, slurm: SlurmActor, cluster_state: ClusterState) -> None:
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs
         self._slurm = slurm
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._moved_at_s = self._again_s = 0.0
         self._refused: set[Target] = set()
 
@@ -27,18 +27,24 @@ class QosMoves:
 
         A job that Slurm refuses to move has mostly started or ended; it is left alone for a while.
         """
-        looked_s = self._sync.view.observed_s
-        if not self._sync.acts or looked_s == self._moved_at_s:
+        looked_s = self._cluster_state.view.observed_s
+        if not self._cluster_state.acts or looked_s == self._moved_at_s:
             return
         if looked_s >= self._again_s:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
-        sync = self._sync
-        wanted = moves(sync.quotas.policy, sync.jobs, self._partitions, self._costs, self._refused)
+        cluster_state = self._cluster_state
+        wanted = moves(
+            cluster_state.quotas.policy,
+            cluster_state.jobs,
+            self._partitions,
+            self._costs,
+            self._refused,
+        )
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)
             report("qos_moved", jobs=len(changes) - len(refused), refused=len(refused))
             self._refused |= refused.keys()
             if len(refused) < len(changes):
-                sync.acted.set()
+                cluster_state.acted.set()
         self._moved_at_s = looked_s

@@ -13,11 +13,11 @@ from cluster.language.units import slices_text
 from cluster.runtime.leadership import ALONE, Leader
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Slurm
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Policy
@@ -30,15 +30,15 @@ from slurm_plugin.quota_cycle.compile import (
     is_uninstalled,
     slurm_now,
 )
-from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
-from slurm_plugin.quota_cycle.world import Seen
 from slurm_plugin.reclaim.hold_back import about_to_start
 from slurm_plugin.reclaim.recalls import short_lenders
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 _RECOMPILE_S = 15.0
 """Seconds between compilations and rounds of lending while nothing changed in the ledger: limits
@@ -62,7 +62,7 @@ then."""
 _NO_QOS: frozenset[str] = frozenset()
 
 
-class Enforcement:
+class QuotaLoop:
     """Keeps Slurm's limits and the admission snapshot in line with the ledger."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Enforcement:
         settings: Settings,
         slurm: Slurm,
         ledger: Ledger,
-        sync: Sync,
+        cluster_state: ClusterState,
         leader: Leader = ALONE,
         *,
         held_lately: Callable[[], Mapping[str, int]] = dict,
@@ -82,13 +82,13 @@ class Enforcement:
         self._led = False
         self._slurm = slurm
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         # ``_renewed`` is the last plan, ``_written`` the ledger as of the last plan that was
         # written. ``_in_force`` is the ledger as admission has it, and as Slurm has it if this
         # daemon compiles.
         self._renewed: Renewed | None = None
-        self._written: Books | None = None
-        self._in_force: Books | None = None
+        self._written: LedgerView | None = None
+        self._in_force: LedgerView | None = None
         self._still_since_s: Mapping[Queued, float] = {}
         self._conf: Conf | None = None
         self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
@@ -104,9 +104,9 @@ class Enforcement:
         try:
             await self.compile()
         except (UnreachableError, OutsideError) as error:
-            books = await self._books()
+            ledger_view = await self._ledger_view()
             report_failure("start_limits_failed", error)
-            await self._publish(books, await self._associations_or_none())
+            await self._publish(ledger_view, await self._associations_or_none())
 
     async def turn(self) -> None:
         """Compile if something is due, and tell replicas to go where lenders take slices back.
@@ -117,7 +117,7 @@ class Enforcement:
             try:
                 await self.compile()
             except OutsideError:
-                await self._publish(await self._books(), await self._slurm.associations())
+                await self._publish(await self._ledger_view(), await self._slurm.associations())
                 raise
         self._take_back()
 
@@ -133,60 +133,60 @@ class Enforcement:
         if self._compiles:
             async with compile_turn(self._ledger):
                 began_s = time.monotonic()
-                books, compiled = await self._compiled()
+                ledger_view, compiled = await self._compiled()
         else:
-            books, compiled = await self._books(), None
-            self._follow_uninstall(books.is_uninstalled)
+            ledger_view, compiled = await self._ledger_view(), None
+            self._follow_uninstall(ledger_view.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
-            self._sync.quotas.set_ceilings(compiled.ceilings, compiled.run_minutes)
+            self._cluster_state.quotas.set_ceilings(compiled.ceilings, compiled.run_minutes)
             if not compiled.changes:
                 took_s = time.monotonic() - began_s
                 rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
-            await self._publish(books, compiled.associations)
+            await self._publish(ledger_view, compiled.associations)
             # This comes last: a client that reads "in force" may submit immediately.
-            if books.change_id > books.compiled_id and not compiled.waits:
-                await asyncio.to_thread(self._ledger.limits.mark_compiled, books.change_id)
+            if ledger_view.change_id > ledger_view.compiled_id and not compiled.waits:
+                await asyncio.to_thread(self._ledger.limits.mark_compiled, ledger_view.change_id)
         else:
             # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None
-            await self._publish(books, await self._slurm.associations())
+            await self._publish(ledger_view, await self._slurm.associations())
             if self._compiles:
                 await self._finish_uninstall()
-        self._in_force = books
+        self._in_force = ledger_view
         self._compile_due_s = time.monotonic() + rest_s
 
-    async def _compiled(self) -> tuple[Books, Compiled | None]:
+    async def _compiled(self) -> tuple[LedgerView, Compiled | None]:
         """Look at Slurm and the ledger once, lend, and compile; None in place of the result where
         Slicewise was uninstalled from Slurm.
 
         Slurm is read first: without slurmdbd the grace of a recall would otherwise pass before the
         first limit moves, and then the limits of lender and borrower would move together.
         """
-        now_s, seen = time.monotonic(), self._sync
+        now_s, seen = time.monotonic(), self._cluster_state
         jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
         conf = self._conf if now_s < self._conf_due_s else None
         shown = await slurm_now(self._slurm, jobs, nodes, conf)
         if conf is None:
             self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
-        books = await self._books()
-        self._follow_uninstall(is_uninstalled(books, shown.qos, self._settings))
+        ledger_view = await self._ledger_view()
+        self._follow_uninstall(is_uninstalled(ledger_view, shown.qos, self._settings))
         if seen.is_uninstalled:
-            return books, None
-        lent = await self._lend(books)
+            return ledger_view, None
+        lent = await self._lend(ledger_view)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
-        return compiled.books, compiled
+        return compiled.ledger_view, compiled
 
     def _follow_uninstall(self, is_out: bool) -> None:
         """Follow whether Slicewise is uninstalled, and log each change once.
 
         While it is, the daemon decides and changes nothing, until limits are wanted again.
         """
-        if is_out and not self._sync.is_uninstalled:
+        if is_out and not self._cluster_state.is_uninstalled:
             warn("uninstalled", text=UNINSTALLED.text())
-        elif self._sync.is_uninstalled and not is_out:
+        elif self._cluster_state.is_uninstalled and not is_out:
             report("wanted_again")
-        self._sync.is_uninstalled = is_out
+        self._cluster_state.is_uninstalled = is_out
 
     async def _finish_uninstall(self) -> None:
         now_s = time.monotonic()
@@ -219,10 +219,10 @@ class Enforcement:
             or await self._is_recall_due(self._in_force)
         )
 
-    async def _is_ledger_another(self, before: Books) -> bool:
+    async def _is_ledger_another(self, before: LedgerView) -> bool:
         """Whether the policy (also by the calendar) or the amounts granted to budgets changed.
 
-        A roll or a grant of a budget counts in Slurm immediately.
+        A rollover or a grant of a budget counts in Slurm immediately.
         """
         ledger = self._ledger
         if await asyncio.to_thread(ledger.tenants.change_id) != before.change_id:
@@ -230,7 +230,7 @@ class Enforcement:
         windows = await asyncio.to_thread(ledger.windows.not_over)
         if windows != before.windows:
             return True
-        now = moment(self._sync.clock.now_s(), self._settings.ledger.time_zone)
+        now = moment(self._cluster_state.clock.now_s(), self._settings.ledger.time_zone)
         if in_force(before.tenants, windows, now) != before.policy:
             return True
         if not any(tenant.budget for tenant in before.policy.values()):
@@ -238,7 +238,7 @@ class Enforcement:
         balances = await asyncio.to_thread(ledger.budgets.balances)
         return _granted(before.policy, balances) != _granted(before.policy, before.balances)
 
-    def _is_lender_short(self, before: Books) -> bool:
+    def _is_lender_short(self, before: LedgerView) -> bool:
         loans = self._written.loans if self._lends and self._written is not None else ()
         began_s = time.monotonic()
         if not loans or began_s < self._short_due_s:
@@ -247,7 +247,7 @@ class Enforcement:
         self._short_due_s = _rested_s(began_s)
         return bool(short)
 
-    async def _is_recall_due(self, before: Books) -> bool:
+    async def _is_recall_due(self, before: LedgerView) -> bool:
         """Whether the recalls changed: quota has come back, the grace is over, or another process
         wrote other recalls. Also plans again which replicas go.
         """
@@ -256,9 +256,9 @@ class Enforcement:
         began_s = time.monotonic()
         if began_s < self._plan_due_s:
             return False
-        books = await self._books()
+        ledger_view = await self._ledger_view()
         self._renewed = renewed = await asyncio.to_thread(
-            planned, books, self._settings, self._seen()
+            planned, ledger_view, self._settings, self._seen()
         )
         self._plan_due_s = _rested_s(began_s)
         recalls = set(renewed.before.recalls)
@@ -271,39 +271,44 @@ class Enforcement:
         """
         if self._renewed is None or not self._lends:
             return
-        leaving, services = self._sync.leaving, self._sync.view.services
+        evictions, services = self._cluster_state.evictions, self._cluster_state.view.services
         plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
-        for one in leaving.end(plan.reclaim.victims, plan.over, services, grace_s):
+        for one in evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
             report("reclaimed", job=one.job_id, service=one.service, why=one.why)
-            self._sync.acted.set()
-        if leaving.anybody_waits:
-            policy, jobs, costs = self._renewed.before.policy, self._sync.jobs, self._settings.costs
+            self._cluster_state.acted.set()
+        if evictions.has_waiting:
+            policy, jobs, costs = (
+                self._renewed.before.policy,
+                self._cluster_state.jobs,
+                self._settings.costs,
+            )
             starting = about_to_start(policy, jobs, self._partitions, costs)
-            leaving.wait_on(plan.recalls, starting)
+            evictions.wait_on(plan.recalls, starting)
 
-    async def _books(self) -> Books:
-        at_s = self._sync.clock.now_s()
-        return await asyncio.to_thread(books_now, self._ledger, self._settings, at_s)
+    async def _ledger_view(self) -> LedgerView:
+        at_s = self._cluster_state.clock.now_s()
+        return await asyncio.to_thread(ledger_view_now, self._ledger, self._settings, at_s)
 
-    async def _lend(self, books: Books) -> Books:
-        """Renew loans and recalls by current demand, write them, and return the books with them.
+    async def _lend(self, ledger_view: LedgerView) -> LedgerView:
+        """Renew loans and recalls by current demand, write them, and return the ledger's view with
+        them.
 
         Nothing changes while the view of Slurm is incomplete.
         """
-        if not self._sync.view.complete:
-            return books
+        if not self._cluster_state.view.complete:
+            return ledger_view
         self._still_since_s = await asyncio.to_thread(
             standing_still,
             self._still_since_s,
-            self._sync.jobs,
-            self._sync.nodes,
-            self._sync.quotas.borrowed_limits,
+            self._cluster_state.jobs,
+            self._cluster_state.nodes,
+            self._cluster_state.quotas.borrowed_limits,
             partitions=self._partitions,
             costs=self._settings.costs,
             now_s=time.monotonic(),
         )
         self._renewed = renewed = await asyncio.to_thread(
-            renew, self._ledger, books, self._settings, self._seen()
+            renew, self._ledger, ledger_view, self._settings, self._seen()
         )
         found = renewed.plan
         self._written = renewed.after
@@ -317,21 +322,21 @@ class Enforcement:
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
         return self._written
 
-    def _seen(self) -> Seen:
-        seen = self._sync
-        return Seen(
+    def _seen(self) -> SlurmView:
+        seen = self._cluster_state
+        return SlurmView(
             seen.jobs,
             seen.nodes,
             seen.view.services,
-            told=seen.leaving.ending,
+            evicting=seen.evictions.ending,
             lately=self._held_lately(),
             stuck=stuck(self._still_since_s, time.monotonic()),
         )
 
-    def _own_needs(self, before: Books) -> Mapping[str, int]:
-        seen = Seen(self._sync.jobs, self._sync.nodes, ())
-        world = world_of(before, self._settings, seen)
-        return own_needs_now(world.policy, world.jobs, self._partitions, self._settings.costs)
+    def _own_needs(self, before: LedgerView) -> Mapping[str, int]:
+        seen = SlurmView(self._cluster_state.jobs, self._cluster_state.nodes, ())
+        inputs = inputs_of(before, self._settings, seen)
+        return own_needs_now(inputs.policy, inputs.jobs, self._partitions, self._settings.costs)
 
     @property
     def _compiles(self) -> bool:
@@ -341,7 +346,7 @@ class Enforcement:
     @property
     def _lends(self) -> bool:
         """Whether this daemon lends; on an incomplete view it lends and takes back nothing."""
-        return self._compiles and self._sync.view.complete
+        return self._compiles and self._cluster_state.view.complete
 
     @property
     def _partitions(self) -> frozenset[str]:
@@ -359,11 +364,11 @@ class Enforcement:
                 warn("limits_odd", text=text)
         self._warned = frozenset(compiled.warnings)
 
-    async def _publish(self, books: Books, associations: Iterable[Association]) -> None:
+    async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
         named = frozenset(self._settings.qos)
         ours = [one for one in associations if one.partition in {"", *self._partitions}]
         accounts = await asyncio.to_thread(_accounts_by_uid, ours, named)
-        self._sync.set_policy(books.policy, accounts, books.highest)
+        self._cluster_state.set_policy(ledger_view.policy, accounts, ledger_view.highest)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
         """Slurm's associations; empty without slurmdbd: then only Slurm checks which user belongs

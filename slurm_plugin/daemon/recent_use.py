@@ -10,7 +10,7 @@ from cluster.settings.file import Settings
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.log import report_failure
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -24,12 +24,12 @@ it is asked again after PostgreSQL did not answer."""
 class TenantUse:
     """Decayed use by tenant, as of the last look at Slurm."""
 
-    def __init__(self, settings: Settings, ledger: "Ledger", sync: Sync) -> None:
+    def __init__(self, settings: Settings, ledger: "Ledger", cluster_state: ClusterState) -> None:
         self._half_life_s = settings.priority.half_life_s
         self._partitions = frozenset(settings.cluster.partitions)
         self._costs = settings.costs
         self._ledger = ledger
-        self._sync = sync
+        self._cluster_state = cluster_state
         self._ledger_due_s = 0.0
         self.now = DecayedUse(0.0)
 
@@ -38,7 +38,7 @@ class TenantUse:
 
         Where the ledger is needed and does not answer, only running jobs count until it does.
         """
-        now_s = self._sync.view.observed_s
+        now_s = self._cluster_state.view.observed_s
         is_lost = now_s - self.now.at_s > _GAP_S
         holdings = await self._recorded(now_s) if is_lost or now_s >= self._ledger_due_s else None
         if holdings is None and is_lost:
@@ -46,7 +46,7 @@ class TenantUse:
         if holdings is not None:
             self.now = recorded(holdings, now_s, self._half_life_s)
             return
-        held = {tenant.name: tenant.used_millislices for tenant in self._sync.view.tenants}
+        held = {tenant.name: tenant.used_millislices for tenant in self._cluster_state.view.tenants}
         self.now = folded(self.now, held, now_s, self._half_life_s)
 
     async def _recorded(self, now_s: float) -> tuple[Holding, ...] | None:
@@ -64,7 +64,7 @@ class TenantUse:
         return holdings
 
     def _running(self) -> Iterator[Holding]:
-        for job in self._sync.jobs:
+        for job in self._cluster_state.jobs:
             if job.state in ALLOTTED and job.partition in self._partitions and job.start_s:
                 cost = run_cost(job.gpus, self._costs)
                 yield Holding(job.account, cost, job.start_s, None)

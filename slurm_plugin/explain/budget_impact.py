@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping
 
 from cluster.language.units import slices_words
 from slurm_plugin.accounting.statement import unposted_millislice_s
-from slurm_plugin.explain.quota_plan import Harm, HarmKind, QuotaPlan, Side
+from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.explain.words import span_text
 from slurm_plugin.quota.tenants import payers
-from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
 _MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 _YEAR_S = 365 * 86_400
 
 
-def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
+def in_debt(plan: QuotaPlan) -> Iterator[Impact]:
     """Yield the budgets that would have nothing left and have something left now."""
     for name, one in sorted(plan.after.left.items()):
         before = plan.before.left.get(name)
@@ -25,18 +25,22 @@ def in_debt(plan: QuotaPlan) -> Iterator[Harm]:
                 f"its budget would have {hours(one.left_millislice_s)} slice-hours left, with an"
                 f" overdraft of {hours(beyond)}: nothing starts until the next period or a grant"
             )
-            yield Harm(HarmKind.IN_DEBT, name, "", 0, words)
+            yield Impact(ImpactKind.IN_DEBT, name, "", 0, words)
 
 
-def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Harm]:
+def used_up(
+    inputs: QuotaInputs, plan: QuotaPlan, period_ends_s: Mapping[str, int]
+) -> Iterator[Impact]:
     """Yield the budgets that running jobs would use up before the next period, or within a year.
 
     The year is for budgets without periods. ``period_ends_s`` has the Unix seconds at which the
     others' periods end.
     """
-    was, then = _lasting(world, plan.before), _lasting(world, plan.after)
+    was, then = _lasting(inputs, plan.before), _lasting(inputs, plan.after)
     for name, (lasts_s, runs) in sorted(then.items()):
-        ends_in_s = period_ends_s.get(name, world.books.now_s + _YEAR_S) - world.books.now_s
+        ends_in_s = (
+            period_ends_s.get(name, inputs.ledger_view.now_s + _YEAR_S) - inputs.ledger_view.now_s
+        )
         if lasts_s >= min(ends_in_s, was.get(name, (ends_in_s,))[0]):
             continue
         words = (
@@ -45,22 +49,22 @@ def used_up(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> 
         )
         if name in period_ends_s:
             words += f" until its next period, {span_text(ends_in_s)} from now"
-        if _set_aside(world, name) >= plan.after.left[name].startable_millislice_s:
+        if _set_aside(inputs, name) >= plan.after.left[name].startable_millislice_s:
             words += (
                 "; running jobs may use up all of it within their time limits, so nothing starts"
                 " now"
             )
-        yield Harm(HarmKind.USED_UP, name, "", 0, words, lasts_s)
+        yield Impact(ImpactKind.USED_UP, name, "", 0, words, lasts_s)
 
 
-def _lasting(world: World, side: Side) -> Mapping[str, tuple[int, int]]:
+def _lasting(inputs: QuotaInputs, side: Side) -> Mapping[str, tuple[int, int]]:
     """Return how many seconds each budget lasts, and the millislices that its tenants hold now.
 
     Budgets that have nothing left, or that no job uses now, are left out.
     """
     pays = payers(side.policy)
     runs: Counter[str] = Counter()
-    for name, amount in world.held.items():
+    for name, amount in inputs.held.items():
         runs[pays.get(name, "")] += amount
     return {
         name: (one.startable_millislice_s // runs[name], runs[name])
@@ -69,14 +73,14 @@ def _lasting(world: World, side: Side) -> Mapping[str, tuple[int, int]]:
     }
 
 
-def _set_aside(world: World, payer: str) -> int:
+def _set_aside(inputs: QuotaInputs, payer: str) -> int:
     """Sum up the millislice-seconds that the payer's runs may still use up.
 
     Slurm subtracts these from the budget before it starts another run.
     """
     return sum(
-        max(0, held.reserved_millislice_s - unposted_millislice_s(held, world.books.now_s))
-        for held in world.books.reservations
+        max(0, held.reserved_millislice_s - unposted_millislice_s(held, inputs.ledger_view.now_s))
+        for held in inputs.ledger_view.reservations
         if held.payer == payer
     )
 

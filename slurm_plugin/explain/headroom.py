@@ -11,7 +11,7 @@ from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import Held, held
 from slurm_plugin.quota.tenants import ancestors, effective_nominal, subtree
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
 BUDGET_RUN_S = 3600
 """Seconds: a budget allows as many instances as could run for that long on what is left of it."""
@@ -132,22 +132,24 @@ class Situation:
     available_millislice_s: Mapping[str, int] = field(hash=False)
 
 
-def situation(world: World) -> Situation:
+def situation(inputs: QuotaInputs) -> Situation:
     """Collect the facts about all tenants."""
-    rules, books, jobs = world.rules, world.books, world.seen.jobs
+    rules, ledger_view, jobs = inputs.rules, inputs.ledger_view, inputs.seen.jobs
     holds = held(jobs, rules.partitions)
     elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
     return Situation(
-        policy=world.policy,
-        ceilings=less_elsewhere(world.allowed().ceilings, elsewhere),
+        policy=inputs.policy,
+        ceilings=less_elsewhere(inputs.allowed().ceilings, elsewhere),
         held=holds,
-        free=free_instances([node for node in world.seen.nodes if node.is_in(rules.partitions)]),
+        free=free_instances([node for node in inputs.seen.nodes if node.is_in(rules.partitions)]),
         costs=rules.costs,
         models=rules.models,
         available_millislice_s={
             # A payer without a balance was never granted anything.
-            name: books.balances[name].available_millislice_s if name in books.balances else 0
-            for name in books.rolls
+            name: ledger_view.balances[name].available_millislice_s
+            if name in ledger_view.balances
+            else 0
+            for name in ledger_view.rollovers
         },
     )
 

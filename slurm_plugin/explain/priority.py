@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import WAITING, JobTag, JobView
 from cluster.rpc.read_messages import PriorityAnswer, PriorityFactor, PriorityTerm
-from slurm_plugin.admission.priority import CLASS_VALUES, Formula, Terms, site_factor
+from slurm_plugin.admission.priority import CLASS_VALUES, Formula, PriorityTerms, site_factor
 from slurm_plugin.admission.priority_changes import Ranked
 from slurm_plugin.explain.words import job_name
 
@@ -77,7 +77,7 @@ def explained(
     )
 
 
-def _terms(terms: Terms, formula: Formula) -> tuple[PriorityTerm, ...]:
+def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
     """The terms with their points: what each adds to those before it. So points add up exactly."""
     waited = min(1.0, terms.wait_s / formula.wait_full_s)
     named = (
@@ -86,7 +86,7 @@ def _terms(terms: Terms, formula: Formula) -> tuple[PriorityTerm, ...]:
         ("urgency", terms.urgency, formula.urgency_weight),
         ("wait", waited, None),
     )
-    so_far = Terms("low")
+    so_far = PriorityTerms("low")
     found: list[PriorityTerm] = []
     for name, value, weight in named:
         attribute = {"class": "job_class", "wait": "wait_s"}.get(name, name)

@@ -1,6 +1,6 @@
-"""Finds the harm that a change of quotas would do, beyond what is so already.
+"""Finds the impact that a change of quotas would do, beyond what is so already.
 
-A change never ends anything that runs on a tenant's own part.
+A change never ends anything that runs on a tenant's guaranteed quota.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed, qos_name
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
-from slurm_plugin.explain.quota_plan import Harm, HarmKind, QuotaPlan, Side
+from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.limits.desired import binding_type_limits, type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
 from slurm_plugin.quota.demand import held, is_managed
-from slurm_plugin.quota.tenants import overcommitted_millislices, own_part
+from slurm_plugin.quota.tenants import guaranteed_quota, overcommitted_millislices
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.world import World
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.reclaim.recalls import over_entitlement
 from slurm_plugin.services.state import used_by_tenant
 
@@ -28,42 +28,44 @@ _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 _UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
 
 
-def harms(world: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Harm, ...]:
+def impacts(
+    inputs: QuotaInputs, plan: QuotaPlan, period_ends_s: Mapping[str, int]
+) -> tuple[Impact, ...]:
     """What the change makes worse, by kind.
 
     ``period_ends_s`` are the ends of the running periods of budgets that have periods, by tenant.
     """
-    own_parts = tuple(_above_own_parts(world, plan))
-    called_back = tuple(_called_back(world, plan))
-    told = {one.tenant for one in (*own_parts, *called_back)}
+    above_guaranteed = tuple(_above_guaranteed(inputs, plan))
+    called_back = tuple(_called_back(inputs, plan))
+    told = {one.tenant for one in (*above_guaranteed, *called_back)}
     return (
-        *_removed(world, plan),
-        *_overcommitted(world, plan),
-        *own_parts,
-        *_above_ceilings(world, plan, told),
-        *_above_types(world, plan),
+        *_removed(inputs, plan),
+        *_overcommitted(inputs, plan),
+        *above_guaranteed,
+        *_above_ceilings(inputs, plan, told),
+        *_above_types(inputs, plan),
         *called_back,
-        *_replicas(world, plan),
-        *_never_start(world, plan),
-        *_min_replicas(world, plan),
+        *_replicas(inputs, plan),
+        *_never_start(inputs, plan),
+        *_min_replicas(inputs, plan),
         *in_debt(plan),
-        *used_up(world, plan, period_ends_s),
+        *used_up(inputs, plan, period_ends_s),
     )
 
 
-def _removed(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    used = world.held
+def _removed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    used = inputs.held
     for name in sorted(plan.before.policy.keys() - plan.after.policy.keys()):
         if has := used.get(name, 0):
             words = (
                 f"its jobs hold {slices_words(has)}: they run on, borrowed ones until their GPUs"
                 " are needed, and are charged; nothing new starts"
             )
-            yield Harm(HarmKind.REMOVED, name, "", has, words)
+            yield Impact(ImpactKind.REMOVED, name, "", has, words)
 
 
-def _overcommitted(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    whole = world.capacity_millislices
+def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    whole = inputs.capacity_millislices
     if whole is None:
         return
     was = overcommitted_millislices(plan.before.policy, whole)
@@ -73,40 +75,43 @@ def _overcommitted(world: World, plan: QuotaPlan) -> Iterator[Harm]:
             f"the quotas at the top would be {slices_words(above)} above the cluster's"
             f" {slices_text(whole)}: every ceiling is squeezed, and nothing new is lent"
         )
-        yield Harm(HarmKind.OVERCOMMITTED, "", "", above, words)
+        yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
 
 
-def _above_own_parts(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    for name, one in held(world.seen.jobs, world.rules.partitions).items():
-        has, after = run_cost(one.guaranteed, world.rules.costs), plan.after.ceilings.get(name)
+def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    for name, one in held(inputs.seen.jobs, inputs.rules.partitions).items():
+        has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.ceilings.get(name)
         if after is not None and has > (part := after.guarantee_millislices):
             before = plan.before.ceilings.get(name, after)
             if part < before.guarantee_millislices:
-                words = f"its guaranteed jobs hold {_of(has, part)} of its own part{_WAITS_WORDS}"
-                yield Harm(HarmKind.OWN_PART, name, "", has - part, words)
+                share = _of(has, part)
+                words = f"its guaranteed jobs hold {share} of its guaranteed quota{_WAITS_WORDS}"
+                yield Impact(ImpactKind.OWN_PART, name, "", has - part, words)
 
 
-def _above_ceilings(world: World, plan: QuotaPlan, told: Collection[str]) -> Iterator[Harm]:
+def _above_ceilings(
+    inputs: QuotaInputs, plan: QuotaPlan, told: Collection[str]
+) -> Iterator[Impact]:
     """Tenants beyond their new ceilings.
 
-    Tenants with a harm already (``told``) are left out, and so are the tenants above them.
+    Tenants with an impact already (``told``) are left out, and so are the tenants above them.
     """
     after = plan.after
-    used = with_those_below(after.policy, world.held)
+    used = with_those_below(after.policy, inputs.held)
     known = with_those_below(after.policy, dict.fromkeys(told, 1))
     for name, ceiling in after.ceilings.items():
         most, before = ceiling.ceiling_millislices, plan.before.ceilings.get(name, ceiling)
         if used[name] > most < before.ceiling_millislices and not known[name]:
             words = f"it and those below it hold {_of(used[name], most)} of its ceiling"
             amount = used[name] - most
-            yield Harm(HarmKind.CEILING, name, "", amount, words + _WAITS_WORDS)
+            yield Impact(ImpactKind.CEILING, name, "", amount, words + _WAITS_WORDS)
 
 
-def _above_types(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants beyond a new limit on a type, which binds a tenant with all tenants below it."""
     was, then = plan.before.policy, plan.after.policy
-    costs, models = world.rules.costs, plan.allowed.models
-    running = held(world.seen.jobs, world.rules.partitions)
+    costs, models = inputs.rules.costs, plan.allowed.models
+    running = held(inputs.seen.jobs, inputs.rules.partitions)
     for kind in sorted(costs):
         used = with_those_below(
             then, {name: one.instances.get(kind, 0) for name, one in running.items()}
@@ -116,7 +121,7 @@ def _above_types(world: World, plan: QuotaPlan) -> Iterator[Harm]:
             before = type_limits(was[name].quota, costs, models) if name in was else {}
             if used[name] > most < before.get(kind, used[name]):
                 words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
-                yield Harm(HarmKind.TYPE, name, "", 0, words + _WAITS_WORDS)
+                yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
 _WAITS_WORDS = "; nothing is ended, new starts wait until less is held"
@@ -126,37 +131,37 @@ def _of(has: int, most: int) -> str:
     return f"{slices_words(has)}, {slices_text(has - most)} beyond the {slices_text(most)}"
 
 
-def _called_back(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+def _called_back(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Borrowers that hold more than what would be lent to them.
 
     Nothing is recalled for a lender that has no quota of its own left.
     """
-    used = world.held
-    borrowed = _borrowed(world)
+    used = inputs.held
+    borrowed = _borrowed(inputs)
     was = over_entitlement(plan.before.policy, plan.before.loans, used)
     above = over_entitlement(plan.after.policy, plan.after.loans, used)
     for name in sorted(above):
         amount = min(above[name] - was.get(name, 0), borrowed.get(name, 0))
         if amount > 0:
-            yield Harm(
-                HarmKind.CALLED_BACK,
+            yield Impact(
+                ImpactKind.CALLED_BACK,
                 name,
                 "",
                 amount,
                 f"its borrowed jobs hold {_of(borrowed[name], borrowed[name] - amount)} that it"
                 " could go on borrowing"
-                f"{_lenders(plan, name)}; {_when(world) if name in plan.asked else _UNASKED}",
+                f"{_lenders(plan, name)}; {_when(inputs) if name in plan.asked else _UNASKED}",
             )
 
 
-def _when(world: World) -> str:
-    return f"replicas go within {world.rules.grace_s} s, jobs when Slurm needs their GPUs"
+def _when(inputs: QuotaInputs) -> str:
+    return f"replicas go within {inputs.rules.grace_s} s, jobs when Slurm needs their GPUs"
 
 
-def _borrowed(world: World) -> Mapping[str, int]:
+def _borrowed(inputs: QuotaInputs) -> Mapping[str, int]:
     """Millislices that each account's jobs hold in the borrowed QOS."""
-    jobs = [job for job in world.seen.jobs if is_borrowed(job.qos)]
-    return used_by_tenant(jobs, world.rules.partitions, world.rules.costs)
+    jobs = [job for job in inputs.seen.jobs if is_borrowed(job.qos)]
+    return used_by_tenant(jobs, inputs.rules.partitions, inputs.rules.costs)
 
 
 def _lenders(plan: QuotaPlan, borrower: str) -> str:
@@ -168,12 +173,12 @@ def _lenders(plan: QuotaPlan, borrower: str) -> str:
     return f"; to give back: {', '.join(back)}" if back else ""
 
 
-def _replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
-    jobs = {job.job_id: job for job in world.seen.jobs}
+def _replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    jobs = {job.job_id: job for job in inputs.seen.jobs}
     for job_id, why in plan.going.items():
         job = jobs[job_id]
-        cost = run_cost(job.gpus, world.rules.costs)
-        yield Harm(HarmKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
+        cost = run_cost(job.gpus, inputs.rules.costs)
+        yield Impact(ImpactKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
 
 
 def _name(job: JobView) -> str:
@@ -188,7 +193,7 @@ class _Rules:
     """The most that one task of each tenant can ever have.
 
     Attributes:
-        own: millislices of the own part.
+        own: millislices of the guaranteed quota.
         most: millislices with all that the tenant may borrow.
         types: instances by GRES type.
         budgets: millislice-seconds in a period.
@@ -200,38 +205,38 @@ class _Rules:
     budgets: Mapping[str, int] = field(hash=False)
 
 
-def _rules(world: World, policy: Policy, models: Mapping[str, str]) -> _Rules:
-    most = highest_ceilings(policy, world.capacity_millislices)
-    own = own_part(policy)
+def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _Rules:
+    most = highest_ceilings(policy, inputs.capacity_millislices)
+    own = guaranteed_quota(policy)
     return _Rules(
         {name: min(own[name], most[name]) for name in policy},
         most,
-        binding_type_limits(policy, world.rules.costs, models),
+        binding_type_limits(policy, inputs.rules.costs, models),
         period_budgets(policy),
     )
 
 
-def _never_start(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     models = plan.allowed.models
-    was, then = (_rules(world, side.policy, models) for side in (plan.before, plan.after))
-    for job in world.seen.jobs:
+    was, then = (_rules(inputs, side.policy, models) for side in (plan.before, plan.after))
+    for job in inputs.seen.jobs:
         is_slot = (tag := JobTag.find(job.admin_comment)) is not None and tag.service is not None
-        if job.state not in _WAITS or is_slot or not is_managed(job, world.rules.partitions):
+        if job.state not in _WAITS or is_slot or not is_managed(job, inputs.rules.partitions):
             continue
-        found = _obstacle(job, then, world)
-        if found and job.account in was.own and not _obstacle(job, was, world):
+        found = _obstacle(job, then, inputs)
+        if found and job.account in was.own and not _obstacle(job, was, inputs):
             amount, words = found
             about = f"job {job.job_id} of {job.user}"
-            yield Harm(HarmKind.NEVER_STARTS, job.account, about, amount, words)
+            yield Impact(ImpactKind.NEVER_STARTS, job.account, about, amount, words)
 
 
-def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | None:
+def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, str] | None:
     """What keeps one task of the job from ever starting: millislices too many, and words.
 
     The millislices are 0 for limits on types and budgets. None if it can start some day.
     """
     tenant, gpus = job.account, job.gpus
-    cost = run_cost(gpus, world.rules.costs)
+    cost = run_cost(gpus, inputs.rules.costs)
     tag = JobTag.find(job.admin_comment)
     stays = job.qos == qos_name(tenant) and not (tag is not None and tag.is_flexible)
     most = (rules.own if stays else rules.most).get(tenant, 0)
@@ -249,14 +254,14 @@ def _obstacle(job: JobView, rules: _Rules, world: World) -> tuple[int, str] | No
     return None
 
 
-def _min_replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
+def _min_replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Services whose least replicas would need borrowed slices, the oldest service first.
 
-    Older services have taken their room in the own part already.
+    Older services have taken their room in the guaranteed quota already.
     """
     was, then = _room(plan.before), _room(plan.after)
     taken: Counter[str] = Counter()
-    for service in _newest(world):
+    for service in _newest(inputs):
         tenant, count = service.tenant, _least(service)
         taken[tenant] += count * service.cost_millislices
         room = then.get(tenant, 0)
@@ -266,21 +271,22 @@ def _min_replicas(world: World, plan: QuotaPlan) -> Iterator[Harm]:
             words = (
                 f"its least replicas ({count}) need"
                 f" {slices_words(count * service.cost_millislices)}; {slices_text(beyond)} of that"
-                f" beyond {tenant}'s own part of {slices_text(room)}: only on borrowed slices"
+                f" beyond {tenant}'s guaranteed quota of {slices_text(room)}:"
+                " only on borrowed slices"
                 if not is_gone
                 else "its replicas can't start any more once they have ended"
             )
-            yield Harm(HarmKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
+            yield Impact(ImpactKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
 
 
 def _room(side: Side) -> Mapping[str, int]:
     return {name: int(one.guarantee_millislices) for name, one in side.ceilings.items()}
 
 
-def _newest(world: World) -> list[ServiceView]:
+def _newest(inputs: QuotaInputs) -> list[ServiceView]:
     """The newest generation of each service that is not ordered to end, the oldest first."""
     newest = {
-        (one.tenant, one.name): one for one in world.seen.services if one.order.delete_s is None
+        (one.tenant, one.name): one for one in inputs.seen.services if one.order.delete_s is None
     }
     return sorted(newest.values(), key=lambda one: one.submit_s)
 

@@ -1,6 +1,6 @@
 """Computes what a change of quotas would do now to ceilings, loans, budgets and Slurm's limits.
 
-``quota_harms`` and ``budget_harms`` find the harm that it would do.
+``quota_impact`` and ``budget_impact`` find the impact that it would have.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.language.units import MillisliceSeconds
-from slurm_plugin.accounting.budgets import Left, amended, due_roll, unspent
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.budgets import BudgetLeft, amended, due_rollover, unspent
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.overview import in_tree_order
 from slurm_plugin.accounting.statement import unposted_millislice_s
 from slurm_plugin.accounting.types import Balance, BudgetEntry
@@ -17,8 +17,8 @@ from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import Budget, Loan, Policy, TenantUpdate
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.quota_cycle.round import plan
-from slurm_plugin.quota_cycle.world import World
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Side:
     policy: Policy = field(hash=False)
     loans: tuple[Loan, ...]
     ceilings: Mapping[str, Ceiling] = field(hash=False)
-    left: Mapping[str, Left] = field(hash=False)
+    left: Mapping[str, BudgetLeft] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,17 @@ class QuotaPlan:
     going: Mapping[int, str] = field(hash=False)
 
 
-class HarmKind(StrEnum):
-    """Kinds of harm."""
+class ImpactKind(StrEnum):
+    """Kinds of impact."""
 
     REMOVED = "removed"
     """The tenant is removed while its jobs hold something."""
     OVERCOMMITTED = "overcommitted"
     """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
     OWN_PART = "own-part"
-    """A tenant holds more in its own QOS than its own part: no new starts there for a while."""
+    """A tenant holds more in its own QOS than its guaranteed quota: no new starts there for a
+    while.
+    """
     CEILING = "ceiling"
     """A tenant holds more in total than its ceiling: nothing new starts for a while."""
     TYPE = "type"
@@ -117,7 +119,7 @@ class HarmKind(StrEnum):
     NEVER_STARTS = "never-starts"
     """A waiting job needs more than its tenant could ever have."""
     MIN_REPLICAS = "min-replicas"
-    """A service's least replicas would not all fit into its tenant's own part."""
+    """A service's least replicas would not all fit into its tenant's guaranteed quota."""
     IN_DEBT = "in-debt"
     """A budget would have nothing left to start runs on."""
     USED_UP = "used-up"
@@ -125,18 +127,18 @@ class HarmKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Harm:
-    """One harm that a change would do.
+class Impact:
+    """One impact that a change would have.
 
     Attributes:
         tenant: the tenant; "" for all tenants together.
         about: the job, replica or service; "" for the tenant itself.
-        amount_millislices: excess amount; 0 where the harm is not one of slices.
+        amount_millislices: excess amount; 0 where the impact is not one of slices.
         words: description.
-        in_s: seconds until the harm occurs; 0 means immediately.
+        in_s: seconds until the impact occurs; 0 means immediately.
     """
 
-    kind: HarmKind
+    kind: ImpactKind
     tenant: str
     about: str
     amount_millislices: int
@@ -170,16 +172,18 @@ def _depth(name: str, parents: Mapping[str, str]) -> int:
     return len(above)
 
 
-def quota_plan(world: World, tenants: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
+def quota_plan(
+    inputs: QuotaInputs, tenants: Policy, period_starts_s: Mapping[str, int]
+) -> QuotaPlan:
     """Compute what the next round would decide if the ledger had these ``tenants``.
 
     It assumes that no jobs come, end or ask for more meanwhile. ``period_starts_s`` are the starts
     of the running periods of the tenants' budgets.
     """
-    edited = replace(world, books=_edited(world.books, tenants, period_starts_s))
-    now, then = plan(world), plan(edited)
-    lent = replace(edited, books=replace(edited.books, loans=then.loans, recalls=()))
-    before, after = _side(world), _side(lent)
+    edited = replace(inputs, ledger_view=_edited(inputs.ledger_view, tenants, period_starts_s))
+    now, then = plan(inputs), plan(edited)
+    lent = replace(edited, ledger_view=replace(edited.ledger_view, loans=then.loans, recalls=()))
+    before, after = _side(inputs), _side(lent)
     return QuotaPlan(
         tenants=tuple(_tenants(before, after)),
         loans=tuple(_changed_loans(before.loans, after.loans)),
@@ -195,19 +199,23 @@ def quota_plan(world: World, tenants: Policy, period_starts_s: Mapping[str, int]
     )
 
 
-def _side(world: World) -> Side:
-    return Side(world.policy, world.books.loans, world.ceilings, world.books.left)
+def _side(inputs: QuotaInputs) -> Side:
+    return Side(inputs.policy, inputs.ledger_view.loans, inputs.ceilings, inputs.ledger_view.left)
 
 
-def _edited(books: Books, tenants: Policy, period_starts_s: Mapping[str, int]) -> Books:
-    """The books with those tenants, and with their changed budgets begun."""
-    changed = dict(_changed_budgets(books.tenants, tenants))
-    begun = {name: max(books.rolls.get(name, 0), period_starts_s[name]) for name in changed}
+def _edited(
+    ledger_view: LedgerView, tenants: Policy, period_starts_s: Mapping[str, int]
+) -> LedgerView:
+    """The ledger's view with those tenants, and with their changed budgets begun."""
+    changed = dict(_changed_budgets(ledger_view.tenants, tenants))
+    begun = {
+        name: max(ledger_view.rollovers.get(name, 0), period_starts_s[name]) for name in changed
+    }
     return replace(
-        books,
+        ledger_view,
         tenants=tenants,
-        balances={**books.balances, **dict(_given(books, changed, period_starts_s))},
-        rolls={**books.rolls, **begun},
+        balances={**ledger_view.balances, **dict(_given(ledger_view, changed, period_starts_s))},
+        rollovers={**ledger_view.rollovers, **begun},
     )
 
 
@@ -219,12 +227,12 @@ def _changed_budgets(before: Policy, after: Policy) -> Iterator[tuple[str, Budge
 
 
 def _given(
-    books: Books, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
+    ledger_view: LedgerView, changed: Mapping[str, Budget], period_starts_s: Mapping[str, int]
 ) -> Iterator[tuple[str, Balance]]:
     """Balances after changed budgets apply to their running periods."""
     for name, budget in changed.items():
-        balance = books.balances.get(name, _nothing(name))
-        entry = _entry(books, budget, balance, period_starts_s[name])
+        balance = ledger_view.balances.get(name, _nothing(name))
+        entry = _entry(ledger_view, budget, balance, period_starts_s[name])
         if entry is not None:
             available = balance.available_millislice_s + entry.amount_millislice_s
             yield name, replace(balance, available_millislice_s=MillisliceSeconds(available))
@@ -236,31 +244,31 @@ def _nothing(name: str) -> Balance:
 
 
 def _entry(
-    books: Books, budget: Budget, balance: Balance, period_start_s: int
+    ledger_view: LedgerView, budget: Budget, balance: Balance, period_start_s: int
 ) -> BudgetEntry | None:
-    """The entry that the change books immediately, or else the roll that follows it."""
-    name, last_roll_s = balance.tenant, books.rolls.get(balance.tenant)
-    if last_roll_s is not None and period_start_s <= last_roll_s:
+    """The entry that the change books immediately, or else the rollover that follows it."""
+    name, last_rollover_s = balance.tenant, ledger_view.rollovers.get(balance.tenant)
+    if last_rollover_s is not None and period_start_s <= last_rollover_s:
         return amended(
             name,
-            books.tenants[name].budget if name in books.tenants else None,
+            ledger_view.tenants[name].budget if name in ledger_view.tenants else None,
             budget,
             period_start_s=period_start_s,
-            last_roll_s=last_roll_s,
+            last_rollover_s=last_rollover_s,
             unspent_millislice_s=unspent(balance),
             author="",
             reason="",
         )
     posts = sum(
         unposted_millislice_s(held, period_start_s)
-        for held in books.reservations
+        for held in ledger_view.reservations
         if held.payer == name
     )
-    return due_roll(
+    return due_rollover(
         name,
         budget,
         period_start_s=period_start_s,
-        last_roll_s=last_roll_s,
+        last_rollover_s=last_rollover_s,
         unspent_millislice_s=unspent(balance) - posts,
         used_since_millislice_s=0,
         reason="",

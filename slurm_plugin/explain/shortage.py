@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cluster.language.errors import Refusal
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
 from cluster.language.units import Millislices, slices_text
-from cluster.rpc.messages import ServiceNews
+from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import qos_name
@@ -22,7 +22,7 @@ _NODES = 5
 
 
 @dataclass(frozen=True)
-class Sight:
+class WhyInput:
     """Everything that is known for an explanation.
 
     Attributes:
@@ -32,8 +32,8 @@ class Sight:
         situation: quotas, ceilings and use at that moment.
         resets_s: when each tenant's budget starts again, in Unix seconds; None means never.
         notes: notes on services, by their array's job id.
-        news: what the launcher last reported of services, by tenant and name.
-        refusals: why jobs that were decided late are held, by job id.
+        reports: what the launcher last reported of services, by tenant and name.
+        refusals: why deferred jobs are held, by job id.
         recalls: quota that lenders take back now.
         grace_s: seconds after which recalled quota is back at the latest.
         over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
@@ -47,7 +47,7 @@ class Sight:
     situation: Situation
     resets_s: Mapping[str, int | None] = field(hash=False)
     notes: Mapping[int, str] = field(hash=False)
-    news: Mapping[tuple[str, str], ServiceNews] = field(hash=False)
+    reports: Mapping[tuple[str, str], ServiceReport] = field(hash=False)
     refusals: Mapping[int, Refusal] = field(hash=False)
     recalls: tuple[Recall, ...] = ()
     grace_s: int = 0
@@ -83,7 +83,7 @@ class Shortage:
     of_type: str = ""
 
 
-def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
+def shortage(job: JobView, cause: Cause, sight: WhyInput) -> Shortage | None:
     """What the job lacks by that cause; None where that is not known in numbers."""
     if cause is Cause.NONE_FREE:
         return _worst(_free(job, sight))
@@ -100,7 +100,7 @@ def shortage(job: JobView, cause: Cause, sight: Sight) -> Shortage | None:
             return None
 
 
-def recalls_of(lender: str, sight: Sight) -> tuple[Recall, ...]:
+def recalls_of(lender: str, sight: WhyInput) -> tuple[Recall, ...]:
     """The recalls of a lender: what it takes back of what it has lent."""
     return tuple(one for one in sight.recalls if one.lender == lender)
 
@@ -131,14 +131,14 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
     return max(found, key=lambda one: one.missing, default=None)
 
 
-def _own_limit(job: JobView, sight: Sight) -> Shortage:
+def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
     tenant, own = job.account, qos_name(job.account)
     limit = sight.situation.ceilings[tenant].own_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
 
 
-def _borrowed_limit(job: JobView, sight: Sight) -> Shortage:
+def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:
     """The borrowed limit; what jobs hold in QOS in which they ran before counts there, too."""
     tenant, own = job.account, qos_name(job.account)
     limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
@@ -156,11 +156,11 @@ def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need
     return Shortage(words, held + need - limit, found)
 
 
-def _holders(sight: Sight, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
+def _holders(sight: WhyInput, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
     return ((job, sight.cost(job)) for job in sight.allotted() if job.account in accounts)
 
 
-def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
+def _type_limits(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     now = sight.situation
     needs = job.gpus
     for name in (job.account, *ancestors(now.policy, job.account)):
@@ -176,7 +176,7 @@ def _type_limits(job: JobView, sight: Sight) -> Iterator[Shortage]:
             yield Shortage(words, held + needs[kind] - bounds[kind], holders, kind)
 
 
-def _free(job: JobView, sight: Sight) -> Iterator[Shortage]:
+def _free(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     partitions = frozenset(job.partition.split(","))
     nodes = [node for node in sight.nodes if node.is_in(partitions)]
     names = frozenset(node.name for node in nodes)
@@ -233,7 +233,7 @@ class BudgetShortage:
     longest_s: int
 
 
-def budget_shortage(job: JobView, sight: Sight) -> BudgetShortage | None:
+def budget_shortage(job: JobView, sight: WhyInput) -> BudgetShortage | None:
     """The budget that leaves the least for the job; None if no budget pays for it."""
     now = sight.situation
     if job.account not in now.policy:

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from cluster.language.jobs import JobView
 from slurm_plugin.explain.headroom import Cause
 from slurm_plugin.explain.reasons import Reason
-from slurm_plugin.explain.shortage import QUOTA, BudgetShortage, Shortage, Sight, back_s, recalls_of
+from slurm_plugin.explain.shortage import (
+    QUOTA,
+    BudgetShortage,
+    Shortage,
+    WhyInput,
+    back_s,
+    recalls_of,
+)
 
 
 @dataclass(frozen=True)
-class Start:
+class StartEstimate:
     """An estimate of a start.
 
     Attributes:
@@ -28,8 +35,8 @@ def planned_start(
     reason: Reason,
     short: Shortage | None,
     budget: BudgetShortage | None,
-    sight: Sight,
-) -> Start:
+    sight: WhyInput,
+) -> StartEstimate:
     """Estimate when the job starts.
 
     A job that waits for quota starts when a loan is back, or when enough comes back by time limits,
@@ -37,41 +44,49 @@ def planned_start(
     or anything else starts as Slurm plans, if Slurm has a plan.
     """
     if job.held:
-        return Start(None, "no estimate while it is held")
+        return StartEstimate(None, "no estimate while it is held")
     if job.reason == "BeginTime":
-        return Start(job.eligible_s or job.start_s, "at the earliest: its begin time")
+        return StartEstimate(job.eligible_s or job.start_s, "at the earliest: its begin time")
     if budget is not None:
         return _by_budget(budget, sight)
     back = _by_recalls(job, reason, short, sight)
     return _planned(job, reason, short, sight) if back is None else back
 
 
-def _planned(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start:
+def _planned(
+    job: JobView, reason: Reason, short: Shortage | None, sight: WhyInput
+) -> StartEstimate:
     plan = None
     if job.start_s is not None and job.start_s > sight.now_s:
-        plan = Start(job.start_s, "as Slurm plans now", by_slurm=True)
+        plan = StartEstimate(job.start_s, "as Slurm plans now", by_slurm=True)
     if short is None:
-        return plan or Start(None, f"no estimate: {reason.words}")
+        return plan or StartEstimate(None, f"no estimate: {reason.words}")
     ours = _by_time_limits(short, sight)
     if plan is None or (reason.cause is not Cause.NONE_FREE and short.missing > 0):
         return _later(plan, ours)
     return plan
 
 
-def _later(plan: Start | None, ours: Start) -> Start:
+def _later(plan: StartEstimate | None, ours: StartEstimate) -> StartEstimate:
     if plan is None or plan.at_s is None or ours.at_s is None:
         return ours
     return max(ours, plan, key=lambda one: one.at_s or 0)
 
 
-def _by_budget(budget: BudgetShortage, sight: Sight) -> Start:
+def _by_budget(budget: BudgetShortage, sight: WhyInput) -> StartEstimate:
     resets_s = sight.resets_s.get(budget.payer)
     if resets_s is None:
-        return Start(None, f"no estimate: the budget of {budget.payer} has no further period")
-    return Start(resets_s, f"when the next period of {budget.payer}'s budget begins, if not before")
+        return StartEstimate(
+            None, f"no estimate: the budget of {budget.payer} has no further period"
+        )
+    return StartEstimate(
+        resets_s, f"when the next period of {budget.payer}'s budget begins, if not before"
+    )
 
 
-def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sight) -> Start | None:
+def _by_recalls(
+    job: JobView, reason: Reason, short: Shortage | None, sight: WhyInput
+) -> StartEstimate | None:
     """Estimate by recalls; None if the job does not wait for quota that its tenant takes back, or
     the recalls are not enough.
     """
@@ -82,19 +97,19 @@ def _by_recalls(job: JobView, reason: Reason, short: Shortage | None, sight: Sig
         missing -= one.amount_millislices
         if missing <= 0:
             at_s = max(sight.now_s, one.called_s + sight.grace_s)
-            return Start(at_s, "at the latest: by then its tenant has back what it lent")
+            return StartEstimate(at_s, "at the latest: by then its tenant has back what it lent")
     return None
 
 
-def _by_time_limits(short: Shortage, sight: Sight) -> Start:
+def _by_time_limits(short: Shortage, sight: WhyInput) -> StartEstimate:
     if short.missing <= 0:
-        return Start(None, "as soon as its turn comes: there is room for it now")
+        return StartEstimate(None, "as soon as its turn comes: there is room for it now")
     at_s = back_s(short, sight.now_s)
     if at_s is not None:
         words = (
             "at the latest, unless jobs ahead of it take the room: by then enough jobs reach their"
         )
-        return Start(at_s, f"{words} time limits")
+        return StartEstimate(at_s, f"{words} time limits")
     if sum(amount for _, amount in short.holders) < short.missing:
-        return Start(None, "no estimate: it would not fit even if all of these jobs ended")
-    return Start(None, "no estimate: jobs that must end first have no time limit")
+        return StartEstimate(None, "no estimate: it would not fit even if all of these jobs ended")
+    return StartEstimate(None, "no estimate: jobs that must end first have no time limit")

@@ -14,13 +14,13 @@ from slurm_plugin.explain.reasons import Reason, translate
 from slurm_plugin.explain.shortage import (
     BudgetShortage,
     Shortage,
-    Sight,
+    WhyInput,
     budget_shortage,
     ends_s,
     recalls_of,
     shortage,
 )
-from slurm_plugin.explain.start import Start, planned_start
+from slurm_plugin.explain.start import StartEstimate, planned_start
 from slurm_plugin.explain.why_slot import why_slot
 from slurm_plugin.explain.words import (
     counted,
@@ -83,7 +83,7 @@ def _one_of(rest: JobView, index: int) -> JobView:
     return replace(rest, task_index=index, untouched=frozenset())
 
 
-def why_job(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
+def why_job(about: str, jobs: Sequence[JobView], sight: WhyInput) -> WhyAnswer:
     """Explain the records that ``jobs_named`` returned, at least one."""
     if len(jobs) > 1 or jobs[0].untouched:
         return _array(about, jobs, sight)
@@ -113,7 +113,7 @@ def _is_ours_to_start(job: JobView) -> bool:
     return is_resting(job) or (tag is not None and tag.is_undecided)
 
 
-def _one(about: str, job: JobView, sight: Sight) -> WhyAnswer:
+def _one(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     if job.state in WAITING:
         return _waiting(about, job, sight)
     return _running(about, job, sight) if job.state in ALLOTTED else _ended(about, job, sight)
@@ -122,7 +122,7 @@ def _one(about: str, job: JobView, sight: Sight) -> WhyAnswer:
 # -- Waiting
 
 
-def _waiting(about: str, job: JobView, sight: Sight) -> WhyAnswer:
+def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     tag = JobTag.find(job.admin_comment)
     if tag is not None and tag.is_undecided:
         return _undecided(about, job, sight)
@@ -162,7 +162,7 @@ def _heading(short: Shortage) -> str:
     return f"Jobs that hold {short.of_type}" if short.of_type else "Jobs that hold it"
 
 
-def _asks(job: JobView, sight: Sight) -> str:
+def _asks(job: JobView, sight: WhyInput) -> str:
     limit = "without a time limit"
     if job.time_limit_s is not None:
         limit = f"for at most {span_text(job.time_limit_s)}"
@@ -188,7 +188,7 @@ def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[
             yield f"{words}; this one could use {need} by its time limit."
 
 
-def _ceiling_parts(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
+def _ceiling_parts(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
     """What the ceiling of the job's tenant is made of, if the job waits for the ceiling."""
     tenant = sight.situation.policy.get(job.account)
     if reason.cause is Cause.CEILING and tenant is not None:
@@ -201,7 +201,7 @@ def _ceiling_parts(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
         )
 
 
-def _ahead(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
+def _ahead(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
     """How many jobs wait for the same with a higher priority; for quota, only its own tenant's."""
     if reason.cause is None:
         return
@@ -223,7 +223,11 @@ def _ahead(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
 
 
 def _hints(
-    job: JobView, reason: Reason, budget: BudgetShortage | None, start: Start, sight: Sight
+    job: JobView,
+    reason: Reason,
+    budget: BudgetShortage | None,
+    start: StartEstimate,
+    sight: WhyInput,
 ) -> Iterable[str]:
     name = job_name(job)
     if reason.hint and not (start.by_slurm and reason.cause):
@@ -239,7 +243,7 @@ def _hints(
         yield f"{job.account} could start now: {rooms}."
 
 
-def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
+def _borrowing(job: JobView, sight: WhyInput) -> Iterable[str]:
     tenant = sight.situation.policy.get(job.account)
     tag = JobTag.find(job.admin_comment)
     if tenant is None or not tenant.quota.borrowing_limit_millislices:
@@ -253,7 +257,7 @@ def _borrowing(job: JobView, sight: Sight) -> Iterable[str]:
         yield f"On borrowed quota it may start sooner: submit it with --qos={qos}"
 
 
-def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
+def _undecided(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     """Explain a job for which slicewise.lua got no answer; the daemon decides as soon as it can."""
     refusal = sight.refusals.get(job.job_id)
     if refusal is not None:
@@ -286,7 +290,7 @@ def _undecided(about: str, job: JobView, sight: Sight) -> WhyAnswer:
 # -- Running and ended
 
 
-def _running(about: str, job: JobView, sight: Sight) -> WhyAnswer:
+def _running(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     at = f" on {', '.join(job.nodes)}" if job.nodes else ""
     since = f" for {span_text(sight.now_s - job.start_s)}" if job.start_s is not None else ""
     verbs = {"CONFIGURING": "starts", "COMPLETING": "is ending", "SUSPENDED": "is suspended"}
@@ -302,7 +306,7 @@ def _running(about: str, job: JobView, sight: Sight) -> WhyAnswer:
     )
 
 
-def _holds(job: JobView, sight: Sight) -> str:
+def _holds(job: JobView, sight: WhyInput) -> str:
     cost = slices_words(sight.cost(job))
     return f"It holds {gpus_text(job)} ({cost}), {_quota(job)}{_taken(job)}."
 
@@ -313,7 +317,7 @@ def _taken(job: JobView) -> str:
     return ": no other tenant's job takes it away" if job.qos == qos_name(job.account) else ""
 
 
-def _until(job: JobView, sight: Sight) -> str:
+def _until(job: JobView, sight: WhyInput) -> str:
     end_s = ends_s(job)
     if end_s is None or job.time_limit_s is None:
         return "It has no time limit."
@@ -321,13 +325,13 @@ def _until(job: JobView, sight: Sight) -> str:
     return f"It ends in {rest} at the latest: its time limit is {span_text(job.time_limit_s)}."
 
 
-def _paid(job: JobView, sight: Sight) -> Iterable[str]:
+def _paid(job: JobView, sight: WhyInput) -> Iterable[str]:
     budget = budget_shortage(job, sight)
     if budget is not None:
         yield f"The budget of {budget.payer} pays for it."
 
 
-def _ended(about: str, job: JobView, sight: Sight) -> WhyAnswer:
+def _ended(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     ago = "" if job.end_s is None else f" {span_text(max(0, sight.now_s - job.end_s))} ago"
     if job.start_s is None or job.end_s is None or job.end_s <= job.start_s:
         ran = "It never ran."
@@ -347,7 +351,7 @@ def _ended(about: str, job: JobView, sight: Sight) -> WhyAnswer:
 # -- Arrays
 
 
-def _array(about: str, jobs: Sequence[JobView], sight: Sight) -> WhyAnswer:
+def _array(about: str, jobs: Sequence[JobView], sight: WhyInput) -> WhyAnswer:
     """Explain an array: all tasks by state and reason, then the task that would start next."""
     waiting = [job for job in jobs if job.state in WAITING]
     tag = JobTag.find(jobs[0].admin_comment)

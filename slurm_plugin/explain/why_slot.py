@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from cluster.language.jobs import JobTag, JobView, last_words
-from cluster.rpc.messages import ServiceNews
+from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
-from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.words import job_name, span_text
 
 
-def why_slot(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
+def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:
     """Explain a slot that Slicewise holds; ``tag`` is the job's tag."""
-    news = sight.news.get((tag.tenant, tag.service or ""))
-    if news is not None and news.failures and news.wanted:
-        return _failing(about, job, news, sight)
+    report = sight.reports.get((tag.tenant, tag.service or ""))
+    if report is not None and report.failures and report.wanted:
+        return _failing(about, job, report, sight)
     service = f"{tag.tenant}/{tag.service}"
     note = sight.notes.get(job.array_job_id or 0, "")
     return WhyAnswer(
@@ -31,9 +31,12 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: Sight) -> WhyAnswer:
     )
 
 
-def _failing(about: str, job: JobView, news: ServiceNews, sight: Sight) -> WhyAnswer:
-    service, next_s = f"{news.tenant}/{news.name}", max(sight.now_s, int(news.next_start_s or 0))
-    starts = "1 start has" if news.failures == 1 else f"{news.failures} starts in a row have"
+def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -> WhyAnswer:
+    service, next_s = (
+        f"{report.tenant}/{report.name}",
+        max(sight.now_s, int(report.next_start_s or 0)),
+    )
+    starts = "1 start has" if report.failures == 1 else f"{report.failures} starts in a row have"
     return WhyAnswer(
         about=about,
         state=job.state.value,
@@ -53,7 +56,7 @@ def _pause(left_s: int) -> str:
     return f"; the next one is tried in {span_text(left_s)}" if left_s else ""
 
 
-def _said(job: JobView, sight: Sight) -> Iterable[str]:
+def _said(job: JobView, sight: WhyInput) -> Iterable[str]:
     """How the slot's own last run ended, or else the last run of another slot of its array."""
     array = (one for one in sight.jobs if one.array_job_id == job.array_job_id)
     words = (last_words(one) for one in (job, *array))

@@ -6,12 +6,12 @@ from cluster.language.jobs import WAITING
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, explain
-from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.words import counted, group_rows, is_resting, own_rows
 from slurm_plugin.quota.tenants import subtree
 
 
-def why_tenant(tenant: str, sight: Sight) -> WhyAnswer:
+def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     """Explain a tenant of the policy; the tenants below it appear as a sum."""
     found = explain(tenant, sight.situation)
     waiting = [
@@ -60,7 +60,7 @@ def _sentences(found: Explanation) -> Iterable[str]:
         yield f"The budget of {found.payer} leaves {hours} slice-hours for new runs."
 
 
-def _holding(tenant: str, found: Explanation, sight: Sight) -> tuple[WhyRow, ...]:
+def _holding(tenant: str, found: Explanation, sight: WhyInput) -> tuple[WhyRow, ...]:
     own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
     below = found.held_millislices - sum(cost for _, cost in own)
     rows = own_rows(own)

@@ -11,7 +11,7 @@ from cluster.rpc.read_messages import WhyRow
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.explain.headroom import explain
 from slurm_plugin.explain.reasons import Reason, translate
-from slurm_plugin.explain.shortage import QUOTA, Shortage, Sight, ends_s, recalls_of
+from slurm_plugin.explain.shortage import QUOTA, Shortage, WhyInput, ends_s, recalls_of
 
 _ROWS = 10
 """Most jobs that are named one by one."""
@@ -51,7 +51,7 @@ def _gpus(counts: Mapping[str, int]) -> str:
     return " + ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()) if count)
 
 
-def rooms_text(tenant: str, sight: Sight) -> str:
+def rooms_text(tenant: str, sight: WhyInput) -> str:
     """What may start now, by type: ``1g.10gb (2 guaranteed, 1 borrowed)``; "" if nothing."""
     now = sight.situation
     rooms = explain(tenant, now).types if tenant in now.policy else ()
@@ -66,7 +66,7 @@ def rooms_text(tenant: str, sight: Sight) -> str:
     return ", ".join(f"{kind} ({text})" for kind, text in texts if text)
 
 
-def with_recalls(job: JobView, reason: Reason, sight: Sight) -> Reason:
+def with_recalls(job: JobView, reason: Reason, sight: WhyInput) -> Reason:
     """The reason, replaced if the job's tenant takes back what it has lent.
 
     Slurm itself knows only the lowered limit.
@@ -76,7 +76,7 @@ def with_recalls(job: JobView, reason: Reason, sight: Sight) -> Reason:
     return replace(reason, words="what its tenant has lent is not back yet")
 
 
-def recall_words(job: JobView, reason: Reason, sight: Sight) -> Iterable[str]:
+def recall_words(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
     """Which borrowers give quota back to the job's tenant, and by when."""
     recalls = recalls_of(job.account, sight) if reason.cause in QUOTA else ()
     if recalls:
@@ -143,7 +143,7 @@ def _sum_row(pairs: Iterable[tuple[JobView, int]], whose: str, of_type: str) -> 
     )
 
 
-def group_rows(jobs: Iterable[JobView], sight: Sight) -> tuple[WhyRow, ...]:
+def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
     """Rows of tasks or jobs by state and reason; running ones come first.
 
     Slots at rest and ended jobs have no amount: they hold nothing and wait for nothing.
@@ -173,7 +173,7 @@ def is_resting(job: JobView) -> bool:
     return job.state in WAITING and job.held and tag is not None and tag.service is not None
 
 
-def _group(job: JobView, sight: Sight) -> _Group:
+def _group(job: JobView, sight: WhyInput) -> _Group:
     if job.state in ALLOTTED:
         return _RUNS, "run"
     if is_resting(job):

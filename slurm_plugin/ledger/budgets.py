@@ -25,13 +25,15 @@ class Budgets(LedgerPart):
         with reading(self._engine) as connection:
             return reads.balances(connection, self._cluster)
 
-    def rolls(self) -> Mapping[str, int]:
-        """The start of the period of each tenant's last roll, in Unix seconds."""
+    def rollovers(self) -> Mapping[str, int]:
+        """The start of the period of each tenant's last rollover, in Unix seconds."""
         with reading(self._engine) as connection:
-            return reads.rolls(connection, self._cluster)
+            return reads.rollovers(connection, self._cluster)
 
     def renewed(self) -> Mapping[str, int]:
-        """When each budget that was removed after its last roll was set again, in Unix seconds."""
+        """When each budget that was removed after its last rollover was set again, in Unix
+        seconds.
+        """
         with reading(self._engine) as connection:
             found = connection.execute(queries.renewed_of(self._cluster))
             return {tenant: int(at_s) for tenant, at_s in found}
@@ -40,7 +42,7 @@ class Budgets(LedgerPart):
         """Book a budget entry with its transfer; return whether it is booked.
 
         Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``, on
-        which the entry was decided (None books in any case), or if a roll is not later than the
+        which the entry was decided (None books in any case), or if a rollover is not later than the
         tenant's last. An entry that exists already under its key counts as booked, and stays as it
         is. Raises InvalidInputError (SW-BUDGET-KEY) if another entry has the key.
         """
@@ -77,7 +79,7 @@ def amend(
     """
     while True:
         had = unspent(reads.balances(connection, cluster).get(tenant))
-        entry = decide(before, reads.rolls(connection, cluster).get(tenant), had)
+        entry = decide(before, reads.rollovers(connection, cluster).get(tenant), had)
         if entry is None:
             return 0
         if _enter(connection, cluster, entry, had):

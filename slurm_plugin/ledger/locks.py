@@ -19,6 +19,6 @@ class Locks(LedgerPart):
         """The lock of the run of ``slicewise rebalance``."""
         return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
 
-    def recutting(self, host: str) -> LeaderLock:
-        """The lock of the process that re-cuts GPUs."""
+    def repartitioning(self, host: str) -> LeaderLock:
+        """The lock of the process that repartitions GPUs."""
         return LeaderLock(self._engine, "slicewise recut", self._cluster, host)

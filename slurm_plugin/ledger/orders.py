@@ -10,7 +10,7 @@ from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slurm_plugin.ledger_tables.tables import service_orders
-from slurm_plugin.services.orders import Key, Ordered
+from slurm_plugin.services.orders import Ordered, ServiceKey
 
 What = Literal["scale", "restart", "end", "over"]
 """``over`` means that nothing is ordered any more."""
@@ -19,7 +19,7 @@ What = Literal["scale", "restart", "end", "over"]
 class Orders(LedgerPart):
     """Orders. Each is a row of its own; the newest of a service holds."""
 
-    def standing(self) -> Mapping[Key, Ordered]:
+    def standing(self) -> Mapping[ServiceKey, Ordered]:
         """The order that holds now, by service."""
         of = service_orders.c
         mine = of.cluster == self._cluster
@@ -39,7 +39,7 @@ class Orders(LedgerPart):
             connection.execute(DEADLINE)
             return connection.execute(newest).scalar() or 0
 
-    def write(self, key: Key, what: What, ordered: Ordered, author: str) -> None:
+    def write(self, key: ServiceKey, what: What, ordered: Ordered, author: str) -> None:
         """Write an order, which holds from now on."""
         values = {
             "cluster": self._cluster,

@@ -19,7 +19,7 @@ from slurm_plugin.common.rebalance_steps import (
 )
 from slurm_plugin.ledger.base import LedgerPart, seconds
 from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.journal import entries_of, with_steps
+from slurm_plugin.ledger_tables.journal_entries import entries_of, with_steps
 from slurm_plugin.ledger_tables.rebalance_tables import rebalance_runs, rebalance_steps
 
 KEPT_DAYS = 90

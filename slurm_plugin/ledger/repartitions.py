@@ -1,4 +1,4 @@
-"""Keeps the journal of re-cutting, and the last look at each GPU node."""
+"""Keeps the journal of repartitioning, and the last look at each GPU node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import LedgerPart, seconds
-from slurm_plugin.ledger_tables.journal import entries_of, with_steps
+from slurm_plugin.ledger_tables.journal_entries import entries_of, with_steps
 from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, recut_steps, recuts
 from slurm_plugin.mig.steps import (
     UNFINISHED,
     Direction,
     Next,
-    Outcome,
-    Planned,
-    Recut,
-    State,
-    StepName,
-    StepRecord,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
 )
 
 _NEWEST_STEPS = 500
@@ -30,7 +30,7 @@ _NEWEST_STEPS = 500
 
 
 @dataclass(frozen=True)
-class Seen:
+class NodeSurvey:
     """The last look at a node.
 
     ``inventory`` is what ``slicewise node probe --json`` printed. It is a text, since checking
@@ -41,11 +41,13 @@ class Seen:
     inventory: str
 
 
-class Recuts(LedgerPart):
+class Repartitions(LedgerPart):
     """The journal. Every step is on disk before it begins."""
 
-    def open(self, planned: Planned, author: str) -> Recut:
-        """Open a re-cut; OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that GPU."""
+    def open(self, planned: PlannedRepartition, author: str) -> Repartition:
+        """Open a repartition; OutsideError (SW-LEDGER-REFUSED) if an unfinished one has that
+        GPU.
+        """
         values = {
             "cluster": self._cluster,
             "node": planned.node,
@@ -60,33 +62,35 @@ class Recuts(LedgerPart):
         }
         with writing(self._engine) as connection:
             made = insert(recuts).values(values).returning(recuts.c.id)
-            recut_id = connection.execute(made).scalar_one()
-            return self._recut(connection, recut_id)
+            repartition_id = connection.execute(made).scalar_one()
+            return self._repartition(connection, repartition_id)
 
-    def unfinished(self) -> tuple[Recut, ...]:
-        """Re-cuts that are running or stuck, the oldest first."""
+    def unfinished(self) -> tuple[Repartition, ...]:
+        """Repartitions that are running or stuck, the oldest first."""
         mine = self._mine().where(recuts.c.state.in_(UNFINISHED)).order_by(recuts.c.id)
         with reading(self._engine) as connection:
-            return _recuts(connection, mine)
+            return _repartitions(connection, mine)
 
-    def history(self, limit: int) -> tuple[Recut, ...]:
-        """The newest ``limit`` re-cuts, newest first, with their steps."""
+    def history(self, limit: int) -> tuple[Repartition, ...]:
+        """The newest ``limit`` repartitions, newest first, with their steps."""
         with reading(self._engine) as connection:
-            return _recuts(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
+            return _repartitions(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
 
-    def find(self, recut_id: int) -> Recut:
-        """The re-cut with that id. Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is none."""
+    def find(self, repartition_id: int) -> Repartition:
+        """The repartition with that id. Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is
+        none.
+        """
         with reading(self._engine) as connection:
-            return self._recut(connection, recut_id)
+            return self._repartition(connection, repartition_id)
 
-    def begin_step(self, recut_id: int, step: Next) -> int:
+    def begin_step(self, repartition_id: int, step: Next) -> int:
         """Record that a step begins; return the record's id, for ``end_step``."""
-        values = {"recut_id": recut_id, "step": step.step, "direction": step.direction}
+        values = {"recut_id": repartition_id, "step": step.step, "direction": step.direction}
         made = insert(recut_steps).values(values).returning(recut_steps.c.id)
         with writing(self._engine) as connection:
             return int(connection.execute(made).scalar_one())
 
-    def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
+    def end_step(self, record_id: int, outcome: RepartitionStepOutcome, words: str) -> None:
         """Record the step's outcome: done or failed."""
         ended = {"outcome": outcome, "words": words, "ended_at": func.now()}
         with writing(self._engine) as connection:
@@ -94,42 +98,45 @@ class Recuts(LedgerPart):
                 update(recut_steps).where(recut_steps.c.id == record_id).values(ended)
             )
 
-    def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
+    def keep_texts(self, repartition_id: int, slurm_conf: str, gres_conf: str) -> Repartition:
         """Keep both files as they were before Slurm was told; texts kept earlier stay."""
         first = {"slurm_conf": slurm_conf, "gres_conf": gres_conf}
         with writing(self._engine) as connection:
             connection.execute(
                 update(recuts)
-                .where(recuts.c.id == recut_id, recuts.c.gres_conf.is_(None))
+                .where(recuts.c.id == repartition_id, recuts.c.gres_conf.is_(None))
                 .values(first)
             )
-            return self._recut(connection, recut_id)
+            return self._repartition(connection, repartition_id)
 
-    def finish(self, recut_id: int, state: State, error: str) -> None:
-        """Record the re-cut's state. Unless it is running or stuck, it has ended: then both files'
-        texts are deleted.
+    def finish(self, repartition_id: int, state: RepartitionState, error: str) -> None:
+        """Record the repartition's state. Unless it is running or stuck, it has ended: then both
+        files' texts are deleted.
         """
         values: dict[str, Any] = {"state": state, "error": error, "ended_at": None}
         if state not in UNFINISHED:
             values |= {"ended_at": func.now(), "slurm_conf": None, "gres_conf": None}
         with writing(self._engine) as connection:
-            connection.execute(update(recuts).where(recuts.c.id == recut_id).values(values))
+            connection.execute(update(recuts).where(recuts.c.id == repartition_id).values(values))
 
-    def step_seconds(self) -> Mapping[StepName, list[float]]:
-        """Seconds that each step forward took in re-cuts that are done, the newest first."""
+    def step_seconds(self) -> Mapping[RepartitionStep, list[float]]:
+        """Seconds that each step forward took in repartitions that are done, the newest first."""
         of = recut_steps.c
         seconds = extract("epoch", of.ended_at - of.began_at).label("seconds")
         found = (
             select(of.step, seconds)
             .join(recuts, recuts.c.id == of.recut_id)
-            .where(recuts.c.cluster == self._cluster, recuts.c.state == State.DONE)
-            .where(of.direction == Direction.FORWARD, of.outcome == Outcome.DONE)
+            .where(recuts.c.cluster == self._cluster, recuts.c.state == RepartitionState.DONE)
+            .where(of.direction == Direction.FORWARD, of.outcome == RepartitionStepOutcome.DONE)
             .order_by(of.id.desc())
             .limit(_NEWEST_STEPS)
         )
         with reading(self._engine) as connection:
             rows = connection.execute(found).all()
-        return {name: [float(row.seconds) for row in rows if row.step == name] for name in StepName}
+        return {
+            name: [float(row.seconds) for row in rows if row.step == name]
+            for name in RepartitionStep
+        }
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
         """Save the last look at a node, in place of the one before."""
@@ -143,7 +150,7 @@ class Recuts(LedgerPart):
                 )
             )
 
-    def inventories(self) -> Mapping[str, Seen]:
+    def inventories(self) -> Mapping[str, NodeSurvey]:
         """The last look at each node, by name."""
         of = mig_nodes.c
         seen_s = extract("epoch", of.seen_at).label("seen_s")
@@ -151,29 +158,29 @@ class Recuts(LedgerPart):
         mine = select(of.node, seen_s, inventory).where(of.cluster == self._cluster)
         with reading(self._engine) as connection:
             rows = connection.execute(mine).all()
-        return {row.node: Seen(float(row.seen_s), row.inventory) for row in rows}
+        return {row.node: NodeSurvey(float(row.seen_s), row.inventory) for row in rows}
 
     def _mine(self) -> Select[Any]:
         return entries_of(recuts, self._cluster)
 
-    def _recut(self, connection: Connection, recut_id: int) -> Recut:
-        found = _recuts(connection, self._mine().where(recuts.c.id == recut_id))
+    def _repartition(self, connection: Connection, repartition_id: int) -> Repartition:
+        found = _repartitions(connection, self._mine().where(recuts.c.id == repartition_id))
         if not found:
             raise InvalidInputError(
                 "SW-RECUT-UNKNOWN",
-                f"There is no repartition {recut_id}.",
+                f"There is no repartition {repartition_id}.",
                 "List them: slicewise repartition history",
             )
         return found[0]
 
 
-def _recuts(connection: Connection, wanted: Select[Any]) -> tuple[Recut, ...]:
+def _repartitions(connection: Connection, wanted: Select[Any]) -> tuple[Repartition, ...]:
     found = with_steps(connection, wanted, recut_steps, recut_steps.c.recut_id)
-    return tuple(_recut_of(row, tuple(map(_record, steps))) for row, steps in found)
+    return tuple(_repartition_of(row, tuple(map(_record, steps))) for row, steps in found)
 
 
-def _recut_of(row: Row[Any], records: tuple[StepRecord, ...]) -> Recut:
-    planned = Planned(
+def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -> Repartition:
+    planned = PlannedRepartition(
         node=row.node,
         gpu_uuid=row.gpu_uuid,
         before=_read(row.before),
@@ -183,11 +190,11 @@ def _recut_of(row: Row[Any], records: tuple[StepRecord, ...]) -> Recut:
         gain_millislice_s=row.gain_millislice_s,
         drained_millislice_s=row.drained_millislice_s,
     )
-    return Recut(
-        recut_id=row.id,
+    return Repartition(
+        repartition_id=row.id,
         planned=planned,
         author=row.author,
-        state=State(row.state),
+        state=RepartitionState(row.state),
         error=row.error,
         begun_s=float(row.begun_s),
         ended_s=seconds(row.ended_s),
@@ -197,11 +204,11 @@ def _recut_of(row: Row[Any], records: tuple[StepRecord, ...]) -> Recut:
     )
 
 
-def _record(row: Row[Any]) -> StepRecord:
-    return StepRecord(
-        step=StepName(row.step),
+def _record(row: Row[Any]) -> RepartitionStepRecord:
+    return RepartitionStepRecord(
+        step=RepartitionStep(row.step),
         direction=Direction(row.direction),
-        outcome=Outcome(row.outcome),
+        outcome=RepartitionStepOutcome(row.outcome),
         began_s=float(row.began_s),
         ended_s=seconds(row.ended_s),
         words=row.words,

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from cluster.runtime.database import postgres_engine, reading
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.ledger.audit import Audit
 from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.budgets import Budgets
@@ -16,9 +16,9 @@ from slurm_plugin.ledger.loans import Loans
 from slurm_plugin.ledger.locks import Locks
 from slurm_plugin.ledger.orders import Orders
 from slurm_plugin.ledger.rebalances import Rebalances
-from slurm_plugin.ledger.repartitions import Recuts
+from slurm_plugin.ledger.repartitions import Repartitions
 from slurm_plugin.ledger.tenants import Tenants
-from slurm_plugin.ledger_tables import reads, schema
+from slurm_plugin.ledger_tables import reads, schema_revisions
 from slurm_plugin.ledger_tables.booking import booking_engine
 from slurm_plugin.quota.calendar_times import moment
 
@@ -36,7 +36,7 @@ class Ledger:
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
         keys: API keys of tenants.
-        recuts: the journal of re-cutting GPUs, and how each node was cut when last seen.
+        repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
         rebalances: the journal of ``slicewise rebalance``.
         locks: locks for what only one process may do at a time.
     """
@@ -54,7 +54,7 @@ class Ledger:
         self.audit = Audit(database)
         self.orders = Orders(database)
         self.keys = Keys(database)
-        self.recuts = Recuts(database)
+        self.repartitions = Repartitions(database)
         self.rebalances = Rebalances(database)
         self.locks = Locks(database)
 
@@ -74,14 +74,14 @@ class Ledger:
         self._database.engine.dispose()
         self._database.booking.dispose()
 
-    def books(self, at_s: float, zone: str) -> Books:
+    def view(self, at_s: float, zone: str) -> LedgerView:
         """Everything that a round of quotas is decided on, read in one transaction.
 
         ``zone`` is the calendar's time zone. Raises what every part raises.
         """
         with reading(self._database.engine) as connection:
-            return reads.books(connection, self._database.cluster, moment(at_s, zone))
+            return reads.ledger_view(connection, self._database.cluster, moment(at_s, zone))
 
     def require_current(self) -> None:
         """Raise InvalidInputError (SW-DATABASE-OLD, SW-DATABASE-NEW) unless it is at head."""
-        schema.require_current(self._database.engine)
+        schema_revisions.require_current(self._database.engine)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import BalanceLine
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def books_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> Books:
+def ledger_view_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> LedgerView:
     """All that the ledger says now, or at the time ``at_s`` of a better clock than the host's."""
-    return ledger.books(time.time() if at_s is None else at_s, settings.ledger.time_zone)
+    return ledger.view(time.time() if at_s is None else at_s, settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
@@ -32,16 +32,18 @@ def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[st
     return averages(recent_use(ledger, settings, at_s), settings.priority.half_life_s)
 
 
-def balance_lines(books: Books, tenants: Collection[str] | None) -> tuple[BalanceLine, ...]:
+def balance_lines(
+    ledger_view: LedgerView, tenants: Collection[str] | None
+) -> tuple[BalanceLine, ...]:
     """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
-    left = left_millislice_s(books)
+    left = left_millislice_s(ledger_view)
     return tuple(
         BalanceLine(balance, left.get(name))
-        for name, balance in sorted(books.balances.items())
+        for name, balance in sorted(ledger_view.balances.items())
         if tenants is None or name in tenants
     )
 
 
-def left_millislice_s(books: Books) -> Mapping[str, int]:
+def left_millislice_s(ledger_view: LedgerView) -> Mapping[str, int]:
     """What each budget that has begun has left in millislice-seconds, by tenant."""
-    return {tenant: one.left_millislice_s for tenant, one in books.left.items()}
+    return {tenant: one.left_millislice_s for tenant, one in ledger_view.left.items()}

@@ -178,8 +178,8 @@ def balance(row: Any) -> Balance:
     return Balance(tenant, *(MillisliceSeconds(int(each)) for each in (-granted, *others)))
 
 
-def rolls_of(cluster: str) -> Select[Any]:
-    """Select the start of the period of each tenant's last roll."""
+def rollovers_of(cluster: str) -> Select[Any]:
+    """Select the start of the period of each tenant's last rollover."""
     return (
         select(budget_entries.c.tenant, func.max(budget_entries.c.period_start_s))
         .where(budget_entries.c.cluster == cluster, budget_entries.c.kind == "roll")
@@ -188,7 +188,7 @@ def rolls_of(cluster: str) -> Select[Any]:
 
 
 def renewed_of(cluster: str) -> Select[Any]:
-    """Select tenants with a budget that ended after its last roll, and the time at which it was
+    """Select tenants with a budget that ended after its last rollover, and the time at which it was
     first set again.
     """
     ended, again = _ended_of(cluster), quota_changes.c

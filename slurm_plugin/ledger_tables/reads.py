@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance, Reservation
 from slurm_plugin.ledger_tables import policy_rows, queries, window_rows
 from slurm_plugin.ledger_tables.tables import compilations, quota_changes, watermarks
@@ -52,9 +52,9 @@ def balances(connection: Connection, cluster: str) -> Mapping[str, Balance]:
     return {one.tenant: one for one in map(queries.balance, found)}
 
 
-def rolls(connection: Connection, cluster: str) -> Mapping[str, int]:
-    """The start of the period of each tenant's last roll, in Unix seconds."""
-    found = connection.execute(queries.rolls_of(cluster))
+def rollovers(connection: Connection, cluster: str) -> Mapping[str, int]:
+    """The start of the period of each tenant's last rollover, in Unix seconds."""
+    found = connection.execute(queries.rollovers_of(cluster))
     return {tenant: int(start_s) for tenant, start_s in found}
 
 
@@ -92,9 +92,9 @@ def known_limits(connection: Connection, cluster: str) -> Mapping[LimitKey, Know
     return dict(policy_rows.known_limit(row) for row in found)
 
 
-def books(connection: Connection, cluster: str, when: Moment) -> Books:
+def ledger_view(connection: Connection, cluster: str, when: Moment) -> LedgerView:
     """Read all of the above, on a connection with one consistent look."""
-    return Books(
+    return LedgerView(
         when=when,
         change_id=change_id(connection, cluster),
         compiled_id=compiled_id(connection, cluster),
@@ -103,7 +103,7 @@ def books(connection: Connection, cluster: str, when: Moment) -> Books:
         loans=loans(connection, cluster),
         recalls=recalls(connection, cluster),
         balances=balances(connection, cluster),
-        rolls=rolls(connection, cluster),
+        rollovers=rollovers(connection, cluster),
         reservations=reservations(connection, cluster),
         known=known_limits(connection, cluster),
     )

@@ -1,4 +1,4 @@
-"""Tables of the journal of re-cutting, and of the last look at each GPU node."""
+"""Tables of the journal of repartitioning, and of the last look at each GPU node."""
 
 from sqlalchemy import (
     BigInteger,
@@ -16,10 +16,17 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from slurm_plugin.ledger_tables.tables import metadata
-from slurm_plugin.mig.steps import Direction, Outcome, State, StepName
+from slurm_plugin.mig.steps import (
+    Direction,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+)
 
 
-def _listed(words: type[State | StepName | Direction | Outcome]) -> str:
+def _listed(
+    words: type[RepartitionState | RepartitionStep | Direction | RepartitionStepOutcome],
+) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
@@ -43,7 +50,7 @@ recuts = Table(
     Column("gres_conf", Text),
     Column("begun_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("ended_at", DateTime(timezone=True)),
-    CheckConstraint(f"state IN ({_listed(State)})", name="state_known"),
+    CheckConstraint(f"state IN ({_listed(RepartitionState)})", name="state_known"),
     CheckConstraint("(ended_at IS NULL) = (state IN ('running', 'stuck'))", name="ended_at_end"),
     Index("ix_recuts_newest", "cluster", "id"),
     Index(
@@ -67,12 +74,12 @@ recut_steps = Table(
     Column("began_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("ended_at", DateTime(timezone=True)),
     Column("words", Text, nullable=False, server_default=""),
-    CheckConstraint(f"step IN ({_listed(StepName)})", name="step_known"),
+    CheckConstraint(f"step IN ({_listed(RepartitionStep)})", name="step_known"),
     CheckConstraint(f"direction IN ({_listed(Direction)})", name="direction_known"),
-    CheckConstraint(f"outcome IN ({_listed(Outcome)})", name="outcome_known"),
+    CheckConstraint(f"outcome IN ({_listed(RepartitionStepOutcome)})", name="outcome_known"),
     CheckConstraint("(ended_at IS NULL) = (outcome = 'begun')", name="ended_with_outcome"),
     Index("ix_recut_steps_recut", "recut_id", "id"),
-    comment="Steps of a re-cut; one without an end was under way when its process was killed.",
+    comment="Steps of a repartition; one without an end was under way when its process was killed.",
 )
 
 mig_nodes = Table(

@@ -80,7 +80,7 @@ class Claims:
 
 
 @dataclass(frozen=True)
-class Part:
+class BudgetPart:
     """A QOS' part of budgets: what jobs that run in it may still take together.
 
     Attributes:
@@ -162,10 +162,10 @@ def as_budgets_let(
 
     ``run_minutes`` are the millislice-minutes that each budget has left, including what running
     jobs may still take. Waiting jobs claim them in Slurm's order. Jobs in their tenants' own QOS
-    come first, up to what the own parts pay for. Then come the others, up to what their tenants and
-    the tenants above may still hold; else jobs to which no tenant lends would keep others from
-    what their tenants are guaranteed. Jobs that wait for something other than slices, GPUs or a
-    budget claim nothing.
+    come first, up to what the guaranteed quotas pay for. Then come the others, up to what their
+    tenants and the tenants above may still hold; else jobs to which no tenant lends would keep
+    others from what their tenants are guaranteed. Jobs that wait for something other than slices,
+    GPUs or a budget claim nothing.
     """
     if not run_minutes:
         return tuple(jobs)
@@ -217,7 +217,7 @@ def _judged(job: JobView, able: int) -> JobView:
 
 def parts(
     policy: Policy, run_minutes: Mapping[str, int], tenants: Iterable[str], claims: Claims
-) -> Mapping[str, Part]:
+) -> Mapping[str, BudgetPart]:
     """Divide budgets among the QOS of the ``tenants`` that draw on them.
 
     ``run_minutes`` are the millislice-minutes that each budget has left. A QOS first gets what its
@@ -242,7 +242,7 @@ def parts(
             least[qos] = division.given[qos]
     division.share_out({qos for qos in division.draws if claims.limits.get(qos, 0)})
     return {
-        qos: Part(budgets, division.given[qos], least.get(qos, 0))
+        qos: BudgetPart(budgets, division.given[qos], least.get(qos, 0))
         for qos, budgets in division.draws.items()
     }
 

@@ -16,13 +16,13 @@ from slurm_plugin.limits.desired import (
     PREEMPT_MODE,
     QOS_LIST,
     Difference,
-    Found,
+    SlurmLimits,
 )
 
-Change = tuple[str, ...]
+LimitChange = tuple[str, ...]
 """The words of one sacctmgr command."""
 
-Stage = tuple[Change, ...]
+Stage = tuple[LimitChange, ...]
 """Changes that may run at the same time."""
 
 _Entity = tuple[str, str, str, str]
@@ -51,7 +51,7 @@ def can_be_named(one: Difference) -> bool:
 
 
 def stages(
-    differences: Iterable[Difference], found: Found, *, apart: bool = False
+    differences: Iterable[Difference], found: SlurmLimits, *, apart: bool = False
 ) -> tuple[Stage, ...]:
     """Return the changes that bring Slurm to what is wanted; each stage comes after the one before.
 
@@ -71,7 +71,7 @@ def stages(
     return tuple(_modified(stage_of[number], found, apart) for number in sorted(stage_of))
 
 
-def units_of(differences: Iterable[Difference], found: Found) -> Mapping[Change, Unit]:
+def units_of(differences: Iterable[Difference], found: SlurmLimits) -> Mapping[LimitChange, Unit]:
     """Return the unit of each change that ``stages`` makes with ``apart``."""
     return {
         change: whose
@@ -105,7 +105,7 @@ def _is_own_list(one: Difference) -> bool:
     return one.key.field == QOS_LIST and (bool(one.user) or not names & _names(one.wanted))
 
 
-def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int:
+def _stage(one: Difference, shrinking: Collection[_Entity], found: SlurmLimits) -> int:
     if one.key.entity == "qos" and one.key.name not in found.qos:
         # The own QOS name the borrowed ones in their preempt lists, so these must exist before.
         return 0 if is_borrowed(one.key.name) else 1
@@ -115,7 +115,7 @@ def _stage(one: Difference, shrinking: Collection[_Entity], found: Found) -> int
     return 3 if first else 4
 
 
-def stages_back(differences: Sequence[Difference], found: Found) -> tuple[Stage, ...]:
+def stages_back(differences: Sequence[Difference], found: SlurmLimits) -> tuple[Stage, ...]:
     """Return the stages that take Slicewise's lists, defaults and limits out of Slurm.
 
     Users come first, then accounts from the top down: Slurm does not remove an account's default
@@ -127,7 +127,7 @@ def stages_back(differences: Sequence[Difference], found: Found) -> tuple[Stage,
     return tuple(_modified(levels[depth], found) for depth in sorted(levels))
 
 
-def removal(qos: Iterable[str]) -> Change:
+def removal(qos: Iterable[str]) -> LimitChange:
     """Return the command that removes QOS; Slurm also takes them out of every list."""
     return ("remove", "qos", "where", f"name={','.join(sorted(qos))}")
 
@@ -147,16 +147,16 @@ def _entity(one: Difference) -> _Entity:
     return one.key.entity, one.key.name, one.user, one.partition
 
 
-def _depth(one: Difference, found: Found) -> int:
+def _depth(one: Difference, found: SlurmLimits) -> int:
     depth, row = 0, found.accounts.get(one.key.name)
     while row is not None:
         depth, row = depth + 1, found.accounts.get(row.parent)
     return depth
 
 
-def _modified(differences: Sequence[Difference], found: Found, apart: bool = False) -> Stage:
+def _modified(differences: Sequence[Difference], found: SlurmLimits, apart: bool = False) -> Stage:
     """Combine equal changes into one command, as each command takes a good part of a second."""
-    together: dict[tuple[str, str, str, Change, str], list[str]] = {}
+    together: dict[tuple[str, str, str, LimitChange, str], list[str]] = {}
     by = unit if apart else _entity
     ordered = sorted(differences, key=by)
     for (kind, name, user, partition, *_), fields in groupby(ordered, key=by):
@@ -186,14 +186,16 @@ def _in_parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
 
 
 def _user_command(
-    user: str, partition: str, accounts: Sequence[str], words: Change, found: Found
-) -> Change:
+    user: str, partition: str, accounts: Sequence[str], words: LimitChange, found: SlurmLimits
+) -> LimitChange:
     where = (f"name={user}", f"account={','.join(accounts)}", f"cluster={found.cluster}")
     only = (f"partition={partition}",) if partition else ()
     return ("modify", "user", "where", *where, *only, "set", *words)
 
 
-def _command(entity: str, names: Sequence[str], words: Change, found: Found) -> Change:
+def _command(
+    entity: str, names: Sequence[str], words: LimitChange, found: SlurmLimits
+) -> LimitChange:
     name, cluster = ",".join(names), f"cluster={found.cluster}"
     if entity == "account":
         return ("modify", "account", "where", f"name={name}", cluster, "set", *words)

@@ -19,7 +19,7 @@ from slurm_plugin.common.qos_names import (
     is_ours,
     qos_name,
 )
-from slurm_plugin.limits.budget_parts import Claims, Part, Runs, drawn_on, parts, runs_of
+from slurm_plugin.limits.budget_parts import BudgetPart, Claims, Runs, drawn_on, parts, runs_of
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import is_managed
 from slurm_plugin.quota.tenants import downward, parent
@@ -45,7 +45,7 @@ _REQUEUE = "requeue"
 
 
 @dataclass(frozen=True)
-class Found:
+class SlurmLimits:
     """What Slurm has for one cluster.
 
     Attributes:
@@ -129,7 +129,7 @@ Settings = Mapping[LimitKey, Setting]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredLimits:
     """Every setting that Slicewise manages.
 
     Attributes:
@@ -177,7 +177,7 @@ def found_of(
     in_use: InUse = InUse(),
     *,
     billing: BillingUnit = MILLISLICES,
-) -> Found:
+) -> SlurmLimits:
     """Combine Slurm's replies, keyed by name.
 
     Raises InvalidInputError (SW-CLUSTER-NAME) if they are from another cluster. Under a wrong name
@@ -192,7 +192,7 @@ def found_of(
             f'Write in slicewise.toml: [cluster] name = "{named.lower()}"; start the daemon again.',
         )
     rows = tuple(row for row in associations if row.cluster == cluster)
-    return Found(
+    return SlurmLimits(
         cluster,
         {row.account: row for row in rows if not row.user},
         tuple(row for row in rows if row.user),
@@ -230,20 +230,22 @@ def in_use(
     )
 
 
-def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit]) -> Wanted:
+def desired_limits(
+    allowed: Allowed, found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]
+) -> DesiredLimits:
     """Translate the ledger's policy into settings in Slurm.
 
     The gate, which is the managed partitions' QOS, lets no billed job start. What a tenant may hold
     is limited by its two QOS, which pass the gate by their flag (docs/decisions/0021):
-    ``slicewise_<tenant>`` is limited to the own part less what the tenant lends,
+    ``slicewise_<tenant>`` is limited to the guaranteed quota less what the tenant lends,
     ``slicewise_<tenant>_borrowed`` to what is lent to it (``ceilings.by_use`` has moved some of the
-    own part there). So all tenants' limits add up to no more than the cluster has, however the tree
-    is shaped, and no account and no other partition is limited. What a tenant's jobs hold in other
-    QOS, in which they started earlier, is subtracted from both limits. The own QOS may preempt the
-    borrowed QOS of every tenant that borrows, once a job there is older than its term; preempted
-    jobs are requeued. An account may use its tenant's two QOS beside its other QOS, but not those
-    of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants once
-    shared has no limit, and stays as long as jobs are in it.
+    guaranteed quota there). So all tenants' limits add up to no more than the cluster has, however
+    the tree is shaped, and no account and no other partition is limited. What a tenant's jobs hold
+    in other QOS, in which they started earlier, is subtracted from both limits. The own QOS may
+    preempt the borrowed QOS of every tenant that borrows, once a job there is older than its term;
+    preempted jobs are requeued. An account may use its tenant's two QOS beside its other QOS, but
+    not those of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants
+    once shared has no limit, and stays as long as jobs are in it.
 
     Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). Limits on GPU
     types are limits of the tenant's account. A setting that is no longer managed (a type limit that
@@ -263,10 +265,10 @@ def wanted(allowed: Allowed, found: Found, known: Mapping[LimitKey, KnownLimit])
             settings |= _other_account(name, lists[name], found, known)
     settings |= _qos_settings(tenants, allowed, found, known)
     back = _handed_back(known, settings, found, allowed)
-    return Wanted({**back, **settings}, lists)
+    return DesiredLimits({**back, **settings}, lists)
 
 
-def _listed(account: str, tenants: Collection[str], found: Found) -> str:
+def _listed(account: str, tenants: Collection[str], found: SlurmLimits) -> str:
     row: Association | None = found.accounts[account]
     while row is not None and row.account not in tenants:
         row = found.accounts.get(row.parent)
@@ -276,7 +278,7 @@ def _listed(account: str, tenants: Collection[str], found: Found) -> str:
     return _text({qos_name(row.account), borrowed_qos(row.account)} | shared)
 
 
-def _tenant_account(name: str, allowed: Allowed, found: Found) -> Settings:
+def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings:
     fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
     for gres_type, count in limits.items():
@@ -310,7 +312,7 @@ def binding_type_limits(
 
 
 def _other_account(
-    name: str, listed: str, found: Found, known: Mapping[LimitKey, KnownLimit]
+    name: str, listed: str, found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]
 ) -> Settings:
     """Return the settings of an account that is no tenant.
 
@@ -329,7 +331,7 @@ def _other_account(
     return settings
 
 
-def only_ours_differ(row: Association, found: Found) -> bool:
+def only_ours_differ(row: Association, found: SlurmLimits) -> bool:
     """Whether an account's QOS list differs from its parent's only by Slicewise's QOS."""
     above = found.accounts.get(row.parent)
     return (
@@ -342,7 +344,7 @@ def only_ours_differ(row: Association, found: Found) -> bool:
 def _qos_settings(
     tenants: Collection[str],
     allowed: Allowed,
-    found: Found,
+    found: SlurmLimits,
     known: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
     elsewhere = _elsewhere(tenants, found, found.in_use.held)
@@ -357,7 +359,10 @@ def _qos_settings(
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
         own = found.billing.limit(limit.own_limit_millislices)
         borrowed = found.billing.limit(limit.borrowed_limit_millislices)
-        fields = {**_limit(own, f"own part of {tenant}, less what it lends"), PREEMPT: preempted}
+        fields = {
+            **_limit(own, f"guaranteed quota of {tenant}, less what it lends"),
+            PREEMPT: preempted,
+        }
         fields |= _minutes(of_budgets.get(name), found.billing)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
@@ -372,7 +377,7 @@ def _qos_settings(
     return settings
 
 
-def _borrowers(tenants: Collection[str], allowed: Allowed, found: Found) -> frozenset[str]:
+def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -> frozenset[str]:
     """Return the tenants that may borrow, or that have jobs on borrowed quota.
 
     Listing all tenants as preempted would be slow: sacctmgr prints the list for each tenant, which
@@ -393,7 +398,7 @@ def _limited(tenants: Iterable[str]) -> Collection[str]:
 
 
 def _elsewhere(
-    tenants: Collection[str], found: Found, amounts: Mapping[tuple[str, str], int]
+    tenants: Collection[str], found: SlurmLimits, amounts: Mapping[tuple[str, str], int]
 ) -> Mapping[str, int]:
     """Sum up the ``amounts``, which are by account and QOS, by tenant, outside of tenants' QOS.
 
@@ -425,7 +430,9 @@ def _paid_elsewhere(
     return found
 
 
-def _parts(limits: Mapping[str, Ceiling], allowed: Allowed, found: Found) -> Mapping[str, Part]:
+def _parts(
+    limits: Mapping[str, Ceiling], allowed: Allowed, found: SlurmLimits
+) -> Mapping[str, BudgetPart]:
     """Divide the budgets into parts by QOS; ``limits`` has the limits of each tenant's two QOS."""
     of_qos: dict[str, int] = {}
     for tenant, limit in limits.items():
@@ -449,7 +456,7 @@ def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
     return found
 
 
-def _minutes(part: Part | None, billing: BillingUnit) -> Mapping[str, Setting]:
+def _minutes(part: BudgetPart | None, billing: BillingUnit) -> Mapping[str, Setting]:
     if part is None:
         return {}
     of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
@@ -479,7 +486,7 @@ def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
     return {LimitKey("qos", name, field): one for field, one in fields.items()}
 
 
-def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
+def _seen_qos(found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
     """Return Slicewise's QOS of this cluster.
 
     Another cluster on the same slurmdbd may also have QOS with such names.
@@ -491,7 +498,7 @@ def _seen_qos(found: Found, known: Mapping[LimitKey, KnownLimit]) -> set[str]:
 def _handed_back(
     known: Mapping[LimitKey, KnownLimit],
     settings: Settings,
-    found: Found,
+    found: SlurmLimits,
     allowed: Allowed,
 ) -> Settings:
     once = {BILLING, DEFAULT_QOS} if found.is_gated else set()
@@ -511,7 +518,7 @@ def _handed_back(
     }
 
 
-def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collection[str]:
+def _not_divided(settings: Settings, found: SlurmLimits, allowed: Allowed) -> Collection[str]:
     """Return the budgets that some QOS draws on without having a part in Slurm yet."""
     draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
     keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
@@ -523,12 +530,12 @@ def _not_divided(settings: Settings, found: Found, allowed: Allowed) -> Collecti
     }
 
 
-def value_now(found: Found, key: LimitKey) -> str:
+def value_now(found: SlurmLimits, key: LimitKey) -> str:
     """Return Slurm's value of a setting as text; of QOS lists only Slicewise's QOS."""
     return _account_value(found, key) if key.entity == "account" else _qos_value(found, key)
 
 
-def _account_value(found: Found, key: LimitKey) -> str:
+def _account_value(found: SlurmLimits, key: LimitKey) -> str:
     row, (word, _, tres) = found.accounts[key.name], key.field.partition("=")
     match word:
         case "grptres":
@@ -541,7 +548,7 @@ def _account_value(found: Found, key: LimitKey) -> str:
             return row.own_default_qos
 
 
-def _qos_value(found: Found, key: LimitKey) -> str:
+def _qos_value(found: SlurmLimits, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
@@ -563,7 +570,7 @@ def _qos_value(found: Found, key: LimitKey) -> str:
     return texts[key.field]
 
 
-def differences(wanted: Wanted, found: Found) -> tuple[Difference, ...]:
+def differences(wanted: DesiredLimits, found: SlurmLimits) -> tuple[Difference, ...]:
     """Return where Slurm differs from what is wanted; () if nowhere.
 
     What is left of a budget changes all the time. So a part of a budget is left alone if it is
@@ -602,7 +609,7 @@ def _near(key: LimitKey, now: str, setting: Setting, billing: BillingUnit) -> bo
     return is_near and has >= setting.least
 
 
-def _user_differences(lists: Mapping[str, str], found: Found) -> Iterator[Difference]:
+def _user_differences(lists: Mapping[str, str], found: SlurmLimits) -> Iterator[Difference]:
     """Yield differences of users with a QOS list or default of their own; others inherit both."""
     for row in found.users:
         may = lists[row.account]

@@ -26,14 +26,14 @@ from slurm_plugin.limits.desired import (
     NAME,
     QOS_LIST,
     Difference,
-    Found,
     Settings,
+    SlurmLimits,
     only_ours_differ,
     value_now,
 )
 from slurm_plugin.quota.types import KnownLimit, LimitKey
 
-Known = Mapping[LimitKey, KnownLimit]
+KnownLimits = Mapping[LimitKey, KnownLimit]
 
 _OR = " or "
 _NEWEST = 4
@@ -43,7 +43,7 @@ _LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXE
 
 
 @dataclass(frozen=True)
-class HandChange:
+class OutOfBandChange:
     """A setting that was changed outside Slicewise.
 
     Attributes:
@@ -56,19 +56,21 @@ class HandChange:
     now: str
 
 
-def by_hand(differences: Iterable[Difference], known: Known) -> tuple[HandChange, ...]:
+def out_of_band(
+    differences: Iterable[Difference], known: KnownLimits
+) -> tuple[OutOfBandChange, ...]:
     """Return the settings that are neither as wanted nor as Slicewise has set them.
 
     Lists of QOS are left out, as they change with the accounts above and are not remembered.
     """
     return tuple(
-        HandChange(one.key, _set_by_us(known[one.key])[-1], one.now)
+        OutOfBandChange(one.key, _set_by_us(known[one.key])[-1], one.now)
         for one in differences
         if _is_remembered(one) and one.key in known and one.now not in _set_by_us(known[one.key])
     )
 
 
-def noted(changes: Iterable[HandChange], known: Known) -> Known:
+def noted(changes: Iterable[OutOfBandChange], known: KnownLimits) -> KnownLimits:
     """Return what the ledger must remember before manual changes are adopted or put back.
 
     Slurm's value becomes the last one, so that a change is reported and adopted only once, however
@@ -77,7 +79,7 @@ def noted(changes: Iterable[HandChange], known: Known) -> Known:
     return {one.key: KnownLimit(known[one.key].before, one.now) for one in changes}
 
 
-def adopted_nominal(change: HandChange, nominal: int, billing: BillingUnit) -> int | None:
+def adopted_nominal(change: OutOfBandChange, nominal: int, billing: BillingUnit) -> int | None:
     """Compute the nominal, in millislices, that corresponds to a manual limit of an own QOS.
 
     It is the present ``nominal`` plus the difference between the new limit and the one that
@@ -89,8 +91,8 @@ def adopted_nominal(change: HandChange, nominal: int, billing: BillingUnit) -> i
 
 
 def to_remember(
-    settings: Settings, differences: Iterable[Difference], found: Found, known: Known
-) -> Known:
+    settings: Settings, differences: Iterable[Difference], found: SlurmLimits, known: KnownLimits
+) -> KnownLimits:
     """Return what the ledger must remember before the differences are applied; {} if it does."""
     pending = {one.key: one for one in differences if _is_remembered(one)}
     due = {}
@@ -121,7 +123,7 @@ def _is_remembered(one: Difference) -> bool:
     return not one.user and one.key.field.startswith(_LIMITS)
 
 
-def settled(keys: Iterable[LimitKey], found: Found, known: Known) -> Known:
+def settled(keys: Iterable[LimitKey], found: SlurmLimits, known: KnownLimits) -> KnownLimits:
     """Return what the ledger must remember once Slurm shows a value that Slicewise set.
 
     From then on any other value is a manual change.
@@ -134,7 +136,9 @@ def settled(keys: Iterable[LimitKey], found: Found, known: Known) -> Known:
     }
 
 
-def set_by_others(keys: Iterable[LimitKey], found: Found, known: Known) -> frozenset[LimitKey]:
+def set_by_others(
+    keys: Iterable[LimitKey], found: SlurmLimits, known: KnownLimits
+) -> frozenset[LimitKey]:
     """Return the settings that are not as Slicewise is known to have set them."""
     return frozenset(
         key
@@ -143,14 +147,16 @@ def set_by_others(keys: Iterable[LimitKey], found: Found, known: Known) -> froze
     )
 
 
-def opened_gate(found: Found) -> tuple[Difference, ...]:
+def opened_gate(found: SlurmLimits) -> tuple[Difference, ...]:
     """Return the change that opens the gate, so that jobs in any QOS pass; () if it is open."""
     gate = found.qos.get(GATE_QOS)
     now = "" if gate is None else str(gate.grp_tres.get("billing", ""))
     return (Difference(LimitKey("qos", GATE_QOS, BILLING), now, "", "opened"),) if now else ()
 
 
-def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+def way_back(
+    known: KnownLimits, found: SlurmLimits, kept: frozenset[str]
+) -> tuple[Difference, ...]:
     """Return the changes that restore every setting that Slicewise has changed.
 
     They also take Slicewise's QOS out of all lists, except the ``kept`` ones. ``our_qos`` has the
@@ -190,7 +196,7 @@ def way_back(known: Known, found: Found, kept: frozenset[str]) -> tuple[Differen
     return tuple(one for one in (*limits, *defaults, *accounts, *users) if one.now != one.wanted)
 
 
-def _goes_back(key: LimitKey, found: Found) -> bool:
+def _goes_back(key: LimitKey, found: SlurmLimits) -> bool:
     """Whether a setting must be restored.
 
     A QOS' other settings disappear with it, or belong to another cluster that uses the QOS.
@@ -200,7 +206,7 @@ def _goes_back(key: LimitKey, found: Found) -> bool:
     return key.name in found.accounts
 
 
-def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
+def remember_way_back(differences: Iterable[Difference], known: KnownLimits) -> KnownLimits:
     """Return what the ledger must remember before the changes of a way back are applied.
 
     So a daemon that starts after an interrupted way back recognizes its own values. The removal of
@@ -219,7 +225,7 @@ def remember_way_back(differences: Iterable[Difference], known: Known) -> Known:
     return {key: limit for key, limit in due.items() if known[key] != limit}
 
 
-def taken_out(known: Known, found: Found) -> Known:
+def taken_out(known: KnownLimits, found: SlurmLimits) -> KnownLimits:
     """Return what the ledger must remember after an uninstallation during which it was away.
 
     Before limits are set again, all of Slurm's values are recorded, so that none counts as a manual
@@ -237,7 +243,7 @@ def taken_out(known: Known, found: Found) -> Known:
     }
 
 
-def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+def our_qos(known: KnownLimits, found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
     """Return removals of the QOS that Slicewise made and that still exist, except ``kept`` ones.
 
     The QOS that all tenants once shared is included even if it is not remembered, as earlier
@@ -247,7 +253,7 @@ def our_qos(known: Known, found: Found, kept: frozenset[str]) -> tuple[Differenc
     return _removed((made | {SHARED_QOS, uninstalled_qos(found.cluster)}) - kept, found)
 
 
-def our_qos_by_name(found: Found, kept: frozenset[str]) -> tuple[Difference, ...]:
+def our_qos_by_name(found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
     """Return the same as ``our_qos`` if nothing is known but what Slurm has."""
     return _removed({name for name in found.qos if limits_by(name)} - kept, found)
 
@@ -257,7 +263,7 @@ def limits_by(qos: str) -> bool:
     return is_ours(qos) and not says_uninstalled(qos)
 
 
-def _removed(names: Iterable[str], found: Found) -> tuple[Difference, ...]:
+def _removed(names: Iterable[str], found: SlurmLimits) -> tuple[Difference, ...]:
     names = sorted(found.qos.keys() & names)
     return tuple(Difference(LimitKey("qos", name, NAME), name, "", "removed") for name in names)
 

@@ -9,24 +9,31 @@ from dataclasses import replace
 from cluster.language.billing import BillingUnit
 from slurm_plugin.common.qos_names import GATE_QOS, borrowed_qos, qos_name
 from slurm_plugin.limits.changes import shrinks
-from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, Found, Wanted, value_now
+from slurm_plugin.limits.desired import (
+    BILLING,
+    RUN_MINUTES,
+    DesiredLimits,
+    Difference,
+    SlurmLimits,
+    value_now,
+)
 from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.tenants import children, parent
 from slurm_plugin.quota.types import LimitKey, Loan, Policy
 
 
-def shrinking(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
+def shrinking(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall shrink."""
     return tuple(one for one in differences if _is_limit(one) and not _grows(one, found))
 
 
-def growing(differences: Iterable[Difference], found: Found) -> tuple[Difference, ...]:
+def growing(differences: Iterable[Difference], found: SlurmLimits) -> tuple[Difference, ...]:
     """Return the limits of QOS that shall grow; those of QOS that don't exist yet grow from 0."""
     return tuple(one for one in differences if _is_limit(one) and _grows(one, found))
 
 
 def without(
-    waits: Collection[Difference], differences: Iterable[Difference], found: Found
+    waits: Collection[Difference], differences: Iterable[Difference], found: SlurmLimits
 ) -> tuple[Difference, ...]:
     """Return the ``differences`` without the limits that must wait.
 
@@ -39,7 +46,7 @@ def without(
     )
 
 
-def _grows(one: Difference, found: Found) -> bool:
+def _grows(one: Difference, found: SlurmLimits) -> bool:
     return one.key.name not in found.qos or not shrinks(one)
 
 
@@ -48,7 +55,7 @@ def _is_limit(one: Difference) -> bool:
 
 
 def overtaken(
-    policy: Policy, wanted: Wanted, planned: QosUse, now: QosUse, billing: BillingUnit
+    policy: Policy, wanted: DesiredLimits, planned: QosUse, now: QosUse, billing: BillingUnit
 ) -> frozenset[str]:
     """Return the QOS that must wait because jobs in the tenant's other QOS took more meanwhile.
 
@@ -64,7 +71,7 @@ def overtaken(
     )
 
 
-def _limit(wanted: Wanted, qos: str) -> int:
+def _limit(wanted: DesiredLimits, qos: str) -> int:
     """Return the wanted limit of a QOS in Slurm's billing; 0 if none is wanted."""
     setting = wanted.settings.get(LimitKey("qos", qos, BILLING))
     return int(setting.value) if setting else 0
@@ -121,7 +128,7 @@ def _heirs(stuck: set[str], policy: Policy, loans: tuple[Loan, ...]) -> Iterator
             yield from map(qos_name, (*children(policy, tenant), parent(policy, tenant)))
 
 
-def free(capacity_millislices: int | None, wanted: Wanted, found: Found) -> int | None:
+def free(capacity_millislices: int | None, wanted: DesiredLimits, found: SlurmLimits) -> int | None:
     """Return the capacity that no QOS of Slicewise has yet, in Slurm's billing; None if unknown."""
     if capacity_millislices is None:
         return None

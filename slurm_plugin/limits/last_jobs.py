@@ -1,8 +1,8 @@
 """Plans for the jobs in Slicewise's QOS after an uninstallation, when nothing lends or moves jobs.
 
 A limit of 0 (of a borrowed QOS without loans, or of an own QOS that had lent everything) would keep
-the QOS' jobs waiting forever. So own QOS get their tenants' own parts back. A job that waits in a
-borrowed QOS without room for it moves to the own QOS, if it can ever start there.
+the QOS' jobs waiting forever. So own QOS get their tenants' guaranteed quotas back. A job that
+waits in a borrowed QOS without room for it moves to the own QOS, if it can ever start there.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ from slurm_plugin.admission.qos_switch import (
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import SHARED_QOS, is_ours, own_of, qos_name
 from slurm_plugin.limits.budget_parts import binding, drawn_on, larger_parts, minutes_left
-from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, Found
+from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, SlurmLimits
 from slurm_plugin.quota.demand import FIRST_TASKS, is_waiting
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import LimitKey, Policy
 
 
@@ -91,7 +91,7 @@ class LastJobs:
     """The plan for the jobs in Slicewise's QOS.
 
     Attributes:
-        limits: changes of limits by which own QOS get their tenants' own parts back.
+        limits: changes of limits by which own QOS get their tenants' guaranteed quotas back.
         reached: limits of own QOS that need no change.
         moves: waiting jobs that move from a borrowed QOS, with the own QOS to which they move.
         unmoved: jobs that should move but stay, because Slurm has refused to move them.
@@ -123,7 +123,7 @@ def due_of(
     elsewhere: Mapping[tuple[str, str], int],
     billing: BillingUnit,
 ) -> Due:
-    """Compute what each tenant's own QOS is due: its own part, and a share of budgets.
+    """Compute what each tenant's own QOS is due: its guaranteed quota, and a share of budgets.
 
     ``run_minutes`` are the millislice-minutes that each budget has left, including what running
     jobs may still take. ``elsewhere`` are those that jobs in QOS that are no tenant's may still
@@ -134,13 +134,13 @@ def due_of(
         if account in policy:
             left.subtract(dict.fromkeys(binding(policy, run_minutes, account), minutes))
     return Due(
-        {qos_name(name): billing.limit(part) for name, part in own_part(policy).items()},
+        {qos_name(name): billing.limit(part) for name, part in guaranteed_quota(policy).items()},
         drawn_on(policy, run_minutes, policy),
         {name: billing.limit(max(0, minutes)) for name, minutes in left.items()},
     )
 
 
-def own_limits(found: Found) -> Iterator[LimitKey]:
+def own_limits(found: SlurmLimits) -> Iterator[LimitKey]:
     """Yield the settings of Slicewise's QOS that ``last_jobs`` may raise."""
     for name in filter(is_ours, found.qos):
         yield from _keys(name)
@@ -148,7 +148,7 @@ def own_limits(found: Found) -> Iterator[LimitKey]:
 
 def last_jobs(
     jobs: Sequence[JobView],
-    found: Found,
+    found: SlurmLimits,
     due: Due,
     costs: Mapping[str, Millislices],
     *,
@@ -310,7 +310,7 @@ def _larger(has: int | None, due: int) -> int | None:
 
 
 def _differences(qos: str, has: Amount, wanted: Amount) -> Iterator[Difference]:
-    why = "its tenant's own part: nothing is lent any more"
+    why = "its tenant's guaranteed quota: nothing is lent any more"
     for word, now, then in (
         (BILLING, has.slices, wanted.slices),
         (RUN_MINUTES, has.minutes, wanted.minutes),

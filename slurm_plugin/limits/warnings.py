@@ -4,7 +4,13 @@ from collections.abc import Iterable
 
 from cluster.slurm.interface import Association
 from slurm_plugin.common.qos_names import can_have_qos, is_ours, qos_name
-from slurm_plugin.limits.desired import OVER_PARTITION, Allowed, Difference, Found, type_limits
+from slurm_plugin.limits.desired import (
+    OVER_PARTITION,
+    Allowed,
+    Difference,
+    SlurmLimits,
+    type_limits,
+)
 from slurm_plugin.quota.accounts import AccountDifference, differences
 from slurm_plugin.quota.types import ROOT_ACCOUNT
 
@@ -43,7 +49,7 @@ def _below(tenant: str) -> str:
     return f"below {tenant}" if tenant else "at the top"
 
 
-def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[str, ...]:
+def crowding_warnings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> tuple[str, ...]:
     """Warn in one sentence about tenants whose users could take all of slurmctld's job records.
 
     ``most_jobs`` is Slurm's MaxJobCount. () if there are no such tenants.
@@ -63,7 +69,7 @@ def crowding_warnings(allowed: Allowed, found: Found, most_jobs: str) -> tuple[s
     return (text,)
 
 
-def _bounds_submits(row: Association, found: Found) -> bool:
+def _bounds_submits(row: Association, found: SlurmLimits) -> bool:
     """Whether the account, or one above it, bounds how many jobs may be submitted."""
     # This must not recurse, as coordinators may nest accounts to any depth.
     account: Association | None = row
@@ -72,7 +78,7 @@ def _bounds_submits(row: Association, found: Found) -> bool:
     return account is not None
 
 
-def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
+def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[str, ...]:
     """Report the site's QOS that stand for a class but do not exist, one sentence each."""
     return tuple(
         f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS: no job can use it."
@@ -81,7 +87,7 @@ def unknown_qos(named: Iterable[str], found: Found) -> tuple[str, ...]:
     )
 
 
-def warnings(allowed: Allowed, found: Found) -> tuple[str, ...]:
+def warnings(allowed: Allowed, found: SlurmLimits) -> tuple[str, ...]:
     """Describe what prevents limits from being set or from binding, one sentence each."""
     absent = sorted(allowed.policy.keys() - found.accounts.keys())
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())

@@ -9,7 +9,7 @@ from cluster.mig.layouts import Geometry, Placement
 
 
 @dataclass(frozen=True)
-class Job:
+class JobHolder:
     """A holder that can't move, so its instance stays.
 
     Attributes:
@@ -21,7 +21,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaHolder:
     """A holder that can move to a free instance of its profile, where that is worth it.
 
     Its successor starts first.
@@ -35,15 +35,15 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Instance:
+class InstanceState:
     """An existing instance. ``holder`` is None if it is free."""
 
     placement: Placement
-    holder: Job | Replica | None = None
+    holder: JobHolder | ReplicaHolder | None = None
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuState:
     """A GPU with its present instances.
 
     Attributes:
@@ -54,13 +54,13 @@ class Gpu:
 
     name: str
     node: str
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[InstanceState, ...] = ()
     cut_ago_s: int | None = None
     in_work: bool = False
 
 
 @dataclass(frozen=True)
-class Change:
+class LayoutChange:
     """A possible change of a GPU. Instances that are not destroyed stay as they are.
 
     Attributes:
@@ -68,7 +68,7 @@ class Change:
             moving replicas take.
     """
 
-    destroyed: tuple[Instance, ...]
+    destroyed: tuple[InstanceState, ...]
     created: tuple[Placement, ...]
     drained_millislice_s: int
 
@@ -76,7 +76,7 @@ class Change:
     def moves(self) -> Mapping[str, int]:
         """Number of replicas that need a free instance elsewhere, by profile."""
         return Counter(
-            one.placement.profile for one in self.destroyed if isinstance(one.holder, Replica)
+            one.placement.profile for one in self.destroyed if isinstance(one.holder, ReplicaHolder)
         )
 
     @cached_property
@@ -103,16 +103,16 @@ class Change:
 
 def changes(
     found: Geometry,
-    gpu: Gpu,
+    gpu: GpuState,
     wanted: Collection[str],
     costs_millislices: Mapping[str, int],
-    recut_s: int,
-) -> Iterator[Change]:
+    repartition_s: int,
+) -> Iterator[LayoutChange]:
     """All changes that create instances of wanted profiles and destroy only those in their way."""
     there = {one.placement: one for one in gpu.instances}
     if not found.is_legal(there):
         return
-    fixed = {one for one, instance in there.items() if isinstance(instance.holder, Job)}
+    fixed = {one for one, instance in there.items() if isinstance(instance.holder, JobHolder)}
     open_places = [
         one
         for one in found.placements
@@ -122,8 +122,8 @@ def changes(
         in_the_way = {one for new in created for one in found.conflicts[new] if one in there}
         if found.is_legal((*(there.keys() - in_the_way), *created)):
             destroyed = tuple(there[one] for one in sorted(in_the_way))
-            yield Change(
-                destroyed, created, _drained(destroyed, created, costs_millislices, recut_s)
+            yield LayoutChange(
+                destroyed, created, _drained(destroyed, created, costs_millislices, repartition_s)
             )
 
 
@@ -142,16 +142,16 @@ def _sets(
 
 
 def _drained(
-    destroyed: Collection[Instance],
+    destroyed: Collection[InstanceState],
     created: Collection[Placement],
     costs_millislices: Mapping[str, int],
-    recut_s: int,
+    repartition_s: int,
 ) -> int:
     gone = sum(costs_millislices[one.placement.profile] for one in destroyed)
     new = sum(costs_millislices[one.profile] for one in created)
     twice = sum(
         costs_millislices[one.placement.profile] * one.holder.move_s
         for one in destroyed
-        if isinstance(one.holder, Replica)
+        if isinstance(one.holder, ReplicaHolder)
     )
-    return max(gone, new) * recut_s + twice
+    return max(gone, new) * repartition_s + twice

@@ -1,4 +1,4 @@
-"""Checks of a node against a planned re-cut: blocking jobs, feasibility, completion."""
+"""Checks of a node against a planned repartition: blocking jobs, feasibility, completion."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,18 +9,18 @@ from cluster.mig.inventory import ComputeInstance, Gpu, Instance, Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.placement_text import placements_text
 from cluster.slurm.node_states import INVALID, UNFIT
-from slurm_plugin.mig.planner import Step
-from slurm_plugin.mig.steps import Planned
+from slurm_plugin.mig.planner import GpuPlan
+from slurm_plugin.mig.steps import PlannedRepartition
 from slurm_plugin.slurm_config.gres import Device, is_pad
 
 _UNKNOWN_MINOR = 1 << 20
 """Capabilities from this number on stand for instances that do not exist yet."""
 
 
-def planned(step: Step, instances: Collection[Placement]) -> Planned:
-    """Turn a step of the plan into a re-cut of a GPU that has these instances now."""
+def planned(step: GpuPlan, instances: Collection[Placement]) -> PlannedRepartition:
+    """Turn a step of the plan into a repartition of a GPU that has these instances now."""
     kept = set(instances) - set(step.destroy)
-    return Planned(
+    return PlannedRepartition(
         node=step.node,
         gpu_uuid=step.gpu,
         before=tuple(sorted(instances, key=_by_start)),

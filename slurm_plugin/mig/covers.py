@@ -14,7 +14,7 @@ _STEPS = 3_000
 
 
 @dataclass(frozen=True)
-class Demand:
+class ServingNeed:
     """A load, and how much of it one instance of each profile serves.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Kind:
         return self.most(other.rate_mrps) * self.price <= other.price
 
 
-def cheapest_cover(demand: Demand, prices: Mapping[str, int]) -> Priced:
+def cheapest_cover(demand: ServingNeed, prices: Mapping[str, int]) -> Priced:
     """The cheapest cover. Its price equals its floor unless the search was cut short."""
     kinds = _worthwhile(
         _Kind(profile, rate, prices[profile]) for profile, rate in demand.rates_mrps.items()

@@ -1,4 +1,4 @@
-"""Computes the demand for instances, waiting and expected, and the duration of a re-cut."""
+"""Computes the demand for instances, waiting and expected, and the duration of a repartition."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.mig.checks import unfit
 from slurm_plugin.mig.guaranteed_shapes import Needs
-from slurm_plugin.mig.steps import StepName
-from slurm_plugin.mig.value import Demand, Waiting
+from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
+from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.attainable import highest_ceilings
 from slurm_plugin.quota.demand import is_managed, waits_for_others
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.slurm_config.gres import Kind
+from slurm_plugin.slurm_config.gres import ProfileKind
 
-_PARTS = (StepName.CUT, StepName.TELL, StepName.VERIFY, StepName.RESUME)
+_PARTS = (RepartitionStep.CUT, RepartitionStep.TELL, RepartitionStep.VERIFY, RepartitionStep.RESUME)
 """Steps during which drained instances are not available."""
 _NEWEST, _ENOUGH = 20, 3
 
@@ -37,7 +37,7 @@ class Awaited(NamedTuple):
     is_guaranteed: bool
 
 
-def profiles_by_type(board: Board, types: Mapping[Kind, str]) -> Mapping[str, str]:
+def profiles_by_type(board: Board, types: Mapping[ProfileKind, str]) -> Mapping[str, str]:
     """Profile names of that board, by the site's GRES types."""
     return {
         gres_type: kind.profile
@@ -52,7 +52,7 @@ def demand(
     needed: Needs,
     elsewhere: Mapping[str, int],
     profiles: Mapping[str, str],
-) -> Demand:
+) -> InstanceDemand:
     """The demand for one board. ``profiles`` are its profile names by GRES type.
 
     ``waiting``, ``in_use`` (see the functions below) and ``needed`` by guarantees are those of the
@@ -60,7 +60,7 @@ def demand(
     their part of the demand.
     """
     mine = [
-        Waiting(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
+        InstanceRequest(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
         for one in waiting
         if one.gres_type in profiles
     ]
@@ -69,7 +69,7 @@ def demand(
         profile: in_use.get(kind, 0.0) + count[profile] - elsewhere.get(kind, 0)
         for kind, profile in profiles.items()
     }
-    return Demand(
+    return InstanceDemand(
         tuple(mine),
         {profile: mean for profile, mean in expected.items() if mean > 0},
         _not_elsewhere(needed.claimed, elsewhere, profiles),
@@ -141,8 +141,8 @@ def instances_of(nodes: Iterable[NodeView]) -> Mapping[str, int]:
     return found
 
 
-def recut_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
-    """Duration of a re-cut in seconds: the median of the last 20.
+def repartition_s(step_seconds: Mapping[RepartitionStep, Sequence[float]], otherwise: int) -> int:
+    """Duration of a repartition in seconds: the median of the last 20.
 
     ``step_seconds`` come newest first. ``otherwise`` is the result until there are 3.
     """
@@ -151,12 +151,12 @@ def recut_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) ->
     return max(1, round(median(totals))) if len(totals) >= _ENOUGH else otherwise
 
 
-def move_s(step_seconds: Mapping[StepName, Sequence[float]], otherwise: int) -> int:
+def move_s(step_seconds: Mapping[RepartitionStep, Sequence[float]], otherwise: int) -> int:
     """Seconds for which a replica and its successor both hold an instance.
 
-    The median of the last 20 re-cuts that moved a replica; ``otherwise`` until there are 3.
+    The median of the last 20 repartitions that moved a replica; ``otherwise`` until there are 3.
     """
-    moves = [one for one in step_seconds.get(StepName.MOVE, ()) if one >= _MOVED_S][:_NEWEST]
+    moves = [one for one in step_seconds.get(RepartitionStep.MOVE, ()) if one >= _MOVED_S][:_NEWEST]
     return round(median(moves)) if len(moves) >= _ENOUGH else otherwise
 
 

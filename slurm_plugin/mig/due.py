@@ -1,4 +1,4 @@
-"""Chooses the re-cuts to make now, such that Slurm can have an order of devices for each."""
+"""Chooses the repartitions to make now, such that Slurm can have an order of devices for each."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -6,16 +6,16 @@ from dataclasses import replace
 from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from slurm_plugin.mig.checks import planned
-from slurm_plugin.mig.gpu_state import Look, devices_at
-from slurm_plugin.mig.planner import Step, plan
-from slurm_plugin.mig.problem import Gathered, PlanInput
-from slurm_plugin.mig.steps import Planned
+from slurm_plugin.mig.gpu_state import NodeLook, devices_at
+from slurm_plugin.mig.planner import GpuPlan, plan
+from slurm_plugin.mig.problem import PlanInput, SitePlanInput
+from slurm_plugin.mig.steps import PlannedRepartition
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import positions
 
 
-def cuts_due(found: Gathered) -> tuple[Planned, ...]:
-    """The re-cuts to make now, for each board the best first.
+def cuts_due(found: SitePlanInput) -> tuple[PlannedRepartition, ...]:
+    """The repartitions to make now, for each board the best first.
 
     If Slurm has no order of devices for a GPU that is cut fully, only the instances that are asked
     for are created.
@@ -23,7 +23,7 @@ def cuts_due(found: Gathered) -> tuple[Planned, ...]:
     return tuple(due for one in found.boards.values() for due in _of_board(found, one))
 
 
-def _of_board(found: Gathered, of: PlanInput) -> Iterator[Planned]:
+def _of_board(found: SitePlanInput, of: PlanInput) -> Iterator[PlannedRepartition]:
     for step in plan(of.board, of.gpus, of.demand, of.terms):
         look = found.looks[step.node]
         is_full = has_order(look, step, [of.types[one.profile] for one in step.create])
@@ -31,7 +31,7 @@ def _of_board(found: Gathered, of: PlanInput) -> Iterator[Planned]:
         yield planned(can_be, found.layouts[step.gpu])
 
 
-def has_order(look: Look, step: Step, created: Sequence[str]) -> bool:
+def has_order(look: NodeLook, step: GpuPlan, created: Sequence[str]) -> bool:
     """Whether Slurm has an order for the node's devices after the step.
 
     Instances of the ``created`` types replace those that the step destroys, and each job that stays
@@ -51,7 +51,7 @@ def has_order(look: Look, step: Step, created: Sequence[str]) -> bool:
     return True
 
 
-def _devices(look: Look, gpu: str, those: Collection[Placement]) -> Iterator[Device]:
+def _devices(look: NodeLook, gpu: str, those: Collection[Placement]) -> Iterator[Device]:
     for one in look.inventory.gpus if look.inventory is not None else ():
         if one.uuid == gpu:
             there: Mapping[Placement, Device] = devices_at(look, one)

@@ -1,4 +1,6 @@
-"""Builds the re-cut planner's view of GPUs from a node's last survey, Slurm's files and jobs."""
+"""Builds the repartition planner's view of GPUs from a node's last survey, Slurm's files and
+jobs.
+"""
 
 import re
 from collections import defaultdict
@@ -13,14 +15,14 @@ from cluster.mig.inventory import Gpu as SeenGpu
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.slurm.node_states import RESERVED
-from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
+from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.checks import differences, unfit
-from slurm_plugin.mig.steps import Recut
+from slurm_plugin.mig.steps import Repartition
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import Positions, room
 
-Holder = Job | Replica
-_RANK = {Job: 0, Replica: 1, type(None): 2}
+Holder = JobHolder | ReplicaHolder
+_RANK = {JobHolder: 0, ReplicaHolder: 1, type(None): 2}
 """Order in which instances are chosen to stay fixed: those that can't move anyway come first."""
 
 _OLD_S = 86_400
@@ -29,7 +31,7 @@ _SHARED_LINE = re.compile(r"\s*(?:NodeName|Name)\s*=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Look:
+class NodeLook:
     """What is known about a node.
 
     Attributes:
@@ -54,19 +56,21 @@ class Look:
 
 @dataclass(frozen=True)
 class Past:
-    """Re-cuts in the journal, by the UUID of their GPU.
+    """Repartitions in the journal, by the UUID of their GPU.
 
     Attributes:
-        in_work: re-cuts that are not finished.
-        cut_ago_s: seconds since the last re-cut ended, rolled back or not.
+        in_work: repartitions that are not finished.
+        cut_ago_s: seconds since the last repartition ended, rolled back or not.
     """
 
-    in_work: Mapping[str, Recut] = field(default_factory=dict, hash=False)
+    in_work: Mapping[str, Repartition] = field(default_factory=dict, hash=False)
     cut_ago_s: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-def past(unfinished: Iterable[Recut], newest_first: Iterable[Recut], now_s: float) -> Past:
-    """Summarise the journal's re-cuts by GPU."""
+def past(
+    unfinished: Iterable[Repartition], newest_first: Iterable[Repartition], now_s: float
+) -> Past:
+    """Summarise the journal's repartitions by GPU."""
     ago_s: dict[str, int] = {}
     for one in newest_first:
         if one.ended_s is not None:
@@ -92,12 +96,12 @@ def lines_by_node(text: str) -> Mapping[str, str]:
     }
 
 
-def left_out(look: Look) -> str:
+def left_out(look: NodeLook) -> str:
     """Why nothing can be planned on a node; "" if something can."""
     return next(_obstacles(look), "")
 
 
-def _obstacles(look: Look) -> Iterator[str]:
+def _obstacles(look: NodeLook) -> Iterator[str]:
     node, positions = look.node, look.positions
     if words := unfit(node):
         yield f"Slurm says {words}"
@@ -121,23 +125,27 @@ def _obstacles(look: Look) -> Iterator[str]:
             yield "its GPUs are not cut as gres.conf says: slicewise repartition survey, node gres"
 
 
-def gpus(look: Look, holders: Mapping[int, Holder], cut: Past) -> Iterator[tuple[Board, Gpu]]:
+def gpus(
+    look: NodeLook, holders: Mapping[int, Holder], cut: Past
+) -> Iterator[tuple[Board, GpuState]]:
     """The GPUs in MIG mode of a node that is not left out. ``holders`` are by Slurm's index."""
     for gpu in look.inventory.gpus if look.inventory is not None else ():
         # A node may falsely claim to have a GPU that is being cut on another node.
         if gpu.mig and gpu.board is not None and gpu.uuid not in cut.in_work:
             instances = tuple(_instances(look, gpu, holders))
             ago_s = cut.cut_ago_s.get(gpu.uuid)
-            yield gpu.board, Gpu(gpu.uuid, look.node.name, instances, ago_s)
+            yield gpu.board, GpuState(gpu.uuid, look.node.name, instances, ago_s)
 
 
-def gpus_in_work(look: Look, cut: Past) -> Iterator[tuple[Board, Gpu]]:
-    """GPUs with an unfinished re-cut, as they will be cut; none of a node that Slurm can't use."""
+def gpus_in_work(look: NodeLook, cut: Past) -> Iterator[tuple[Board, GpuState]]:
+    """GPUs with an unfinished repartition, as they will be cut; none of a node that Slurm can't
+    use.
+    """
     for gpu in look.inventory.gpus if look.inventory is not None else ():
-        recut = cut.in_work.get(gpu.uuid)
-        if recut is not None and gpu.board is not None and not unfit(look.node):
-            after = tuple(map(Instance, recut.planned.after))
-            yield gpu.board, Gpu(gpu.uuid, look.node.name, after, in_work=True)
+        repartition = cut.in_work.get(gpu.uuid)
+        if repartition is not None and gpu.board is not None and not unfit(look.node):
+            after = tuple(map(InstanceState, repartition.planned.after))
+            yield gpu.board, GpuState(gpu.uuid, look.node.name, after, in_work=True)
 
 
 def holders(
@@ -159,11 +167,12 @@ def holders(
         for index in indices.get(job.job_id, {}).get(node.name, ()):
             named[index].append(holder)
     return {
-        index: named[index][0] if len(named[index]) == 1 else Job("?") for index in node.gpus_held
+        index: named[index][0] if len(named[index]) == 1 else JobHolder("?")
+        for index in node.gpus_held
     }
 
 
-def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gpu, ...]:
+def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tuple[GpuState, ...]:
     """The GPUs with one instance of each profile fixed, unless ``elsewhere`` has the profile.
 
     If no node has a type any more, Slurm holds its waiting jobs for good, and refuses new ones.
@@ -187,15 +196,15 @@ def with_last_ones(found: Sequence[Gpu], elsewhere: Collection[str]) -> tuple[Gp
     )
 
 
-def _fixed(instance: Instance) -> Instance:
+def _fixed(instance: InstanceState) -> InstanceState:
     match instance.holder:
-        case Job():
+        case JobHolder():
             return instance
-        case Replica(name=name):
-            return replace(instance, holder=Job(name))
+        case ReplicaHolder(name=name):
+            return replace(instance, holder=JobHolder(name))
         case None:
             # The instance is practically free, but it must stay.
-            return replace(instance, holder=Job("the last of its type", 0))
+            return replace(instance, holder=JobHolder("the last of its type", 0))
 
 
 def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
@@ -203,15 +212,17 @@ def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
     is_task = job.array_job_id is not None
     name = f"job {job.array_job_id}_{job.task_index}" if is_task else f"job {job.job_id}"
     if job.state is JobState.COMPLETING:
-        return Job(name, 0)
+        return JobHolder(name, 0)
     if tag is None or tag.service is None or not is_task:
-        return Job(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
+        return JobHolder(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
     of_service = f"{tag.tenant}/{tag.service} ({name})"
     is_one = sum(job.gpus.values()) == 1
-    return Replica(of_service, move_s) if is_one else Job(of_service)
+    return ReplicaHolder(of_service, move_s) if is_one else JobHolder(of_service)
 
 
-def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Iterator[Instance]:
+def _instances(
+    look: NodeLook, gpu: SeenGpu, holders: Mapping[int, Holder]
+) -> Iterator[InstanceState]:
     """The GPU's instances with their holders.
 
     An instance that Slurm can't give to jobs was made outside Slurm, and counts as held.
@@ -219,11 +230,13 @@ def _instances(look: Look, gpu: SeenGpu, holders: Mapping[int, Holder]) -> Itera
     devices = devices_at(look, gpu)
     for one in gpu.instances:
         device = devices.get(one.placement)
-        holder = holders.get(look.indices[device]) if device is not None else Job("not Slurm's")
-        yield Instance(one.placement, holder)
+        holder = (
+            holders.get(look.indices[device]) if device is not None else JobHolder("not Slurm's")
+        )
+        yield InstanceState(one.placement, holder)
 
 
-def devices_at(look: Look, gpu: SeenGpu) -> Mapping[Placement, Device]:
+def devices_at(look: NodeLook, gpu: SeenGpu) -> Mapping[Placement, Device]:
     """Devices of a GPU that Slurm can give to jobs, by placement."""
     given = (one for one in gpu.instances if len(one.computes) == 1 and has_capabilities(one))
     return dict(zip((one.placement for one in given), look.devices[gpu.uuid], strict=True))

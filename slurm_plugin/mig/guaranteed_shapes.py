@@ -1,15 +1,16 @@
-"""Computes the shapes that guarantees need: how many instances of each type re-cuts must leave.
+"""Computes the shapes that guarantees need: how many instances of each type repartitions must
+leave.
 
 A quota is in slices, but a tenant claims instances of the types that its jobs ask for. A quota of
 seven slices is of no use to a tenant that needs a whole GPU if no GPU is whole any more. So each
-tenant's own part (its nominal less what its children are due) needs these instances:
+tenant's guaranteed quota (its nominal less what its children are due) needs these instances:
 
 - those that its jobs in its own QOS hold and wait for: the tenant *claims* these now;
-- with what is left of the own part, those that it used lately: of each type, the dearest first, the
-  most that it held at a time, or for which its services have slots, within its limits on types and
-  as many as fit.
+- with what is left of the guaranteed quota, those that it used lately: of each type, the dearest
+  first, the most that it held at a time, or for which its services have slots, within its limits on
+  types and as many as fit.
 
-So together they cost no more than the own part, and those of all tenants no more than their
+So together they cost no more than the guaranteed quota, and those of all tenants no more than their
 nominals.
 """
 
@@ -23,7 +24,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.demand import is_managed, is_waiting
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import MAX_TYPE_LIMIT, Policy
 
 _Used = Mapping[str, Mapping[str, int]]
@@ -56,10 +57,10 @@ def needs(
     lately = _most(_peaks(runs, partitions), _slots(managed))
     limits = binding_type_limits(policy, costs, models)
     now, total = Counter[str](), Counter[str]()
-    for name, own in own_part(policy).items():
+    for name, own in guaranteed_quota(policy).items():
         bundle = Counter[str]()
-        for wished in (held, claimed):
-            _add(bundle, wished.get(name, {}), own, costs, limits[name])
+        for wanted in (held, claimed):
+            _add(bundle, wanted.get(name, {}), own, costs, limits[name])
         now.update(bundle)
         _add(bundle, lately.get(name, {}), own, costs, limits[name])
         total.update(bundle)
@@ -68,18 +69,19 @@ def needs(
 
 def _add(
     bundle: Counter[str],
-    wished: Mapping[str, int],
+    wanted: Mapping[str, int],
     own: int,
     costs: Mapping[str, Millislices],
     limits: Mapping[str, int],
 ) -> None:
-    """Add wished instances, the dearest types first, while the own part still pays for them.
+    """Add wanted instances, the dearest types first, while the guaranteed quota still pays for
+    them.
 
-    Instances that ``bundle`` has already count towards the wish.
+    Instances that ``bundle`` has already count towards them.
     """
-    for kind in sorted(wished, key=lambda kind: (-costs.get(kind, 0), kind)):
+    for kind in sorted(wanted, key=lambda kind: (-costs.get(kind, 0), kind)):
         if cost := costs.get(kind, 0):
-            may = min(wished[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
+            may = min(wanted[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
             bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Layout, geometry
-from slurm_plugin.mig.covers import Demand, cheapest_cover
+from slurm_plugin.mig.covers import ServingNeed, cheapest_cover
 from slurm_plugin.mig.packing import pack
 
 LATENCY_SHARE = Fraction(45, 100)
@@ -167,8 +167,8 @@ def _unreachable(
     )
 
 
-def _demand(rate_mrps: int, fastest: Mapping[str, Measured]) -> Demand:
-    return Demand(rate_mrps, {p: row.throughput_mrps for p, row in fastest.items()})
+def _demand(rate_mrps: int, fastest: Mapping[str, Measured]) -> ServingNeed:
+    return ServingNeed(rate_mrps, {p: row.throughput_mrps for p, row in fastest.items()})
 
 
 def _fullest(on: Board, profiles: Collection[str]) -> Sequence[Layout]:

@@ -20,7 +20,7 @@ _Worth = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PossibleUses:
     """What could be of use besides the instances that are created anyway.
 
     Attributes:
@@ -39,20 +39,23 @@ class Wishes:
 
 
 def full(
-    found: Geometry, stays: Collection[Placement], created: Collection[Placement], wishes: Wishes
+    found: Geometry,
+    stays: Collection[Placement],
+    created: Collection[Placement],
+    uses: PossibleUses,
 ) -> tuple[Placement, ...]:
     """All instances to create besides those that stay.
 
     Of each profile there are at least as many as in ``created``.
     """
     asked = Counter(one.profile for one in created)
-    those = list(_open_to(found, frozenset(stays), asked.keys() | set(wishes.profiles)))
-    hoped = tuple(_hoped(found, stays, wishes))
+    those = list(_open_to(found, frozenset(stays), asked.keys() | set(uses.profiles)))
+    hoped = tuple(_hoped(found, stays, uses))
     options = (
-        (_worth(found, base, new, hoped, wishes), _places_left(found, (*stays, *new)), new)
+        (_worth(found, base, new, hoped, uses), _places_left(found, (*stays, *new)), new)
         for base in those
         if Counter(one.profile for one in base) == asked
-        for new in _on_top(found, base, those, hoped, wishes)
+        for new in _on_top(found, base, those, hoped, uses)
     )
     # Of equal options the one with the lowest starts is taken.
     *_, best = max(options, key=lambda one: (one[0], one[1], sorted(one[2], reverse=True)))
@@ -66,14 +69,16 @@ def _open_to(found: Geometry, stays: Layout, profiles: Collection[str]) -> Itera
             yield layout - stays
 
 
-def _hoped(found: Geometry, stays: Collection[Placement], wishes: Wishes) -> Iterator[Placement]:
+def _hoped(
+    found: Geometry, stays: Collection[Placement], uses: PossibleUses
+) -> Iterator[Placement]:
     """Places where a wanted shape could be if instances that stay were not there.
 
     For each shape, these are the places with the fewest slices in the way; none if the shape has a
     place now.
     """
-    missing = {name for name, count in wishes.missing.items() if count > 0}
-    for profile in {*wishes.awaited, *missing}:
+    missing = {name for name, count in uses.missing.items() if count > 0}
+    for profile in {*uses.awaited, *missing}:
         in_the_way = {
             place: sum(one.size for one in stays if one in found.conflicts[place])
             for place in found.placements
@@ -88,13 +93,13 @@ def _on_top(
     base: Layout,
     those: Sequence[Layout],
     hoped: Collection[Placement],
-    wishes: Wishes,
+    uses: PossibleUses,
 ) -> Iterator[Layout]:
     """Sets of instances that contain ``base`` and leave the hoped-for places of larger shapes free.
 
     ``base`` are the instances for which the GPU is cut.
     """
-    costs = wishes.costs_millislices
+    costs = uses.costs_millislices
     kept = [one for one in hoped if found.conflicts[one].isdisjoint(base)]
     for new in those:
         if base <= new and not any(
@@ -106,16 +111,16 @@ def _on_top(
 
 
 def _worth(
-    found: Geometry, base: Layout, new: Layout, hoped: Collection[Placement], wishes: Wishes
+    found: Geometry, base: Layout, new: Layout, hoped: Collection[Placement], uses: PossibleUses
 ) -> _Worth:
-    costs = wishes.costs_millislices
+    costs = uses.costs_millislices
     kept = {one.profile for one in hoped if found.conflicts[one].isdisjoint(new)}
     more = Counter(one.profile for one in new - base)
     asked = {one.profile for one in base}
     return (
         sum(costs[name] for name in kept),
-        sum(min(more[name], count) * costs[name] for name, count in wishes.missing.items()),
-        round(wishes.gain(more)),
+        sum(min(more[name], count) * costs[name] for name, count in uses.missing.items()),
+        round(uses.gain(more)),
         sum(count * costs[name] for name, count in more.items() if name in asked),
     )
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_plugin.common.solver import Program, Solution
-from slurm_plugin.mig.covers import Cover, Demand, Priced, cheapest_cover
+from slurm_plugin.common.solver import LinearProgram, Solution
+from slurm_plugin.mig.covers import Cover, Priced, ServingNeed, cheapest_cover
 
 Filling = Mapping[str, int]
 """Instances by profile that fill a GPU."""
@@ -40,7 +40,7 @@ class Packing:
     prices: Mapping[str, int]
 
 
-def pack(demands: Sequence[Demand], fillings: Sequence[Filling]) -> Packing:
+def pack(demands: Sequence[ServingNeed], fillings: Sequence[Filling]) -> Packing:
     """Pack all demands on the fewest GPUs; with many demands perhaps a few above ``at_least``."""
     relaxed = _Relaxation(demands, fillings).solve()
     found = _rounded(relaxed, demands, fillings, 0)
@@ -51,7 +51,7 @@ def pack(demands: Sequence[Demand], fillings: Sequence[Filling]) -> Packing:
 
 
 def _rounded(
-    relaxed: "_Relaxed", demands: Sequence[Demand], fillings: Sequence[Filling], anew: int
+    relaxed: "_Relaxed", demands: Sequence[ServingNeed], fillings: Sequence[Filling], anew: int
 ) -> Packing:
     """Round the linear program's answer.
 
@@ -96,10 +96,10 @@ class _Relaxed:
 class _Relaxation:
     """The linear program: fractions of covers on fractions of GPUs, by column generation."""
 
-    def __init__(self, demands: Sequence[Demand], fillings: Sequence[Filling]) -> None:
+    def __init__(self, demands: Sequence[ServingNeed], fillings: Sequence[Filling]) -> None:
         self._demands, self._fillings = demands, fillings
         self._rows = _rows(fillings)
-        self._program = Program([0] * len(self._rows) + [1] * len(demands))
+        self._program = LinearProgram([0] * len(self._rows) + [1] * len(demands))
         _add_gpus(self._program, fillings, self._rows)
         self._covers: list[tuple[int, Cover]] = []
         for index, demand in enumerate(demands):
@@ -152,7 +152,7 @@ class _Relaxation:
         return _Relaxed(most, frozenset(divided), at_least, prices)
 
 
-def _whole(demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling) -> Packing:
+def _whole(demands: Sequence[ServingNeed], fillings: Sequence[Filling], held: Filling) -> Packing:
     """Solve the integer program for these demands, with room for the instances held besides.
 
     HiGHS takes 2.999999 for 3. Where a load is not served because of that, the program is solved
@@ -175,12 +175,12 @@ def _whole(demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling
 
 
 def _whole_program(
-    demands: Sequence[Demand], fillings: Sequence[Filling], held: Filling
-) -> Program:
+    demands: Sequence[ServingNeed], fillings: Sequence[Filling], held: Filling
+) -> LinearProgram:
     rows = _rows(fillings)
     units_mrps = [max(1000, max(demand.rates_mrps.values()) / 1000) for demand in demands]
     loads = [demand.load_mrps / unit for demand, unit in zip(demands, units_mrps, strict=True)]
-    program = Program([*(held.get(profile, 0) for profile in rows), *loads])
+    program = LinearProgram([*(held.get(profile, 0) for profile in rows), *loads])
     _add_gpus(program, fillings, rows, whole=True)
     for n, demand in enumerate(demands):
         for profile, rate_mrps in demand.rates_mrps.items():
@@ -189,13 +189,17 @@ def _whole_program(
     return program
 
 
-def _with_what_hides(demand: Demand) -> Demand:
+def _with_what_hides(demand: ServingNeed) -> ServingNeed:
     hidden_mrps = 1 + math.ceil(10 * _TOLERANCE * sum(demand.rates_mrps.values()))
     return replace(demand, load_mrps=demand.load_mrps + hidden_mrps)
 
 
 def _add_gpus(
-    program: Program, fillings: Iterable[Filling], rows: Mapping[str, int], *, whole: bool = False
+    program: LinearProgram,
+    fillings: Iterable[Filling],
+    rows: Mapping[str, int],
+    *,
+    whole: bool = False,
 ) -> None:
     for filling in fillings:
         program.add(1, {rows[profile]: count for profile, count in filling.items()}, whole=whole)

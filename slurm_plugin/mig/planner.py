@@ -21,9 +21,16 @@ from operator import attrgetter
 
 from cluster.language.mig_profiles import Board, cost_millislices
 from cluster.mig.layouts import Geometry, Placement, geometry
-from slurm_plugin.mig.candidates import Change, Gpu, Instance, Job, Replica, changes
-from slurm_plugin.mig.leftover import Wishes, full
-from slurm_plugin.mig.value import Demand, worth
+from slurm_plugin.mig.candidates import (
+    GpuState,
+    InstanceState,
+    JobHolder,
+    LayoutChange,
+    ReplicaHolder,
+    changes,
+)
+from slurm_plugin.mig.instance_value import InstanceDemand, worth
+from slurm_plugin.mig.leftover import PossibleUses, full
 
 _Targets = dict[str, list[tuple[str, Placement]]]
 """By profile, the places to which replicas may move: GPU and placement, the best last."""
@@ -36,17 +43,17 @@ _ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a re-cut costs, and when it pays.
+class RepartitionTerms:
+    """What a repartition costs, and when it pays.
 
     Attributes:
-        recut_s: seconds from the drain of free instances to the first use of the new ones.
+        repartition_s: seconds from the drain of free instances to the first use of the new ones.
         horizon_s: seconds for which the demand forecast is trusted.
         nodes_at_once: most nodes on which GPUs may be cut at a time, including nodes in work.
         margin: least ratio of gain to what is drained.
     """
 
-    recut_s: int
+    repartition_s: int
     horizon_s: int
     nodes_at_once: int
     margin: int = 2
@@ -63,7 +70,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Step:
+class GpuPlan:
     """Actions on one GPU: first moves, then destroy, then create, each in the given order.
 
     Attributes:
@@ -85,8 +92,10 @@ class Step:
     asked: tuple[Placement, ...]
 
 
-def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tuple[Step, ...]:
-    """The re-cuts to make now, best first; empty if no change pays for itself."""
+def plan(
+    board: Board, gpus: Iterable[GpuState], demand: InstanceDemand, terms: RepartitionTerms
+) -> tuple[GpuPlan, ...]:
+    """The repartitions to make now, best first; empty if no change pays for itself."""
     return tuple(_Planner(board, tuple(gpus), demand, terms).steps())
 
 
@@ -94,16 +103,16 @@ def plan(board: Board, gpus: Iterable[Gpu], demand: Demand, terms: Terms) -> tup
 class _Class:
     """GPUs that are cut and held alike, and the possible changes of each of them."""
 
-    gpus: tuple[Gpu, ...]
-    changes: tuple[Change, ...]
+    gpus: tuple[GpuState, ...]
+    changes: tuple[LayoutChange, ...]
 
 
 @dataclass(frozen=True)
 class _Option:
     """A change of one GPU. ``net``: millislice-seconds gained, less ``margin`` times drained."""
 
-    gpu: Gpu
-    change: Change
+    gpu: GpuState
+    change: LayoutChange
     net: int
 
 
@@ -113,7 +122,13 @@ class _Planner:
     ``_spare`` are existing free instances that stay: replicas can move only to these.
     """
 
-    def __init__(self, board: Board, gpus: Sequence[Gpu], demand: Demand, terms: Terms) -> None:
+    def __init__(
+        self,
+        board: Board,
+        gpus: Sequence[GpuState],
+        demand: InstanceDemand,
+        terms: RepartitionTerms,
+    ) -> None:
         self._gpus, self._demand, self._terms = gpus, demand, terms
         self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
         instances = [one for gpu in gpus for one in gpu.instances]
@@ -125,12 +140,12 @@ class _Planner:
         self._unclaimed = _counted(instances) - Counter(demand.claimed)
         self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
-        own = Demand(tuple(one for one in demand.waiting if one.is_guaranteed))
+        own = InstanceDemand(tuple(one for one in demand.waiting if one.is_guaranteed))
         self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
         self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[GpuPlan]:
         """The steps of the better of two plans, the one with the highest net gain first.
 
         One plan takes the highest net gain first, the other the highest net gain for what is
@@ -162,14 +177,14 @@ class _Planner:
         stays -= {one.placement for one in option.change.destroyed}
         waiting = Counter(one.profile for one in self._demand.waiting)
         missing = Counter(self._demand.guaranteed) - self._there
-        wishes = Wishes(
+        uses = PossibleUses(
             profiles=self._wanted(option.gpu) | missing.keys(),
             missing=missing,
             awaited=(waiting - self._free).keys(),
             gain=lambda more: self._worth.gain(self._free, more),
             costs_millislices=self._costs,
         )
-        return full(self._geometry, stays, option.change.created, wishes)
+        return full(self._geometry, stays, option.change.created, uses)
 
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
         """Choose changes: the next best while one pays, then better ones in exchange.
@@ -229,7 +244,7 @@ class _Planner:
                     found, most = _Option(gpu, change, net), score
         return found
 
-    def _net_of(self, change: Change, *, to_owners: bool) -> int:
+    def _net_of(self, change: LayoutChange, *, to_owners: bool) -> int:
         """Net gain of a change beside the chosen ones; 0 if the change is not possible.
 
         It is possible if replicas that move find free instances, and what guarantees need stays.
@@ -266,17 +281,17 @@ class _Planner:
         self._unclaimed.update(option.change.fewer)
 
     def _alike(self, found: Geometry) -> Sequence[_Class]:
-        alike = defaultdict[tuple[Gpu, frozenset[str]], list[Gpu]](list)
+        alike = defaultdict[tuple[GpuState, frozenset[str]], list[GpuState]](list)
         for gpu in self._gpus:
             if not gpu.in_work:
                 alike[_nameless(gpu), self._wanted(gpu)].append(gpu)
-        recut_s, costs = self._terms.recut_s, self._costs
+        repartition_s, costs = self._terms.repartition_s, self._costs
         return [
-            _Class(tuple(gpus), _least(changes(found, gpu, wanted, costs, recut_s)))
+            _Class(tuple(gpus), _least(changes(found, gpu, wanted, costs, repartition_s)))
             for (gpu, wanted), gpus in alike.items()
         ]
 
-    def _wanted(self, gpu: Gpu) -> frozenset[str]:
+    def _wanted(self, gpu: GpuState) -> frozenset[str]:
         """Profiles that may be cut out of a GPU.
 
         Out of a GPU that was just cut these are only the profiles that were asked for since.
@@ -286,12 +301,12 @@ class _Planner:
             return self._demand.profiles
         return frozenset(w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s)
 
-    def _step(self, option: _Option, targets: _Targets) -> Step:
+    def _step(self, option: _Option, targets: _Targets) -> GpuPlan:
         gpu, change = option.gpu, option.change
         gone = {one.placement for one in change.destroyed}
         asked = tuple(sorted(change.created))
         movers = [one for one in gpu.instances if one.placement in gone and one.holder]
-        return Step(
+        return GpuPlan(
             gpu=gpu.name,
             node=gpu.node,
             moves=tuple(_move(one, targets) for one in movers),
@@ -303,7 +318,7 @@ class _Planner:
             asked=asked,
         )
 
-    def _reason(self, change: Change) -> str:
+    def _reason(self, change: LayoutChange) -> str:
         waiting = Counter(one.profile for one in self._demand.waiting)
         created = "; ".join(
             f"{count} {name} more: {waiting[name]} wait, {self._free[name]} free, "
@@ -325,47 +340,47 @@ def _rest_words(rest: Mapping[str, int]) -> str:
     return f"; the rest: {words}" if words else ""
 
 
-def _least(found: Iterable[Change]) -> tuple[Change, ...]:
+def _least(found: Iterable[LayoutChange]) -> tuple[LayoutChange, ...]:
     """Of changes with the same effect, the one that drains the least, then the first in order."""
-    least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], Change] = {}
+    least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], LayoutChange] = {}
     for one in sorted(found, key=lambda one: (one.drained_millislice_s, sorted(one.created))):
         least.setdefault((frozenset(one.more.items()), frozenset(one.spent.items())), one)
     return tuple(least.values())
 
 
-def _is_free(instance: Instance, terms: Terms) -> bool:
-    """Whether an instance is free, or its job ends before a re-cut could be done."""
+def _is_free(instance: InstanceState, terms: RepartitionTerms) -> bool:
+    """Whether an instance is free, or its job ends before a repartition could be done."""
     holder = instance.holder
-    if isinstance(holder, Job):
-        return holder.ends_in_s is not None and holder.ends_in_s <= terms.recut_s
+    if isinstance(holder, JobHolder):
+        return holder.ends_in_s is not None and holder.ends_in_s <= terms.repartition_s
     return holder is None
 
 
-def _counted(instances: Iterable[Instance]) -> Counter[str]:
+def _counted(instances: Iterable[InstanceState]) -> Counter[str]:
     return Counter(one.placement.profile for one in instances)
 
 
-def _spare(gpus: Iterable[Gpu]) -> Iterator[tuple[Gpu, Instance]]:
+def _spare(gpus: Iterable[GpuState]) -> Iterator[tuple[GpuState, InstanceState]]:
     for gpu in gpus:
         if not gpu.in_work:
             yield from ((gpu, one) for one in gpu.instances if one.holder is None)
 
 
-def _nameless(gpu: Gpu) -> Gpu:
-    return Gpu("", "", tuple(sorted(map(_anybody, gpu.instances), key=_PLACE)))
+def _nameless(gpu: GpuState) -> GpuState:
+    return GpuState("", "", tuple(sorted(map(_anybody, gpu.instances), key=_PLACE)))
 
 
-def _anybody(instance: Instance) -> Instance:
+def _anybody(instance: InstanceState) -> InstanceState:
     match instance.holder:
-        case Job():
-            return Instance(instance.placement, Job(""))
-        case Replica(move_s=move_s):
-            return Instance(instance.placement, Replica("", move_s))
+        case JobHolder():
+            return InstanceState(instance.placement, JobHolder(""))
+        case ReplicaHolder(move_s=move_s):
+            return InstanceState(instance.placement, ReplicaHolder("", move_s))
         case None:
             return instance
 
 
-def _targets(gpus: Sequence[Gpu], chosen: Sequence[_Option]) -> _Targets:
+def _targets(gpus: Sequence[GpuState], chosen: Sequence[_Option]) -> _Targets:
     """Free instances that stay; those on GPUs that the plan leaves alone are used first."""
     gone = {
         (option.gpu.name, one.placement) for option in chosen for one in option.change.destroyed
@@ -378,7 +393,7 @@ def _targets(gpus: Sequence[Gpu], chosen: Sequence[_Option]) -> _Targets:
     return targets
 
 
-def _move(instance: Instance, targets: _Targets) -> Move:
-    assert isinstance(instance.holder, Replica)  # noqa: S101  # jobs stay where they are
+def _move(instance: InstanceState, targets: _Targets) -> Move:
+    assert isinstance(instance.holder, ReplicaHolder)  # noqa: S101  # jobs stay where they are
     gpu, target = targets[instance.placement.profile].pop()
     return Move(instance.holder.name, instance.placement, gpu, target)

@@ -1,4 +1,4 @@
-"""Builds the re-cut planner's input for each GPU model from one look at everything."""
+"""Builds the repartition planner's input for each GPU model from one look at everything."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,10 +8,10 @@ from functools import cached_property
 from cluster.language.jobs import JobView
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
-from slurm_plugin.mig.candidates import Gpu
+from slurm_plugin.mig.candidates import GpuState
 from slurm_plugin.mig.demand import Awaited, demand, instances_of, profiles_by_type
 from slurm_plugin.mig.gpu_state import (
-    Look,
+    NodeLook,
     Past,
     gpus,
     gpus_in_work,
@@ -20,13 +20,13 @@ from slurm_plugin.mig.gpu_state import (
     with_last_ones,
 )
 from slurm_plugin.mig.guaranteed_shapes import Needs
-from slurm_plugin.mig.planner import Terms
-from slurm_plugin.mig.value import Demand
-from slurm_plugin.slurm_config.gres import Kind
+from slurm_plugin.mig.instance_value import InstanceDemand
+from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.slurm_config.gres import ProfileKind
 
 
 @dataclass(frozen=True)
-class Seen:
+class SiteObservation:
     """One look at everything that a plan takes into account.
 
     Attributes:
@@ -41,7 +41,7 @@ class Seen:
         at_s: Unix seconds of the look.
     """
 
-    looks: tuple[Look, ...]
+    looks: tuple[NodeLook, ...]
     jobs: tuple[JobView, ...]
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(hash=False)
     waiting: tuple[Awaited, ...]
@@ -55,17 +55,19 @@ class Seen:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """Input of ``recutting.plan`` for one model; ``types``: the site's GRES types by profile."""
+    """Input of ``repartitioning.plan`` for one model; ``types``: the site's GRES types by
+    profile.
+    """
 
     board: Board
-    gpus: tuple[Gpu, ...]
-    demand: Demand
-    terms: Terms
+    gpus: tuple[GpuState, ...]
+    demand: InstanceDemand
+    terms: RepartitionTerms
     types: Mapping[str, str] = field(hash=False)
 
 
 @dataclass(frozen=True)
-class Gathered:
+class SitePlanInput:
     """The planner's input for all models.
 
     Attributes:
@@ -76,7 +78,7 @@ class Gathered:
 
     boards: Mapping[str, PlanInput]
     left_out: Mapping[str, str]
-    looks: Mapping[str, Look]
+    looks: Mapping[str, NodeLook]
 
     @cached_property
     def layouts(self) -> Mapping[str, tuple[Placement, ...]]:
@@ -88,10 +90,12 @@ class Gathered:
         }
 
 
-def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
+def inputs(
+    seen: SiteObservation, types: Mapping[ProfileKind, str], terms: RepartitionTerms
+) -> SitePlanInput:
     """Input for all models that have a GPU in MIG mode that a plan can take into account."""
     out = {look.node.name: why for look in seen.looks if (why := _why(look, seen.past))}
-    found = defaultdict[str, list[tuple[Board, Gpu]]](list)
+    found = defaultdict[str, list[tuple[Board, GpuState]]](list)
     for board, gpu in _gpus(seen, out.keys()):
         found[board.model].append((board, gpu))
     others = [look.node for look in seen.looks if look.node.name in out]
@@ -110,10 +114,12 @@ def inputs(seen: Seen, types: Mapping[Kind, str], terms: Terms) -> Gathered:
             {profile: kind for kind, profile in profiles.items()},
         )
     looks = {look.node.name: look for look in seen.looks if look.node.name not in out}
-    return Gathered(boards, out, looks)
+    return SitePlanInput(boards, out, looks)
 
 
-def _of_one_kind(pairs: Sequence[tuple[Board, Gpu]]) -> tuple[Board, list[tuple[Board, Gpu]]]:
+def _of_one_kind(
+    pairs: Sequence[tuple[Board, GpuState]],
+) -> tuple[Board, list[tuple[Board, GpuState]]]:
     """A model's board as most nodes report it, and the GPUs of just this kind.
 
     So what a single node reports can't change the plan for the others.
@@ -135,15 +141,15 @@ def _kind(board: Board) -> tuple[object, ...]:
     return board.compute_slices, board.memory_slices, *sorted(profiles)
 
 
-def _why(look: Look, past: Past) -> str:
+def _why(look: NodeLook, past: Past) -> str:
     """Why a node is left out; "" if it is not. While one of its GPUs is in work, others wait."""
-    for recut in past.in_work.values():
-        if recut.planned.node == look.node.name:
-            return f"repartition {recut.recut_id} is at work there"
+    for repartition in past.in_work.values():
+        if repartition.planned.node == look.node.name:
+            return f"repartition {repartition.repartition_id} is at work there"
     return left_out(look)
 
 
-def _gpus(seen: Seen, out: Collection[str]) -> Iterator[tuple[Board, Gpu]]:
+def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, GpuState]]:
     jobs = defaultdict[str, list[JobView]](list)
     for job in seen.jobs:
         for node in job.nodes:

@@ -1,20 +1,20 @@
-"""The steps of a re-cut of one GPU, and which step comes next, given the journal's records.
+"""The steps of a repartition of one GPU, and which step comes next, given the journal's records.
 
-A re-cut goes forward until a step fails, then back to the layout before. The way back has the same
-steps with before and after swapped: a GPU is cut first, then Slurm is told, since slurmd needs the
-devices of its gres.conf to exist. Steps that were never begun forward are not undone.
+A repartition goes forward until a step fails, then back to the layout before. The way back has the
+same steps with before and after swapped: a GPU is cut first, then Slurm is told, since slurmd needs
+the devices of its gres.conf to exist. Steps that were never begun forward are not undone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cluster.language.jobs import RECUT_RESERVATION
+from cluster.language.jobs import REPARTITION_RESERVATION
 from cluster.mig.layouts import Placement
 
 
-class StepName(StrEnum):
-    """The steps of a re-cut, in their order."""
+class RepartitionStep(StrEnum):
+    """The steps of a repartition, in their order."""
 
     RESERVE = "reserve"
     MOVE = "move"
@@ -31,7 +31,7 @@ class Direction(StrEnum):
     BACK = "back"
 
 
-class Outcome(StrEnum):
+class RepartitionStepOutcome(StrEnum):
     """Outcome of a step. ``begun``: the step is under way, or its process was killed."""
 
     BEGUN = "begun"
@@ -39,8 +39,10 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-class State(StrEnum):
-    """State of a re-cut. The next run takes up re-cuts that are ``running`` or ``stuck``."""
+class RepartitionState(StrEnum):
+    """State of a repartition. The next run takes up repartitions that are ``running`` or
+    ``stuck``.
+    """
 
     RUNNING = "running"
     STUCK = "stuck"
@@ -49,15 +51,17 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-UNFINISHED = (State.RUNNING, State.STUCK)
+UNFINISHED = (RepartitionState.RUNNING, RepartitionState.STUCK)
 _AGAIN_S, _LATEST_AGAIN_S = 300.0, 21_600.0
-"""Seconds until a stuck re-cut is tried again: first and longest pause. Each failure doubles it."""
-_ALL = tuple(StepName)
+"""Seconds until a stuck repartition is tried again: first and longest pause. Each failure doubles
+it.
+"""
+_ALL = tuple(RepartitionStep)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A planned re-cut of one GPU.
+class PlannedRepartition:
+    """A planned repartition of one GPU.
 
     Attributes:
         before: the GPU's instances as the plan saw them.
@@ -78,7 +82,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class RepartitionStepRecord:
     """A step as the journal has it.
 
     Attributes:
@@ -88,9 +92,9 @@ class StepRecord:
         record_id: number of the record in the journal; 0 before it is stored.
     """
 
-    step: StepName
+    step: RepartitionStep
     direction: Direction
-    outcome: Outcome
+    outcome: RepartitionStepOutcome
     began_s: float
     ended_s: float | None = None
     words: str = ""
@@ -98,36 +102,36 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
-class Recut:
-    """One re-cut of one GPU.
+class Repartition:
+    """One repartition of one GPU.
 
     Attributes:
         error: why it was rolled back or is stuck; "" otherwise.
         slurm_conf, gres_conf: texts of the files before Slurm was told; stored from then until the
-            re-cut ends, None otherwise.
+            repartition ends, None otherwise.
         records: its steps in the order of their beginnings.
     """
 
-    recut_id: int
-    planned: Planned
+    repartition_id: int
+    planned: PlannedRepartition
     author: str
-    state: State
+    state: RepartitionState
     error: str
     begun_s: float
     ended_s: float | None
     slurm_conf: str | None
     gres_conf: str | None
-    records: tuple[StepRecord, ...] = ()
+    records: tuple[RepartitionStepRecord, ...] = ()
 
     @property
     def reservation(self) -> str:
-        """Name of the re-cut's reservation in Slurm."""
-        return f"{RECUT_RESERVATION}{self.recut_id}"
+        """Name of the repartition's reservation in Slurm."""
+        return f"{REPARTITION_RESERVATION}{self.repartition_id}"
 
     @property
     def drain_reason(self) -> str:
         """Beginning of the reason with which the node is drained if going back fails."""
-        return f"slicewise re-cut {self.recut_id}:"
+        return f"slicewise re-cut {self.repartition_id}:"
 
     def layouts(self, direction: Direction) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
         """The layouts at the start and at the end of that way."""
@@ -139,89 +143,106 @@ class Recut:
 class Next:
     """The step that comes next."""
 
-    step: StepName
+    step: RepartitionStep
     direction: Direction
 
 
 @dataclass(frozen=True)
-class End:
-    """The end of a re-cut in a run; ``state`` is the re-cut's state from then on."""
+class RepartitionEnd:
+    """The end of a repartition in a run; ``state`` is the repartition's state from then on."""
 
-    state: State
+    state: RepartitionState
 
 
-def is_due(recut: Recut, now_s: float) -> bool:
-    """Whether a run that no operator asked for takes the re-cut up.
+def is_due(repartition: Repartition, now_s: float) -> bool:
+    """Whether a run that no operator asked for takes the repartition up.
 
     Each try may restart slurmctld. The pauses keep one node's answers from delaying other nodes'
-    re-cuts, and all submitters, every few minutes forever.
+    repartitions, and all submitters, every few minutes forever.
     """
-    failed = [one for one in recut.records if one.outcome is Outcome.FAILED]
-    if recut.state is not State.STUCK or not failed:
+    failed = [one for one in repartition.records if one.outcome is RepartitionStepOutcome.FAILED]
+    if repartition.state is not RepartitionState.STUCK or not failed:
         return True
     tries = sum(one.direction is Direction.BACK for one in failed)
     rest_s = min(_AGAIN_S * 2.0 ** min(tries - 1, 16), _LATEST_AGAIN_S)
     return now_s >= (failed[-1].ended_s or failed[-1].began_s) + rest_s
 
 
-def next_step(records: Sequence[StepRecord], *, taken_up: bool = False) -> Next | End:
+def next_step(
+    records: Sequence[RepartitionStepRecord], *, taken_up: bool = False
+) -> Next | RepartitionEnd:
     """The step that follows these records. Without ``taken_up`` the last of them has ended.
 
-    ``taken_up`` means that another process had begun the re-cut. Its reservation may have ended
-    meanwhile, so the reservation comes first again; then, unless the GPU is cut, the wait until no
-    job holds what is destroyed.
+    ``taken_up`` means that another process had begun the repartition. Its reservation may have
+    ended meanwhile, so the reservation comes first again; then, unless the GPU is cut, the wait
+    until no job holds what is destroyed.
     """
     way = direction(records)
     last = records[-1] if records else None
-    if last is not None and last.step is StepName.RESUME and last.outcome is Outcome.DONE:
-        return End(State.DONE if way is Direction.FORWARD else State.ROLLED_BACK)
+    if (
+        last is not None
+        and last.step is RepartitionStep.RESUME
+        and last.outcome is RepartitionStepOutcome.DONE
+    ):
+        return RepartitionEnd(
+            RepartitionState.DONE if way is Direction.FORWARD else RepartitionState.ROLLED_BACK
+        )
     if last is None or taken_up:
         due = _ways(records, way)
-        return Next(StepName.RESERVE if len(due) > 1 else due[0], way)
-    if last.outcome is Outcome.FAILED:
+        return Next(RepartitionStep.RESERVE if len(due) > 1 else due[0], way)
+    if last.outcome is RepartitionStepOutcome.FAILED:
         return _after_failure(records, last, way)
     return Next(_following(records, last.step, way), way)
 
 
-def direction(records: Sequence[StepRecord]) -> Direction:
+def direction(records: Sequence[RepartitionStepRecord]) -> Direction:
     """Back once a step has failed, unless all is done forward and only the reservation remains."""
-    is_done = _is_done(records, StepName.VERIFY, Direction.FORWARD)
-    failed = any(one.outcome is Outcome.FAILED for one in records)
+    is_done = _is_done(records, RepartitionStep.VERIFY, Direction.FORWARD)
+    failed = any(one.outcome is RepartitionStepOutcome.FAILED for one in records)
     return Direction.BACK if failed and not is_done else Direction.FORWARD
 
 
-def _after_failure(records: Sequence[StepRecord], last: StepRecord, way: Direction) -> Next | End:
-    if last.step is StepName.RESUME or way is Direction.FORWARD:
-        return End(State.RUNNING)
+def _after_failure(
+    records: Sequence[RepartitionStepRecord], last: RepartitionStepRecord, way: Direction
+) -> Next | RepartitionEnd:
+    if last.step is RepartitionStep.RESUME or way is Direction.FORWARD:
+        return RepartitionEnd(RepartitionState.RUNNING)
     if last.direction is Direction.BACK:
-        return End(State.STUCK)
+        return RepartitionEnd(RepartitionState.STUCK)
     return Next(_ways(records, way)[0], way)
 
 
-def _following(records: Sequence[StepRecord], last: StepName, way: Direction) -> StepName:
+def _following(
+    records: Sequence[RepartitionStepRecord], last: RepartitionStep, way: Direction
+) -> RepartitionStep:
     """The first step due after ``last``.
 
     After a repeated reservation, steps that are done already are left out.
     """
     due = _ways(records, way)
-    if last is StepName.RESERVE and _is_done(records, StepName.CUT, way):
+    if last is RepartitionStep.RESERVE and _is_done(records, RepartitionStep.CUT, way):
         due = [one for one in due if not _is_done(records, one, way)]
-        return next(one for one in due if one not in {StepName.RESERVE, StepName.MOVE})
+        return next(
+            one for one in due if one not in {RepartitionStep.RESERVE, RepartitionStep.MOVE}
+        )
     return next(one for one in due if _ALL.index(one) > _ALL.index(last))
 
 
-def _ways(records: Sequence[StepRecord], way: Direction) -> list[StepName]:
+def _ways(records: Sequence[RepartitionStepRecord], way: Direction) -> list[RepartitionStep]:
     """All steps of that way. The way back has only steps whose counterpart was begun."""
     if way is Direction.FORWARD:
         return list(_ALL)
     begun = {one.step for one in records if one.direction is Direction.FORWARD}
-    if StepName.CUT not in begun:
-        return [StepName.RESUME]
-    tell = [StepName.TELL] if StepName.TELL in begun else []
-    return [StepName.CUT, *tell, StepName.VERIFY, StepName.RESUME]
+    if RepartitionStep.CUT not in begun:
+        return [RepartitionStep.RESUME]
+    tell = [RepartitionStep.TELL] if RepartitionStep.TELL in begun else []
+    return [RepartitionStep.CUT, *tell, RepartitionStep.VERIFY, RepartitionStep.RESUME]
 
 
-def _is_done(records: Sequence[StepRecord], step: StepName, way: Direction) -> bool:
+def _is_done(
+    records: Sequence[RepartitionStepRecord], step: RepartitionStep, way: Direction
+) -> bool:
     return any(
-        one.step is step and one.direction is way and one.outcome is Outcome.DONE for one in records
+        one.step is step and one.direction is way and one.outcome is RepartitionStepOutcome.DONE
+        for one in records
     )

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.language.periods import Period
-from slurm_plugin.quota.tenants import downward, effective_nominal, own_part, parent, payers
+from slurm_plugin.quota.tenants import downward, effective_nominal, guaranteed_quota, parent, payers
 from slurm_plugin.quota.types import Policy
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Attainable:
     """The most that each tenant could have at any hour, in millislices.
 
     Attributes:
-        quotas: the largest own part (its nominal less what its children are due).
+        quotas: the largest guaranteed quota (its nominal less what its children are due).
         borrowing_limits: what it may borrow beyond that.
         ceilings: what its jobs could ever hold, with all that may be borrowed.
     """
@@ -23,16 +23,17 @@ class Bounds:
     ceilings: Mapping[str, int]
 
 
-def bounds(policy: Policy, highest: Policy | None, capacity: int | None) -> Bounds:
+def attainable(policy: Policy, highest: Policy | None, capacity: int | None) -> Attainable:
     """Compute the bounds from the policy in force, or from ``highest`` if there is a calendar.
 
     ``highest`` has the most that each tenant has at any hour; None without a calendar. With one,
-    children may have less at some hours, so a tenant's whole nominal counts as its own part.
+    children may have less at some hours, so a tenant's whole nominal counts as its guaranteed
+    quota.
     """
     most = policy if highest is None else highest
-    own = own_part(policy) if highest is None else effective_nominal(highest)
+    own = guaranteed_quota(policy) if highest is None else effective_nominal(highest)
     limits = {name: one.quota.borrowing_limit_millislices for name, one in most.items()}
-    return Bounds(own, limits, highest_ceilings(most, capacity))
+    return Attainable(own, limits, highest_ceilings(most, capacity))
 
 
 def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:

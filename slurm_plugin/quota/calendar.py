@@ -297,7 +297,8 @@ def _lowest_caps(holding: Iterable[Window]) -> Mapping[str, int]:
 def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
     """Fit nominals into caps and into the nominals above them, then limit borrowing by the caps.
 
-    If the nominals below a tenant do not fit, they and its own part are scaled down in proportion.
+    If the nominals below a tenant do not fit, they and its guaranteed quota are scaled down in
+    proportion.
     """
     below = by_parent(policy)
     whole: dict[str, int] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.lending import called_back, crossing, within_limits
-from slurm_plugin.quota.tenants import by_parent, downward, effective_nominal, own_part
+from slurm_plugin.quota.tenants import by_parent, downward, effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
@@ -17,13 +17,14 @@ class Ceiling:
 
     Attributes:
         ceiling_millislices: what the subtree may hold in all QOS together.
-        guarantee_millislices: the tenant's own part: its nominal less what its children are due.
+        guarantee_millislices: the tenant's guaranteed quota: its nominal less what its children are
+            due.
         lent_millislices: loans that leave the subtree, and recalled loans that are not back yet.
         borrowed_millislices: loans that enter the subtree.
-        own_limit_millislices: the limit of the tenant's own QOS: its own part, less what it lends
-            of that part itself.
+        own_limit_millislices: the limit of the tenant's own QOS: its guaranteed quota, less what it
+            lends of that part itself.
         borrowed_limit_millislices: the limit of the tenant's borrowed QOS: the loans to the tenant
-            itself. ``by_use`` moves some of the own part there.
+            itself. ``by_use`` moves some of the guaranteed quota there.
     """
 
     ceiling_millislices: Millislices
@@ -54,9 +55,10 @@ class QosUse:
 def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
     """Divide each ceiling between the tenant's two QOS as its jobs need it, with the same sum.
 
-    A loan is what a tenant's jobs need beyond its own part: a job that costs 3.5 slices, of a
-    tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the own part: first
-    what its running jobs hold beyond its limit, unless jobs of the own QOS hold that; then what its
+    A loan is what a tenant's jobs need beyond its guaranteed quota: a job that costs 3.5 slices, of
+    a tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the guaranteed
+    quota: first what its running jobs hold beyond its limit, unless jobs of the own QOS hold that;
+        then what its
     waiting jobs lack, unless jobs of the own QOS hold or wait for that. Waiting jobs that could not
     each start even then do not count.
     """
@@ -117,7 +119,7 @@ def ceilings(
     nothing is scaled down. Loans count only up to what the policy allows; the excess is treated as
     recalled.
     """
-    nominal, own, loans = effective_nominal(policy), own_part(policy), tuple(loans)
+    nominal, own, loans = effective_nominal(policy), guaranteed_quota(policy), tuple(loans)
     allowed = within_limits(policy, loans)
     recalls = (*recalls, *called_back(loans, allowed, 0))
     on_loan, borrowed = crossing(policy, allowed)
@@ -147,7 +149,9 @@ def ceilings(
 def _in_transit(
     policy: Policy, own: Mapping[str, int], loans: Iterable[Loan], recalls: Iterable[Recall]
 ) -> Iterator[Loan]:
-    """Yield recalls as loans, limited to what their lenders' own parts leave beside other loans."""
+    """Yield recalls as loans, limited to what their lenders' guaranteed quotas leave beside other
+    loans.
+    """
     left = Counter(own)
     for loan in loans:
         left[loan.lender] -= loan.amount_millislices

@@ -11,7 +11,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
 from slurm_plugin.common.qos_names import borrowed_qos, is_ours, qos_name
 from slurm_plugin.quota.ceilings import QosUse
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.gres import is_pad
 
@@ -99,7 +99,7 @@ class Held:
 
 
 @dataclass(frozen=True, order=True)
-class Waiting:
+class PendingDemand:
     """A job, or ``tasks`` tasks of an array, that waits for its tenant's own quota.
 
     Attributes:
@@ -127,21 +127,21 @@ def demand(
 
     A held task, such as a service's slot at rest, waits for nothing. The same goes for a job that
     may not start yet, or that waits for something other than slices. In a tenant's own QOS only
-    what fits into its own part counts, as no loan would let more of these jobs start. They also
-    count while they wait for a budget.
+    what fits into its guaranteed quota counts, as no loan would let more of these jobs start. They
+    also count while they wait for a budget.
 
     What a job with an unreadable record holds is not known. Its account then counts as wanting all
-    of its own part, so that none of it is lent.
+    of its guaranteed quota, so that none of it is lent.
     """
     ours = [job for job in jobs if is_managed(job, partitions)]
-    own, guaranteed, others = own_part(policy), Counter[str](), Counter[str]()
+    own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
     for job in ours:
         is_guaranteed = job.qos == qos_name(job.account)
         if is_guaranteed and job.state in ALLOTTED:
             guaranteed[job.account] += run_cost(job.gpus, costs)
         elif not is_guaranteed and (job.state in ALLOTTED or waits_for_quota(job)):
             others[job.account] += _cost(job, costs)
-    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+    for job in paid_by_guaranteed(ours, own, costs, or_by_budget=True):
         guaranteed[job.account] += run_cost(job.gpus, costs)
     doubtful = {job.account for job in ours if _is_in_doubt(job)}
     return others + Counter(
@@ -160,16 +160,16 @@ def _is_in_doubt(job: JobView) -> bool:
 
 def waiting_for_own(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
-) -> Mapping[str, Sequence[Waiting]]:
+) -> Mapping[str, Sequence[PendingDemand]]:
     """Return the jobs that wait for their tenant's own quota, by account."""
-    waiting: dict[str, list[Waiting]] = defaultdict(list)
+    waiting: dict[str, list[PendingDemand]] = defaultdict(list)
     for job in jobs:
         since_s = waits_since_s(job)
         waits = job.qos == qos_name(job.account) and waits_for_quota(job)
         if since_s is None or not waits or not is_managed(job, partitions):
             continue
         if cost := run_cost(job.gpus, costs):
-            waiting[job.account].append(Waiting(since_s, cost, max(1, len(job.untouched))))
+            waiting[job.account].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
     return waiting
 
 
@@ -196,7 +196,8 @@ def qos_use(
     """Sum up what jobs hold and wait for, by QOS.
 
     In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
-    replace slices that the QOS keeps for other jobs. ``own`` has the own parts in millislices.
+    replace slices that the QOS keeps for other jobs. ``own`` has the guaranteed quotas in
+    millislices.
     """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
@@ -210,7 +211,7 @@ def qos_use(
         elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
-    for job in paid_by_own_part(ours, own, costs, or_by_budget=True):
+    for job in paid_by_guaranteed(ours, own, costs, or_by_budget=True):
         waiting[job.qos] += run_cost(job.gpus, costs)
     return QosUse(held, waiting, tasks, frozenset(doubtful))
 
@@ -257,10 +258,11 @@ def node_capacity(
 ) -> int:
     """Compute a node's capacity in millislices. ``whole_boards`` are by GRES type.
 
-    A board that may be re-cut beside its jobs has the same number of devices for Slurm whatever it
-    is cut into, as pads fill up the number. So boards are counted by their devices. The capacity is
-    that of the node's boards, or of what it is cut into now if that is more: a 4g and a 3g cost
-    more than the GPU. Whole GPUs, and instances on nodes with fewer devices, count what they cost.
+    A board that may be repartitioned beside its jobs has the same number of devices for Slurm
+    whatever it is cut into, as pads fill up the number. So boards are counted by their devices. The
+    capacity is that of the node's boards, or of what it is cut into now if that is more: a 4g and a
+    3g cost more than the GPU. Whole GPUs, and instances on nodes with fewer devices, count what
+    they cost.
     """
     return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
 
@@ -268,7 +270,7 @@ def node_capacity(
 def _boards_cost(
     node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
 ) -> int:
-    """Sum up a node's boards that may be re-cut and its other GPUs, never more than it has.
+    """Sum up a node's boards that may be repartitioned and its other GPUs, never more than it has.
 
     What a pad could become is not known. So with several models each board counts as the cheapest.
     """
@@ -394,12 +396,12 @@ def waits_for_budget(job: JobView) -> bool:
 def waits_for_nodes(job: JobView) -> bool:
     """Whether nodes that a job needs are down, drained or reserved.
 
-    Nodes that only await a re-cut of their GPUs do not count.
+    Nodes that only await a repartition of their GPUs do not count.
     """
     return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
 
 
-def paid_by_own_part(
+def paid_by_guaranteed(
     jobs: Sequence[JobView],
     own: Mapping[str, int],
     costs: Mapping[str, Millislices],
@@ -409,8 +411,8 @@ def paid_by_own_part(
     """Yield the jobs waiting in their tenants' own QOS for which the ``own`` parts suffice.
 
     Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
-    same QOS leave of the own part. With ``or_by_budget`` jobs that wait for a budget are included,
-    as what is left of a budget changes with every run.
+    same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
+    included, as what is left of a budget changes with every run.
     """
     left = Counter(own)
     guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]

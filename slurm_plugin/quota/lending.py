@@ -1,21 +1,21 @@
 """Lends the quota that tenants leave idle to tenants that want more than their own.
 
-Each tenant's own part (``tenants.own_part``: its nominal less what its children are due) is
-compared with the demand of its own account: the surplus is idle, a shortage is wanted. Then idle
-and wanted amounts are matched at every tenant, from the bottom of the tree up. There the tenant's
-own account and the subtree of each child take part; a subtree has what is left over inside it, idle
-or wanted, within the child's lending or borrowing limit. What remains unmatched goes up. So loans
-stay as near in the tree as possible, and no other way would lend more. Then it is settled from the
-top down how much each part gets and gives:
+Each tenant's guaranteed quota (``tenants.guaranteed_quota``: its nominal less what its children are
+due) is compared with the demand of its own account: the surplus is idle, a shortage is wanted. Then
+idle and wanted amounts are matched at every tenant, from the bottom of the tree up. There the
+tenant's own account and the subtree of each child take part; a subtree has what is left over inside
+it, idle or wanted, within the child's lending or borrowing limit. What remains unmatched goes up.
+So loans stay as near in the tree as possible, and no other way would lend more. Then it is settled
+from the top down how much each part gets and gives:
 
 - Borrowers share by weighted max-min fairness: no borrower gets more at the cost of one that has
   less for its weight. A subtree counts as one borrower with its top tenant's weight; inside it the
   weights apply again. Kueue (https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/) and KAI
   (https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/fairness/README.md) do the same. The
   progressive filling is Bertsekas & Gallager's (Data Networks, 2nd ed., 6.5.2).
-- What a borrower has lately held beyond its own part, on average (``lately``), counts as if it had
-  that already, so that shares also match the weights over a half-life. It counts in whole slices,
-  which seldom change.
+- What a borrower has lately held beyond its guaranteed quota, on average (``lately``), counts as if
+  it had that already, so that shares also match the weights over a half-life. It counts in whole
+  slices, which seldom change.
 - Existing loans are kept where possible. If they exceed what may be lent, loans from the lender
   with the least idle quota end first.
 - Further loans are drawn from the lenders with the most idle quota, so that what stays idle becomes
@@ -36,7 +36,7 @@ from slurm_plugin.quota.tenants import (
     by_parent,
     downward,
     effective_nominal,
-    own_part,
+    guaranteed_quota,
     parent,
 )
 from slurm_plugin.quota.types import (
@@ -71,7 +71,7 @@ def lend(
     or the capacity is not known (None), nothing new is lent. Current loans are then cut to what
     is still idle at the lender and wanted by the borrower.
     """
-    own = own_part(policy)
+    own = guaranteed_quota(policy)
     idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
     want = {name: max(0, demand.get(name, 0) - own[name]) for name in policy}
     current = _known(policy, current)
@@ -96,13 +96,13 @@ def within_limits(
 ) -> tuple[Loan, ...]:
     """Cut loans to what the policy allows; the result is sorted by lender and borrower.
 
-    ``lends`` is the most that each own account may lend, by default its own part. Small loans are
-    kept first, so large ones are cut. No loan grows, and none is cut without need. Loans from or to
-    accounts that are not tenants are left out.
+    ``lends`` is the most that each own account may lend, by default its guaranteed quota. Small
+    loans are kept first, so large ones are cut. No loan grows, and none is cut without need. Loans
+    from or to accounts that are not tenants are left out.
     """
     known = _known(policy, loans)
     total = sum(loan.amount_millislices for loan in known)
-    lends = own_part(policy) if lends is None else lends
+    lends = guaranteed_quota(policy) if lends is None else lends
     return _cut(policy, known, lends, dict.fromkeys(policy, total))
 
 
@@ -203,7 +203,7 @@ def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
 
     ``lately`` is what each tenant's own jobs have held on average, in millislices.
     """
-    nominal, own = effective_nominal(policy), own_part(policy)
+    nominal, own = effective_nominal(policy), guaranteed_quota(policy)
     sums = Counter({name: lately.get(name, 0) for name in policy})
     past: _Flow = Counter()
     for name in reversed(downward(policy)):

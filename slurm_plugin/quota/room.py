@@ -1,4 +1,4 @@
-"""Tracks what running jobs leave of tenants' own parts and of what tenants may borrow."""
+"""Tracks what running jobs leave of tenants' guaranteed quotas and of what tenants may borrow."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.demand import is_managed
-from slurm_plugin.quota.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Policy
 
 
 class QuotaRoom:
-    """Room left in the own part of every tenant, and in every subtree."""
+    """Room left in the guaranteed quota of every tenant, and in every subtree."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class QuotaRoom:
         self._borrows = {
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
-        self._own = Counter(own_part(policy))
+        self._own = Counter(guaranteed_quota(policy))
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
@@ -46,8 +46,8 @@ class QuotaRoom:
     def most(self, tenant: str, qos: str) -> int:
         """Millislices that may still start in that QOS.
 
-        In the own QOS this is what is left of the own part, in any other QOS what is left of all
-        that the tenant and the tenants above it may hold.
+        In the own QOS this is what is left of the guaranteed quota, in any other QOS what is left
+        of all that the tenant and the tenants above it may hold.
         """
         if qos == qos_name(tenant):
             return max(0, self._own[tenant])
@@ -57,7 +57,7 @@ class QuotaRoom:
         """Whether that QOS has room for the cost.
 
         The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
-        own part.
+        guaranteed quota.
         """
         may = qos == qos_name(tenant) or tenant in self._borrows
         return may and cost <= self.most(tenant, qos)

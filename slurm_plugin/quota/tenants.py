@@ -154,8 +154,10 @@ def effective_nominal(policy: Policy) -> Mapping[str, int]:
     return nominal
 
 
-def own_part(policy: Policy) -> Mapping[str, int]:
-    """Millislices of each tenant's own part: its effective nominal less those of its children."""
+def guaranteed_quota(policy: Policy) -> Mapping[str, int]:
+    """Millislices of each tenant's guaranteed quota: its effective nominal less those of its
+    children.
+    """
     nominal = effective_nominal(policy)
     own = dict(nominal)
     for name in policy:

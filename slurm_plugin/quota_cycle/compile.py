@@ -12,26 +12,32 @@ from cluster.language.jobs import JobView, NodeView, PartitionView
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.common.log import warn
 from slurm_plugin.common.qos_names import qos_name, uninstalled_qos
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import drawn_on
-from slurm_plugin.limits.changes import Change, Unit, can_be_named, stages, unit, units_of
+from slurm_plugin.limits.changes import LimitChange, Unit, can_be_named, stages, unit, units_of
 from slurm_plugin.limits.desired import (
     BILLING,
     DEFAULT_QOS,
     QOS_LIST,
     Allowed,
+    DesiredLimits,
     Difference,
-    Found,
-    Wanted,
+    SlurmLimits,
+    desired_limits,
     differences,
     found_of,
     in_use,
-    wanted,
 )
-from slurm_plugin.limits.drift import HandChange, adopted_nominal, by_hand, noted, to_remember
+from slurm_plugin.limits.drift import (
+    OutOfBandChange,
+    adopted_nominal,
+    noted,
+    out_of_band,
+    to_remember,
+)
 from slurm_plugin.limits.growth import (
     free,
     growing,
@@ -45,8 +51,8 @@ from slurm_plugin.limits.warnings import crowding_warnings, unknown_qos, unnamed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.slurm_config.isolation import isolation_faults
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_faults, price_faults
 
@@ -92,28 +98,28 @@ class SlurmNow:
 
 
 @dataclass(frozen=True)
-class Look:
+class LimitComparison:
     """Ledger and Slurm side by side.
 
     Attributes:
-        books: the ledger.
+        ledger_view: the ledger.
         use: what jobs hold in each QOS at the time of the look; planned_use: the use for which the
             limits are wanted.
         differences: settings that Slurm does not have as the ledger says.
-        by_hand: differences that were made outside Slicewise since it last set them.
+        out_of_band: differences that were made outside Slicewise since it last set them.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
         is_uninstalled: whether Slicewise was uninstalled, so that no difference may be applied.
     """
 
-    books: Books
+    ledger_view: LedgerView
     use: QosUse
     planned_use: QosUse
     allowed: Allowed
     associations: tuple[Association, ...]
-    found: Found
-    wanted: Wanted
+    found: SlurmLimits
+    wanted: DesiredLimits
     differences: tuple[Difference, ...]
-    by_hand: tuple[HandChange, ...]
+    out_of_band: tuple[OutOfBandChange, ...]
     warnings: tuple[str, ...]
     is_uninstalled: bool
 
@@ -131,9 +137,9 @@ class Compiled:
     """The result of a compilation: what Slurm now has.
 
     Attributes:
-        books: the ledger that was compiled.
+        ledger_view: the ledger that was compiled.
         changes: the sacctmgr commands that Slurm took; none if it had everything already.
-        by_hand: settings changed outside Slicewise, now put back or adopted.
+        out_of_band: settings changed outside Slicewise, now put back or adopted.
         refused: the commands that Slurm refused, with its own words. No tenant's limit is among
             them.
         waits: limits left to the next compilation, because jobs meanwhile took the quota by which
@@ -141,15 +147,15 @@ class Compiled:
             is not in force.
     """
 
-    books: Books
+    ledger_view: LedgerView
     policy: Policy
     ceilings: dict[str, Ceiling]
     run_minutes: dict[str, int]
     associations: tuple[Association, ...]
-    changes: tuple[Change, ...]
-    by_hand: tuple[HandChange, ...]
+    changes: tuple[LimitChange, ...]
+    out_of_band: tuple[OutOfBandChange, ...]
     warnings: tuple[str, ...]
-    refused: Mapping[Change, str] = field(default_factory=dict)
+    refused: Mapping[LimitChange, str] = field(default_factory=dict)
     waits: tuple[Difference, ...] = ()
 
 
@@ -192,7 +198,7 @@ async def _jobs_again(slurm: SlurmReader, shown: SlurmNow) -> SlurmNow:
 
 
 async def _again(
-    slurm: Slurm, shown: SlurmNow, seen: Look, changed: Sequence[Difference]
+    slurm: Slurm, shown: SlurmNow, seen: LimitComparison, changed: Sequence[Difference]
 ) -> SlurmNow:
     """Read again what may have moved together with the ``changed`` differences of ``seen``.
 
@@ -212,24 +218,27 @@ def _after(shown: SlurmNow, changed: Changed) -> SlurmNow:
     return replace(shown, qos=tuple(qos.values()), is_fresh=False)
 
 
-async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Look:
+async def look(slurm: Slurm, ledger: "Ledger", settings: Settings) -> LimitComparison:
     """Compare Slurm with the ledger, changing nothing. Raises what ``Slurm`` and ``Ledger`` do."""
     shown = await slurm_now(slurm)
-    return compared(await asyncio.to_thread(books_now, ledger, settings), shown, settings)
+    return compared(await asyncio.to_thread(ledger_view_now, ledger, settings), shown, settings)
 
 
 def compared(
-    books: Books, shown: SlurmNow, settings: Settings, planned: Look | None = None
-) -> Look:
+    ledger_view: LedgerView,
+    shown: SlurmNow,
+    settings: Settings,
+    planned: LimitComparison | None = None,
+) -> LimitComparison:
     """Compare what Slurm has with what the ledger says.
 
     The limits are wanted for the current use, or for that of ``planned``, if given.
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    world = world_of(books, settings, Seen(shown.jobs, nodes, ()))
-    planned_use = planned.planned_use if planned else world.use
-    allowed = world.allowed(planned_use)
+    inputs = inputs_of(ledger_view, settings, SlurmView(shown.jobs, nodes, ()))
+    planned_use = planned.planned_use if planned else inputs.use
+    allowed = inputs.allowed(planned_use)
     found = found_of(
         cluster.name,
         shown.associations,
@@ -242,26 +251,26 @@ def compared(
             shown.jobs,
             managed,
             settings.costs,
-            now_s=books.now_s,
+            now_s=ledger_view.now_s,
             has_budgets=bool(allowed.run_minutes),
         ),
         billing=settings.billing,
     )
-    is_out = is_uninstalled(books, shown.qos, settings)
-    limits = wanted(allowed, found, books.known)
+    is_out = is_uninstalled(ledger_view, shown.qos, settings)
+    limits = desired_limits(allowed, found, ledger_view.known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
     unnamed = [one for one in all_differing if not can_be_named(one)]
-    return Look(
+    return LimitComparison(
         allowed=allowed,
-        books=books,
-        use=world.use,
+        ledger_view=ledger_view,
+        use=inputs.use,
         planned_use=planned_use,
         associations=shown.associations,
         found=found,
         wanted=limits,
         differences=differing,
-        by_hand=by_hand(differing, books.known),
+        out_of_band=out_of_band(differing, ledger_view.known),
         is_uninstalled=is_out,
         warnings=(
             *((UNINSTALLED.text(),) if is_out else ()),
@@ -277,9 +286,9 @@ def compared(
     )
 
 
-def is_uninstalled(books: Books, qos: Iterable[Qos], settings: Settings) -> bool:
+def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:
     """Whether Slicewise was uninstalled: by the ledger, or by Slurm if the ledger was away then."""
-    return books.is_uninstalled or is_marked(qos, settings)
+    return ledger_view.is_uninstalled or is_marked(qos, settings)
 
 
 def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
@@ -292,21 +301,17 @@ async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> 
     """Wait for the turn to compile, then do ``compile_in_turn`` on a fresh look."""
     async with compile_turn(ledger):
         shown = await slurm_now(slurm)
-        books = await asyncio.to_thread(books_now, ledger, settings)
-        return await compile_in_turn(slurm, ledger, settings, shown, books)
+        ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings)
+        return await compile_in_turn(slurm, ledger, settings, shown, ledger_view)
 
 
 async def compile_in_turn(
-    slurm: Slurm,
-    ledger: "Ledger",
-    settings: Settings,
-    shown: SlurmNow,
-    books: Books,
+    slurm: Slurm, ledger: "Ledger", settings: Settings, shown: SlurmNow, ledger_view: LedgerView
 ) -> Compiled:
     """Apply the differences in rounds, until none is left.
 
     The first round uses what Slurm has ``shown`` in this turn, others read what the one before
-    changed. All use the same ``books``: the next compilation has later changes and use of budgets.
+    changed. All use the same ``ledger_view``; later changes are for the next compilation.
 
     Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and on a look at
     jobs since the last change: a job may have started before a QOS shrank; none starts beyond its
@@ -322,10 +327,10 @@ async def compile_in_turn(
     uninstalled, and, when all else is done, OutsideError (SW-LIMITS-UNSETTLED) if Slurm refuses a
     tenant's limit, or goes on showing another value than was just set.
     """
-    applied: tuple[Change, ...] = ()
-    changed_by_hand: tuple[HandChange, ...] = ()
+    applied: tuple[LimitChange, ...] = ()
+    changed_out_of_band: tuple[OutOfBandChange, ...] = ()
     refused = _Refused()
-    planned: Look | None = None
+    planned: LimitComparison | None = None
     sent: frozenset[Difference] = frozenset()
     heard_s = time.monotonic()
     for number in range(_ROUNDS):
@@ -333,9 +338,9 @@ async def compile_in_turn(
             require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
             heard_s = time.monotonic()
         while True:
-            found = await _told(slurm, ledger, settings, shown, books, planned=planned)
-            books, shown, seen, hands = found
-            changed_by_hand += hands
+            found = await _told(slurm, ledger, settings, shown, ledger_view, planned=planned)
+            ledger_view, shown, seen, hands = found
+            changed_out_of_band += hands
             refused.note_ignored(one for one in seen.differences if one in sent)
             sent = frozenset()
             left = _due(seen, refused)
@@ -343,11 +348,13 @@ async def compile_in_turn(
                 break
             shown = await _jobs_again(slurm, shown)
         planned = seen if number and shown.is_fresh else planned
-        due = to_remember(seen.wanted.settings, (*seen.differences, *left), seen.found, books.known)
+        due = to_remember(
+            seen.wanted.settings, (*seen.differences, *left), seen.found, ledger_view.known
+        )
         # What Slurm shows by now is noted together with the rest, in one write.
         if due and (not left or any(one.key in due for one in left)):
             await asyncio.to_thread(ledger.limits.know, due)
-            books = replace(books, known={**books.known, **due})
+            ledger_view = replace(ledger_view, known={**ledger_view.known, **due})
         if not left:
             break
         sent = frozenset(left)
@@ -365,7 +372,7 @@ async def compile_in_turn(
         refused.add_unsettled(left)
     refused.check(seen.allowed.policy)
     waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
-    return _compiled(seen, applied, changed_by_hand, refused.changes, waits)
+    return _compiled(seen, applied, changed_out_of_band, refused.changes, waits)
 
 
 @asynccontextmanager
@@ -400,49 +407,49 @@ async def _told(
     ledger: "Ledger",
     settings: Settings,
     shown: SlurmNow,
-    books: Books,
+    ledger_view: LedgerView,
     *,
-    planned: Look | None,
-) -> tuple[Books, SlurmNow, Look, tuple[HandChange, ...]]:
+    planned: LimitComparison | None,
+) -> tuple[LedgerView, SlurmNow, LimitComparison, tuple[OutOfBandChange, ...]]:
     """Compare Slurm with the ledger, and handle the changes made outside Slicewise first.
 
-    Returns the books and Slurm's state after that, their comparison, and those changes.
+    Returns the ledger's view and Slurm's state after that, their comparison, and those changes.
     """
-    seen = compared(books, shown, settings, planned)
+    seen = compared(ledger_view, shown, settings, planned)
     require_installed(seen.is_uninstalled)
-    if not seen.by_hand:
-        return books, shown, seen, ()
+    if not seen.out_of_band:
+        return ledger_view, shown, seen, ()
     # Another compilation may have been under way between the look at Slurm and at the ledger.
     associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
     shown = replace(shown, associations=associations, qos=qos)
-    books = await _read_again(ledger, settings, books)
-    seen = compared(books, shown, settings, planned)
-    hands = seen.by_hand
+    ledger_view = await _read_again(ledger, settings, ledger_view)
+    seen = compared(ledger_view, shown, settings, planned)
+    hands = seen.out_of_band
     if hands:
-        books = await _with_hands(ledger, settings, seen)
-        seen = compared(books, shown, settings, planned)
-    return books, shown, seen, hands
+        ledger_view = await _with_hands(ledger, settings, seen)
+        seen = compared(ledger_view, shown, settings, planned)
+    return ledger_view, shown, seen, hands
 
 
-async def _with_hands(ledger: "Ledger", settings: Settings, seen: Look) -> Books:
+async def _with_hands(ledger: "Ledger", settings: Settings, seen: LimitComparison) -> LedgerView:
     """Report changes made outside Slicewise, adopt them if the settings say so; the ledger then.
 
     The ledger notes them first, so that no later compilation finds them again: a change that is
     adopted twice would be added twice.
     """
-    _tell(seen.by_hand)
-    await asyncio.to_thread(ledger.limits.know, noted(seen.by_hand, seen.books.known))
+    _tell(seen.out_of_band)
+    await asyncio.to_thread(ledger.limits.know, noted(seen.out_of_band, seen.ledger_view.known))
     if settings.ledger.by_hand == "adopt":
         await _adopt(ledger, seen)
-    return await _read_again(ledger, settings, seen.books)
+    return await _read_again(ledger, settings, seen.ledger_view)
 
 
-async def _read_again(ledger: "Ledger", settings: Settings, books: Books) -> Books:
+async def _read_again(ledger: "Ledger", settings: Settings, ledger_view: LedgerView) -> LedgerView:
     """Read the ledger again, for the same moment."""
-    return await asyncio.to_thread(books_now, ledger, settings, books.when.at_s)
+    return await asyncio.to_thread(ledger_view_now, ledger, settings, ledger_view.when.at_s)
 
 
-def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
+def _due(seen: LimitComparison, refused: "_Refused") -> tuple[Difference, ...]:
     """The differences that can be applied now."""
     left = [one for one in seen.differences if unit(one) not in refused.of]
     grow = growing(left, seen.found)
@@ -454,13 +461,13 @@ def _due(seen: Look, refused: "_Refused") -> tuple[Difference, ...]:
     billing = seen.found.billing
     waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use, billing)
     room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
-    waits |= unfunded(stuck, grow, policy, seen.books.loans, room)
+    waits |= unfunded(stuck, grow, policy, seen.ledger_view.loans, room)
     waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
     waiting = frozenset(one for one in grow if one.key.name in waits)
     return without(waiting, left, seen.found)
 
 
-def _grows(due: Iterable[Difference], found: Found) -> bool:
+def _grows(due: Iterable[Difference], found: SlurmLimits) -> bool:
     """Whether a limit in ``due`` grows now. A QOS made before others shrank starts at 0."""
     due = tuple(due)
     return bool(growing(due, found)) and not shrinking(due, found)
@@ -480,9 +487,11 @@ class _Refused:
     def __init__(self) -> None:
         self.any = False
         self.of: dict[Unit, str] = {}
-        self.changes: dict[Change, str] = {}
+        self.changes: dict[LimitChange, str] = {}
 
-    def add(self, refusals: Mapping[Change, str], due: Sequence[Difference], found: Found) -> None:
+    def add(
+        self, refusals: Mapping[LimitChange, str], due: Sequence[Difference], found: SlurmLimits
+    ) -> None:
         """Record the refusals of a stage of ``due`` in which each unit has a command of its own."""
         whose = units_of(due, found) if refusals else {}
         for change, words in refusals.items():
@@ -525,39 +534,39 @@ class _Refused:
 
 
 def _compiled(
-    seen: Look,
-    applied: tuple[Change, ...],
-    changed_by_hand: Iterable[HandChange],
-    refused: Mapping[Change, str],
+    seen: LimitComparison,
+    applied: tuple[LimitChange, ...],
+    changed_out_of_band: Iterable[OutOfBandChange],
+    refused: Mapping[LimitChange, str],
     waits: tuple[Difference, ...],
 ) -> Compiled:
     return Compiled(
-        books=seen.books,
+        ledger_view=seen.ledger_view,
         policy=seen.allowed.policy,
         ceilings=dict(seen.allowed.ceilings),
         run_minutes=dict(seen.allowed.run_minutes),
         associations=seen.associations,
         changes=applied,
-        by_hand=tuple(changed_by_hand),
+        out_of_band=tuple(changed_out_of_band),
         warnings=seen.warnings,
         refused=refused,
         waits=waits,
     )
 
 
-def _tell(changes: Iterable[HandChange]) -> None:
+def _tell(changes: Iterable[OutOfBandChange]) -> None:
     for one in changes:
         of = f"{one.key.entity} {one.key.name}"
         warn("limit_changed_by_hand", of=of, field=one.key.field, was=one.was, now=one.now)
 
 
-async def _adopt(ledger: "Ledger", seen: Look) -> None:
+async def _adopt(ledger: "Ledger", seen: LimitComparison) -> None:
     """Adopt limits of tenants' own QOS that were changed outside Slicewise as their nominals."""
-    for one in seen.by_hand:
+    for one in seen.out_of_band:
         await asyncio.to_thread(_adopt_one, ledger, seen, one)
 
 
-def _adopt_one(ledger: "Ledger", seen: Look, change: HandChange) -> None:
+def _adopt_one(ledger: "Ledger", seen: LimitComparison, change: OutOfBandChange) -> None:
     """Adopt one change; a nominal that the policy does not allow is put back like all else."""
     of = {LimitKey("qos", qos_name(name), BILLING): name for name in seen.allowed.policy}
     tenant = of.get(change.key)

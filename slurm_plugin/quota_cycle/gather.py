@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import Books
-from slurm_plugin.quota_cycle.world import Rules, Seen, World
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 
 
-def world_of(books: Books, settings: Settings, seen: Seen) -> World:
+def inputs_of(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> QuotaInputs:
     """Build the world; past holdings count only where ``lending.past_use`` is set."""
     seen = seen if settings.lending.past_use else replace(seen, lately={})
-    return World(books, seen, rules_of(settings))
+    return QuotaInputs(ledger_view, seen, rules_of(settings))
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings) -> QuotaRules:
     """The settings of slicewise.toml that decisions about quotas use."""
-    return Rules(
+    return QuotaRules(
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,
         whole_boards=settings.whole_boards,

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import Books
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.round import Plan, plan
-from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.quota_cycle.round import RoundPlan, plan
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -24,11 +24,11 @@ class Renewed:
         before: the ledger, as the round found it.
     """
 
-    before: Books
-    plan: Plan
+    before: LedgerView
+    plan: RoundPlan
 
     @property
-    def after(self) -> Books:
+    def after(self) -> LedgerView:
         """The ledger at the same moment, with the plan's loans and recalls."""
         return replace(self.before, loans=self.plan.loans, recalls=self.plan.recalls)
 
@@ -39,18 +39,20 @@ class Renewed:
         return (set(self.plan.loans), set(self.plan.recalls)) != before
 
 
-def renew(ledger: "Ledger", books: Books, settings: Settings, seen: Seen) -> Renewed:
+def renew(
+    ledger: "Ledger", ledger_view: LedgerView, settings: Settings, seen: SlurmView
+) -> Renewed:
     """Plan a round and write its loans and recalls to the ledger in one transaction.
 
     Raises what ``Ledger`` raises.
     """
-    found = planned(books, settings, seen)
+    found = planned(ledger_view, settings, seen)
     if not found.is_new:
         return found
     loans, recalls = ledger.loans.replace(found.plan.loans, _REASON, found.plan.recalls)
     return replace(found, plan=replace(found.plan, loans=loans, recalls=recalls))
 
 
-def planned(books: Books, settings: Settings, seen: Seen) -> Renewed:
-    """Plan a round on this look at Slurm and these books, at the moment of the books."""
-    return Renewed(books, plan(world_of(books, settings, seen)))
+def planned(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> Renewed:
+    """Plan a round on this look at Slurm and this view of the ledger, at the moment of the view."""
+    return Renewed(ledger_view, plan(inputs_of(ledger_view, settings, seen)))

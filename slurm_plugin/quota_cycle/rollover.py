@@ -1,11 +1,11 @@
-"""Begins budgets' periods: posts the use of runs before the start, then books the rolls."""
+"""Begins budgets' periods: posts the use of runs before the start, then books the rollovers."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.language.jobs import JobView
 from cluster.language.periods import Period, date_text, period_start_s
-from slurm_plugin.accounting.budgets import due_periods, due_roll, posts_until, ready, unspent
+from slurm_plugin.accounting.budgets import due_periods, due_rollover, posts_until, ready, unspent
 from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.quota.types import Budget, Policy
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-def roll_budgets(
+def roll_over_budgets(
     ledger: "Ledger", policy: Policy, zone: str, jobs: Sequence[JobView], looked_s: int
 ) -> tuple[BudgetEntry, ...]:
     """Begin the periods that are due at ``looked_s``, when ``jobs`` were looked at.
 
-    Returns the rolls that were booked. Safe to repeat, and to be killed at any point: each roll is
-    booked once. A roll that waits for accounting, or was decided on a balance that has changed, is
-    decided again at the next call.
+    Returns the rollovers that were booked. Safe to repeat, and to be killed at any point: each
+    rollover is booked once. A rollover that waits for accounting, or was decided on a balance that
+    has changed, is decided again at the next call.
     """
     budgets = _budgets(policy)
-    rolls = ledger.budgets.rolls() if budgets else {}
-    due = begun_periods(policy, rolls, zone, looked_s)
+    rollovers = ledger.budgets.rollovers() if budgets else {}
+    due = begun_periods(policy, rollovers, zone, looked_s)
     if not due:
         return ()
     post(ledger, posts_until(due, jobs, looked_s, ledger.charges.open_reservations()))
     due = ready(due, ledger.charges.open_reservations())
-    going_on = due.keys() & rolls.keys() - _begun_anew(ledger, budgets, rolls, zone)
+    going_on = due.keys() & rollovers.keys() - _begun_anew(ledger, budgets, rollovers, zone)
     # What a run used before there was a budget is not taken out of it, though the run goes on.
     opening = dict.fromkeys(due.keys() - going_on, looked_s)
     held = ledger.charges.open_reservations()
@@ -45,11 +45,11 @@ def roll_budgets(
     booked: list[BudgetEntry] = []
     for name, start_s in sorted(due.items()):
         amount = unspent(balances.get(name))
-        entry = due_roll(
+        entry = due_rollover(
             name,
             budgets[name],
             period_start_s=start_s,
-            last_roll_s=rolls[name] if name in going_on else None,
+            last_rollover_s=rollovers[name] if name in going_on else None,
             unspent_millislice_s=amount,
             used_since_millislice_s=used_since(rows, name, start_s),
             reason=_reason(budgets[name], start_s, zone),
@@ -60,14 +60,14 @@ def roll_budgets(
 
 
 def begun_periods(
-    policy: Policy, rolls: Mapping[str, int], zone: str, looked_s: int
+    policy: Policy, rollovers: Mapping[str, int], zone: str, looked_s: int
 ) -> Mapping[str, int]:
     """Starts of periods that have begun by ``looked_s`` and were not rolled, by tenant, Unix
     seconds.
     """
     budgets = _budgets(policy)
     starts_s = {name: period_start_s(one.period, looked_s, zone) for name, one in budgets.items()}
-    return due_periods(rolls, starts_s)
+    return due_periods(rollovers, starts_s)
 
 
 def _budgets(policy: Policy) -> Mapping[str, Budget]:
@@ -75,16 +75,16 @@ def _budgets(policy: Policy) -> Mapping[str, Budget]:
 
 
 def _begun_anew(
-    ledger: "Ledger", budgets: Mapping[str, Budget], rolls: Mapping[str, int], zone: str
+    ledger: "Ledger", budgets: Mapping[str, Budget], rollovers: Mapping[str, int], zone: str
 ) -> frozenset[str]:
-    """Tenants that got a removed budget again in a later period than that of its last roll.
+    """Tenants that got a removed budget again in a later period than that of its last rollover.
 
     ``amended`` handles budgets set again within the same period.
     """
     return frozenset(
         name
         for name, at_s in ledger.budgets.renewed().items()
-        if name in budgets and period_start_s(budgets[name].period, at_s, zone) > rolls[name]
+        if name in budgets and period_start_s(budgets[name].period, at_s, zone) > rollovers[name]
     )
 
 

@@ -22,8 +22,8 @@ from slurm_plugin.quota.demand import (
     waits_for_quota,
     wanted_on_nodes,
 )
-from slurm_plugin.reclaim.capacity import Need, Shape, shape_of
-from slurm_plugin.reclaim.startable import Left
+from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
+from slurm_plugin.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
 """Seconds that Slurm may take to reach a job that is far back in its queue."""
@@ -61,7 +61,7 @@ def standing_still(
     for job in ours:
         if job.state in ALLOTTED:
             room[job.qos] -= run_cost(job.gpus, costs)
-    left = Left(free_by_node(ours, nodes, partitions))
+    left = FreeInstances(free_by_node(ours, nodes, partitions))
     nowhere: set[tuple[Shape, int]] = set()
     found: dict[Queued, float] = {}
     for job in by_priority(ours):
@@ -72,7 +72,7 @@ def standing_still(
         if job.qos not in limits or not is_followed or not waits_for_quota(job):
             continue
         instances, count = wanted_on_nodes(job)
-        need = Need(0, shape_of(instances), count)
+        need = JobNeed(0, shape_of(instances), count)
         if (need.shape, count) in nowhere:
             continue
         if not (left.place(need) if has_quota else left.nodes(need)):

@@ -17,12 +17,12 @@ from cluster.slurm.interface import JobChange, Slurm, Target
 from cluster.slurm_client.batch import address, update_words
 from slurm_plugin.admission.qos_switch import MOVES, unit_of_target
 from slurm_plugin.common.qos_names import GATE_QOS, is_ours, uninstalled_qos
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import runs_of
-from slurm_plugin.limits.changes import Change, Stage, removal, stages_back
-from slurm_plugin.limits.desired import NAME, TYPE, Difference, Found, found_of
+from slurm_plugin.limits.changes import LimitChange, Stage, removal, stages_back
+from slurm_plugin.limits.desired import NAME, TYPE, Difference, SlurmLimits, found_of
 from slurm_plugin.limits.drift import (
-    Known,
+    KnownLimits,
     limits_by,
     opened_gate,
     our_qos,
@@ -40,7 +40,7 @@ from slurm_plugin.quota.types import LimitKey
 from slurm_plugin.quota_cycle.compile import compile_turn, is_marked, is_uninstalled
 
 if TYPE_CHECKING:
-    from slurm_plugin.accounting.ledger_view import Books
+    from slurm_plugin.accounting.ledger_view import LedgerView
     from slurm_plugin.ledger.store import Ledger
 
 
@@ -50,7 +50,7 @@ made once."""
 _SHOWN = 10
 _FINISH = "slicewise uninstall --finish"
 
-Tell = Callable[[str], object]
+Notify = Callable[[str], object]
 """Called with each command right before it runs."""
 
 Refused = Mapping[int, str]
@@ -76,8 +76,8 @@ class WayBack:
         waits: what keeps something in Slurm, one sentence each.
     """
 
-    found: Found
-    known: Known = field(hash=False)
+    found: SlurmLimits
+    known: KnownLimits = field(hash=False)
     mark: tuple[Difference, ...]
     gate: tuple[Difference, ...]
     jobs: LastJobs
@@ -124,7 +124,7 @@ class Undone:
         in_use: jobs still in our QOS, by QOS.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[LimitChange, ...]
     waits: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
     moved_jobs: int = 0
@@ -176,15 +176,15 @@ async def plan(
         slurm.jobs(),
         slurm.partitions(),
     )
-    books = await asyncio.to_thread(books_now, ledger, settings) if ledger else None
-    known = books.known if books else {}
+    ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings) if ledger else None
+    known = ledger_view.known if ledger_view else {}
     billing = settings.billing
     found = found_of(settings.cluster.name, associations, qos, config, billing=billing)
-    now_s = books.now_s if books else time.time()
+    now_s = ledger_view.now_s if ledger_view else time.time()
     jobs = last_jobs(
         shown,
         found,
-        _due(books, shown, settings) if books else Due(),
+        _due(ledger_view, shown, settings) if ledger_view else Due(),
         settings.costs,
         now_s=now_s,
         fixed=set_by_others(own_limits(found), found, known) if finishes else (),
@@ -222,15 +222,15 @@ async def plan(
     )
 
 
-def _due(books: "Books", jobs: Iterable[JobView], settings: Settings) -> Due:
+def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
     others = (
         job
         for job in jobs
         if job.state in ALLOTTED and not is_ours(job.qos) and is_managed(job, partitions)
     )
-    elsewhere = runs_of(others, settings.costs, books.now_s).may_take
-    return due_of(books.tenants, books.run_minutes, elsewhere, settings.billing)
+    elsewhere = runs_of(others, settings.costs, ledger_view.now_s).may_take
+    return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 
 
 async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -> bool:
@@ -241,7 +241,7 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
 
 
 async def uninstall(
-    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Tell = _silent
+    slurm: Slurm, ledger: "Ledger | None", settings: Settings, tell: Notify = _silent
 ) -> Undone:
     """Take Slicewise out of Slurm.
 
@@ -250,10 +250,10 @@ async def uninstall(
     meanwhile.
 
     Jobs in our QOS go on. Nothing is lent any more (see ``limits.last_jobs``): own QOS get their
-    tenants' own parts back (the nominal less what children are due), and waiting jobs on borrowed
-    quota move there. A QOS stays while jobs are in it, or a partition has it as its own, in
-    AllowQos or in DenyQos, without which slurmctld would end: run it again then. The ledger keeps
-    its tenants, quotas and charges.
+    tenants' guaranteed quotas back (the nominal less what children are due), and waiting jobs on
+    borrowed quota move there. A QOS stays while jobs are in it, or a partition has it as its own,
+    in AllowQos or in DenyQos, without which slurmctld would end: run it again then. The ledger
+    keeps its tenants, quotas and charges.
 
     Safe to be killed at any point and run again: the original settings are forgotten last. Raises
     OutsideError if Slurm refuses changes (SW-SLURM-FAILED; all that it does not refuse are made),
@@ -270,7 +270,7 @@ async def finish(
     slurm: Slurm,
     ledger: "Ledger | None",
     settings: Settings,
-    tell: Tell = _silent,
+    tell: Notify = _silent,
     tried: dict[int, str] | None = None,
 ) -> Undone | None:
     """Go on with an uninstall that has begun; None, with nothing done, if none has, or limits are
@@ -343,11 +343,11 @@ class _Doing:
         tried: moves that were tried, with the words to show should they be due again.
     """
 
-    def __init__(self, slurm: Slurm, tell: Tell, tried: dict[int, str] | None = None) -> None:
+    def __init__(self, slurm: Slurm, tell: Notify, tried: dict[int, str] | None = None) -> None:
         self._slurm = slurm
         self._tell = tell
         self._moved: dict[Target, str] = {}
-        self.applied: tuple[Change, ...] = ()
+        self.applied: tuple[LimitChange, ...] = ()
         self.tried = {} if tried is None else tried
 
     def done(self, last: WayBack) -> Undone:
@@ -378,7 +378,7 @@ class _Doing:
 
     async def change(self, stages: Iterable[Stage]) -> None:
         """Run all stages; OutsideError (SW-SLURM-FAILED) then if Slurm refused some changes."""
-        refused: dict[Change, str] = {}
+        refused: dict[LimitChange, str] = {}
         for stage in stages:
             for change in stage:
                 self._tell(f"sacctmgr {' '.join(change)}")
@@ -411,7 +411,7 @@ def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
     return tuple(" ".join(("scontrol", *one)) for one in words)
 
 
-def _require_taken(refused: Mapping[Change, str]) -> None:
+def _require_taken(refused: Mapping[LimitChange, str]) -> None:
     for change, words in refused.items():
         raise OutsideError(
             "SW-SLURM-FAILED",
@@ -431,18 +431,18 @@ async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None
         associations, qos, config = await asyncio.gather(
             slurm.associations(), slurm.qos(), slurm.config()
         )
-        books = await asyncio.to_thread(books_now, ledger, settings)
-        if not is_uninstalled(books, qos, settings):
+        ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings)
+        if not is_uninstalled(ledger_view, qos, settings):
             return
         found = found_of(settings.cluster.name, associations, qos, config)
-        await asyncio.to_thread(ledger.limits.know, taken_out(books.known, found))
+        await asyncio.to_thread(ledger.limits.know, taken_out(ledger_view.known, found))
         mark = uninstalled_qos(settings.cluster.name)
         if mark in found.qos:
             _require_taken(await slurm.sacctmgr((removal((mark,)),)))
         await asyncio.to_thread(ledger.limits.mark_wanted)
 
 
-def _mark(found: Found) -> Iterator[Difference]:
+def _mark(found: SlurmLimits) -> Iterator[Difference]:
     """The mark to add in Slurm; none where nothing of ours is in Slurm to be put back."""
     name = uninstalled_qos(found.cluster)
     if name not in found.qos and any(map(limits_by, found.qos)):
@@ -451,7 +451,7 @@ def _mark(found: Found) -> Iterator[Difference]:
         )
 
 
-def _unknown(found: Found) -> Iterator[str]:
+def _unknown(found: SlurmLimits) -> Iterator[str]:
     """Sentences about what can't be undone without the ledger."""
     limited = sorted(
         name

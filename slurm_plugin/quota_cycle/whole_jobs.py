@@ -12,8 +12,8 @@ granted job by job, in this order:
 2. Jobs that can start: GPUs of their types are free on enough nodes. The next job always belongs to
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
    ``lending``); within a tenant it is the first by Slurm's priority that can start. Jobs that use
-   what is left of their tenants' own parts, and keep the tenants within their shares, come before
-   all others: otherwise replicas would have to be drained for them again.
+   what is left of their tenants' guaranteed quotas, and keep the tenants within their shares, come
+   before all others: otherwise replicas would have to be drained for them again.
 3. Running jobs of tenants beyond their shares, with what no job can start on.
 4. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
    for them. Also jobs that Slurm does not start although a GPU is free (``standstill``).
@@ -38,20 +38,20 @@ from slurm_plugin.quota.demand import (
     by_priority,
     demand,
     is_managed,
-    paid_by_own_part,
+    paid_by_guaranteed,
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
     wanted_on_nodes,
 )
 from slurm_plugin.quota.lending import borrowed_lately, lend, lends_anew
-from slurm_plugin.quota.tenants import downward, own_part, parent
+from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
-from slurm_plugin.quota_cycle.world import World
-from slurm_plugin.reclaim.capacity import Need, Shape, shape_of
-from slurm_plugin.reclaim.startable import Left
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
+from slurm_plugin.reclaim.startable import FreeInstances
 from slurm_plugin.reclaim.turns import Turn, for_turns, reclaim_for
-from slurm_plugin.reclaim.victims import Reclaim, Taking, may_give
+from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, may_give
 
 _LATEST_S = 1 << 62
 """Stands for the start of the wait where Slurm does not report one; later than any other."""
@@ -72,7 +72,7 @@ class WaitingJob:
             down or reserved, nor if it had both and did not start.
     """
 
-    need: Need
+    need: JobNeed
     cost_millislices: int
     since_s: int | None
     tasks: int = 1
@@ -95,13 +95,14 @@ class Waits:
         taking: runs on borrowed quota, which may have to end for a turn.
         turn_s: seconds of waiting for a loan after which a job comes first, and for which it then
             comes first.
-        guaranteed: tenants with jobs that wait in their own QOS and that their own parts pay for.
+        guaranteed: tenants with jobs that wait in their own QOS and that their guaranteed quotas
+            pay for.
         capped: tenants beyond a cap: their replicas are drained for the cap, and for no turn.
     """
 
     queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
     free: Mapping[str, Mapping[str, int]] = field(hash=False)
-    taking: Taking
+    reclaim_input: ReclaimInput
     turn_s: int
     guaranteed: frozenset[str] = frozenset()
     capped: frozenset[str] = frozenset()
@@ -115,21 +116,23 @@ class Lent:
     turn: Turn | None = None
 
 
-def waits(world: World, taking: Taking, capped: frozenset[str] = frozenset()) -> Waits:
+def waits(
+    inputs: QuotaInputs, reclaim_input: ReclaimInput, capped: frozenset[str] = frozenset()
+) -> Waits:
     """Collect the jobs that wait for loans, and the GPU instances left for them.
 
-    Jobs in their tenants' own QOS come first: as many as their tenants' own parts pay for take
-    their free GPU instances before any job that waits for a loan.
+    Jobs in their tenants' own QOS come first: as many as their tenants' guaranteed quotas pay for
+    take their free GPU instances before any job that waits for a loan.
     """
-    partitions, costs, turn_s = world.rules.partitions, world.rules.costs, world.rules.turn_s
-    ours = [job for job in world.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
-    left, guaranteed = Left(taking.free), set[str]()
-    for job in paid_by_own_part(ours, own_part(world.policy), costs):
+    partitions, costs, turn_s = inputs.rules.partitions, inputs.rules.costs, inputs.rules.turn_s
+    ours = [job for job in inputs.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
+    left, guaranteed = FreeInstances(reclaim_input.free), set[str]()
+    for job in paid_by_guaranteed(ours, guaranteed_quota(inputs.policy), costs):
         left.place(_need(job))
         guaranteed.add(job.account)
-    free = dict.fromkeys(taking.free, _NOTHING) | left.by_node()
-    queues = waiting_for_loans(ours, partitions, costs, world.seen.stuck)
-    return Waits(queues, free, taking, turn_s, frozenset(guaranteed), capped)
+    free = dict.fromkeys(reclaim_input.free, _NOTHING) | left.by_node()
+    queues = waiting_for_loans(ours, partitions, costs, inputs.seen.stuck)
+    return Waits(queues, free, reclaim_input, turn_s, frozenset(guaranteed), capped)
 
 
 def waiting_for_loans(
@@ -167,13 +170,13 @@ def own_needs(
 ) -> Mapping[str, int]:
     """Millislices that each account keeps and does not lend.
 
-    They cover what the account holds, then its jobs that wait for its own part, then jobs that wait
-    for a loan and fit whole into the rest of the own part. A rest that is too small for any job
-    would start nothing, so other tenants may have it. A tenant in ``guaranteed`` (with jobs that
-    wait in its own QOS) keeps all of its own part that it wants: while these jobs start, it takes
-    back quota and borrows nothing.
+    They cover what the account holds, then its jobs that wait for its guaranteed quota, then jobs
+    that wait for a loan and fit whole into the rest of the guaranteed quota. A rest that is too
+    small for any job would start nothing, so other tenants may have it. A tenant in ``guaranteed``
+    (with jobs that wait in its own QOS) keeps all of its guaranteed quota that it wants: while
+    these jobs start, it takes back quota and borrows nothing.
     """
-    own, used = own_part(policy), _used(policy, demand, queues)
+    own, used = guaranteed_quota(policy), _used(policy, demand, queues)
     return {
         name: max(used[name], min(demand.get(name, 0), own[name]))
         if name in guaranteed
@@ -194,7 +197,7 @@ def own_needs_now(
         policy,
         demand(policy, ours, partitions, costs),
         waiting_for_loans(ours, partitions, costs),
-        {job.account for job in paid_by_own_part(ours, own_part(policy), costs)},
+        {job.account for job in paid_by_guaranteed(ours, guaranteed_quota(policy), costs)},
     )
 
 
@@ -205,9 +208,9 @@ def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
     return used
 
 
-def _need(job: JobView) -> Need:
+def _need(job: JobView) -> JobNeed:
     instances, count = wanted_on_nodes(job)
-    return Need(job.job_id, shape_of(instances), count)
+    return JobNeed(job.job_id, shape_of(instances), count)
 
 
 def lend_whole_jobs(
@@ -267,7 +270,7 @@ class _Grants:
         self._policy, self._waits = policy, waits
         self._demand = {name: demand.get(name, 0) for name in policy}
         self._past = borrowed_lately(policy, lately)
-        own = own_part(policy)
+        own = guaranteed_quota(policy)
         self._shares = Counter(own)
         for loan in shared:
             self._shares[loan.borrower] += loan.amount_millislices
@@ -278,15 +281,15 @@ class _Grants:
         self._tree = _Tree(policy, own, levels)
         # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
         borrowed = Counter(self._shares) - Counter(own)
-        above = Counter(waits.taking.above_nominal_millislices) - borrowed
+        above = Counter(waits.reclaim_input.above_nominal_millislices) - borrowed
         self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
-        gives = may_give(for_turns(waits.taking, self._beyond))
+        gives = may_give(for_turns(waits.reclaim_input, self._beyond))
         least = {
             name: max(min(own[name], level), min(level, used[name] - gives.get(name, 0)))
             for name, level in levels.items()
         }
         self._soon = _Tree(policy, own, least)
-        self._left = Left(waits.free)
+        self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
         self._hopeless: set[tuple[Shape, int]] = set()
 
@@ -316,7 +319,7 @@ class _Grants:
         passed over if replicas of tenants beyond their shares could not free enough GPUs and quota
         for it.
         """
-        now_s, turn_s = self._waits.taking.now_s, self._waits.turn_s
+        now_s, turn_s = self._waits.reclaim_input.now_s, self._waits.turn_s
         due = sorted(
             (job.since_s, name, nth)
             for name, queue in queues.items()
@@ -356,17 +359,17 @@ class _Grants:
         share = min(self._shares[name], self._demand[name])
         self._raise(self._tree, {name: max(share, level)})
         # The tenant's other jobs must not start in place of the runs that end.
-        taking, gone = self._waits.taking, Counter[str]()
-        for run in taking.running:
+        reclaim_input, gone = self._waits.reclaim_input, Counter[str]()
+        for run in reclaim_input.running:
             if run.job_id in found.victims and run.tenant in self._beyond:
                 gone[run.tenant] += run.cost_millislices
         for one, amount in gone.items():
-            held = self._own[one] + taking.above_nominal_millislices[one]
+            held = self._own[one] + reclaim_input.above_nominal_millislices[one]
             self._used[one] = min(self._used[one], held) - amount
         return replace(turn, nodes=nodes)
 
     def _room(self, turn: Turn) -> Reclaim | None:
-        return reclaim_for(turn, self._waits.taking, self._beyond, self._waits.free)
+        return reclaim_for(turn, self._waits.reclaim_input, self._beyond, self._waits.free)
 
     def _lacking(self, name: str, level: int) -> Mapping[str, int]:
         """Millislices that each other tenant gives up so that the account may have ``level``.
@@ -396,7 +399,7 @@ class _Grants:
         return self._plan(name, job)
 
     def _start_on_own(self, name: str, job: WaitingJob) -> bool:
-        """Like ``_start``, for a job that uses what is left of its tenant's own part.
+        """Like ``_start``, for a job that uses what is left of its tenant's guaranteed quota.
 
         The tenant must stay within its share.
         """

@@ -13,14 +13,14 @@ from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.daemon.charging_loop import tariff
 from slurm_plugin.quota_cycle.post_charges import post
-from slurm_plugin.quota_cycle.rollover import begun_periods, roll_budgets
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
+async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Reserve for running jobs and settle ended ones; without accounting only the first.
 
     A charge is booked once, even if another process decides it at the same time (``Charges.post``).
@@ -50,7 +50,9 @@ async def reconcile(site: Site, look: Look, *, apply: bool) -> Report:
     )
 
 
-async def _records(site: Site, look: Look, *, apply: bool) -> tuple[tuple[RunRecord, ...], str]:
+async def _records(
+    site: RunContext, look: RebalanceLook, *, apply: bool
+) -> tuple[tuple[RunRecord, ...], str]:
     """Accounting's records of all runs that may not be settled yet, and why none could be read."""
     ledger = site.ledger
     known_since = ledger.charges.accounted_until_s if apply else ledger.charges.last_accounted_s
@@ -74,7 +76,7 @@ def _booked_lines(charges: Iterable[Charge]) -> Iterable[str]:
     return (f"runs of {tenant} booked: {count}" for tenant, count in sorted(by_tenant.items()))
 
 
-def _clock_trouble(site: Site) -> str:
+def _clock_trouble(site: RunContext) -> str:
     ledger, now_s = site.ledger, site.now_s()
     known_s = (
         ledger.rebalances.begun_before_s(now_s - SETTLED_S),
@@ -83,7 +85,7 @@ def _clock_trouble(site: Site) -> str:
     return distrusted(now_s, ledger.rebalances.now_s(), known_s)
 
 
-async def roll(site: Site, look: Look, *, apply: bool) -> Report:
+async def roll(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Begin the periods of budgets that are due at the time of the look.
 
     None begins twice, and none where the clock may be wrong: nothing takes a period back.
@@ -91,16 +93,16 @@ async def roll(site: Site, look: Look, *, apply: bool) -> Report:
     if why := await asyncio.to_thread(_clock_trouble, site):
         return Report(why=f"No period begins. {why}", outcome=StepOutcome.FAILED)
     ledger, zone, looked_s = site.ledger, site.settings.ledger.time_zone, int(look.at_s)
-    rolls = await asyncio.to_thread(ledger.budgets.rolls)
-    due = begun_periods(look.policy, rolls, zone, looked_s)
+    rollovers = await asyncio.to_thread(ledger.budgets.rollovers)
+    due = begun_periods(look.policy, rollovers, zone, looked_s)
     lines = tuple(f"{tenant}: a period begins" for tenant in sorted(due))
     if apply and due:
         args = (ledger, look.policy, zone, look.jobs, looked_s)
-        booked = await asyncio.to_thread(roll_budgets, *args)
+        booked = await asyncio.to_thread(roll_over_budgets, *args)
         lines = tuple(f"{one.tenant}: {one.reason}" for one in booked)
     waits = apply and len(lines) < len(due)
     return Report(
-        saw={"budgets": len(rolls), "due": len(due)},
+        saw={"budgets": len(rollovers), "due": len(due)},
         lines=lines,
         why="Accounting does not show yet how earlier runs ended." if waits else "",
     )

@@ -7,10 +7,10 @@ from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.quota_cycle.compile import UNINSTALLED, Compiled, compile_limits
 from slurm_plugin.quota_cycle.compile import look as look_at_limits
 from slurm_plugin.quota_cycle.uninstall import Undone, finish, plan
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 
 
-async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
+async def compile_step(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Do ``slicewise compile``; if Slicewise was uninstalled, ``uninstall --finish``."""
     if look.is_uninstalled:
         return await _finish(site, apply=apply)
@@ -20,15 +20,15 @@ async def compile_step(site: Site, look: Look, *, apply: bool) -> Report:
         return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
     compiled = await compile_limits(site.slurm, site.ledger, site.settings)
     if not compiled.waits:
-        await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.books.change_id)
+        await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.ledger_view.change_id)
     return Report(
-        saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.by_hand)},
+        saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.out_of_band)},
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
         why="; ".join((*compiled.warnings, *_left(compiled))),
     )
 
 
-async def _finish(site: Site, *, apply: bool) -> Report:
+async def _finish(site: RunContext, *, apply: bool) -> Report:
     if apply:
         done = await finish(site.slurm, site.ledger, site.settings)
         lines = _lines(done) if done else ()

@@ -9,10 +9,10 @@ from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.ledger.summaries import held_lately
 from slurm_plugin.quota.types import Loan, Recall
 from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 
 
-async def lend(site: Site, look: Look, *, apply: bool) -> Report:
+async def lend(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Renew loans and recalls by current demand, in one transaction."""
     renewed = await _renewed(site, look, apply=apply)
     found = renewed.plan
@@ -27,7 +27,7 @@ async def lend(site: Site, look: Look, *, apply: bool) -> Report:
     )
 
 
-async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
+async def reclaim(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Report what is recalled. Without a daemon nothing tells replicas to go: Slurm preempts later.
 
     The recall itself, and its end, belong to the step before.
@@ -45,14 +45,14 @@ async def reclaim(site: Site, look: Look, *, apply: bool) -> Report:
     return Report(saw, tuple(_changes("{1} owes {0}", (), recalls)), why, StepOutcome.SKIPPED)
 
 
-async def _renewed(site: Site, look: Look, *, apply: bool) -> Renewed:
+async def _renewed(site: RunContext, look: RebalanceLook, *, apply: bool) -> Renewed:
     ledger, settings = site.ledger, site.settings
     lately = await asyncio.to_thread(held_lately, ledger, settings, look.at_s)
     seen = replace(look.slurm, lately=lately)
-    books = await asyncio.to_thread(ledger.books, look.at_s, settings.ledger.time_zone)
+    ledger_view = await asyncio.to_thread(ledger.view, look.at_s, settings.ledger.time_zone)
     if not apply:
-        return planned(books, settings, seen)
-    return await asyncio.to_thread(renew, ledger, books, settings, seen)
+        return planned(ledger_view, settings, seen)
+    return await asyncio.to_thread(renew, ledger, ledger_view, settings, seen)
 
 
 def _changes(

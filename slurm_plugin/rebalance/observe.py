@@ -15,10 +15,10 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm, SlurmReader
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.uninstall import has_begun
-from slurm_plugin.quota_cycle.world import Seen
 from slurm_plugin.services.state import Observation, services
-from slurm_plugin.state.observer import Sight
+from slurm_plugin.state.observer import SlurmObserver
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -33,7 +33,7 @@ class Daemon(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class RunContext:
     """The site on which a run works.
 
     Attributes:
@@ -64,7 +64,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Look:
+class RebalanceLook:
     """Everything at one moment.
 
     Attributes:
@@ -78,7 +78,7 @@ class Look:
 
     at_s: float
     policy: Policy = field(hash=False)
-    slurm: Seen
+    slurm: SlurmView
     trouble: SlicewiseError | None
     leader: str
     is_uninstalled: bool = False
@@ -105,7 +105,7 @@ class Report:
     outcome: StepOutcome = StepOutcome.DONE
 
 
-async def looked(site: Site) -> Look:
+async def looked(site: RunContext) -> RebalanceLook:
     """Look at the site once.
 
     Raises what ``Ledger`` raises; a Slurm that does not answer is part of the look.
@@ -117,9 +117,11 @@ async def looked(site: Site) -> Look:
         seen = replace(await _seen(site.slurm), at_s=at_s)
         is_out = await has_begun(site.slurm, site.ledger, site.settings)
     except SlicewiseError as error:
-        return Look(at_s, policy, Seen((), (), ()), error, leader)
+        return RebalanceLook(at_s, policy, SlurmView((), (), ()), error, leader)
     found = services(seen, site.settings.costs)
-    return Look(at_s, policy, Seen(seen.jobs, seen.nodes, found), None, leader, is_out)
+    return RebalanceLook(
+        at_s, policy, SlurmView(seen.jobs, seen.nodes, found), None, leader, is_out
+    )
 
 
 async def _seen(slurm: SlurmReader) -> Observation:
@@ -127,14 +129,14 @@ async def _seen(slurm: SlurmReader) -> Observation:
 
     An array that ends between two questions makes a look fail; at the second it is gone.
     """
-    sight = Sight(slurm)
+    sight = SlurmObserver(slurm)
     try:
         return await sight.look()
     except OutsideError:
         return await sight.look()
 
 
-async def _leader(site: Site) -> str:
+async def _leader(site: RunContext) -> str:
     """The host of the daemon that acts; "" if none does.
 
     A daemon that does not see all of Slurm, or does not enforce, does not act.
@@ -148,7 +150,7 @@ async def _leader(site: Site) -> str:
     return await asyncio.to_thread(_holder, site)
 
 
-def _holder(site: Site) -> str:
+def _holder(site: RunContext) -> str:
     """The host of a pair's other daemon; its own status is not asked for."""
     lock = site.ledger.locks.leader(site.host)
     try:

@@ -4,15 +4,15 @@ import asyncio
 
 from cluster.slurm.interface import JobChange, target_of
 from slurm_plugin.admission.decayed_use import shares
-from slurm_plugin.admission.priority_changes import Standing, changes, ranked
+from slurm_plugin.admission.priority_changes import PriorityInput, changes, ranked
 from slurm_plugin.daemon.priority_loop import SAVED_S
 from slurm_plugin.ledger.summaries import recent_use
-from slurm_plugin.quota.tenants import own_part
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slurm_plugin.state.formula import formula_of
 
 
-async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
+async def prioritise(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Set at most the site_factors that the daemon may set after a pause; backlogs do not count."""
     standing = await _standing(site, look)
     waiting = ranked(look.jobs, look.at_s, standing)
@@ -30,7 +30,7 @@ async def prioritise(site: Site, look: Look, *, apply: bool) -> Report:
     )
 
 
-async def _standing(site: Site, look: Look) -> Standing:
+async def _standing(site: RunContext, look: RebalanceLook) -> PriorityInput:
     use = await asyncio.to_thread(recent_use, site.ledger, site.settings, look.at_s)
-    by_tenant = shares(use, own_part(look.policy), site.settings.priority.half_life_s)
-    return Standing(by_tenant, {}, formula_of(site.settings.priority))
+    by_tenant = shares(use, guaranteed_quota(look.policy), site.settings.priority.half_life_s)
+    return PriorityInput(by_tenant, {}, formula_of(site.settings.priority))

@@ -7,22 +7,22 @@ from cluster.language.errors import InvalidInputError
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.mig.checks import change_text
 from slurm_plugin.mig.due import cuts_due
-from slurm_plugin.mig.steps import Recut, State
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.mig.steps import Repartition, RepartitionState
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slurm_plugin.repartition import cluster_run
 from slurm_plugin.repartition.observe import gathered
 
 
-async def cut(site: Site, _look: Look, *, apply: bool) -> Report:
+async def cut(site: RunContext, _look: RebalanceLook, *, apply: bool) -> Report:
     """Do ``slicewise repartition run``; only plan where cutting is not allowed."""
-    if not site.settings.recut.allowed:
-        return await _plan(site, "recut.allowed is false in slicewise.toml.")
+    if not site.settings.repartition.allowed:
+        return await _plan(site, "repartition.allowed is false in slicewise.toml.")
     if apply and not site.is_root:
         return await _plan(site, "Only root may cut GPUs.")
     return await (_cut(site) if apply else _plan(site, ""))
 
 
-async def _plan(site: Site, why: str) -> Report:
+async def _plan(site: RunContext, why: str) -> Report:
     """Report the plan. Where nothing may be cut, unreadable files are no failure."""
     try:
         seen = await gathered(site.settings, site.slurm, site.ledger)
@@ -39,8 +39,8 @@ async def _plan(site: Site, why: str) -> Report:
     return Report(saw, tuple(lines), why, outcome)
 
 
-async def _cut(site: Site) -> Report:
-    lock = site.ledger.locks.recutting(site.who)
+async def _cut(site: RunContext) -> Report:
+    lock = site.ledger.locks.repartitioning(site.who)
     try:
         if not await asyncio.to_thread(lock.hold):
             why = f"Another run cuts GPUs now ({lock.holder()})."
@@ -56,18 +56,22 @@ async def _cut(site: Site) -> Report:
         )
     finally:
         lock.give_up()
-    return _ended(ended, await asyncio.to_thread(site.ledger.recuts.unfinished))
+    return _ended(ended, await asyncio.to_thread(site.ledger.repartitions.unfinished))
 
 
-def _ended(ended: Sequence[Recut], unfinished: Sequence[Recut]) -> Report:
-    """Report the run; stuck re-cuts are in each report, also if this run did not try them again."""
-    lines = tuple(f"repartition {one.recut_id} on {one.planned.node}: {one.state}" for one in ended)
-    failed = [one for one in ended if one.state is not State.DONE]
+def _ended(ended: Sequence[Repartition], unfinished: Sequence[Repartition]) -> Report:
+    """Report the run; stuck repartitions are in each report, also if this run did not try them
+    again.
+    """
+    lines = tuple(
+        f"repartition {one.repartition_id} on {one.planned.node}: {one.state}" for one in ended
+    )
+    failed = [one for one in ended if one.state is not RepartitionState.DONE]
     stuck = cluster_run.stuck_error(unfinished)
     whys = [str(stuck)] if stuck else []
-    whys += [one.error for one in failed if one.state is not State.STUCK]
+    whys += [one.error for one in failed if one.state is not RepartitionState.STUCK]
     return Report(
-        saw={"re-cuts": len(ended)},
+        saw={"repartitions": len(ended)},
         lines=lines,
         why="; ".join(whys),
         outcome=StepOutcome.FAILED if failed else StepOutcome.DONE,

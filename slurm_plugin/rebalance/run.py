@@ -12,14 +12,14 @@ from slurm_plugin.common.rebalance_steps import (
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.rebalance.observe import Look, Report, Site, looked
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
 from slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200
 """Most lines kept of what one step did."""
 
 
-async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
+async def run(site: RunContext, is_ours: Callable[[], bool]) -> RebalanceRun:
     """Do everything that is due and can be done.
 
     Nothing of an earlier run is continued: a run that was killed is marked abandoned, and
@@ -44,7 +44,7 @@ async def run(site: Site, is_ours: Callable[[], bool]) -> RebalanceRun:
     return await asyncio.to_thread(ledger.rebalances.find, run_id)
 
 
-async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
+async def dry_run(site: RunContext) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
     """What a run would do now, step by step; nothing is written, not even that.
 
     A step does not see what an earlier one would have changed. The outcome says whether every step
@@ -62,7 +62,12 @@ async def dry_run(site: Site) -> tuple[RunOutcome, tuple[StepRecord, ...]]:
 
 
 async def _reported(
-    step: Step, site: Site, look: Look, outcomes: Mapping[StepName, StepOutcome], *, apply: bool
+    step: Step,
+    site: RunContext,
+    look: RebalanceLook,
+    outcomes: Mapping[StepName, StepOutcome],
+    *,
+    apply: bool,
 ) -> Report:
     """Take a step and return its report; only failures of the journal itself end the run."""
     failed = {name for name, outcome in outcomes.items() if outcome is StepOutcome.FAILED}
@@ -89,7 +94,7 @@ def _some(lines: tuple[str, ...]) -> tuple[str, ...]:
     return (*lines[:_MOST_LINES], f"... and {more} more") if more > 0 else lines
 
 
-def _outcome(look: Look, outcomes: Collection[StepOutcome]) -> RunOutcome:
+def _outcome(look: RebalanceLook, outcomes: Collection[StepOutcome]) -> RunOutcome:
     is_done = look.trouble is None and StepOutcome.FAILED not in outcomes
     return RunOutcome.DONE if is_done else RunOutcome.FAILED
 

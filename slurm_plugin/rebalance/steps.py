@@ -9,7 +9,7 @@ from slurm_plugin.quota_cycle.compile import UNINSTALLED
 from slurm_plugin.rebalance.charging import reconcile, roll
 from slurm_plugin.rebalance.compile_limits import compile_step
 from slurm_plugin.rebalance.lend import lend, reclaim
-from slurm_plugin.rebalance.observe import Look, Report, Site
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slurm_plugin.rebalance.priorities import prioritise
 from slurm_plugin.rebalance.repartition import cut
 
@@ -17,7 +17,7 @@ from slurm_plugin.rebalance.repartition import cut
 class Act(Protocol):
     """Takes one step. Every part of it may be repeated."""
 
-    async def __call__(self, site: Site, look: Look, /, *, apply: bool) -> Report:
+    async def __call__(self, site: RunContext, look: RebalanceLook, /, *, apply: bool) -> Report:
         """Decide, and with ``apply`` do it; raises SlicewiseError if the step fails."""
         ...
 
@@ -59,7 +59,9 @@ STEPS = (
 )
 
 
-def reason_to_skip(step: Step, site: Site, look: Look, failed: Collection[StepName]) -> str:
+def reason_to_skip(
+    step: Step, site: RunContext, look: RebalanceLook, failed: Collection[StepName]
+) -> str:
     """Why a step can't be done now, or need not be; "" if it is to be done."""
     if look.trouble is not None:
         return str(look.trouble)

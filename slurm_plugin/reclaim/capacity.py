@@ -15,7 +15,7 @@ _FIRST = 10.0**12
 
 
 @dataclass(frozen=True)
-class Need:
+class JobNeed:
     """A waiting job that needs ``shape`` on each of ``nodes`` different nodes.
 
     ``key`` identifies the job in results.
@@ -32,7 +32,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Run:
+class Candidate:
     """A run that may be ended.
 
     Attributes:
@@ -57,12 +57,12 @@ class Run:
         return self.cost * _BATCH if self.is_batch else self.cost
 
 
-Places = dict[int, tuple[str, ...]]
+JobPlaces = dict[int, tuple[str, ...]]
 """The nodes of jobs that need more than a single instance, by key."""
 
 
 @dataclass(frozen=True)
-class Found:
+class VictimSet:
     """A set of runs whose end makes enough room.
 
     Attributes:
@@ -71,15 +71,15 @@ class Found:
     """
 
     size: tuple[int, int] = (0, 0)
-    runs: tuple[Run, ...] = ()
-    places: Places = field(default_factory=dict, hash=False)
+    runs: tuple[Candidate, ...] = ()
+    places: JobPlaces = field(default_factory=dict, hash=False)
 
 
 Estimate = tuple[int, int, int]
 """What must end on a node: instances of batch jobs, then total weight, then number of runs."""
 
 
-class Room:
+class Capacity:
     """Instances that are free or become free, and runs that may end for more. Each step can be
     undone.
 
@@ -99,7 +99,7 @@ class Room:
     def __init__(
         self,
         free: Mapping[str, Mapping[str, int]],
-        runs: Iterable[Run],
+        runs: Iterable[Candidate],
         above: Mapping[str, int],
         weights: Mapping[str, int],
         first: Mapping[str, int],
@@ -110,7 +110,7 @@ class Room:
         self.balance = Counter[str]()
         for there in self.free.values():
             self.balance.update(there)
-        self.taken: dict[int, Run] = {}
+        self.taken: dict[int, Candidate] = {}
         self.above = Counter(above)
         self.weight = 0
         self.prices = _prices(self.runs)
@@ -118,7 +118,7 @@ class Room:
         self._first = Counter(first)
         self._most = _most(self.runs)
         self._is_pure = all(len(run.total) == 1 for run in self.runs)
-        self._at: dict[str, list[Run]] = defaultdict(list)
+        self._at: dict[str, list[Candidate]] = defaultdict(list)
         self._sizes: dict[tuple[str, str, bool], Counter[int]] = defaultdict(Counter)
         for run in self.runs:
             for node in run.instances:
@@ -127,39 +127,41 @@ class Room:
         self._estimates: dict[Shape, dict[str, Estimate]] = {}
         self._stale: dict[Shape, set[str]] = {}
 
-    def need(self, needs: Iterable[Need], sign: int = 1) -> None:
+    def need(self, needs: Iterable[JobNeed], sign: int = 1) -> None:
         """Count what these jobs need; a ``sign`` of -1 undoes this."""
         for need in needs:
             for kind, count in need.shape:
                 self.balance[kind] -= sign * count * need.nodes
 
-    def may_take(self, run: Run) -> bool:
-        """Whether the run is not taken yet, and its tenant holds its cost above its own part."""
+    def may_take(self, run: Candidate) -> bool:
+        """Whether the run is not taken yet, and its tenant holds its cost above its guaranteed
+        quota.
+        """
         return run.job_id not in self.taken and run.cost <= self.above[run.tenant]
 
-    def take(self, run: Run) -> None:
+    def take(self, run: Candidate) -> None:
         """Choose the run to end."""
         self.taken[run.job_id] = run
         self._move(run, 1)
 
-    def give_back(self, run: Run) -> None:
+    def give_back(self, run: Candidate) -> None:
         """Undo ``take``: the run stays."""
         del self.taken[run.job_id]
         self._move(run, -1)
 
-    def _move(self, run: Run, sign: int) -> None:
+    def _move(self, run: Candidate, sign: int) -> None:
         self.weight += sign * run.weight
         self.above[run.tenant] -= sign * run.cost
         self._first[run.tenant] -= sign * run.cost
         self._count(run, -sign)
         self.leave(run, sign)
 
-    def _count(self, run: Run, sign: int) -> None:
+    def _count(self, run: Candidate, sign: int) -> None:
         for node, there in run.instances.items():
             for kind, count in there.items():
                 self._sizes[node, kind, run.is_batch][count] += sign
 
-    def leave(self, run: Run, sign: int = 1) -> None:
+    def leave(self, run: Candidate, sign: int = 1) -> None:
         """Count the run's instances as free; a ``sign`` of -1 undoes this."""
         for kind, count in run.total:
             self.balance[kind] += sign * count
@@ -177,12 +179,12 @@ class Room:
         for stale in self._stale.values():
             stale.add(node)
 
-    def at(self, node: str) -> Sequence[Run]:
+    def at(self, node: str) -> Sequence[Candidate]:
         """All runs on the node, taken or not."""
         return self._at.get(node, ())
 
     def share(self, tenant: str, given: int = 0) -> float:
-        """What the tenant holds above its own part, divided by its weight.
+        """What the tenant holds above its guaranteed quota, divided by its weight.
 
         A tenant that still has to give before others ranks above all of these. ``given`` are
         millislices that it gives up besides.
@@ -248,7 +250,7 @@ class Room:
             supply[kind] += min(count, self.above[tenant] // cost) if cost else count
         return supply
 
-    def is_needless(self, run: Run) -> bool:
+    def is_needless(self, run: Candidate) -> bool:
         """Whether every job would still have its room if the run stayed."""
         return all(self.balance[kind] >= count for kind, count in run.total) and all(
             self.free[node][kind] >= count
@@ -266,7 +268,7 @@ def shape_of(instances: Mapping[str, int]) -> Shape:
     return tuple(sorted((kind, count) for kind, count in instances.items() if count))
 
 
-def _prices(runs: Iterable[Run]) -> Mapping[str, int]:
+def _prices(runs: Iterable[Candidate]) -> Mapping[str, int]:
     prices: dict[str, int] = {}
     for run in runs:
         each = run.weight // max(1, sum(count for _, count in run.total))
@@ -275,7 +277,7 @@ def _prices(runs: Iterable[Run]) -> Mapping[str, int]:
     return prices
 
 
-def _most(runs: Iterable[Run]) -> Mapping[str, Sequence[int]]:
+def _most(runs: Iterable[Candidate]) -> Mapping[str, Sequence[int]]:
     """By type, the instances that the 1, 2, ... runs with most of that type free together."""
     counts: dict[str, list[int]] = defaultdict(list)
     for run in runs:

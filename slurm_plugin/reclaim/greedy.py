@@ -5,23 +5,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
 
-from slurm_plugin.reclaim.capacity import Estimate, Need, Places, Room, Run, Shape
-from slurm_plugin.reclaim.order import Queue, order
+from slurm_plugin.reclaim.capacity import Candidate, Capacity, Estimate, JobNeed, JobPlaces, Shape
+from slurm_plugin.reclaim.victim_order import VictimQueue, victim_order
 
 _Key = tuple[Estimate, float, int, str]
 """What must end on the node, the largest share of a tenant there (negative), free instances, node.
 """
-_Queues = Sequence[tuple[Collection[str], Queue]]
+_Queues = Sequence[tuple[Collection[str], VictimQueue]]
 """Queues of runs of one size, with the types that they free."""
 
 
-def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
+def fill(room: Capacity, needs: Sequence[JobNeed]) -> tuple[JobPlaces, set[int]]:
     """Take the runs that make room for these jobs, in this order.
 
     Jobs that need more than a single instance, and so certain nodes, come first. Returns their
     nodes, and the keys of jobs without room; ``room`` holds nothing for jobs without room.
     """
-    places: Places = {}
+    places: JobPlaces = {}
     out: set[int] = set()
     room.need(needs)
     nodes, hopeless = _Nodes(room), set[tuple[Shape, int]]()
@@ -41,7 +41,7 @@ def fill(room: Room, needs: Sequence[Need]) -> tuple[Places, set[int]]:
     return places, out | _dropped(room, [need for need in needs if need.key not in out], places)
 
 
-def _dropped(room: Room, needs: Iterable[Need], places: Places) -> set[int]:
+def _dropped(room: Capacity, needs: Iterable[JobNeed], places: JobPlaces) -> set[int]:
     """Drop jobs, last first, while a type that they need is short on all nodes together.
 
     Returns the keys of the dropped jobs.
@@ -62,18 +62,18 @@ class _Nodes:
     While runs are taken a node's key only rises, except on nodes where a job was placed.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Capacity) -> None:
         self._room = room
         self._heaps: dict[Shape, list[_Key]] = {}
         self._queues: dict[str, _Queues] = {}
 
-    def placed(self, need: Need) -> tuple[str, ...] | None:
+    def placed(self, need: JobNeed) -> tuple[str, ...] | None:
         """Place the job, taking runs on its nodes. Returns the nodes.
 
         Returns None, and changes nothing, if there are not enough nodes.
         """
         nodes: list[str] = []
-        taken: list[Run] = []
+        taken: list[Candidate] = []
         while len(nodes) < need.nodes and (node := self._best(need.shape, nodes)) is not None:
             self._room.place(node, need.shape)
             nodes.append(node)
@@ -86,7 +86,7 @@ class _Nodes:
                 self._push(shape, node)
         return tuple(nodes)
 
-    def _undo(self, shape: Shape, nodes: Iterable[str], taken: Sequence[Run]) -> None:
+    def _undo(self, shape: Shape, nodes: Iterable[str], taken: Sequence[Candidate]) -> None:
         for run in reversed(taken):
             self._room.give_back(run)
         for node in nodes:
@@ -98,7 +98,7 @@ class _Nodes:
         """The node where the least must end for the shape; None if no node is left.
 
         Of equal nodes: where a run that could end belongs to the tenant with the largest share
-        above its own part, then where the fewest instances are free.
+        above its guaranteed quota, then where the fewest instances are free.
         """
         heap = self._heap(shape)
         current: list[_Key] = []
@@ -138,7 +138,7 @@ class _Nodes:
         shares = (self._room.share(run.tenant) for run in self._firsts(node, short))
         return estimate, -max(shares, default=0.0), sum(free.values()), node
 
-    def _take(self, node: str) -> Iterator[Run]:
+    def _take(self, node: str) -> Iterator[Candidate]:
         """Take runs on a node until it is short of nothing, or no run is left."""
         while lacks := self._room.lacks_at(node):
             run = _best_of(self._room, self._firsts(node, lacks), lacks)
@@ -147,13 +147,13 @@ class _Nodes:
             self._room.take(run)
             yield run
 
-    def _firsts(self, node: str, kinds: Collection[str]) -> Iterator[Run]:
+    def _firsts(self, node: str, kinds: Collection[str]) -> Iterator[Candidate]:
         if kinds and node not in self._queues:
             self._queues[node] = _queues(self._room, self._room.at(node), node)
         return _firsts(self._queues[node], kinds) if kinds else iter(())
 
 
-def _take_anywhere(room: Room) -> None:
+def _take_anywhere(room: Capacity) -> None:
     """Take runs on any nodes until every type suffices, or no run is left."""
     lacks = room.lacks()
     queues = _queues(room, room.runs) if lacks else ()
@@ -165,22 +165,24 @@ def _take_anywhere(room: Room) -> None:
             room.take(run)
 
 
-def _queues(room: Room, runs: Iterable[Run], node: str = "") -> _Queues:
+def _queues(room: Capacity, runs: Iterable[Candidate], node: str = "") -> _Queues:
     """Queues of runs by size, with the types that they free on the node; "" means on any node."""
-    sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Run]] = defaultdict(list)
+    sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Candidate]] = defaultdict(list)
     for run in runs:
         if room.may_take(run):
             kinds = tuple(run.instances[node] if node else dict(run.total))
             sizes[run.total, run.weight, kinds].append(run)
-    return [(kinds, Queue(room, those)) for (_, _, kinds), those in sizes.items()]
+    return [(kinds, VictimQueue(room, those)) for (_, _, kinds), those in sizes.items()]
 
 
-def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Run]:
+def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Candidate]:
     """The first run of each size that frees some of these types."""
     for given, queue in queues:
         if any(kind in given for kind in kinds) and (run := queue.first()) is not None:
             yield run
 
 
-def _best_of(room: Room, runs: Iterable[Run], lacks: Mapping[str, int]) -> Run | None:
-    return min(runs, key=lambda run: order(room, run, lacks), default=None)
+def _best_of(
+    room: Capacity, runs: Iterable[Candidate], lacks: Mapping[str, int]
+) -> Candidate | None:
+    return min(runs, key=lambda run: victim_order(room, run, lacks), default=None)

@@ -9,7 +9,7 @@ from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.demand import waiting_for_own
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.services.state import used_by_tenant
 
@@ -45,7 +45,7 @@ def about_to_start(
     costs: Mapping[str, Millislices],
 ) -> frozenset[str]:
     """Tenants with a job that waits for their own quota and fits into what is left of that."""
-    own = own_part(policy)
+    own = guaranteed_quota(policy)
     guaranteed = (job for job in jobs if job.qos == qos_name(job.account))
     held = used_by_tenant(guaranteed, partitions, costs)
     return frozenset(

@@ -6,9 +6,9 @@ from math import gcd
 from operator import mul
 
 from cluster.language.errors import OutsideError
-from slurm_plugin.common.solver import Program
-from slurm_plugin.reclaim.capacity import Found, Need, Room, Run, Shape
-from slurm_plugin.reclaim.order import in_order
+from slurm_plugin.common.solver import LinearProgram
+from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, Shape, VictimSet
+from slurm_plugin.reclaim.victim_order import in_order
 
 _Group = tuple[Shape, int]
 """Shape and number of nodes: jobs that share both are interchangeable."""
@@ -24,7 +24,7 @@ class Choice:
     nodes.
     """
 
-    def __init__(self, room: Room, needs: Sequence[Need]) -> None:
+    def __init__(self, room: Capacity, needs: Sequence[JobNeed]) -> None:
         """Build the program for all of these jobs; ``room`` is left as it is."""
         self._runs = in_order(room)
         self._unit = gcd(*(run.cost for run in self._runs)) or 1
@@ -37,7 +37,7 @@ class Choice:
         self._columns = [(self._given(run), 1) for run in self._runs]
         self._columns += [(_needed(*place), len(self._groups[place[0]])) for place in self._at]
 
-    def _rows(self, room: Room, needs: Iterable[Need]) -> dict[_Row, int]:
+    def _rows(self, room: Capacity, needs: Iterable[JobNeed]) -> dict[_Row, int]:
         """The rows, each with the least value that it asks for."""
         short: Counter[str] = Counter()
         for need in needs:
@@ -51,7 +51,7 @@ class Choice:
             rows["above", run.tenant] = -(room.above[run.tenant] // self._unit)
         return rows
 
-    def _given(self, run: Run) -> dict[_Row, int]:
+    def _given(self, run: Candidate) -> dict[_Row, int]:
         given: dict[_Row, int] = {("all", kind): count for kind, count in run.total}
         for node, there in run.instances.items():
             given |= {("on", node, kind): count for kind, count in there.items()}
@@ -64,7 +64,7 @@ class Choice:
         """
         return self._solved([]) is not None
 
-    def smallest(self, known: Found | None) -> Found | None:
+    def smallest(self, known: VictimSet | None) -> VictimSet | None:
         """The smallest set of runs, or ``known`` if none is smaller.
 
         Of equal sets it is the one with the runs that come first in the order of victims, by the
@@ -105,7 +105,7 @@ class Choice:
         ``costs`` are those of runs, if any; all other columns cost nothing.
         """
         rows = {row: nth for nth, row in enumerate(self._asked)}
-        program = Program(list(self._asked.values()))
+        program = LinearProgram(list(self._asked.values()))
         for nth, (adds, most) in enumerate(self._columns):
             entries = {rows[row]: amount for row, amount in adds.items() if row in rows}
             cost = costs[nth] if nth < len(costs) else 0
@@ -115,7 +115,7 @@ class Choice:
         except OutsideError:
             return None
 
-    def _found(self, values: Sequence[int]) -> Found:
+    def _found(self, values: Sequence[int]) -> VictimSet:
         runs = tuple(run for run, value in zip(self._runs, values, strict=False) if value)
         nodes: dict[_Group, list[str]] = defaultdict(list)
         for (group, node), count in zip(self._at, values[len(self._runs) :], strict=True):
@@ -126,7 +126,7 @@ class Choice:
             for group, keys in self._groups.items()
             for nth, key in enumerate(keys)
         }
-        return Found((sum(run.weight for run in runs), len(runs)), runs, places)
+        return VictimSet((sum(run.weight for run in runs), len(runs)), runs, places)
 
 
 def _needed(group: _Group, node: str) -> dict[_Row, int]:

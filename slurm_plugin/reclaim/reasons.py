@@ -3,14 +3,14 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_plugin.reclaim.capacity import Need, Run, Shape
+from slurm_plugin.reclaim.capacity import Candidate, JobNeed, Shape
 
 
 def beneficiaries(
-    needs: Iterable[Need],
+    needs: Iterable[JobNeed],
     places: Mapping[int, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
-    gone: Sequence[Run],
+    gone: Sequence[Candidate],
 ) -> Mapping[int, int]:
     """The key of the job for which each run ends, by the run's job id; the first of several."""
     needs = tuple(needs)
@@ -26,7 +26,7 @@ def beneficiaries(
     return found
 
 
-def _alike(needs: Sequence[Need], run: Run) -> Need:
+def _alike(needs: Sequence[JobNeed], run: Candidate) -> JobNeed:
     """The first job that needs some of what the run has; else the first of all jobs."""
     kinds = {kind for kind, _ in run.total}
     found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
@@ -38,14 +38,14 @@ def _next(waiting: deque[int], count: int) -> Sequence[int]:
 
 
 def _on_places(
-    needs: Iterable[Need],
+    needs: Iterable[JobNeed],
     places: Mapping[int, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
-    gone: Iterable[Run],
+    gone: Iterable[Candidate],
 ) -> dict[int, int]:
     """For each run that ends on the nodes of a job with ``places``: the key of that job."""
     left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
-    given: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    given: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for run in gone:
         for node, there in run.instances.items():
             for kind in there:

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.language.units import Millislices
-from slurm_plugin.quota.demand import Waiting
+from slurm_plugin.quota.demand import PendingDemand
 from slurm_plugin.quota.lending import called_back
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
@@ -25,29 +25,29 @@ def recalled(
     held: Mapping[str, int],
     *,
     ready: Mapping[str, int],
-    waiting: Mapping[str, Iterable[Waiting]],
+    waiting: Mapping[str, Iterable[PendingDemand]],
     now_s: int,
     grace_s: int,
 ) -> tuple[Recall, ...]:
     """The recalls that should exist once the loans ``before`` have become ``after``.
 
     What a loan loses now joins the existing recalls. Parts are matched with the jobs ``waiting``
-    for their lender's own part, both oldest first. All parts for one job are as old as the first of
-    them, since Slurm can't start a job on only some of its parts. No part is older than its job: a
-    part recalled for a job that has started serves the next one. Of all parts, oldest first, a part
-    stays, in full or reduced, if
+    for their lender's guaranteed quota, both oldest first. All parts for one job are as old as the
+    first of them, since Slurm can't start a job on only some of its parts. No part is older than
+    its job: a part recalled for a job that has started serves the next one. Of all parts, oldest
+    first, a part stays, in full or reduced, if
 
     - it is within its grace. A recall timestamped in the future (the clock was set back) counts as
       new;
-    - its borrower's own account holds it (``held``, millislices) beyond its own part, less what it
-      lends, plus what it borrows;
-    - its lender has it left of its own part after its loans, what its own jobs hold, and what its
-      jobs need that may start (``ready``, millislices): these find free instances, or ``have_room``
-      counts them.
+    - its borrower's own account holds it (``held``, millislices) beyond its guaranteed quota, less
+      what it lends, plus what it borrows;
+    - its lender has it left of its guaranteed quota after its loans, what its own jobs hold, and
+      what its jobs need that may start (``ready``, millislices): these find free instances, or
+      ``have_room`` counts them.
 
     A lender that wants no more lends again, and its recalls end by the second rule.
     """
-    own, after = own_part(policy), tuple(after)
+    own, after = guaranteed_quota(policy), tuple(after)
     lent, _ = _sums(after)
     over = Counter(over_entitlement(policy, after, held))
     room = Counter(own) - lent - Counter(held)
@@ -77,7 +77,7 @@ def have_room(
     loans: Iterable[Loan],
     recalls: Iterable[Recall],
     held: Mapping[str, int],
-    waiting: Mapping[str, Iterable[Waiting]],
+    waiting: Mapping[str, Iterable[PendingDemand]],
     *,
     now_s: int,
     grace_s: int,
@@ -87,7 +87,7 @@ def have_room(
     Slurm may be about to start these jobs. So this room stays when the lender's loans shrink now:
     what borrowers redistribute among themselves is not taken from it.
     """
-    own = own_part(policy)
+    own = guaranteed_quota(policy)
     lent, _ = _sums(loans)
     back: Counter[str] = Counter()
     for one in _known(recalls, now_s):
@@ -115,7 +115,7 @@ def meanwhile(
     jobs borrows nothing more meanwhile: these jobs would start on it, and preempt. Jobs that wait
     for a loan preempt no other job.
     """
-    own, loans = own_part(policy), tuple(loans)
+    own, loans = guaranteed_quota(policy), tuple(loans)
     _, borrowed = _sums(loans)
     back = short_lenders(policy, loans, needs) | {one.lender for one in recalls}
     back &= set(guaranteed)
@@ -128,9 +128,9 @@ def meanwhile(
 def short_lenders(
     policy: Policy, loans: Iterable[Loan], needs: Mapping[str, int]
 ) -> frozenset[str]:
-    """Lenders with jobs that need more of the own part than their loans leave them."""
+    """Lenders with jobs that need more of the guaranteed quota than their loans leave them."""
     lent, _ = _sums(loans)
-    own = own_part(policy) if lent else {}
+    own = guaranteed_quota(policy) if lent else {}
     return frozenset(
         lender
         for lender, amount in lent.items()
@@ -141,11 +141,12 @@ def short_lenders(
 def over_entitlement(
     policy: Policy, loans: Iterable[Loan], held: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Millislices that each tenant's own jobs hold beyond its own part and what is lent to it.
+    """Millislices that each tenant's own jobs hold beyond its guaranteed quota and what is lent to
+    it.
 
     What the tenant lends is not counted as its own. Tenants that hold no more are left out.
     """
-    own = own_part(policy)
+    own = guaranteed_quota(policy)
     lent, borrowed = _sums(loans)
     over = {name: held.get(name, 0) - own[name] + lent[name] - borrowed[name] for name in policy}
     return {name: amount for name, amount in over.items() if amount > 0}
@@ -163,7 +164,7 @@ def _sums(loans: Iterable[Loan]) -> tuple[Counter[str], Counter[str]]:
 
 def _for_who_waits(
     parts: Iterable[Recall],
-    waiting: Mapping[str, Iterable[Waiting]],
+    waiting: Mapping[str, Iterable[PendingDemand]],
     room: Mapping[str, int],
     now_s: int,
 ) -> Iterator[Recall]:
@@ -180,7 +181,7 @@ def _for_who_waits(
         yield from _matched(own, jobs, room[lender])
 
 
-def _matched(parts: Iterable[Recall], jobs: Sequence[Waiting], room: int) -> Iterator[Recall]:
+def _matched(parts: Iterable[Recall], jobs: Sequence[PendingDemand], room: int) -> Iterator[Recall]:
     """Assign parts to jobs, the oldest part to the job that has waited longest.
 
     Jobs that the ``room`` in their lender's ceiling covers get no parts. If the parts are more than

@@ -2,15 +2,15 @@
 
 The greedy choice of ``greedy.py`` is the smallest set already where it meets the lower bound that
 follows from counting instances by type. That is so where jobs and runs have one instance each and
-tenants hold enough above their own part. Otherwise an integer program (``ilp.py``) looks for a
-smaller set.
+tenants hold enough above their guaranteed quota. Otherwise an integer program (``ilp.py``) looks
+for a smaller set.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_plugin.reclaim.capacity import Found, Need, Places, Room
+from slurm_plugin.reclaim.capacity import Capacity, JobNeed, JobPlaces, VictimSet
 from slurm_plugin.reclaim.greedy import fill
 from slurm_plugin.reclaim.ilp import Choice
 
@@ -31,7 +31,7 @@ class Served:
     out: frozenset[int]
 
 
-def all_served(room: Room, needs: Sequence[Need]) -> Served | None:
+def all_served(room: Capacity, needs: Sequence[JobNeed]) -> Served | None:
     """Take the smallest set of runs that makes room for all jobs; None if none was found.
 
     The set is certain to be the smallest where it meets the bound, or where columns are few.
@@ -42,7 +42,7 @@ def all_served(room: Room, needs: Sequence[Need]) -> Served | None:
     return None if found is None else _served(room, needs, needs, found)
 
 
-def some_served(room: Room, needs: Sequence[Need]) -> Served:
+def some_served(room: Capacity, needs: Sequence[JobNeed]) -> Served:
     """Take runs for those jobs that can have room; earlier jobs come before later ones.
 
     Where columns are many, jobs with enough of their types in total, counted in order, come before
@@ -56,16 +56,16 @@ def some_served(room: Room, needs: Sequence[Need]) -> Served:
     return _served(room, needs, *_in_turn(room, wants))
 
 
-def _hopeful(room: Room, needs: Iterable[Need]) -> Sequence[Need]:
+def _hopeful(room: Capacity, needs: Iterable[JobNeed]) -> Sequence[JobNeed]:
     return [need for need in needs if len(room.estimates(need.shape)) >= need.nodes]
 
 
-def _with_room(room: Room, needs: Sequence[Need]) -> Sequence[Need]:
+def _with_room(room: Capacity, needs: Sequence[JobNeed]) -> Sequence[JobNeed]:
     """The jobs that can have room together, earlier ones first.
 
     Where one job has no room, no later job of the same shape and number of nodes has any.
     """
-    those: list[Need] = []
+    those: list[JobNeed] = []
     while needs:
         more = bisect_left(
             range(1, len(needs) + 1),
@@ -77,39 +77,39 @@ def _with_room(room: Room, needs: Sequence[Need]) -> Sequence[Need]:
     return those
 
 
-def _is_room(room: Room, needs: Sequence[Need]) -> bool:
+def _is_room(room: Capacity, needs: Sequence[JobNeed]) -> bool:
     return _filled(room, needs) is not None or Choice(room, needs).is_possible()
 
 
-def _are_alike(one: Need, other: Need) -> bool:
+def _are_alike(one: JobNeed, other: JobNeed) -> bool:
     return (one.shape, one.nodes) == (other.shape, other.nodes)
 
 
-def _are_few(room: Room, needs: Iterable[Need]) -> bool:
+def _are_few(room: Capacity, needs: Iterable[JobNeed]) -> bool:
     shapes = {(need.shape, need.nodes) for need in needs if not need.is_single}
     columns = len(room.runs) + sum(len(room.estimates(shape)) for shape, _ in shapes)
     return columns <= _FEW_COLUMNS
 
 
-def _smallest(room: Room, needs: Sequence[Need]) -> Found | None:
+def _smallest(room: Capacity, needs: Sequence[JobNeed]) -> VictimSet | None:
     found = _filled(room, needs)
     if not _are_few(room, needs) or (found is not None and found.size <= _least(room, needs)):
         return found
     return Choice(room, needs).smallest(found)
 
 
-def _instances(need: Need) -> int:
+def _instances(need: JobNeed) -> int:
     return need.nodes * sum(count for _, count in need.shape)
 
 
-def _least(room: Room, needs: Sequence[Need]) -> tuple[int, int]:
+def _least(room: Capacity, needs: Sequence[JobNeed]) -> tuple[int, int]:
     room.need(needs)
     least = room.at_least()
     room.need(needs, -1)
     return least
 
 
-def _filled(room: Room, needs: Sequence[Need]) -> Found | None:
+def _filled(room: Capacity, needs: Sequence[JobNeed]) -> VictimSet | None:
     """Fill greedily, the largest jobs first; None if not all get room.
 
     ``room`` is left as it was.
@@ -120,27 +120,29 @@ def _filled(room: Room, needs: Sequence[Need]) -> Found | None:
     return None if out else found
 
 
-def _left_as_it_was(room: Room, needs: Sequence[Need], places: Places) -> Found:
+def _left_as_it_was(room: Capacity, needs: Sequence[JobNeed], places: JobPlaces) -> VictimSet:
     """Undo what was taken and placed for these jobs, and return it as a result."""
-    found = Found((room.weight, len(room.taken)), tuple(room.taken.values()), places)
+    found = VictimSet((room.weight, len(room.taken)), tuple(room.taken.values()), places)
     _apply(room, needs, found, -1)
     return found
 
 
-def _give_back_needless(room: Room) -> None:
+def _give_back_needless(room: Capacity) -> None:
     for run in reversed(tuple(room.taken.values())):
         if room.is_needless(run):
             room.give_back(run)
 
 
-def _served(room: Room, needs: Iterable[Need], those: Sequence[Need], found: Found) -> Served:
+def _served(
+    room: Capacity, needs: Iterable[JobNeed], those: Sequence[JobNeed], found: VictimSet
+) -> Served:
     """Apply what was found for ``those``; all other jobs have no room."""
     _apply(room, those, found)
     known = {need.key for need in those}
     return Served(found.places, frozenset(need.key for need in needs if need.key not in known))
 
 
-def _apply(room: Room, needs: Iterable[Need], found: Found, sign: int = 1) -> None:
+def _apply(room: Capacity, needs: Iterable[JobNeed], found: VictimSet, sign: int = 1) -> None:
     """Apply a result to the room; a ``sign`` of -1 undoes it."""
     needs = tuple(needs)
     room.need(needs, sign)
@@ -154,7 +156,7 @@ def _apply(room: Room, needs: Iterable[Need], found: Found, sign: int = 1) -> No
             room.place(node, need.shape, sign)
 
 
-def _in_turn(room: Room, needs: Sequence[Need]) -> tuple[Sequence[Need], Found]:
+def _in_turn(room: Capacity, needs: Sequence[JobNeed]) -> tuple[Sequence[JobNeed], VictimSet]:
     """Fill for jobs with enough of their types in total, then for the others.
 
     Returns the jobs that got room, in order, and the result; ``room`` is left as it was.
@@ -168,9 +170,9 @@ def _in_turn(room: Room, needs: Sequence[Need]) -> tuple[Sequence[Need], Found]:
     return those, _left_as_it_was(room, those, places | more)
 
 
-def _counted(room: Room, needs: Iterable[Need]) -> Sequence[Need]:
+def _counted(room: Capacity, needs: Iterable[JobNeed]) -> Sequence[JobNeed]:
     left = room.supply()
-    found: list[Need] = []
+    found: list[JobNeed] = []
     for need in needs:
         if all(count * need.nodes <= left.get(kind, 0) for kind, count in need.shape):
             found.append(need)

@@ -4,11 +4,11 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.capacity import JobNeed
 
 
 def ready(
-    needs: Iterable[Need],
+    needs: Iterable[JobNeed],
     free: Mapping[str, Mapping[str, int]],
     places: Mapping[int, Sequence[str]],
 ) -> frozenset[int]:
@@ -18,7 +18,7 @@ def ready(
     these jobs, even if it does not suffice yet. Otherwise a later job would start on it, and one
     more run would have to end.
     """
-    left = Left(free)
+    left = FreeInstances(free)
     found: set[int] = set()
     for need in needs:
         if need.is_single:
@@ -33,7 +33,7 @@ def ready(
     return frozenset(found)
 
 
-class Left:
+class FreeInstances:
     """Free instances of each type, by node and in total.
 
     A job of a single instance takes one from the total, and has no node.
@@ -52,14 +52,14 @@ class Left:
             for kind, nodes in self._on.items()
         }
 
-    def take_anywhere(self, need: Need) -> bool:
+    def take_anywhere(self, need: JobNeed) -> bool:
         """Take one instance for a job that needs a single one. Returns whether there was one."""
         kind = need.shape[0][0]
         is_there = self._all[kind] > 0
         self._all[kind] -= is_there
         return is_there
 
-    def is_on(self, nodes: Sequence[str], need: Need) -> bool:
+    def is_on(self, nodes: Sequence[str], need: JobNeed) -> bool:
         """Whether these nodes, at least one, have enough for the job."""
         return all(
             self._all[kind] >= count * need.nodes
@@ -67,7 +67,7 @@ class Left:
             for kind, count in need.shape
         ) and bool(nodes)
 
-    def nodes(self, need: Need) -> Sequence[str]:
+    def nodes(self, need: JobNeed) -> Sequence[str]:
         """Nodes with enough for the job, the fullest first; empty if there are too few."""
         if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
             return ()
@@ -80,7 +80,7 @@ class Left:
             fit = self._with_all(need)[: need.nodes]
         return fit if len(fit) == need.nodes else ()
 
-    def _with_all(self, need: Need) -> list[str]:
+    def _with_all(self, need: JobNeed) -> list[str]:
         on = [self._on[kind] for kind, _ in need.shape]
         counts = [count for _, count in need.shape]
         fit = [
@@ -90,7 +90,7 @@ class Left:
         ]
         return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
 
-    def place(self, need: Need) -> bool:
+    def place(self, need: JobNeed) -> bool:
         """Take what the job needs, on the fullest nodes. False if there is not enough."""
         nodes = self.nodes(need)
         self.take(need, nodes)
@@ -104,7 +104,7 @@ class Left:
                 there[node][kind] = count
         return dict(there)
 
-    def take(self, need: Need, nodes: Iterable[str]) -> None:
+    def take(self, need: JobNeed, nodes: Iterable[str]) -> None:
         """Take what the job needs on these nodes, or what is left there if that is less."""
         for node in nodes:
             for kind, count in need.shape:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.language.units import slices_words
-from slurm_plugin.reclaim.capacity import Need
-from slurm_plugin.reclaim.victims import Reclaim, Taking, Wanting, reclaim
+from slurm_plugin.reclaim.capacity import JobNeed
+from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Wanting, reclaim
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Turn:
     """
 
     tenant: str
-    need: Need
+    need: JobNeed
     cost_millislices: int
     nodes: tuple[str, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-def who_goes(
-    taking: Taking,
+def runs_to_end(
+    reclaim_input: ReclaimInput,
     turn: Turn | None,
     over: Mapping[str, int],
     free: Mapping[str, Mapping[str, int]],
@@ -39,28 +39,28 @@ def who_goes(
     None are drained for a turn while a lender that takes something back waits for GPUs of the same
     types. The other parameters are those of ``reclaim_for``.
     """
-    found = reclaim(taking)
-    kinds = {kind for one in taking.wanting for kind in one.instances}
+    found = reclaim(reclaim_input)
+    kinds = {kind for one in reclaim_input.wanting for kind in one.instances}
     if turn is None or any(kind in kinds for kind, _ in turn.need.shape):
         return found
     # What runs free that end for lenders anyway counts for the turn, too.
-    going = replace(taking, leaving=taking.leaving | found.victims.keys())
+    going = replace(reclaim_input, leaving=reclaim_input.leaving | found.victims.keys())
     for_turn = reclaim_for(turn, going, over, free)
     return replace(found, victims={**for_turn.victims, **found.victims}) if for_turn else found
 
 
 def reclaim_for(
     turn: Turn,
-    taking: Taking,
+    reclaim_input: ReclaimInput,
     over: Mapping[str, int],
     free: Mapping[str, Mapping[str, int]],
 ) -> Reclaim | None:
     """The smallest set of replicas whose end lets the job of that turn start.
 
     The job starts on the turn's nodes, if it has any. Replicas are only of tenants in ``over``:
-    millislices that tenants hold beyond their own parts and what is lent to them. None if replicas
-    alone make no room: other jobs on borrowed quota run to their end. ``free`` are the instances
-    that no job holds, less what guaranteed jobs are about to take (``Waits``).
+    millislices that tenants hold beyond their guaranteed quotas and what is lent to them. None if
+    replicas alone make no room: other jobs on borrowed quota run to their end. ``free`` are the
+    instances that no job holds, less what guaranteed jobs are about to take (``Waits``).
     """
     need = turn.need
     wanting = Wanting(
@@ -71,14 +71,14 @@ def reclaim_for(
         instances=dict(need.shape),
         nodes=need.nodes,
     )
-    running = for_turns(taking, over).running
+    running = for_turns(reclaim_input, over).running
     if turn.nodes:
         running = tuple(replace(run, instances=_there(turn, run.instances)) for run in running)
-    there = replace(taking, wanting=(wanting,), running=running, free=_there(turn, free))
+    there = replace(reclaim_input, wanting=(wanting,), running=running, free=_there(turn, free))
     found = reclaim(replace(there, recalled=over, shrink=turn.quota))
     given: Counter[str] = Counter()
     for run in running:
-        if run.job_id in taking.leaving or run.job_id in found.victims:
+        if run.job_id in reclaim_input.leaving or run.job_id in found.victims:
             given[run.tenant] += run.cost_millislices
     if found.missing or any(given[name] < amount for name, amount in turn.quota.items()):
         return None
@@ -87,17 +87,17 @@ def reclaim_for(
     return replace(found, victims=dict.fromkeys(found.victims, words), ready={})
 
 
-def for_turns(taking: Taking, over: Mapping[str, int]) -> Taking:
-    """``taking``, limited to runs that may end for a turn.
+def for_turns(reclaim_input: ReclaimInput, over: Mapping[str, int]) -> ReclaimInput:
+    """``reclaim_input``, limited to runs that may end for a turn.
 
     These are runs of any tenant that are leaving already, and replicas of tenants in ``over``.
     """
     return replace(
-        taking,
+        reclaim_input,
         running=tuple(
             run
-            for run in taking.running
-            if run.job_id in taking.leaving or (run.is_replica and run.tenant in over)
+            for run in reclaim_input.running
+            if run.job_id in reclaim_input.leaving or (run.is_replica and run.tenant in over)
         ),
     )
 

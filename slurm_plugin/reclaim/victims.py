@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from cluster.language.units import slices_words
-from slurm_plugin.reclaim.capacity import Need, Room, Run, shape_of
+from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
 from slurm_plugin.reclaim.reasons import beneficiaries, why_no_room
 from slurm_plugin.reclaim.search import all_served, some_served
 from slurm_plugin.reclaim.startable import ready
@@ -16,12 +16,13 @@ _NAMED = 3
 """Most jobs that one line names."""
 _TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
 _IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
-_WITHIN = "the tenants that hold what it needs hold too little above their own part"
+_WITHIN = "the tenants that hold what it needs hold too little above their guaranteed quota"
 
 
 @dataclass(frozen=True)
 class Wanting:
-    """A waiting job of a lender, or one task of an array, that the tenant's own part pays for.
+    """A waiting job of a lender, or one task of an array, that the tenant's guaranteed quota pays
+    for.
 
     Attributes:
         job_id: Slurm's job id. Array tasks that Slurm has not split off yet share their array's.
@@ -60,14 +61,14 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Taking:
+class ReclaimInput:
     """The input of reclaiming.
 
     Attributes:
         wanting: waiting jobs of lenders.
         running: runs that hold what could be reclaimed.
         free: GPU instances that no job holds, by node and type; only of nodes that Slurm can use.
-        above_nominal_millislices: what each tenant holds beyond its own part; 0 if absent.
+        above_nominal_millislices: what each tenant holds beyond its guaranteed quota; 0 if absent.
         shrink: millislices that tenants must give up, in instances of any shape.
         leaving: job ids of runs that have been told to end, or that end anyway.
         weights: weights of tenants; 1 if absent.
@@ -110,17 +111,17 @@ class Reclaim:
 NOBODY = Reclaim(victims={}, ready={}, missing={})
 
 
-def reclaim(taking: Taking) -> Reclaim:
+def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
     """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
 
     Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
     others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
     the one to which this order of victims leads: first runs of tenants that must shrink or from
     which loans are recalled, up to that amount; then runs of the tenant with the largest share
-    above its own part, which falls with each of its victims; then runs that lose the least work (a
-    replica loses none); then the youngest. Runs in their term are never chosen, and no tenant is
-    brought below its own part. Runs that are leaving count as victims already, so a second call
-    with the victims leaving changes nothing.
+    above its guaranteed quota, which falls with each of its victims; then runs that lose the least
+    work (a replica loses none); then the youngest. Runs in their term are never chosen, and no
+    tenant is brought below its guaranteed quota. Runs that are leaving count as victims already, so
+    a second call with the victims leaving changes nothing.
 
     Batch jobs are never victims. A job for which replicas alone make no room gets a set with batch
     jobs in it: its replicas are drained, and the batch jobs are left to Slurm's preemption.
@@ -129,29 +130,29 @@ def reclaim(taking: Taking) -> Reclaim:
     ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
     over an amount is certain to be the least.
     """
-    jobs = sorted(taking.wanting, key=lambda job: (-job.priority, job.job_id))
-    needs = [Need(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
-    runs = _sorted(taking)
-    plan = _plan(taking, runs, needs)
-    now = ready(needs, taking.free, plan.places)
+    jobs = sorted(reclaim_input.wanting, key=lambda job: (-job.priority, job.job_id))
+    needs = [JobNeed(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
+    runs = _sorted(reclaim_input)
+    plan = _plan(reclaim_input, runs, needs)
+    now = ready(needs, reclaim_input.free, plan.places)
     waiting = [need for need in needs if need.key not in now | plan.out]
-    goes_for = beneficiaries(waiting or needs, plan.places, taking.free, plan.gone)
-    missing = _beside_batch(runs, plan, goes_for) | _without_room(taking, runs, plan, needs)
+    goes_for = beneficiaries(waiting or needs, plan.places, reclaim_input.free, plan.gone)
+    missing = _beside_batch(runs, plan, goes_for) | _without_room(reclaim_input, runs, plan, needs)
     return Reclaim(
-        victims=_victims(taking, plan, {run: jobs[key] for run, key in goes_for.items()}),
+        victims=_victims(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()}),
         ready=_millislices(jobs[key] for key in now),
         missing={jobs[key].job_id: why for key, why in missing.items()},
         places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
     )
 
 
-def may_give(taking: Taking) -> Mapping[str, int]:
+def may_give(reclaim_input: ReclaimInput) -> Mapping[str, int]:
     """Millislices that each tenant's runs may free.
 
     They count its runs that are leaving, and its replicas that may be drained, the replicas up to
-    what it holds above its own part.
+    what it holds above its guaranteed quota.
     """
-    runs = _sorted(taking)
+    runs = _sorted(reclaim_input)
     given: Counter[str] = Counter()
     for run in runs.replicas:
         given[run.tenant] += run.cost
@@ -176,50 +177,50 @@ class _Runs:
         leaving: runs that have been told to end, or that end anyway.
         replicas, batch: runs that may be ended.
         young: runs in their term.
-        within: runs that cost more than their tenants hold above their own part.
-        above, shrink, called: millislices by tenant: what it holds above its own part, must give
-            up, and should give before other tenants (the larger of what must shrink and what is
-            recalled). Each is less the runs that are leaving.
+        within: runs that cost more than their tenants hold above their guaranteed quota.
+        above, shrink, called: millislices by tenant: what it holds above its guaranteed quota, must
+            give up, and should give before other tenants (the larger of what must shrink and what
+            is recalled). Each is less the runs that are leaving.
     """
 
-    leaving: list[Run] = field(default_factory=list)
-    replicas: list[Run] = field(default_factory=list)
-    batch: list[Run] = field(default_factory=list)
-    young: list[Run] = field(default_factory=list)
-    within: list[Run] = field(default_factory=list)
+    leaving: list[Candidate] = field(default_factory=list)
+    replicas: list[Candidate] = field(default_factory=list)
+    batch: list[Candidate] = field(default_factory=list)
+    young: list[Candidate] = field(default_factory=list)
+    within: list[Candidate] = field(default_factory=list)
     above: Counter[str] = field(default_factory=Counter)
     shrink: Counter[str] = field(default_factory=Counter)
     called: Counter[str] = field(default_factory=Counter)
 
 
-def _sorted(taking: Taking) -> _Runs:
+def _sorted(reclaim_input: ReclaimInput) -> _Runs:
     runs = _Runs(
-        above=Counter(taking.above_nominal_millislices),
-        shrink=Counter(taking.shrink),
-        called=Counter(taking.recalled) | Counter(taking.shrink),
+        above=Counter(reclaim_input.above_nominal_millislices),
+        shrink=Counter(reclaim_input.shrink),
+        called=Counter(reclaim_input.recalled) | Counter(reclaim_input.shrink),
     )
-    for run in taking.running:
-        if run.job_id in taking.leaving:
-            runs.leaving.append(_run(run, taking))
+    for run in reclaim_input.running:
+        if run.job_id in reclaim_input.leaving:
+            runs.leaving.append(_run(run, reclaim_input))
             for amounts in (runs.above, runs.shrink, runs.called):
                 amounts[run.tenant] -= run.cost_millislices
-    for run in taking.running:
-        if run.job_id not in taking.leaving:
-            _group(runs, run, taking).append(_run(run, taking))
+    for run in reclaim_input.running:
+        if run.job_id not in reclaim_input.leaving:
+            _group(runs, run, reclaim_input).append(_run(run, reclaim_input))
     return runs
 
 
-def _group(runs: _Runs, run: Running, taking: Taking) -> list[Run]:
-    if taking.now_s - run.start_s < taking.term_s:
+def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candidate]:
+    if reclaim_input.now_s - run.start_s < reclaim_input.term_s:
         return runs.young
     if run.cost_millislices > runs.above[run.tenant]:
         return runs.within
     return runs.replicas if run.is_replica else runs.batch
 
 
-def _run(run: Running, taking: Taking) -> Run:
-    lost = 0.0 if run.is_replica else (taking.now_s - run.start_s) * run.cost_millislices
-    return Run(
+def _run(run: Running, reclaim_input: ReclaimInput) -> Candidate:
+    lost = 0.0 if run.is_replica else (reclaim_input.now_s - run.start_s) * run.cost_millislices
+    return Candidate(
         run.job_id,
         run.tenant,
         run.cost_millislices,
@@ -251,18 +252,18 @@ class _Plan:
         out: keys of jobs without room.
     """
 
-    gone: Sequence[Run]
-    shrunk: Sequence[Run]
+    gone: Sequence[Candidate]
+    shrunk: Sequence[Candidate]
     places: Mapping[int, tuple[str, ...]]
     out: frozenset[int]
 
 
-def _plan(taking: Taking, runs: _Runs, needs: Sequence[Need]) -> _Plan:
+def _plan(reclaim_input: ReclaimInput, runs: _Runs, needs: Sequence[JobNeed]) -> _Plan:
     kinds = {kind for need in needs for kind, _ in need.shape}
-    room = _room(taking, runs, _with(kinds, runs.replicas))
+    room = _room(reclaim_input, runs, _with(kinds, runs.replicas))
     got = all_served(room, needs)
     if got is None and runs.batch:
-        room = _room(taking, runs, _with(kinds, (*runs.replicas, *runs.batch)))
+        room = _room(reclaim_input, runs, _with(kinds, (*runs.replicas, *runs.batch)))
         got = all_served(room, needs)
     got = got or some_served(room, needs)
     gone = [*room.taken.values()]
@@ -272,23 +273,23 @@ def _plan(taking: Taking, runs: _Runs, needs: Sequence[Need]) -> _Plan:
     going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
     needed = _needed(room, going)
     ids = {run.job_id for run in needed}
-    kept = _kept(taking, [r for r in going if r.job_id not in ids], [*needed, *more])
+    kept = _kept(reclaim_input, [r for r in going if r.job_id not in ids], [*needed, *more])
     return _Plan(needed, [*more, *kept], got.places, got.out)
 
 
-def _room(taking: Taking, runs: _Runs, candidates: Iterable[Run]) -> Room:
-    room = Room(taking.free, candidates, runs.above, taking.weights, runs.called)
+def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Candidate]) -> Capacity:
+    room = Capacity(reclaim_input.free, candidates, runs.above, reclaim_input.weights, runs.called)
     for run in runs.leaving:
         room.leave(run)
     return room
 
 
-def _with(kinds: Collection[str], runs: Iterable[Run]) -> Iterator[Run]:
+def _with(kinds: Collection[str], runs: Iterable[Candidate]) -> Iterator[Candidate]:
     """Runs that hold an instance of one of these types."""
     return (run for run in runs if any(kind in kinds for kind, _ in run.total))
 
 
-def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterator[Run]:
+def _more(runs: _Runs, gone: Sequence[Candidate], above: Mapping[str, int]) -> Iterator[Candidate]:
     """Further replicas of tenants that must give up more than runs in ``gone`` or leaving cover."""
     ids = {run.job_id for run in gone}
     for tenant, left in runs.shrink.items():
@@ -300,9 +301,11 @@ def _more(runs: _Runs, gone: Sequence[Run], above: Mapping[str, int]) -> Iterato
             yield from (own[nth] for nth in chosen)
 
 
-def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterator[Run]:
+def _kept(
+    reclaim_input: ReclaimInput, spared: Iterable[Candidate], going: Iterable[Candidate]
+) -> Iterator[Candidate]:
     """Runs of ``spared`` that no job needs, but without which a tenant would not shrink enough."""
-    left = Counter(taking.shrink)
+    left = Counter(reclaim_input.shrink)
     for run in going:
         left[run.tenant] -= run.cost
     for run in spared:
@@ -311,9 +314,9 @@ def _kept(taking: Taking, spared: Iterable[Run], going: Iterable[Run]) -> Iterat
             yield run
 
 
-def _needed(room: Room, runs: Sequence[Run]) -> Sequence[Run]:
+def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
     """Runs without which some job would have no room; the last in order are spared first."""
-    needed: list[Run] = []
+    needed: list[Candidate] = []
     for run in reversed(runs):
         if room.is_needless(run):
             room.leave(run, -1)
@@ -322,11 +325,13 @@ def _needed(room: Room, runs: Sequence[Run]) -> Sequence[Run]:
     return needed[::-1]
 
 
-def _victims(taking: Taking, plan: _Plan, goes_for: Mapping[int, Wanting]) -> dict[int, str]:
-    replicas = {run.job_id for run in taking.running if run.is_replica}
+def _victims(
+    reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, Wanting]
+) -> dict[int, str]:
+    replicas = {run.job_id for run in reclaim_input.running if run.is_replica}
     victims: dict[int, str] = {}
     for run in plan.shrunk:
-        amount = slices_words(taking.shrink[run.tenant])
+        amount = slices_words(reclaim_input.shrink[run.tenant])
         victims[run.job_id] = f"{run.tenant} has to give back {amount}"
     for run in plan.gone:
         job = goes_for[run.job_id]
@@ -353,15 +358,17 @@ def _left_to_slurm(batch: Sequence[int]) -> str:
 
 
 def _without_room(
-    taking: Taking, runs: _Runs, plan: _Plan, needs: Iterable[Need]
+    reclaim_input: ReclaimInput, runs: _Runs, plan: _Plan, needs: Iterable[JobNeed]
 ) -> dict[int, str]:
     """Explanations for jobs for which no runs that may end make room, by key."""
     out = [need for need in needs if need.key in plan.out]
-    ends_s = [run.start_s + taking.term_s - taking.now_s for run in taking.running]
+    ends_s = [
+        run.start_s + reclaim_input.term_s - reclaim_input.now_s for run in reclaim_input.running
+    ]
     soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
     may = (*runs.leaving, *runs.replicas, *runs.batch)
     layers = (
-        ([taking.free, *(run.instances for run in may)], _TOO_LITTLE),
+        ([reclaim_input.free, *(run.instances for run in may)], _TOO_LITTLE),
         ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),
         ([run.instances for run in runs.within], _WITHIN),
     )

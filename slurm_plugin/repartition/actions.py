@@ -1,4 +1,6 @@
-"""The work of each step of a re-cut. A step may be repeated: it finds what an earlier try left."""
+"""The work of each step of a repartition. A step may be repeated: it finds what an earlier try
+left.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,8 +17,8 @@ from cluster.language.jobs import NodeView
 from cluster.mig.inventory import Inventory
 from cluster.mig.placement_text import placements_text
 from slurm_plugin.mig import checks
-from slurm_plugin.mig.steps import Direction, Next, Recut, StepName
-from slurm_plugin.repartition.ports import Journal, Site
+from slurm_plugin.mig.steps import Direction, Next, Repartition, RepartitionStep
+from slurm_plugin.repartition.ports import Journal, RepartitionPort
 from slurm_plugin.slurm_config.node_lines import node_positions, positions
 
 POLL_S = 2.0
@@ -31,71 +33,73 @@ _DRAINED_BY_SLURM = ("gres/gpu ",)
 
 
 @dataclass
-class Work:
-    """The steps of a re-cut on a site.
+class RepartitionActions:
+    """The steps of a repartition on a site.
 
     Attributes:
         move_s: seconds to wait for jobs that hold what is destroyed.
-        is_ours: whether this process still has the lock of re-cutting.
+        is_ours: whether this process still has the lock of repartitioning.
     """
 
-    site: Site
+    site: RepartitionPort
     journal: Journal
     move_s: float
     is_ours: Callable[[], bool]
     _last: tuple[int, Inventory] | None = None
-    """The re-cut's id and what this process has seen for it: no other process changes a GPU
+    """The repartition's id and what this process has seen for it: no other process changes a GPU
     meanwhile."""
     _made_valid: set[int] = field(default_factory=set)
-    """Ids of re-cuts for which this process has restarted slurmctld, since the node was INVALID."""
+    """Ids of repartitions for which this process has restarted slurmctld, since the node was
+    INVALID.
+    """
 
-    async def do(self, recut: Recut, due: Next) -> str:
+    async def do(self, repartition: Repartition, due: Next) -> str:
         """Do that step; return what was done, in words.
 
         Raises SlicewiseError if it failed, and OSError if a file could not be written.
         """
         steps = {
-            StepName.RESERVE: self._reserve,
-            StepName.MOVE: self._move,
-            StepName.CUT: self._cut,
-            StepName.TELL: self._tell,
-            StepName.VERIFY: self._verify,
-            StepName.RESUME: self._resume,
+            RepartitionStep.RESERVE: self._reserve,
+            RepartitionStep.MOVE: self._move,
+            RepartitionStep.CUT: self._cut,
+            RepartitionStep.TELL: self._tell,
+            RepartitionStep.VERIFY: self._verify,
+            RepartitionStep.RESUME: self._resume,
         }
-        return await steps[due.step](recut, due.direction)
+        return await steps[due.step](repartition, due.direction)
 
-    async def _reserve(self, recut: Recut, direction: Direction) -> str:
+    async def _reserve(self, repartition: Repartition, direction: Direction) -> str:
         """Reserve the node, and check that the plan is still possible before any replica moves."""
-        planned = recut.planned
-        if _has_begun(recut, StepName.CUT):
-            await self._ready(recut)
-            return f"{recut.reservation} holds {planned.node}"
-        await self._prolong(recut, _RESERVED_MIN)
+        planned = repartition.planned
+        if _has_begun(repartition, RepartitionStep.CUT):
+            await self._ready(repartition)
+            return f"{repartition.reservation} holds {planned.node}"
+        await self._prolong(repartition, _RESERVED_MIN)
         if direction is Direction.FORWARD:
-            await self._check(recut)
-        return f"{recut.reservation} holds {planned.node}"
+            await self._check(repartition)
+        return f"{repartition.reservation} holds {planned.node}"
 
-    async def _ready(self, recut: Recut) -> None:
+    async def _ready(self, repartition: Repartition) -> None:
         """Ensure that nothing starts on the node but root's own jobs.
 
         A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. If the
-        files were put back because the re-cut was stuck, they get again what Slurm has read.
+        files were put back because the repartition was stuck, they get again what Slurm has read.
         """
-        name = recut.planned.node
-        self.site.put_told(recut)
-        await self._prolong(recut, _CUT_MIN)
+        name = repartition.planned.node
+        self.site.put_told(repartition)
+        await self._prolong(repartition, _CUT_MIN)
         node = await self.site.node(name)
         is_invalid = node is not None and checks.is_invalid(node)
-        if is_invalid and recut.recut_id not in self._made_valid:
+        if is_invalid and repartition.repartition_id not in self._made_valid:
             # Only once: a node that is INVALID after that stays so.
-            self._made_valid.add(recut.recut_id)
+            self._made_valid.add(repartition.repartition_id)
             await self.site.restart_controller(name)
-        await self.site.undrain(name, (recut.drain_reason, *_DRAINED_BY_SLURM))
+        await self.site.undrain(name, (repartition.drain_reason, *_DRAINED_BY_SLURM))
 
-    async def _check(self, recut: Recut) -> None:
-        planned = recut.planned
+    async def _check(self, repartition: Repartition) -> None:
+        planned = repartition.planned
         in_use = await self._held(planned.node)
-        inventory = await self._probe(recut)
+        inventory = await self._probe(repartition)
         found = checks.layout_of(inventory, planned.gpu_uuid)
         if found != planned.before:
             raise OutsideError(
@@ -106,15 +110,15 @@ class Work:
             )
         before = node_positions(*self.site.texts(), planned.node)
         after = checks.with_layout(inventory, planned.gpu_uuid, planned.after)
-        staying = in_use - self._going(recut, inventory, Direction.FORWARD)
+        staying = in_use - self._going(repartition, inventory, Direction.FORWARD)
         positions(before, self.site.devices(planned.node, after), staying)
 
-    async def _move(self, recut: Recut, _direction: Direction) -> str:
+    async def _move(self, repartition: Repartition, _direction: Direction) -> str:
         """Wait until no job holds what is destroyed; replicas are told to move, other jobs are
         waited for.
         """
-        name = recut.planned.node
-        going = self._going(recut, await self._look(recut), Direction.FORWARD)
+        name = repartition.planned.node
+        going = self._going(repartition, await self._look(repartition), Direction.FORWARD)
         began_s = prolonged_s = self.site.now_s()
         told = frozenset[int]()
         while (jobs := await self._in_the_way(name, going)) is not None:
@@ -124,10 +128,12 @@ class Work:
             told |= jobs
             if jobs:
                 await self.site.leave(
-                    jobs, f"a GPU of {name} is being repartitioned: repartition {recut.recut_id}"
+                    jobs,
+                    f"a GPU of {name} is being repartitioned:"
+                    f" repartition {repartition.repartition_id}",
                 )
             if now_s - prolonged_s >= _PROLONGED_S:
-                await self._prolong(recut, _RESERVED_MIN)
+                await self._prolong(repartition, _RESERVED_MIN)
                 prolonged_s = now_s
             await self.site.wait(POLL_S)
             await self._stay()
@@ -149,59 +155,63 @@ class Work:
             return frozenset()
         return jobs if held or jobs else None
 
-    async def _cut(self, recut: Recut, direction: Direction) -> str:
-        await self._ready(recut)
-        held = await self._held(recut.planned.node)
-        inventory = await self._look(recut)
+    async def _cut(self, repartition: Repartition, direction: Direction) -> str:
+        await self._ready(repartition)
+        held = await self._held(repartition.planned.node)
+        inventory = await self._look(repartition)
         with suppress(InvalidInputError):
             # If only one of the files was written, Slurm has not read them, so no job has a new
             # device.
-            if held & self._going(recut, inventory, direction):
-                raise _started(recut.planned.node)
-        gpu = await self.site.cut(recut, direction)
-        await self._see(recut, checks.with_gpu(inventory, gpu))
-        return checks.change_text(*recut.layouts(direction))
+            if held & self._going(repartition, inventory, direction):
+                raise _started(repartition.planned.node)
+        gpu = await self.site.cut(repartition, direction)
+        await self._see(repartition, checks.with_gpu(inventory, gpu))
+        return checks.change_text(*repartition.layouts(direction))
 
-    async def _tell(self, recut: Recut, _direction: Direction) -> str:
+    async def _tell(self, repartition: Repartition, _direction: Direction) -> str:
         """Write the files and restart slurmd and slurmctld.
 
         What is written derives from the files as they were before, so every try tells the same.
         """
-        name = recut.planned.node
-        await self._ready(recut)
-        inventory = await self._look(recut)
-        kept = await asyncio.to_thread(self.journal.keep_texts, recut.recut_id, *self.site.texts())
+        name = repartition.planned.node
+        await self._ready(repartition)
+        inventory = await self._look(repartition)
+        kept = await asyncio.to_thread(
+            self.journal.keep_texts, repartition.repartition_id, *self.site.texts()
+        )
         before = node_positions(kept.slurm_conf or "", kept.gres_conf or "", name)
         held = await self._held(name)
         after = positions(before, self.site.devices(name, inventory), held)
         self.site.write(name, inventory.vendor, after)
-        await self.site.restart_node(name, recut.reservation)
+        await self.site.restart_node(name, repartition.reservation)
         await self.site.restart_controller(name)
         await self.site.undrain(name, _DRAINED_BY_SLURM)
         return f"{name} and slurmctld have read the new lines"
 
-    async def _verify(self, recut: Recut, direction: Direction) -> str:
+    async def _verify(self, repartition: Repartition, direction: Direction) -> str:
         """Check slurmctld's node and the driver; a node just registered may need a moment."""
-        node, (_, target) = recut.planned.node, recut.layouts(direction)
-        await self._ready(recut)
+        node, (_, target) = repartition.planned.node, repartition.layouts(direction)
+        await self._ready(repartition)
         wanted = node_positions(*self.site.texts(), node)
         until_s = self.site.now_s() + _VERIFY_S
         while words := list(checks.differences(await self.site.node(node), wanted)):
             if self.site.now_s() >= until_s:
                 raise _wrong(node, "; ".join(words))
             await self.site.wait(POLL_S)
-        found = checks.layout_of(await self._probe(recut), recut.planned.gpu_uuid)
+        found = checks.layout_of(await self._probe(repartition), repartition.planned.gpu_uuid)
         if found != target:
             raise _wrong(node, f"the GPU is cut as {placements_text(found) or 'nothing'}")
-        return f"{recut.planned.gpu_uuid} is cut as {placements_text(target) or 'nothing'}"
+        return f"{repartition.planned.gpu_uuid} is cut as {placements_text(target) or 'nothing'}"
 
-    async def _resume(self, recut: Recut, _direction: Direction) -> str:
-        await self.site.release(recut.reservation)
-        return f"{recut.planned.node} takes jobs"
+    async def _resume(self, repartition: Repartition, _direction: Direction) -> str:
+        await self.site.release(repartition.reservation)
+        return f"{repartition.planned.node} takes jobs"
 
-    def _going(self, recut: Recut, inventory: Inventory, direction: Direction) -> frozenset[int]:
+    def _going(
+        self, repartition: Repartition, inventory: Inventory, direction: Direction
+    ) -> frozenset[int]:
         """Slurm's indices of the instances that are destroyed in that direction."""
-        planned, (old, new) = recut.planned, recut.layouts(direction)
+        planned, (old, new) = repartition.planned, repartition.layouts(direction)
         gone = set(old) - set(new)
         alone = checks.only(inventory, planned.gpu_uuid, gone)
         current = node_positions(*self.site.texts(), planned.node)
@@ -226,24 +236,26 @@ class Work:
             )
         return node
 
-    async def _look(self, recut: Recut) -> Inventory:
-        if self._last is not None and self._last[0] == recut.recut_id:
+    async def _look(self, repartition: Repartition) -> Inventory:
+        if self._last is not None and self._last[0] == repartition.repartition_id:
             return self._last[1]
-        return await self._probe(recut)
+        return await self._probe(repartition)
 
-    async def _probe(self, recut: Recut) -> Inventory:
-        found = await self.site.inventory(recut.planned.node, recut.reservation)
-        await self._see(recut, found)
+    async def _probe(self, repartition: Repartition) -> Inventory:
+        found = await self.site.inventory(repartition.planned.node, repartition.reservation)
+        await self._see(repartition, found)
         return found
 
-    async def _see(self, recut: Recut, inventory: Inventory) -> None:
+    async def _see(self, repartition: Repartition, inventory: Inventory) -> None:
         """Remember the inventory, and save it as the journal's last look."""
-        self._last = recut.recut_id, inventory
-        await asyncio.to_thread(self.journal.save_inventory, recut.planned.node, asdict(inventory))
+        self._last = repartition.repartition_id, inventory
+        await asyncio.to_thread(
+            self.journal.save_inventory, repartition.planned.node, asdict(inventory)
+        )
 
-    async def _prolong(self, recut: Recut, minutes: int) -> None:
+    async def _prolong(self, repartition: Repartition, minutes: int) -> None:
         await self._stay()
-        await self.site.reserve(recut.reservation, recut.planned.node, minutes)
+        await self.site.reserve(repartition.reservation, repartition.planned.node, minutes)
 
     async def _stay(self) -> None:
         try:
@@ -255,11 +267,11 @@ class Work:
 
 
 class LostLockError(Exception):
-    """Another process re-cuts now; this one leaves everything as it is."""
+    """Another process repartitions now; this one leaves everything as it is."""
 
 
-def _has_begun(recut: Recut, step: StepName) -> bool:
-    return any(record.step is step for record in recut.records)
+def _has_begun(repartition: Repartition, step: RepartitionStep) -> bool:
+    return any(record.step is step for record in repartition.records)
 
 
 def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
@@ -267,7 +279,7 @@ def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
     return UnreachableError(
         "SW-RECUT-BUSY",
         f"After {waited_s:g} s {who} still hold instances on {node} that must go.",
-        "A longer recut.move_s waits longer; the next run makes a new plan.",
+        "A longer repartition.move_s waits longer; the next run makes a new plan.",
     )
 
 

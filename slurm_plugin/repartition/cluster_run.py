@@ -1,4 +1,4 @@
-"""Re-cuts GPUs on the real cluster: plans now, and carries out one run."""
+"""Repartitions GPUs on the real cluster: plans now, and carries out one run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +9,14 @@ from cluster.rpc.client import DaemonClient
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.mig.due import cuts_due
-from slurm_plugin.mig.steps import Planned, Recut, State, StepRecord, is_due
-from slurm_plugin.repartition.actions import LostLockError, Work
+from slurm_plugin.mig.steps import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepRecord,
+    is_due,
+)
+from slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slurm_plugin.repartition.cluster_site import ClusterSite
 from slurm_plugin.repartition.executor import Executor
 from slurm_plugin.repartition.observe import gathered
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 
-Progress = Callable[[Recut, StepRecord], None]
+Progress = Callable[[Repartition, RepartitionStepRecord], None]
 
 
 async def cut(
@@ -33,25 +39,25 @@ async def cut(
     author: str,
     progress: Progress,
     is_asked_for: bool,
-) -> tuple[Recut, ...]:
-    """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``recut.run.run``.
+) -> tuple[Repartition, ...]:
+    """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``repartition.run.run``.
 
-    With ``is_asked_for`` (a user started it) stuck re-cuts are tried again immediately. Also raises
-    UnreachableError (SW-RECUT-LOCK) if PostgreSQL has released the lock.
+    With ``is_asked_for`` (a user started it) stuck repartitions are tried again immediately. Also
+    raises UnreachableError (SW-RECUT-LOCK) if PostgreSQL has released the lock.
     """
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
-    work = Work(site, ledger.recuts, settings.recut.move_s, lock.hold)
+    work = RepartitionActions(site, ledger.repartitions, settings.repartition.move_s, lock.hold)
 
-    async def planned_now() -> Sequence[Planned]:
+    async def planned_now() -> Sequence[PlannedRepartition]:
         return cuts_due(await gathered(settings, slurm, ledger))
 
-    executor, left = Executor(work, ledger.recuts, progress), ledger.recuts.unfinished()
+    executor, left = Executor(work, ledger.repartitions, progress), ledger.repartitions.unfinished()
     try:
         return await run(
             executor,
             [one for one in left if is_asked_for or is_due(one, time.time())],
             planned_now,
-            lambda one: ledger.recuts.open(one, author),
+            lambda one: ledger.repartitions.open(one, author),
         )
     except LostLockError:
         raise UnreachableError(
@@ -61,16 +67,16 @@ async def cut(
         ) from None
 
 
-def silent(_recut: Recut, _record: StepRecord) -> None:
+def silent(_repartition: Repartition, _record: RepartitionStepRecord) -> None:
     """Ignore the progress."""
 
 
-def stuck_error(ended: Sequence[Recut]) -> OutsideError | None:
-    """OutsideError (SW-RECUT-STUCK) if a re-cut is neither done nor undone; else None."""
-    stuck = [one for one in ended if one.state is State.STUCK]
+def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
+    """OutsideError (SW-RECUT-STUCK) if a repartition is neither done nor undone; else None."""
+    stuck = [one for one in ended if one.state is RepartitionState.STUCK]
     if not stuck:
         return None
-    which = ", ".join(f"{one.recut_id} ({one.planned.node})" for one in stuck)
+    which = ", ".join(f"{one.repartition_id} ({one.planned.node})" for one in stuck)
     return OutsideError(
         "SW-RECUT-STUCK",
         f"Neither done nor undone: repartition {which}. The node is drained.",

@@ -15,11 +15,11 @@ from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import LeaveRequest
+from cluster.rpc.messages import EvictRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import maintenance, node_command
-from slurm_plugin.mig.steps import Direction, Recut
+from slurm_plugin.mig.steps import Direction, Repartition
 from slurm_plugin.repartition.survey import probe
 from slurm_plugin.slurm_config import gres as slurm_gres
 from slurm_plugin.slurm_config import node_lines
@@ -32,7 +32,7 @@ class ClusterSite:
     """The real cluster. Must run as root on slurmctld's host."""
 
     def __init__(self, settings: Settings, slurm: SlurmReader, daemon: DaemonClient) -> None:
-        self._recut, self._slurm, self._daemon = settings.recut, slurm, daemon
+        self._repartition, self._slurm, self._daemon = settings.repartition, slurm, daemon
         self._types = slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
 
     async def reserve(self, name: str, node: str, minutes: int) -> None:
@@ -70,79 +70,81 @@ class ClusterSite:
     async def leave(self, job_ids: frozenset[int], why: str) -> None:
         """Tell replicas to move; a daemon that does not answer now is told the next time."""
         with suppress(SlicewiseError):
-            await self._daemon.ask(LeaveRequest(job_ids=tuple(sorted(job_ids)), why=why))
+            await self._daemon.ask(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why))
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, by its driver."""
-        return await probe(self._recut, node, reservation, _PROBE_S)
+        return await probe(self._repartition, node, reservation, _PROBE_S)
 
-    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+    async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         """Cut the GPU on the node."""
-        planned = recut.planned
-        before, after = map(placements_text, recut.layouts(direction))
+        planned = repartition.planned
+        before, after = map(placements_text, repartition.layouts(direction))
         command = ("slicewise", "node", "cut", planned.gpu_uuid, "--from", before, "--to", after)
-        argv = (*self._recut.on_node, *command)
-        return gpu_of(await node_command.run_on(planned.node, recut.reservation, argv, _CUT_S))
+        argv = (*self._repartition.on_node, *command)
+        return gpu_of(
+            await node_command.run_on(planned.node, repartition.reservation, argv, _CUT_S)
+        )
 
     def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
         """The devices that Slurm should be told about."""
-        return slurm_gres.devices(inventory, self._types, self._recut.devices_of(node))
+        return slurm_gres.devices(inventory, self._types, self._repartition.devices_of(node))
 
     def texts(self) -> tuple[str, str]:
         """The texts of slurm.conf and gres.conf."""
-        paths = self._recut.slurm_conf, self._recut.gres_conf
+        paths = self._repartition.slurm_conf, self._repartition.gres_conf
         slurm_conf, gres_conf = (path.read_text(encoding="utf-8") for path in paths)
         return slurm_conf, gres_conf
 
     def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
         """Write both files, or neither if one of them can't hold the devices."""
         slurm_conf, gres_conf = self.texts()
-        devices = node_lines.padded(found, vendor, self._recut.devices_of(node))
+        devices = node_lines.padded(found, vendor, self._repartition.devices_of(node))
         lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
         gres_conf = node_lines.with_node_lines(gres_conf, node, lines)
         slurm_conf = node_lines.with_node_gres(slurm_conf, node, gres)
-        _write(self._recut.gres_conf, gres_conf)
-        _write(self._recut.slurm_conf, slurm_conf)
+        _write(self._repartition.gres_conf, gres_conf)
+        _write(self._repartition.slurm_conf, slurm_conf)
 
-    def put_back(self, recut: Recut) -> None:
+    def put_back(self, repartition: Repartition) -> None:
         """Put both files back; each one's text is saved beside it first."""
-        for path, kept in self._kept(recut):
-            now, told = path.read_text(encoding="utf-8"), _told(path, recut)
+        for path, kept in self._kept(repartition):
+            now, told = path.read_text(encoding="utf-8"), _told(path, repartition)
             if not told.exists():
                 _write(path, now, told)
-            _write(path, node_lines.as_kept(now, kept, recut.planned.node))
+            _write(path, node_lines.as_kept(now, kept, repartition.planned.node))
 
-    def put_told(self, recut: Recut) -> None:
+    def put_told(self, repartition: Repartition) -> None:
         """Undo ``put_back`` for each file by itself."""
-        for path, kept in self._kept(recut):
-            now, told = path.read_text(encoding="utf-8"), _told(path, recut)
-            if told.exists() and node_lines.as_kept(now, kept, recut.planned.node) == now:
+        for path, kept in self._kept(repartition):
+            now, told = path.read_text(encoding="utf-8"), _told(path, repartition)
+            if told.exists() and node_lines.as_kept(now, kept, repartition.planned.node) == now:
                 text = told.read_text(encoding="utf-8")
-                _write(path, node_lines.as_kept(now, text, recut.planned.node))
-        self.forget_told(recut)
+                _write(path, node_lines.as_kept(now, text, repartition.planned.node))
+        self.forget_told(repartition)
 
-    def forget_told(self, recut: Recut) -> None:
+    def forget_told(self, repartition: Repartition) -> None:
         """Remove the saved texts of both files."""
-        for path, _ in self._kept(recut):
-            _told(path, recut).unlink(missing_ok=True)
+        for path, _ in self._kept(repartition):
+            _told(path, repartition).unlink(missing_ok=True)
 
-    def _kept(self, recut: Recut) -> tuple[tuple[Path, str], ...]:
+    def _kept(self, repartition: Repartition) -> tuple[tuple[Path, str], ...]:
         """Both files' paths and kept texts; () before Slurm was told."""
-        if recut.slurm_conf is None or recut.gres_conf is None:
+        if repartition.slurm_conf is None or repartition.gres_conf is None:
             return ()
         return (
-            (self._recut.slurm_conf, recut.slurm_conf),
-            (self._recut.gres_conf, recut.gres_conf),
+            (self._repartition.slurm_conf, repartition.slurm_conf),
+            (self._repartition.gres_conf, repartition.gres_conf),
         )
 
     async def restart_node(self, node: str, reservation: str) -> None:
         """Run the site's command on the node."""
-        await maintenance.restart_node(node, reservation, self._recut.restart_slurmd)
+        await maintenance.restart_node(node, reservation, self._repartition.restart_slurmd)
 
     async def restart_controller(self, node: str) -> None:
         """Run the site's command, or reconfigure."""
         version = await self._slurm.version()
-        await maintenance.restart_controller(self._recut.restart_slurmctld, version, node)
+        await maintenance.restart_controller(self._repartition.restart_slurmctld, version, node)
 
     async def wait(self, seconds: float) -> None:
         """Sleep."""
@@ -161,9 +163,9 @@ def _may_hold_some(job: JobView) -> bool:
     return job.state is JobState.COMPLETING and bool(job.gpus)
 
 
-def _told(path: Path, recut: Recut) -> Path:
+def _told(path: Path, repartition: Repartition) -> Path:
     target = path.resolve()
-    return target.with_name(f".{target.name}.slicewise-{recut.recut_id}")
+    return target.with_name(f".{target.name}.slicewise-{repartition.repartition_id}")
 
 
 def _write(path: Path, text: str, beside: Path | None = None) -> None:

@@ -1,4 +1,6 @@
-"""Reads everything that the planner of re-cutting uses: Slurm, its files, journal and surveys."""
+"""Reads everything that the planner of repartitioning uses: Slurm, its files, journal and
+surveys.
+"""
 
 import asyncio
 import time
@@ -12,27 +14,27 @@ from cluster.language.jobs import ALLOTTED, NodeView
 from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.settings.file import Settings
-from cluster.settings.repartition import RecutSettings
+from cluster.settings.repartition import RepartitionSettings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.mig.demand import in_use, move_s, recut_s, room_of, waiting_for_instances
-from slurm_plugin.mig.gpu_state import Look, Past, lines_by_node, past
+from slurm_plugin.mig.demand import in_use, move_s, repartition_s, room_of, waiting_for_instances
+from slurm_plugin.mig.gpu_state import NodeLook, Past, lines_by_node, past
 from slurm_plugin.mig.guaranteed_shapes import needs
-from slurm_plugin.mig.planner import Terms
-from slurm_plugin.mig.problem import Gathered, Seen, inputs
-from slurm_plugin.mig.steps import StepName
+from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.mig.problem import SiteObservation, SitePlanInput, inputs
+from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.demand import has_gpus
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.state import used_by_tenant
-from slurm_plugin.slurm_config.gres import Device, Kind, devices_of, types_by_kind
+from slurm_plugin.slurm_config.gres import Device, ProfileKind, devices_of, types_by_kind
 from slurm_plugin.slurm_config.node_lines import Positions, node_positions
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.repartitions import Seen as Survey
+    from slurm_plugin.ledger.repartitions import NodeSurvey
     from slurm_plugin.ledger.store import Ledger
 
 
 _HISTORY = 500
-"""Newest re-cuts that are read from the journal; no more than that fall within a horizon."""
+"""Newest repartitions that are read from the journal; no more than that fall within a horizon."""
 _MOVE_S = 60
 """Seconds that a move is assumed to take until some were measured."""
 _LATELY_S = 86_400
@@ -41,21 +43,21 @@ _LATELY_S = 86_400
 
 @dataclass(frozen=True)
 class _OnDisk:
-    surveys: "Mapping[str, Survey]"
+    surveys: "Mapping[str, NodeSurvey]"
     slurm_conf: Mapping[str, str]
     gres_conf: Mapping[str, str]
     past: Past
     policy: Policy
-    step_seconds: Mapping[StepName, Sequence[float]]
+    step_seconds: Mapping[RepartitionStep, Sequence[float]]
 
 
-async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gathered:
+async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePlanInput:
     """Read everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
     InvalidInputError (SW-RECUT-CONF) if slurm.conf or gres.conf can't be read.
     """
-    now_s, horizon_s = time.time(), settings.recut.horizon_s
+    now_s, horizon_s = time.time(), settings.repartition.horizon_s
     partitions = frozenset(settings.cluster.partitions)
     since_s = int(now_s - horizon_s)
     on_disk, jobs, runs = await asyncio.gather(
@@ -71,7 +73,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
     types = types_by_kind(settings.boards_by_type, settings.whole_types)
     looks = await asyncio.to_thread(_looks, settings, on_disk, nodes, types, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
-    seen = Seen(
+    seen = SiteObservation(
         looks=looks,
         jobs=holding,
         indices=indices,
@@ -85,19 +87,19 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> Gather
         move_s=move_s(on_disk.step_seconds, _MOVE_S),
         at_s=now_s,
     )
-    took_s = recut_s(on_disk.step_seconds, settings.recut.recut_s)
-    terms = Terms(took_s, horizon_s, settings.recut.nodes_at_once)
+    took_s = repartition_s(on_disk.step_seconds, settings.repartition.repartition_s)
+    terms = RepartitionTerms(took_s, horizon_s, settings.repartition.nodes_at_once)
     return inputs(seen, types, terms)
 
 
 def _on_disk(settings: Settings, ledger: "Ledger", now_s: float) -> _OnDisk:
     return _OnDisk(
-        surveys=ledger.recuts.inventories(),
-        slurm_conf=lines_by_node(_text(settings.recut.slurm_conf)),
-        gres_conf=lines_by_node(_text(settings.recut.gres_conf)),
-        past=past(ledger.recuts.unfinished(), ledger.recuts.history(_HISTORY), now_s),
+        surveys=ledger.repartitions.inventories(),
+        slurm_conf=lines_by_node(_text(settings.repartition.slurm_conf)),
+        gres_conf=lines_by_node(_text(settings.repartition.gres_conf)),
+        past=past(ledger.repartitions.unfinished(), ledger.repartitions.history(_HISTORY), now_s),
         policy=ledger.tenants.policy_in_force(now_s, settings.ledger.time_zone),
-        step_seconds=ledger.recuts.step_seconds(),
+        step_seconds=ledger.repartitions.step_seconds(),
     )
 
 
@@ -108,7 +110,7 @@ def _text(path: Path) -> str:
         raise InvalidInputError(
             "SW-RECUT-CONF",
             f"{path} can't be read: {error}.",
-            "Set slurm_conf and gres_conf of [recut] in slicewise.toml to where they are.",
+            "Set slurm_conf and gres_conf of [repartition] in slicewise.toml to where they are.",
         ) from None
 
 
@@ -116,17 +118,17 @@ def _looks(
     settings: Settings,
     on_disk: _OnDisk,
     nodes: Sequence[NodeView],
-    types: Mapping[Kind, str],
+    types: Mapping[ProfileKind, str],
     now_s: float,
-) -> tuple[Look, ...]:
+) -> tuple[NodeLook, ...]:
     """Looks at all nodes with GPUs in managed partitions."""
     partitions = frozenset(settings.cluster.partitions)
     return tuple(
-        Look(
+        NodeLook(
             node=node,
             inventory=inventory,
             age_s=now_s - survey.seen_s if survey is not None else 0.0,
-            devices=_devices(settings.recut, node.name, inventory, types),
+            devices=_devices(settings.repartition, node.name, inventory, types),
             positions=_positions(on_disk, node.name),
         )
         for node in nodes
@@ -136,7 +138,7 @@ def _looks(
     )
 
 
-def _inventory(survey: "Survey | None") -> Inventory | None:
+def _inventory(survey: "NodeSurvey | None") -> Inventory | None:
     """The survey's inventory; None without a survey, or if an older Slicewise wrote it."""
     try:
         return inventory_of(survey.inventory) if survey is not None else None
@@ -145,7 +147,10 @@ def _inventory(survey: "Survey | None") -> Inventory | None:
 
 
 def _devices(
-    settings: RecutSettings, node: str, inventory: Inventory | None, types: Mapping[Kind, str]
+    settings: RepartitionSettings,
+    node: str,
+    inventory: Inventory | None,
+    types: Mapping[ProfileKind, str],
 ) -> Mapping[str, Sequence[Device]]:
     directory = settings.devices_of(node)
     if inventory is None:

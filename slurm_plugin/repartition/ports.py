@@ -1,16 +1,22 @@
-"""Interfaces that a re-cut needs: Slurm, its files, the node, the journal."""
+"""Interfaces that a repartition needs: Slurm, its files, the node, the journal."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.language.jobs import NodeView
 from cluster.mig.inventory import Gpu, Inventory
-from slurm_plugin.mig.steps import Direction, Next, Outcome, Recut, State
+from slurm_plugin.mig.steps import (
+    Direction,
+    Next,
+    Repartition,
+    RepartitionState,
+    RepartitionStepOutcome,
+)
 from slurm_plugin.slurm_config.gres import Device
 
 
-class Site(Protocol):
-    """Slurm, its files and the node, as a re-cut needs them."""
+class RepartitionPort(Protocol):
+    """Slurm, its files and the node, as a repartition needs them."""
 
     async def reserve(self, name: str, node: str, minutes: int) -> None:
         """Reserve the node, so that nothing starts there for ``minutes`` from now."""
@@ -44,7 +50,7 @@ class Site(Protocol):
         """The node's GPUs, as its driver shows them now."""
         ...
 
-    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+    async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         """Cut the GPU on the node, unless it is cut so already; return the GPU as it is then."""
         ...
 
@@ -60,18 +66,19 @@ class Site(Protocol):
         """Write the node's devices into both files; ``vendor`` is that of its GPUs."""
         ...
 
-    def put_back(self, recut: Recut) -> None:
-        """Put the node's lines in both files back as the re-cut has kept them; Slurm is not told.
+    def put_back(self, repartition: Repartition) -> None:
+        """Put the node's lines in both files back as the repartition has kept them; Slurm is not
+        told.
 
         The text that each file had instead is kept beside it.
         """
         ...
 
-    def put_told(self, recut: Recut) -> None:
+    def put_told(self, repartition: Repartition) -> None:
         """Undo ``put_back``, unless the node's lines were changed since."""
         ...
 
-    def forget_told(self, recut: Recut) -> None:
+    def forget_told(self, repartition: Repartition) -> None:
         """Remove the texts that ``put_back`` has kept beside the files."""
         ...
 
@@ -98,26 +105,28 @@ class Site(Protocol):
 
 
 class Journal(Protocol):
-    """The journal of re-cuts on disk, as in ``ledger.recuts``. Synchronous; called in threads."""
+    """The journal of repartitions on disk, as in ``ledger.repartitions``. Synchronous; called in
+    threads.
+    """
 
-    def begin_step(self, recut_id: int, step: Next) -> int:
+    def begin_step(self, repartition_id: int, step: Next) -> int:
         """Record that a step begins; return the record's id."""
         ...
 
-    def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
+    def end_step(self, record_id: int, outcome: RepartitionStepOutcome, words: str) -> None:
         """Record that a step is done or failed."""
         ...
 
-    def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
+    def keep_texts(self, repartition_id: int, slurm_conf: str, gres_conf: str) -> Repartition:
         """Keep both files' texts, unless texts are kept already."""
         ...
 
-    def finish(self, recut_id: int, state: State, error: str) -> None:
-        """Record the re-cut's new state."""
+    def finish(self, repartition_id: int, state: RepartitionState, error: str) -> None:
+        """Record the repartition's new state."""
         ...
 
-    def find(self, recut_id: int) -> Recut:
-        """The re-cut as the journal has it now."""
+    def find(self, repartition_id: int) -> Repartition:
+        """The repartition as the journal has it now."""
         ...
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.settings.file import Settings
-from cluster.settings.repartition import RecutSettings
+from cluster.settings.repartition import RepartitionSettings
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import node_command
 from slurm_plugin.quota.demand import has_gpus
@@ -20,7 +20,7 @@ _AT_ONCE = 16
 _PROBE_S = 30.0
 
 
-class Journal(Protocol):
+class SurveyStore(Protocol):
     """Where surveys are kept. Synchronous; called in a thread."""
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Survey:
 
 
 async def survey(
-    settings: Settings, slurm: SlurmReader, journal: Journal, names: Collection[str] = ()
+    settings: Settings, slurm: SlurmReader, journal: SurveyStore, names: Collection[str] = ()
 ) -> Survey:
     """Survey these nodes, or all that have GPUs in managed partitions.
 
@@ -71,19 +71,19 @@ async def survey(
 
 
 async def probe(
-    settings: RecutSettings, node: str, reservation: str, deadline_s: float
+    settings: RepartitionSettings, node: str, reservation: str, deadline_s: float
 ) -> Inventory:
     """What the node's driver shows, by a job of root's. Raises as ``node_command.run_on``."""
     argv = (*settings.on_node, "slicewise", "node", "probe", "--json")
     return inventory_of(await node_command.run_on(node, reservation, argv, deadline_s))
 
 
-async def _looked(settings: Settings, journal: Journal, node: str) -> str:
+async def _looked(settings: Settings, journal: SurveyStore, node: str) -> str:
     """Survey a node; return what went wrong, or "". A failure of the ledger is raised: it concerns
     all.
     """
     try:
-        inventory = asdict(await probe(settings.recut, node, "", _PROBE_S))
+        inventory = asdict(await probe(settings.repartition, node, "", _PROBE_S))
     except SlicewiseError as error:
         return error.refusal.message
     await asyncio.to_thread(journal.save_inventory, node, inventory)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor
 
 from cluster.language.jobs import (
-    RECUT_RESERVATION,
+    REPARTITION_RESERVATION,
     JobState,
     JobView,
     PlannedStart,
@@ -25,10 +25,10 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.limits.budget_parts import binding, minutes_left
 from slurm_plugin.quota.types import Policy
 
-Key = tuple[int, int]
+SlotKey = tuple[int, int]
 """A slot: array job id and index."""
 
-RunKey = tuple[int, int, int | None]
+SlotRunKey = tuple[int, int, int | None]
 """One run of a slot: the slot's key, and the run's start in Unix seconds."""
 
 _TOLD_S = 900
@@ -47,7 +47,7 @@ class Leased:
         cores: its cores by node, where they matter and are known.
     """
 
-    key: Key
+    key: SlotKey
     run: JobView
     end_s: int
     limit_min: int
@@ -57,7 +57,7 @@ class Leased:
     cores: Mapping[str, frozenset[int]] = field(default_factory=dict, hash=False)
 
     @property
-    def run_key(self) -> RunKey:
+    def run_key(self) -> SlotRunKey:
         """The key of this run of the slot."""
         return (*self.key, self.run.start_s)
 
@@ -79,7 +79,7 @@ class Wall:
 
 
 @dataclass(frozen=True)
-class End:
+class LeaseEnd:
     """A replica must have ended by ``at_s`` (Unix seconds), whatever the launcher wants."""
 
     at_s: float
@@ -103,8 +103,8 @@ class Spare:
 class LeasePlan:
     """New time limits in minutes, and ends, by run."""
 
-    limits_min: Mapping[RunKey, int] = field(default_factory=dict, hash=False)
-    ends: Mapping[RunKey, End] = field(default_factory=dict, hash=False)
+    limits_min: Mapping[SlotRunKey, int] = field(default_factory=dict, hash=False)
+    ends: Mapping[SlotRunKey, LeaseEnd] = field(default_factory=dict, hash=False)
 
 
 def plan_leases(
@@ -118,8 +118,8 @@ def plan_leases(
 ) -> LeasePlan:
     """Plan leases, given ``walls`` by node; without ``extends`` replicas end with their leases."""
     left = dict(spare.left)
-    limits_min: dict[RunKey, int] = {}
-    ends: dict[RunKey, End] = {}
+    limits_min: dict[SlotRunKey, int] = {}
+    ends: dict[SlotRunKey, LeaseEnd] = {}
     for slot in slots:
         limits = spare.limits.get(slot.run.account, ())
         paid = [left[name] for name in limits]
@@ -135,12 +135,13 @@ def plan_leases(
 def leased(
     services: Iterable[ServiceView],
     jobs: Iterable[JobView],
-    wished: Mapping[int, frozenset[int]],
+    desired_slots: Mapping[int, frozenset[int]],
     unheard_s: float,
 ) -> Iterator[Leased]:
     """Yield the running slots that have a time limit.
 
-    ``wished`` are the slots that the launcher wants, by array; it was last heard ``unheard_s`` ago.
+    ``desired_slots`` are the slots that the launcher wants, by array; it was last heard
+    ``unheard_s`` ago.
     """
     runs = {job.job_id: job for job in jobs if job.state is JobState.RUNNING}
     for service in services:
@@ -155,7 +156,7 @@ def leased(
                 end_s=run.end_s,
                 limit_min=run.time_limit_s // 60,
                 lease_s=lease_s,
-                is_wanted=slot.index in wished.get(service.array_job_id, ())
+                is_wanted=slot.index in desired_slots.get(service.array_job_id, ())
                 and unheard_s < lease_s,
             )
 
@@ -173,11 +174,11 @@ def walls_of(
 ) -> Mapping[str, Sequence[Wall]]:
     """Collect the walls by node.
 
-    A re-cut's reservation is none: replicas in its way are told to end, and all others stay.
+    A repartition's reservation is none: replicas in its way are told to end, and all others stay.
     """
     waiting = {job.job_id: job for job in jobs}
     found: dict[str, list[Wall]] = defaultdict(list)
-    for one in (r for r in reservations if not r.name.startswith(RECUT_RESERVATION)):
+    for one in (r for r in reservations if not r.name.startswith(REPARTITION_RESERVATION)):
         for node in one.nodes:
             why = f"reservation {one.name} of {node} begins"
             found[node].append(Wall(one.start_s, why, reservation=one))
@@ -208,7 +209,7 @@ def spare_minutes(
     )
 
 
-def with_end(slot: SlotView, end: End | None, now_s: float) -> SlotView:
+def with_end(slot: SlotView, end: LeaseEnd | None, now_s: float) -> SlotView:
     """Return the slot as the launcher sees it, with the earlier of its own end and ``end``."""
     left_s = None if end is None else max(0, int(end.at_s - now_s))
     if end is None or left_s is None or (slot.leaves_s is not None and slot.leaves_s <= left_s):
@@ -287,18 +288,18 @@ def _up_to(slot: Leased, wall: Wall) -> int:
     return floor((wall.at_s - slot.end_s) / 60)
 
 
-def _end(slot: Leased, wall: Wall | None, now_s: float, *, extends: bool) -> End | None:
+def _end(slot: Leased, wall: Wall | None, now_s: float, *, extends: bool) -> LeaseEnd | None:
     """Return a replica's end and the reason; None if no end is near.
 
     The script gives the slot back a little before the limit, so that Slurm need not kill it.
     """
     early_s = gives_back_s(slot.lease_s)
     if not extends:
-        return End(slot.end_s - early_s, _NOT_EXTENDED)
+        return LeaseEnd(slot.end_s - early_s, _NOT_EXTENDED)
     if wall is None:
         return None
     last_s = slot.end_s + 60 * max(0, _up_to(slot, wall))
     if now_s < wall.at_s < last_s:
         last_s = wall.at_s
     is_news = last_s - now_s <= max(slot.lease_s, _TOLD_S)
-    return End(last_s - early_s, wall.why) if is_news else None
+    return LeaseEnd(last_s - early_s, wall.why) if is_news else None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     # The ledger, which commands open, has no use for the other messages of cluster.rpc.messages.
     from cluster.rpc.messages import ServiceView
 
-Key = tuple[str, str]
+ServiceKey = tuple[str, str]
 """Tenant and name of a service."""
 
 
@@ -24,7 +24,7 @@ class Ordered:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ReplicaBounds:
     """Bounds of the number of replicas in the service's script; the most is the number of slots."""
 
     min_replicas: int
@@ -32,7 +32,7 @@ class Bounds:
 
 
 def ordered(
-    known: ServiceOrder, request: OrderRequest, script: Bounds, now_s: float
+    known: ServiceOrder, request: OrderRequest, script: ReplicaBounds, now_s: float
 ) -> ServiceOrder:
     """The order that holds after the request.
 
@@ -47,7 +47,7 @@ def ordered(
     return known.model_copy(update=bounds)
 
 
-def _check(request: OrderRequest, script: Bounds) -> None:
+def _check(request: OrderRequest, script: ReplicaBounds) -> None:
     least = script.min_replicas if request.min_replicas is None else request.min_replicas
     most = script.max_replicas if request.max_replicas is None else request.max_replicas
     if most > script.max_replicas:
@@ -64,9 +64,9 @@ def _check(request: OrderRequest, script: Bounds) -> None:
         )
 
 
-def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]:
+def arrays_of(services: Iterable["ServiceView"]) -> Mapping[ServiceKey, frozenset[int]]:
     """Array job ids of all generations of each service."""
-    found: dict[Key, frozenset[int]] = {}
+    found: dict[ServiceKey, frozenset[int]] = {}
     for one in services:
         key = (one.tenant, one.name)
         found[key] = found.get(key, frozenset()) | {one.array_job_id}
@@ -74,8 +74,8 @@ def arrays_of(services: Iterable["ServiceView"]) -> Mapping[Key, frozenset[int]]
 
 
 def rolled_over(
-    orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]
-) -> Mapping[Key, Ordered]:
+    orders: Mapping[ServiceKey, Ordered], arrays: Mapping[ServiceKey, frozenset[int]]
+) -> Mapping[ServiceKey, Ordered]:
     """Orders that pass to a newer generation, because the ordered one still lives.
 
     Orders to end a service do not pass on.
@@ -89,7 +89,9 @@ def rolled_over(
     }
 
 
-def over(orders: Mapping[Key, Ordered], arrays: Mapping[Key, frozenset[int]]) -> frozenset[Key]:
+def over(
+    orders: Mapping[ServiceKey, Ordered], arrays: Mapping[ServiceKey, frozenset[int]]
+) -> frozenset[ServiceKey]:
     """Services with an order that is over.
 
     The ordered array has ended, or it was ordered to end and the service was applied again since.

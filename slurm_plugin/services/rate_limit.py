@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Rate:
+class RateLimit:
     """A rate limit: ``at_once`` changes in a row, and one more every ``every_s`` seconds."""
 
     at_once: int
@@ -12,22 +12,22 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Used:
+class RateUse:
     """Number of changes used up at ``at_s`` (seconds); they become available again one by one."""
 
     changes: float = 0.0
     at_s: float = 0.0
 
 
-def wait_s(known: Used, rate: Rate, now_s: float) -> float:
+def wait_s(known: RateUse, rate: RateLimit, now_s: float) -> float:
     """Seconds until the next change is allowed; 0 means now."""
     return max(0.0, (_still_used(known, rate, now_s) + 1 - rate.at_once) * rate.every_s)
 
 
-def after_change(known: Used, rate: Rate, now_s: float) -> Used:
+def after_change(known: RateUse, rate: RateLimit, now_s: float) -> RateUse:
     """The state after one more change."""
-    return Used(_still_used(known, rate, now_s) + 1, now_s)
+    return RateUse(_still_used(known, rate, now_s) + 1, now_s)
 
 
-def _still_used(known: Used, rate: Rate, now_s: float) -> float:
+def _still_used(known: RateUse, rate: RateLimit, now_s: float) -> float:
     return max(0.0, known.changes - (now_s - known.at_s) / rate.every_s)

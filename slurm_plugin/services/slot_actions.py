@@ -1,4 +1,4 @@
-"""Plans which slots of a service's array to release, hold or requeue, as the launcher wishes."""
+"""Plans which slots of a service's array to release, hold or requeue, as the launcher desires."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from cluster.rpc.messages import ServiceView, SlotView
 
 
 @dataclass(frozen=True)
-class SlotPlan:
+class SlotActions:
     """Actions on the slots of one array.
 
     Attributes:
@@ -19,7 +19,7 @@ class SlotPlan:
         hold: pending slots that are not to run (or that their user could release).
         requeue_hold: running slots that are to give their GPU back.
         revive: ended slots that Slurm can bring back, held.
-        kept_back: wished slots that are not released because of the tenant's quota.
+        kept_back: desired slots that are not released because of the tenant's quota.
         note: why slots are kept back, for people to read.
     """
 
@@ -34,7 +34,7 @@ class SlotPlan:
 
 
 @dataclass(frozen=True)
-class Room:
+class TenantCapacity:
     """What a tenant may have, and what its jobs hold or may take at any moment, in millislices.
 
     Attributes:
@@ -50,36 +50,38 @@ class Room:
     held: int
 
 
-def plan_wish(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
-    """Turn the launcher's wish into actions; ``room`` is None for a tenant without quota.
+def plan_desired(
+    service: ServiceView, desired_slots: frozenset[int], room: TenantCapacity | None
+) -> SlotActions:
+    """Turn the launcher's desired slots into actions; ``room`` is None for a tenant without quota.
 
     Held slots are released, lowest index first, while the tenant's own QOS has room, then while the
-    tenant may borrow. Slots that the wish gives up make room only once they are free. Slots that
+    tenant may borrow. Slots that it gives up make room only once they are free. Slots that
     wait in the borrowed QOS go back to the tenant's own QOS when that has room.
     """
-    plan = _within_quota(service, wished, room)
+    plan = _within_quota(service, desired_slots, room)
     taken = len(plan.release) * service.cost_millislices
     return replace(
         plan,
-        hold=_indices(service, {"released"}) - wished,
-        requeue_hold=_indices(service, {"starting", "running"}) - wished,
+        hold=_indices(service, {"released"}) - desired_slots,
+        requeue_hold=_indices(service, {"starting", "running"}) - desired_slots,
         note=_note(service, room, taken) if plan.kept_back else "",
     )
 
 
 def plan_guard(
-    service: ServiceView, wished: frozenset[int], revive: frozenset[int] = frozenset()
-) -> SlotPlan:
+    service: ServiceView, desired_slots: frozenset[int], revive: frozenset[int] = frozenset()
+) -> SlotActions:
     """Slots to hold as soon as they are seen.
 
-    These are slots that their user could release, released slots that are not wished, and slots
+    These are slots that their user could release, released slots that are not desired, and slots
     that Slurm has requeued by itself: once they are held and released again, they need not wait out
     Slurm's delay. ``revive`` are lost slots that are due to be brought back.
     """
     releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
     requeued = _indices_of(service, lambda s: s.state == "released" and s.reason == "BeginTime")
-    loose = _indices(service, {"released"}) - wished
-    return SlotPlan(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
+    loose = _indices(service, {"released"}) - desired_slots
+    return SlotActions(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
 
 
 def lost_slots(service: ServiceView) -> frozenset[int]:
@@ -136,8 +138,8 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
     )
 
 
-def wished_after_restart(service: ServiceView) -> frozenset[int]:
-    """Slots that count as wished until the launcher wishes again: all that are under way."""
+def desired_after_restart(service: ServiceView) -> frozenset[int]:
+    """Slots that count as desired until the launcher sends others: all that are under way."""
     return _indices(service, {"released", "starting", "running"})
 
 
@@ -153,14 +155,14 @@ def released_millislices(tenant: str, services: Iterable[ServiceView], *, borrow
     )
 
 
-def after(service: ServiceView, plan: SlotPlan) -> ServiceView:
+def after(service: ServiceView, plan: SlotActions) -> ServiceView:
     """The service as it will look once the plan is carried out, until Slurm is looked at again."""
     return service.model_copy(
         update={"slots": tuple(_slot_after(slot, plan) for slot in service.slots)}
     )
 
 
-def _slot_after(slot: SlotView, plan: SlotPlan) -> SlotView:
+def _slot_after(slot: SlotView, plan: SlotActions) -> SlotView:
     if slot.index in plan.guarantee | plan.borrow:
         slot = slot.model_copy(update={"is_borrowed": slot.index in plan.borrow})
     if slot.index in plan.release:
@@ -180,19 +182,21 @@ def _indices_of(service: ServiceView, is_one: Callable[[SlotView], bool]) -> fro
     return frozenset(slot.index for slot in service.slots if is_one(slot))
 
 
-def _within_quota(service: ServiceView, wished: frozenset[int], room: Room | None) -> SlotPlan:
+def _within_quota(
+    service: ServiceView, desired_slots: frozenset[int], room: TenantCapacity | None
+) -> SlotActions:
     """Plan the releases. Released slots in the borrowed QOS count within ``most`` already."""
-    held = sorted(_indices(service, {"held"}) & wished)
+    held = sorted(_indices(service, {"held"}) & desired_slots)
     borrowed = _indices_of(service, lambda slot: slot.is_borrowed)
-    waiting = sorted(_indices(service, {"released"}) & wished & borrowed)
+    waiting = sorted(_indices(service, {"released"}) & desired_slots & borrowed)
     if room is None or not service.cost_millislices:
-        return SlotPlan(kept_back=frozenset(held))
+        return SlotActions(kept_back=frozenset(held))
     own = max(0, room.own - room.own_held) // service.cost_millislices
     more = max(0, room.most - room.held) // service.cost_millislices
     back = waiting[:own]
     release = held[:more]
     guaranteed = frozenset(release[: own - len(back)])
-    return SlotPlan(
+    return SlotActions(
         guarantee=frozenset(back) | (guaranteed & borrowed),
         borrow=frozenset(release) - guaranteed - borrowed,
         release=frozenset(release),
@@ -200,7 +204,7 @@ def _within_quota(service: ServiceView, wished: frozenset[int], room: Room | Non
     )
 
 
-def _note(service: ServiceView, room: Room | None, taken: int) -> str:
+def _note(service: ServiceView, room: TenantCapacity | None, taken: int) -> str:
     if room is None:
         return f"quota: {service.tenant} has none"
     borrows = f", {slices_text(room.most)} with what it may borrow" if room.most > room.own else ""

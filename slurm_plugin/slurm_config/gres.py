@@ -37,7 +37,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProfileKind:
     """A profile of a GPU model of the table, by any of the names that drivers have for it.
 
     ``profile`` is "" for a whole GPU that is not cut.
@@ -49,21 +49,21 @@ class Kind:
 
 def types_by_kind(
     boards_by_type: Mapping[str, Board], whole_types: Mapping[str, str] | None = None
-) -> Mapping[Kind, str]:
+) -> Mapping[ProfileKind, str]:
     """The GRES type that a site gives each kind.
 
     The settings provide boards by GRES type, and types of whole GPUs by model.
     """
     profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
     return {
-        Kind(boards_by_type[gres_type].model, name): gres_type
+        ProfileKind(boards_by_type[gres_type].model, name): gres_type
         for gres_type, profile in profiles.items()
         for name in (profile.name, *profile.aliases)
-    } | {Kind(model, ""): gres_type for model, gres_type in (whole_types or {}).items()}
+    } | {ProfileKind(model, ""): gres_type for model, gres_type in (whole_types or {}).items()}
 
 
 def devices(
-    inventory: Inventory, types: Mapping[Kind, str], directory: str = "/dev"
+    inventory: Inventory, types: Mapping[ProfileKind, str], directory: str = "/dev"
 ) -> tuple[Device, ...]:
     """The devices of a node that jobs can be given, in the order of its GPUs and memory slices.
 
@@ -79,13 +79,13 @@ def devices(
 
 
 def devices_of(
-    gpu: Gpu, vendor: str, types: Mapping[Kind, str], directory: str
+    gpu: Gpu, vendor: str, types: Mapping[ProfileKind, str], directory: str
 ) -> Iterator[Device]:
     """The devices of one GPU of this vendor, as in ``devices``."""
     files = partial(accelerator(vendor).files, directory, gpu.minor)
     if not gpu.mig:
         model = gpu.board.model if gpu.board is not None else ""
-        yield Device(types.get(Kind(model, "")) or _slurm_name(gpu.name), files(()))
+        yield Device(types.get(ProfileKind(model, "")) or _slurm_name(gpu.name), files(()))
     profiles = {one.placement.profile for one in gpu.instances}
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
@@ -95,10 +95,10 @@ def devices_of(
             yield Device(gres_types[one.placement.profile], files(known))
 
 
-def _type_of(gpu: Gpu, profile: str, types: Mapping[Kind, str]) -> str:
+def _type_of(gpu: Gpu, profile: str, types: Mapping[ProfileKind, str]) -> str:
     model = gpu.board.model if gpu.board is not None else ""
     short_name = gpu.name.partition("-")[0]
-    return types.get(Kind(model, profile)) or f"{_slurm_name(short_name)}_{profile}"
+    return types.get(ProfileKind(model, profile)) or f"{_slurm_name(short_name)}_{profile}"
 
 
 def _slurm_name(name: str) -> str:

@@ -13,7 +13,7 @@ from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from slurm_plugin.common.log import report, warn
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.services.leases import lease_of
-from slurm_plugin.services.slot_actions import SlotPlan
+from slurm_plugin.services.slot_actions import SlotActions
 
 
 def not_moved(
@@ -42,7 +42,7 @@ class Actuator:
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
 
-    async def apply(self, service: ServiceView, plan: SlotPlan) -> bool:
+    async def apply(self, service: ServiceView, plan: SlotActions) -> bool:
         """Give slices back first, then release; True if there was anything to do."""
         array = service.array_job_id
         moved = await self._move(service, plan)
@@ -59,7 +59,7 @@ class Actuator:
                 await act(Tasks(array, slots))
         return moved or any(slots for _, _, slots in actions)
 
-    async def _move(self, service: ServiceView, plan: SlotPlan) -> bool:
+    async def _move(self, service: ServiceView, plan: SlotActions) -> bool:
         """Change the QOS of waiting slots; True if the plan moves any.
 
         A slot that Slurm refuses to move waits where it is: Slurm's limits hold there, too.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobView, NodeView
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
 from cluster.settings.file import Settings
@@ -19,23 +19,23 @@ from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.services.leases import End, RunKey, with_end
+from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
 from slurm_plugin.services.slot_actions import (
     after,
     check_may_retire,
+    desired_after_restart,
     living_slots,
     lost_slots,
+    plan_desired,
     plan_guard,
-    plan_wish,
-    wished_after_restart,
 )
 from slurm_plugin.services.state import Observation, services, start_age_s
 from slurm_plugin.state.actuator import Actuator
-from slurm_plugin.state.eviction import Leaving
-from slurm_plugin.state.observer import Sight
-from slurm_plugin.state.quota_in_force import Quotas
-from slurm_plugin.state.reports import News
-from slurm_plugin.state.slot_recovery import Lost
+from slurm_plugin.state.eviction import Evictions
+from slurm_plugin.state.observer import SlurmObserver
+from slurm_plugin.state.quota_in_force import QuotaInForce
+from slurm_plugin.state.reports import ServiceReports
+from slurm_plugin.state.slot_recovery import SlotRecovery
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its ports may appear any
@@ -50,7 +50,7 @@ class Publishes(Protocol):
         """Take a snapshot, as ``Admission.publish`` does."""
 
 
-class Sync:
+class ClusterState:
     """What the daemon knows of Slurm now, and the sequence of its actions on services' slots.
 
     Looking and acting take turns (one lock), so that no view is older than the last action.
@@ -60,14 +60,14 @@ class Sync:
         snapshot: what admission decides on; None before the first look.
         quotas: the quotas in force in Slurm now.
         shares: the share term of each tenant's priority, see ``admission/priority.py``.
-        urgencies: urgency of each service's backlog, from the last wish, by array job id.
-        refusals: why jobs that were decided late are held, by job id.
-        news: what the launcher reports about services, for people.
+        urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
+        refusals: why deferred jobs are held, by job id.
+        service_reports: what the launcher reports about services, for people.
         leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
-        heard_s: when the launcher, or another process that may wish, was last heard of, by the
-            monotonic clock.
+        heard_s: when the launcher, or another process that may set desired slots, was last heard
+            of, by the monotonic clock.
         acted: set when something was changed in Slurm: the next look is then due immediately.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
         is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
@@ -80,22 +80,22 @@ class Sync:
         self._settings = settings
         self._admission = admission
         self._leader = leader
-        self._sight = Sight(slurm)
+        self._observer = SlurmObserver(slurm)
         self._actuator = Actuator(slurm)
-        self._lost = Lost()
+        self._slot_recovery = SlotRecovery()
         self._lock = asyncio.Lock()
         self._seen = _NOTHING
-        self._wished: dict[int, frozenset[int]] | None = None
+        self._desired_slots: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
-        self._ends: Mapping[RunKey, End] = {}
-        self.quotas = Quotas(settings)
+        self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
+        self.quotas = QuotaInForce(settings)
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
-        self.news = News(leader)
-        self.leaving = Leaving(leader)
+        self.service_reports = ServiceReports(leader)
+        self.evictions = Evictions(leader)
         self.clock = SteadyClock()
         self.looked_s = 0.0
         self.looked_monotonic_s = 0.0
@@ -129,9 +129,9 @@ class Sync:
         return self._seen.nodes
 
     @property
-    def wished(self) -> Mapping[int, frozenset[int]]:
-        """Slots that are wished to run, by array job id."""
-        return self._wished or {}
+    def desired_slots(self) -> Mapping[int, frozenset[int]]:
+        """Slots that are to run, by array job id."""
+        return self._desired_slots or {}
 
     def set_policy(
         self,
@@ -147,7 +147,7 @@ class Sync:
         self.quotas.set_policy(policy, accounts_by_uid, highest)
         self._publish(self.view.services, complete=self.view.complete)
 
-    def set_ends(self, ends: Mapping[RunKey, End]) -> None:
+    def set_ends(self, ends: Mapping[SlotRunKey, LeaseEnd]) -> None:
         """Set which runs of slots must end, and when; the view shows them from the next look on."""
         self._ends = ends
 
@@ -174,7 +174,7 @@ class Sync:
         async with self._lock:
             began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
             try:
-                self._seen = await self._sight.look()
+                self._seen = await self._observer.look()
                 found = services(self._seen, self._settings.costs)
                 self._notice_unadmitted()
                 self._follow(found)
@@ -189,10 +189,10 @@ class Sync:
             if age_s is not None and age_s < _STARTS_S:
                 asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
 
-    async def wish(
+    async def set_desired_slots(
         self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
-    ) -> WishAnswer:
-        """Bring a service's slots to the launcher's wish, within its tenant's quota.
+    ) -> DesiredSlotsAnswer:
+        """Bring a service's slots to those desired, within its tenant's quota.
 
         ``run`` are the slots to run. ``note`` is shown with the service unless the quota check has
         a note of its own. Raises InvalidInputError (SW-SERVICE-UNKNOWN), and UnreachableError
@@ -201,22 +201,22 @@ class Sync:
         self.hear()
         async with self._lock:
             service = self.service(array_job_id)
-            self._require_sight()
+            self._require_complete_view()
             self.urgencies = {**self.urgencies, array_job_id: urgency}
             self._followed |= {array_job_id}
             if self.mode != "enforce":
-                return WishAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
+                return DesiredSlotsAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
             tenant = service.tenant
-            borrows = not self.leaving.waits(tenant)
+            borrows = not self.evictions.waits(tenant)
             room = self.quotas.room(tenant, self.jobs, self.view.services, borrows=borrows)
-            plan = plan_wish(service, run, room)
-            if self._wished is not None:
-                self._wished[array_job_id] = run
+            plan = plan_desired(service, run, room)
+            if self._desired_slots is not None:
+                self._desired_slots[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
             if await self._actuator.apply(service, plan):
                 self._replace(after(service, plan))
                 self.acted.set()
-            return WishAnswer(
+            return DesiredSlotsAnswer(
                 released=tuple(sorted(plan.release)),
                 held=tuple(sorted(plan.hold | plan.requeue_hold)),
                 kept_back=tuple(sorted(plan.kept_back)),
@@ -236,7 +236,7 @@ class Sync:
             await self._cancel(array_job_id)
 
     async def _cancel(self, array_job_id: int) -> None:
-        self._require_sight()
+        self._require_complete_view()
         if self.mode != "enforce":
             raise InvalidInputError(
                 "SW-SERVICE-MODE",
@@ -259,7 +259,7 @@ class Sync:
         why = "uninstalled" if self.is_uninstalled else f"mode {self.mode}"
         return f"{why}: the daemon changes nothing in Slurm"
 
-    def _require_sight(self) -> None:
+    def _require_complete_view(self) -> None:
         self._leader.require()
         if not self.view.complete:
             raise UnreachableError(
@@ -281,18 +281,20 @@ class Sync:
             warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
 
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
-        """Keep the wishes of living services only.
+        """Keep the desired slots of living services only.
 
-        At the first look, and while another daemon receives the wishes, every slot that is under
-        way counts as wished.
+        At the first look, and while another daemon receives them, every slot that is under
+        way counts as desired.
         """
-        if self._wished is None or not self._leader.leads():
-            self._wished = {s.array_job_id: wished_after_restart(s) for s in found}
-        before = self._wished
-        self._wished = {s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found}
-        self._notes = {array: self._notes.get(array, "") for array in self._wished}
-        self._followed &= self._wished.keys()
-        self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._wished}
+        if self._desired_slots is None or not self._leader.leads():
+            self._desired_slots = {s.array_job_id: desired_after_restart(s) for s in found}
+        before = self._desired_slots
+        self._desired_slots = {
+            s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found
+        }
+        self._notes = {array: self._notes.get(array, "") for array in self._desired_slots}
+        self._followed &= self._desired_slots.keys()
+        self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._desired_slots}
 
     def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
         seen, used = self._seen, self.quotas.used(self._seen.jobs)
@@ -307,8 +309,8 @@ class Sync:
         self._admission.publish(self.snapshot, seen.at_s)
 
     async def _guard(self) -> None:
-        self._lost.follow(self.view.services, self._seen.at_s)
-        cancelled = self._lost.cancelled(self.view.services)
+        self._slot_recovery.follow(self.view.services, self._seen.at_s)
+        cancelled = self._slot_recovery.cancelled(self.view.services)
         for service in self.view.services:
             array = service.array_job_id
             try:
@@ -321,9 +323,9 @@ class Sync:
 
     async def _guard_slots(self, service: ServiceView) -> None:
         array = service.array_job_id
-        due = self._lost.due(array, self._seen.at_s)
+        due = self._slot_recovery.due(array, self._seen.at_s)
         revive = await self._still_lost(array, due) if due else due
-        plan = plan_guard(service, self.wished[array] - self.leaving.kept(service), revive)
+        plan = plan_guard(service, self.desired_slots[array] - self.evictions.kept(service), revive)
         if await self._actuator.apply(service, plan):
             self._replace(after(service, plan))
 
@@ -332,11 +334,11 @@ class Sync:
 
         The owner may have cancelled the whole array since the look: then none is brought back.
         """
-        looked = await self._sight.look_again(self._seen, array_job_id)
+        looked = await self._observer.look_again(self._seen, array_job_id)
         found: frozenset[int] = frozenset()
         for now in services(looked, self._settings.costs):
             if found := lost_slots(now) & due:
-                self._lost.revive(array_job_id, living_slots(now))
+                self._slot_recovery.revive(array_job_id, living_slots(now))
         return found
 
     def _shown(self, service: ServiceView) -> ServiceView:
@@ -346,7 +348,7 @@ class Sync:
 
         def with_its_end(slot: SlotView) -> SlotView:
             ended = with_end(slot, ends.get((array, slot.index, slot.start_s)), now_s)
-            return self.leaving.shown(array, ended)
+            return self.evictions.shown(array, ended)
 
         return service.model_copy(
             update={

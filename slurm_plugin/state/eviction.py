@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import LeaveRequest, ServiceView, SlotView
+from cluster.rpc.messages import EvictRequest, ServiceView, SlotView
 from cluster.runtime.leadership import Leader
 from slurm_plugin.quota.types import Recall
 from slurm_plugin.reclaim.hold_back import Lenders, still_waiting
-from slurm_plugin.services.leases import RunKey
+from slurm_plugin.services.leases import SlotRunKey
 from slurm_plugin.services.slot_actions import borrowed_waiting
 from slurm_plugin.services.state import to_be_replaced
 
-TOLD_S = 30.0
+EVICTION_S = 30.0
 """Seconds after which a request to leave expires. The process that wants replicas to go repeats its
 request every few seconds."""
 REST_S = 30.0
@@ -27,7 +27,7 @@ _RUNS = frozenset({"starting", "running"})
 
 
 @dataclass(frozen=True)
-class Told:
+class Eviction:
     """A run of a slot that was told to end now.
 
     Attributes:
@@ -40,17 +40,17 @@ class Told:
     why: str
 
 
-class Leaving:
+class Evictions:
     """Runs of slots that shall end, and why: now, or once other replicas serve in their place."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
-        self._told: dict[RunKey, tuple[float, str]] = {}
-        self._ends: dict[RunKey, Told] = {}
+        self._told: dict[SlotRunKey, tuple[float, str]] = {}
+        self._ends: dict[SlotRunKey, Eviction] = {}
         self._waits: dict[str, float] = {}
         self._lenders: Lenders = {}
 
-    def take(self, request: LeaveRequest, services: Iterable[ServiceView]) -> DoneAnswer:
+    def take(self, request: EvictRequest, services: Iterable[ServiceView]) -> DoneAnswer:
         """Take a request that replicas leave once others serve in their place.
 
         Raises UnreachableError (SW-DAEMON-STANDBY): only the daemon that leads tells the launcher.
@@ -59,7 +59,7 @@ class Leaving:
         now_s = time.monotonic()
         known = {key: told for key, told in self._told.items() if told[0] > now_s}
         new = {
-            (service.array_job_id, slot.index, slot.start_s): (now_s + TOLD_S, request.why)
+            (service.array_job_id, slot.index, slot.start_s): (now_s + EVICTION_S, request.why)
             for service in services
             for slot in service.slots
             if slot.job_id in request.job_ids
@@ -73,7 +73,7 @@ class Leaving:
         over: Mapping[str, int],
         services: Iterable[ServiceView],
         grace_s: float,
-    ) -> tuple[Told, ...]:
+    ) -> tuple[Eviction, ...]:
         """Tell the ``victims``, by job id, to end now; return those that are told for the first
         time.
 
@@ -91,7 +91,7 @@ class Leaving:
                 left[service.tenant] -= service.cost_millislices
                 name = f"{service.tenant}/{service.name}"
                 why = before[key].why if key in before else victims[job_id]
-                self._ends[key] = Told(job_id, name, why)
+                self._ends[key] = Eviction(job_id, name, why)
                 if key not in before:
                     self._waits[service.tenant] = time.monotonic() + grace_s
                     self._lenders = {service.tenant: frozenset(), **self._lenders}
@@ -109,7 +109,7 @@ class Leaving:
             self._waits[name] = min(self._waits[name], rest_s)
 
     @property
-    def anybody_waits(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether any tenant's slots wait, so that ``wait_on`` has something to decide."""
         return bool(self._lenders)
 

@@ -25,7 +25,7 @@ class _Submitted:
     directory: str = ""
 
 
-class Sight:
+class SlurmObserver:
     """Looks at Slurm."""
 
     def __init__(self, slurm: SlurmReader) -> None:

@@ -7,15 +7,15 @@ from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, TenantView
 from cluster.settings.file import Settings
-from slurm_plugin.admission.snapshot import Rules, Snapshot
+from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.limits.desired import binding_type_limits
-from slurm_plugin.quota.attainable import Bounds, bounds, period_budgets
+from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.services.slot_actions import Room, released_millislices
+from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import (
     Observation,
     gpu_types,
@@ -33,7 +33,7 @@ _NOTHING = Ceiling(*[Millislices(0)] * 4)
 """Ceilings before limits were compiled."""
 
 
-class Quotas:
+class QuotaInForce:
     """What tenants may hold now, and the most they could ever hold.
 
     Attributes:
@@ -50,7 +50,7 @@ class Quotas:
         self._nominal: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self._budgets: Mapping[str, int] = {}
-        self._bounds = Bounds({}, {}, {})
+        self._bounds = Attainable({}, {}, {})
         self._ceilings: Mapping[str, Ceiling] = {}
         self._capacity: int | None = None
         self.policy: Policy = {}
@@ -65,9 +65,9 @@ class Quotas:
     ) -> None:
         """Take the policy in force, and ``highest``, the most that the calendar ever gives."""
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
-        self._nominal = own_part(policy)
+        self._nominal = guaranteed_quota(policy)
         self._budgets = period_budgets(policy)
-        self._bounds = bounds(policy, highest, self._capacity)
+        self._bounds = attainable(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
 
     def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
@@ -100,7 +100,7 @@ class Quotas:
         services: Sequence[ServiceView],
         *,
         borrows: bool,
-    ) -> Room | None:
+    ) -> TenantCapacity | None:
         """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
 
         None if it has no quota.
@@ -114,7 +114,9 @@ class Quotas:
         held = self.used(jobs).get(tenant, 0) + released + on_loan
         may = borrows and self._bounds.borrowing_limits.get(tenant, 0) > 0
         most = self._bounds.ceilings[tenant] if may else own
-        return Room(own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held)
+        return TenantCapacity(
+            own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held
+        )
 
     def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
         """Millislices by which jobs in other QOS, in which they ran before, reduce Slurm's limit on
@@ -140,7 +142,7 @@ class Quotas:
         waiting = waiting_instances(jobs, partitions)
         whole = capacity(nodes, partitions, costs, settings.whole_boards) or None
         if whole != self._capacity:
-            self._capacity, self._bounds = whole, bounds(self.policy, self._highest, whole)
+            self._capacity, self._bounds = whole, attainable(self.policy, self._highest, whole)
         return Snapshot(
             partitions=partitions,
             quotas=self._nominal,
@@ -156,7 +158,7 @@ class Quotas:
             services=living(found, jobs),
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),
-            rules=Rules(
+            rules=AdmissionRules(
                 settings.admission.untyped,
                 frozenset(settings.priority.high_class_for),
                 settings.qos,

@@ -4,23 +4,23 @@ import time
 from collections.abc import Iterable
 
 from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import NewsRequest, ServiceNews, ServiceView
+from cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
 from cluster.runtime.leadership import Leader
-from slurm_plugin.services.orders import Key
+from slurm_plugin.services.orders import ServiceKey
 
 OLD_S = 30.0
-"""Seconds after which news is dropped: the launcher reports each service every few seconds."""
+"""Seconds after which a report is dropped: the launcher reports each service every few seconds."""
 
 
-class News:
-    """The last news of each service, and when it came."""
+class ServiceReports:
+    """The last report of each service, and when it came."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
-        self._found: dict[Key, tuple[float, ServiceNews]] = {}
+        self._found: dict[ServiceKey, tuple[float, ServiceReport]] = {}
 
-    def take(self, request: NewsRequest) -> DoneAnswer:
-        """Take news from the launcher.
+    def take(self, request: ServiceReportRequest) -> DoneAnswer:
+        """Take reports from the launcher.
 
         Raises UnreachableError (SW-DAEMON-STANDBY): people ask the daemon that leads.
         """
@@ -31,8 +31,8 @@ class News:
         self._found = known | new
         return DoneAnswer()
 
-    def of(self, services: Iterable[ServiceView]) -> tuple[ServiceNews, ...]:
-        """Recent news of these services."""
+    def of(self, services: Iterable[ServiceView]) -> tuple[ServiceReport, ...]:
+        """Recent reports of these services."""
         since_s = time.monotonic() - OLD_S
         keys = dict.fromkeys((one.tenant, one.name) for one in services)
         found = (self._found.get(key) for key in keys)

@@ -11,7 +11,7 @@ _AGAIN_S = 60.0
 """Seconds until a slot that Slurm refused to bring back is tried again."""
 
 
-class Lost:
+class SlotRecovery:
     """Remembers since when slots have been lost, and which were just brought back."""
 
     def __init__(self) -> None:

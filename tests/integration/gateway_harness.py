@@ -26,7 +26,7 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.gateway.haproxy import HaproxyRuntime, check_configuration, prepare
 from launcher.gateway.identity import KEY
 from launcher.gateway.routing import MarkComplete, Route, plan_routes
-from launcher.gateway.types import Endpoint, Load, Mode, load_of
+from launcher.gateway.types import Endpoint, Load, ServerMode, load_of
 from launcher.scripts.render import CONFIGURATION, gateway_files
 
 GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
@@ -233,7 +233,7 @@ class Harness:
         return grpc.aio.insecure_channel(self.settings.bind, options=options)
 
     async def set_replicas(
-        self, *replicas: tuple[Replica, Mode], concurrency: int = 2, **more: object
+        self, *replicas: tuple[Replica, ServerMode], concurrency: int = 2, **more: object
     ) -> None:
         """As the launcher would: compare with what is there and change it."""
         targets = {replica.endpoint: mode for replica, mode in replicas}

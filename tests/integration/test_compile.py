@@ -524,7 +524,7 @@ def test_what_waits_behind_limits_of_zero_starts_after_an_uninstall(sandbox: San
     submit(sandbox, account, f"--qos={own}", "--time=5", seconds=600)
     many = submit(sandbox, account, f"--qos={borrowed}", "--array=0-3", "--time=5", seconds=600)
     held = submit(sandbox, account, f"--qos={borrowed}", "--hold", "--time=5", seconds=600)
-    # Never lent, and more than its own part.
+    # Never lent, and more than its guaranteed quota.
     big = ("--gres=gpu:3g.40gb:1", f"--qos={borrowed}", "--time=5")
     stuck = submit(sandbox, account, *big, seconds=600)
     until_is(lambda: reasons(sandbox, account), {"QOSGrpBilling", "JobHeldUser"})

@@ -61,7 +61,7 @@ class Daemon:
         argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), method, target, body.decode())
         return dict(json.loads(self.sandbox.run(user, argv).stdout))
 
-    def wish(self, array: int, *slots: int) -> dict[str, Any]:
+    def desired(self, array: int, *slots: int) -> dict[str, Any]:
         return self.ask("slicewise", op="wish", array_job_id=array, run=slots)
 
     def slots(self, array: int) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ class Daemon:
 
 @pytest.fixture(scope="module")
 def daemon(sandbox: Sandbox) -> Iterator[Daemon]:
-    """Without the launcher: it would have wishes of its own."""
+    """Without the launcher: it would desire slots of its own."""
     sandbox.stop("launcher")
     daemon = Daemon(sandbox)
     daemon.set_quota("vision", "3")
@@ -278,44 +278,44 @@ def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
 
 
 def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
-    reply = daemon.wish(array, 0, 1, 2, 3)
+    reply = daemon.set_desired_slots(array, 0, 1, 2, 3)
     assert (reply["released"], reply["kept_back"]) == ([0, 1, 2], [3])
     assert reply["note"] == "quota: vision holds 3 of 3 slices; a replica needs 1"
     until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     for slot in daemon.slots(array)[:3]:
         assert slot["address"] == daemon.sandbox.layout.node_addresses[slot["node"]]
         assert len(slot["ports"]) == 3
-    assert daemon.wish(array, 1, 2)["held"] == [0]
+    assert daemon.set_desired_slots(array, 1, 2)["held"] == [0]
     until_is(lambda: daemon.states(array)[0], "held")
-    assert daemon.wish(array, 1, 2, 3)["released"] == [3]
+    assert daemon.set_desired_slots(array, 1, 2, 3)["released"] == [3]
     until_is(lambda: daemon.states(array), ["held"] + ["running"] * 3)
 
 
 def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:
-    daemon.wish(array, 0, 1, 2, 3)
+    daemon.set_desired_slots(array, 0, 1, 2, 3)
     until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     daemon.set_quota("vision", "4")
     try:
-        until_is(lambda: daemon.wish(array, 0, 1, 2, 3)["released"], [3])
+        until_is(lambda: daemon.set_desired_slots(array, 0, 1, 2, 3)["released"], [3])
         until_is(lambda: daemon.states(array), ["running"] * 4)
     finally:
         daemon.set_quota("vision", "3")
 
 
 def test_a_replica_that_ends_gives_its_slot_back(daemon: Daemon, array: int) -> None:
-    daemon.wish(array, 0, 1)
+    daemon.set_desired_slots(array, 0, 1)
     until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
     mark = daemon.sandbox.layout.home / daemon.sandbox.state.users["alice"].name / "end-1"
     daemon.sandbox.run("alice", ("touch", str(mark)))
     until_is(lambda: daemon.states(array)[:2], ["running", "held"])
     mark.unlink()
     until_is(lambda: daemon.slots(array)[1]["reason"], "JobHeldAdmin")
-    assert daemon.wish(array, 0, 1)["released"] == [1]
+    assert daemon.set_desired_slots(array, 0, 1)["released"] == [1]
     until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
 
 
 def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) -> None:
-    daemon.wish(array, 0, 1, 2)
+    daemon.set_desired_slots(array, 0, 1, 2)
     until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
     # The quota is full, so what root releases here stays pending.
     assert daemon.scontrol("root", "release", f"{array}_3") == 0
@@ -326,7 +326,7 @@ def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) 
 
 
 def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) -> None:
-    daemon.wish(array, 0, 1)
+    daemon.set_desired_slots(array, 0, 1)
     until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
     before = daemon.slots(array)[:2]
     runs = {(f"{array}_{slot['index']}", slot["start_s"]) for slot in before}
@@ -337,7 +337,7 @@ def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) ->
     assert [[slot[key] for key in kept] for slot in after] == [
         [slot[key] for key in kept] for slot in before
     ]
-    daemon.wish(array)
+    daemon.set_desired_slots(array)
     until_is(lambda: daemon.states(array), ["held"] * 4)
     # Accounting learns of an end late: until then both are silent of it, and do not differ.
     until(lambda: runs <= daemon.statement().keys())
@@ -346,13 +346,13 @@ def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) ->
 
 
 def test_a_run_that_its_user_hides_from_sacct_is_charged(daemon: Daemon, array: int) -> None:
-    daemon.wish(array, 0)
+    daemon.set_desired_slots(array, 0)
     until_is(lambda: daemon.states(array)[0], "running")
     start_s = daemon.slots(array)[0]["start_s"]
     time.sleep(2)
     assert daemon.scontrol("alice", "hold", f"{array}_0") == 0
     assert daemon.states(array)[0] == "running"
-    daemon.wish(array)
+    daemon.set_desired_slots(array)
     until_is(lambda: daemon.states(array)[0], "held")
     until(lambda: (f"{array}_0", start_s) in daemon.statement())
     assert daemon.statement()[f"{array}_0", start_s] >= 2000
@@ -430,7 +430,7 @@ def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
 def start_that_accounting_loses(daemon: Daemon, array: int) -> int | None:
     """Of a run of the first slot; None if backfill did not come while it ended."""
     # The jobs of the attempt before may still hold the quota, which a wish then does not wait for.
-    until_is(lambda: daemon.wish(array, 0)["released"], [0])
+    until_is(lambda: daemon.set_desired_slots(array, 0)["released"], [0])
     until_is(lambda: daemon.states(array)[0], "running")
     slot = daemon.slots(array)[0]
     # Only a run that slurmdbd knows of already can lose its start this way.
@@ -438,7 +438,7 @@ def start_that_accounting_loses(daemon: Daemon, array: int) -> int | None:
     # Backfill, each second where a job waits, takes the start from what is to be requeued.
     beside = [daemon.sbatch("alice", *PLAIN, "--wrap=sleep 60") for _ in range(4)]
     assert {code for code, _ in beside} == {0}
-    daemon.wish(array)
+    daemon.set_desired_slots(array)
     until(lambda: daemon.states(array)[0] in {"ending", "held"})
     time.sleep(2)
     daemon.scontrol("root", "update", f"JobId={array}_0", "StartTime=now")

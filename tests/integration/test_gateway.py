@@ -29,7 +29,7 @@ from launcher.gateway.routing import (
     plan_routes,
 )
 from launcher.gateway.runtime_api import Maps
-from launcher.gateway.types import Gateway, Load, Mode
+from launcher.gateway.types import Gateway, Load, ServerMode
 from launcher.scripts.render import CONFIGURATION
 from launcher.services.address import wait_for_route
 
@@ -43,14 +43,14 @@ async def test_requests_are_held_from_zero_and_all_answered(gateway: Harness, re
     await gateway.set_replicas()
     asked = gateway.asking(50)
     await eventually(lambda: gateway.waits(Load(0, 0, 50)))
-    await gateway.set_replicas((replicas[0], Mode.READY), (replicas[1], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY), (replicas[1], ServerMode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
     assert replicas[0].served + replicas[1].served == 50
     assert min(replica.served for replica in replicas) > 10
 
 
 async def test_what_does_not_fit_waits_and_is_counted(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()
     asked = gateway.asking(10)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8, held=0)))
@@ -66,7 +66,7 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
         shown = (await gateway.runtime.observe()).backends["pool1"]
         return shown.sessions == 3 and not any(server.in_flight for server in shown.servers)
 
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     client = await unread(gateway.settings.bind, f"/t/a{INFER}", 3)
     await eventually(is_answered)
     await eventually(lambda: gateway.waits(Load()))
@@ -75,13 +75,13 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
 
 async def test_a_drain_under_load_fails_no_request(gateway: Harness, replicas):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY), (two, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY), (two, ServerMode.READY))
     asked = gateway.asking(50)
     await asyncio.sleep(1.5 * WORK_S)
-    await gateway.set_replicas((one, Mode.DRAIN), (two, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.DRAIN), (two, ServerMode.READY))
     await eventually(lambda: _drained(gateway, one))
     served = replicas[0].served
-    await gateway.set_replicas((two, Mode.READY))
+    await gateway.set_replicas((two, ServerMode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
     assert replicas[0].served == served
 
@@ -89,11 +89,11 @@ async def test_a_drain_under_load_fails_no_request(gateway: Harness, replicas):
 async def _drained(gateway: Harness, replica: Replica) -> bool:
     server = (await gateway.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
     assert server is not None
-    return server.mode is Mode.DRAIN and server.in_flight == 0
+    return server.mode is ServerMode.DRAIN and server.in_flight == 0
 
 
 async def test_maintenance_closes_idle_connections(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     await asyncio.gather(*gateway.asking(4))
     assert replicas[0].connections() > 0
     await gateway.set_replicas()
@@ -113,11 +113,11 @@ async def test_who_was_there_before_keeps_no_connection_to_the_next_at_its_addre
     # Nothing but the change of address may close it.
     configuration.write_text(text.replace(PURGE, "pool-purge-delay 10m"))
     await gateway.start()
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()
     asked = gateway.asking(1)
     await eventually(lambda: gateway.waits(Load(in_flight=1)))
-    await gateway.runtime.apply([SetMode("pool1", 0, Mode.MAINT)])
+    await gateway.runtime.apply([SetMode("pool1", 0, ServerMode.MAINT)])
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
     # Beside it, a health check that began before the maintenance may still have its own.
@@ -134,16 +134,16 @@ async def test_draining_the_last_one_holds_new_requests_until_another_comes(
     gateway: Harness, replicas
 ):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY))
     one.pause()
     asked = gateway.asking(10)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8)))
-    await gateway.set_replicas((one, Mode.DRAIN))
+    await gateway.set_replicas((one, ServerMode.DRAIN))
     asked += gateway.asking(10)
     one.go_on()
     await eventually(lambda: _drained(gateway, one))
     await eventually(lambda: _waiting(gateway, 18))
-    await gateway.set_replicas((two, Mode.READY))
+    await gateway.set_replicas((two, ServerMode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
 
 
@@ -153,7 +153,7 @@ async def _waiting(gateway: Harness, count: int) -> bool:
 
 async def test_a_dead_replica_is_taken_out_by_itself(gateway: Harness, replicas):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY), (two, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY), (two, ServerMode.READY))
     await replicas[0].stop()
     assert statuses(await asyncio.gather(*gateway.asking(20))) == {200}
     await eventually(lambda: _is_down(gateway, one))
@@ -167,8 +167,8 @@ async def _is_down(gateway: Harness, replica: Replica) -> bool:
 
 async def test_services_come_and_go_without_a_reload(gateway: Harness, replicas):
     routes = [
-        Route("t/a", 2, {replicas[0].endpoint: Mode.READY}, "pool"),
-        Route("t/b", 2, {replicas[1].endpoint: Mode.READY}, "pool"),
+        Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "pool"),
+        Route("t/b", 2, {replicas[1].endpoint: ServerMode.READY}, "pool"),
     ]
     await gateway.route(*routes)
     for name, replica in zip(("a", "b"), replicas, strict=True):
@@ -203,13 +203,13 @@ async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
 ):
     """None of it is written down."""
     told: dict[str, object] = {"closing": True, "retry_after_s": 7, "in_time": 3}
-    await gateway.set_replicas((replicas[0], Mode.READY), **told)
+    await gateway.set_replicas((replicas[0], ServerMode.READY), **told)
     gateway.runtime.keep({"t/a": "pool1"})
     assert (await gateway.ask())[0] == 404
     await gateway.kill()
     await gateway.start()
     asked = gateway.asking(1)
-    await gateway.set_replicas((replicas[0], Mode.READY), **told)
+    await gateway.set_replicas((replicas[0], ServerMode.READY), **told)
     seen = await gateway.runtime.observe()
     assert (seen.closing, seen.retry_after_s, seen.in_time) == ({"t/a"}, {"t/a": 7}, {"t/a": 3})
     assert (await gateway.ask())[0] == 404
@@ -223,7 +223,7 @@ KEPT = pytest.mark.parametrize("kept", [False, True], ids=["no routes kept", "ro
 async def test_after_a_kill_every_request_waits_for_the_launcher(
     gateway: Harness, replicas, kept: bool
 ):
-    ready = (replicas[0], Mode.READY), (replicas[1], Mode.READY)
+    ready = (replicas[0], ServerMode.READY), (replicas[1], ServerMode.READY)
     await gateway.set_replicas(*ready)
     if kept:
         gateway.runtime.keep({"t/a": "pool1"})
@@ -257,7 +257,7 @@ async def test_routes_survive_a_smaller_pool(gateway: Harness, replicas):
     await gateway.kill()
     Maps(gateway.settings.directory).services.write_text("t/a pool9\n")
     await gateway.start()
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
 
 
@@ -305,7 +305,7 @@ async def test_an_unknown_service_is_json_that_names_it(gateway: Harness, path: 
     ],
 )
 async def test_administration_of_replicas_is_denied(gateway: Harness, replicas, path: str):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     _, status = await raw_status(gateway, f"/t/a{path}")
     assert status == 403
 
@@ -322,7 +322,7 @@ async def raw_status(gateway: Harness, path: str) -> tuple[str, int]:
 
 async def test_what_triton_hangs_up_on_is_refused(gateway: Harness, replicas):
     """Its line is 8 KiB at most; without a word it looks as if it had died."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     for length, expected in ((7000, 200), (8001, 431)):
         by_header = await gateway.ask(x_long="a" * length)
         by_path = await gateway.ask(f"/t/a{INFER}?{'a' * length}")
@@ -332,7 +332,7 @@ async def test_what_triton_hangs_up_on_is_refused(gateway: Harness, replicas):
 
 async def test_json_has_a_limit_and_binary_tensors_have_none(tmp_path: Path, replicas):
     async with gateway_up(tmp_path, max_json_mib=1) as gateway:
-        await gateway.set_replicas((replicas[0], Mode.READY))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
 
         async def send(json_bytes: int | None = None, path: str = INFER) -> tuple[int, str]:
             names = {} if json_bytes is None else {BINARY: str(json_bytes)}
@@ -354,7 +354,7 @@ async def test_the_json_that_was_counted_is_what_the_replica_reads(
     gateway: Harness, replicas, said: list[str], read: str
 ):
     """Of two Triton takes the first, HAProxy the last."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     lines = "".join(f"{BINARY}: {length}\r\n" for length in said)
     assert (await sent(gateway, f"{lines}content-length: 2\r\n\r\n{{}}")).startswith("HTTP/1.1 200")
     lengths = [value for key, value in replicas[0].header_lines if key == BINARY.lower()]
@@ -363,7 +363,7 @@ async def test_the_json_that_was_counted_is_what_the_replica_reads(
 
 async def test_a_length_with_a_zero_byte_is_cut_or_refused(gateway: Harness, replicas):
     """HAProxy 2.6 cuts the value there, 3.0 refuses the request."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     answer = await sent(gateway, f"{BINARY}: 7\0\r\ncontent-length: 2\r\n\r\n{{}}")
     lengths = [value for key, value in replicas[0].header_lines if key == BINARY.lower()]
     assert (answer[:12], lengths) in (("HTTP/1.1 200", ["7"]), ("HTTP/1.1 400", []))
@@ -371,7 +371,7 @@ async def test_a_length_with_a_zero_byte_is_cut_or_refused(gateway: Harness, rep
 
 async def test_a_body_in_chunks_is_announced_as_triton_knows_it(gateway: Harness, replicas):
     """It took the chunks of ``CHUNKED`` for requests, beside all that the gateway lets through."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     body = "2\r\n{}\r\n0\r\n\r\n"
     for said in ("chunked", "CHUNKED"):
         text = f"transfer-encoding: {said}\r\n\r\n{body}"
@@ -422,7 +422,7 @@ async def test_a_host_with_many_connections_leaves_others_room(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["/v2/health/ready", INFER])
 async def test_inference_passes_with_its_prefix_removed(gateway: Harness, replicas, path: str):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     method = "POST" if path == INFER else "GET"
     assert (await gateway.ask(f"/t/a{path}", method))[0] == 200
 
@@ -434,21 +434,21 @@ async def test_state_survives_whoever_changed_it(gateway: Harness, replicas):
         [
             AddRoute("t/a", "pool2"),
             SetTarget("pool2", 1, endpoint, 3),
-            SetMode("pool2", 1, Mode.READY),
+            SetMode("pool2", 1, ServerMode.READY),
             SetHealthy("pool2", 1),
-            SetMode("pool2", 1, Mode.DRAIN),
+            SetMode("pool2", 1, ServerMode.DRAIN),
         ]
     )
     seen: Gateway = await HaproxyRuntime(gateway.settings).observe()
     server = seen.backends["pool2"].servers[1]
     assert seen.routes == {"t/a": "pool2"}
     assert seen.backends["pool2"].server_of(endpoint) == server
-    assert server.mode is Mode.DRAIN
+    assert server.mode is ServerMode.DRAIN
     assert [s.mode for s in seen.backends["pool2"].servers] == [
-        Mode.MAINT,
-        Mode.DRAIN,
-        Mode.MAINT,
-        Mode.MAINT,
+        ServerMode.MAINT,
+        ServerMode.DRAIN,
+        ServerMode.MAINT,
+        ServerMode.MAINT,
     ]
 
 
@@ -456,7 +456,7 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
     gateway: Harness, replicas
 ):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY))
     one.pause()
     asked = gateway.asking(60)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=58)))
@@ -474,7 +474,7 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
         return not (await gateway.runtime.observe()).backends["pool1"].sessions
 
     await eventually(is_free)
-    next_one = [Route("t/b", 2, {two.endpoint: Mode.READY}, "pool")]
+    next_one = [Route("t/b", 2, {two.endpoint: ServerMode.READY}, "pool")]
     plan = plan_routes(await gateway.runtime.observe(), next_one)
     assert plan.routes == {"t/b": "pool1"}
     await gateway.runtime.apply(plan.changes)
@@ -484,7 +484,7 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.3])
 async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replicas, apart_s: float):
-    ready = [(replica, Mode.READY) for replica in replicas]
+    ready = [(replica, ServerMode.READY) for replica in replicas]
     for replica in replicas:
         # However long it takes to end them, most of the requests are still to be sent then.
         replica.work_s = 5 * WORK_S
@@ -505,7 +505,7 @@ async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replic
     await asyncio.sleep(3)
     third = await Replica().start()
     await eventually(most_wait)
-    await gateway.set_replicas((third, Mode.READY))
+    await gateway.set_replicas((third, ServerMode.READY))
     answers = await asyncio.gather(*asked)
     lost = [error_of(text) for status, text in answers if status != 200]
     assert len(lost) <= 2 * 2

@@ -10,7 +10,7 @@ from gateway_harness import Harness, eventually, gateway_up, replica_process
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from launcher.gateway.routing import RemoveRoute, Route
-from launcher.gateway.types import Load, Mode
+from launcher.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
     await gateway.set_replicas()
     asking = asyncio.create_task(asked(gateway, 20))
     await eventually(lambda: gateway.waits(Load(held=20)))
-    await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+    await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
     assert set(await asking) == {str(replica.port) for replica in replicas}
 
     async def are_counted() -> bool:
@@ -59,7 +59,7 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
 
 
 async def test_a_call_waits_for_a_place_beside_http(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()
     asking = asyncio.create_task(asked(gateway, 5))
     http = gateway.asking(3)
@@ -70,7 +70,7 @@ async def test_a_call_waits_for_a_place_beside_http(gateway: Harness, replicas):
 
 
 async def test_the_host_names_the_service(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     async with gateway.channel("a.t.models.example.org") as channel:
         answer = await stub(channel).ModelInfer(REQUEST)
     assert answer.model_name == str(replicas[0].port)
@@ -111,7 +111,7 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path
 
 async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
     async with replica_process() as replica:
-        await gateway.route(Route("t/a", 2, {replica.endpoint: Mode.READY}, "pool"))
+        await gateway.route(Route("t/a", 2, {replica.endpoint: ServerMode.READY}, "pool"))
         asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))
         # HAProxy counts a call before it has connected, and what fails by then is sent elsewhere.
         await asyncio.wait_for(replica.is_asked(), 30)
@@ -141,7 +141,7 @@ async def test_a_deleted_services_held_calls_are_not_found(gateway: Harness):
     ],
 )
 async def test_administration_of_replicas_is_denied(gateway: Harness, replicas, method: str):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     async with gateway.channel() as channel:
         call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -151,21 +151,21 @@ async def test_administration_of_replicas_is_denied(gateway: Harness, replicas, 
 
 async def test_a_stream_outlives_its_replicas_drain_and_a_reload(gateway: Harness, replicas):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY))
     async with gateway.channel() as channel:
         stream = stub(channel).ModelStreamInfer(metadata=METADATA)
         assert await _echo(stream, "0") == "0"
-        await gateway.set_replicas((one, Mode.DRAIN), (two, Mode.READY))
+        await gateway.set_replicas((one, ServerMode.DRAIN), (two, ServerMode.READY))
         assert await _echo(stream, "1") == "1"
         await gateway.reload()
         assert await _echo(stream, "2") == "2"
         seen = (await gateway.runtime.observe()).backend_of("t/a")
-        await gateway.set_replicas((two, Mode.READY))
+        await gateway.set_replicas((two, ServerMode.READY))
         assert await asked(gateway) == [str(two.port)]
         if seen is not None:
             drained = seen.server_of(one.endpoint)
             assert drained is not None
-            assert (drained.mode, drained.in_flight) == (Mode.DRAIN, 1)
+            assert (drained.mode, drained.in_flight) == (ServerMode.DRAIN, 1)
         assert await _echo(stream, "3") == "3"
         await stream.done_writing()
 

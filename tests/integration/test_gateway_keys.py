@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from launcher.gateway.routing import MarkComplete, Route
 from launcher.gateway.runtime_api import Maps
-from launcher.gateway.types import Load, Mode
+from launcher.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ KEYS = {sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER,
 
 
 async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
     await gateway.runtime.set_keys(KEYS)
     for headers, expected in (
@@ -73,7 +73,7 @@ async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory
 
 async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, replicas):
     closed, free = (
-        Route(service, 4, {one.endpoint: Mode.READY}, "pool")
+        Route(service, 4, {one.endpoint: ServerMode.READY}, "pool")
         for service, one in zip(("t/a", "open/b"), replicas, strict=True)
     )
     await gateway.route(closed, free)
@@ -88,7 +88,7 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
 
 
 async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     await gateway.runtime.set_keys(KEYS)
     found = {}
     async with gateway.channel() as channel:
@@ -111,7 +111,7 @@ async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
 async def test_a_revoked_key_lets_nobody_in_and_its_tenant_may_stay_protected(
     gateway: Harness, replicas
 ):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     await gateway.runtime.set_keys(KEYS)
     await gateway.runtime.set_keys({}, protected=["t"])
     assert (await gateway.ask(x_api_key=KEY))[0] == 401
@@ -124,7 +124,7 @@ async def test_a_revoked_key_ends_its_streams_and_nothing_else(
     gateway: Harness, replicas, replaced: bool
 ):
     """On one connection of HTTP/2 with a stream of another key, and by HTTP."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     both = {**KEYS, digest(REVOKED): "t"}
     await gateway.runtime.set_keys(both)
     async with gateway.channel() as channel, AsyncExitStack() as ended:
@@ -135,7 +135,7 @@ async def test_a_revoked_key_ends_its_streams_and_nothing_else(
         await eventually(lambda: gateway.waits(Load(in_flight=3)))
         if replaced:
             await gateway.reload()
-            await gateway.set_replicas((replicas[0], Mode.READY))
+            await gateway.set_replicas((replicas[0], ServerMode.READY))
             # Until the process that was replaced has answered: before, nothing is asked of it.
             await eventually(lambda: gateway.waits(Load(in_flight=3)))
         await gateway.runtime.set_keys(both)
@@ -189,19 +189,19 @@ async def test_after_a_start_keys_hold_before_any_launcher_says_so(gateway: Harn
     await gateway.start()
     assert (await gateway.ask())[0] == 401
     await gateway.runtime.apply([MarkComplete()])
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask(x_api_key=KEY))[0] == 200
 
 
 async def test_nobody_comes_in_before_the_first_word_about_keys(gateway: Harness, replicas):
     """The files are lost, or could never be written."""
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     await gateway.kill()
     for path in Maps(gateway.settings.directory).all:
         path.write_text("")
     await gateway.start()
     await gateway.runtime.apply([MarkComplete()])
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     asked = gateway.asking(3)
     await asyncio.sleep(0.5)
     assert not any(request.done() for request in asked)
@@ -220,8 +220,8 @@ async def test_every_service_may_want_a_key(tmp_path: Path):
 async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
     limits = {"concurrent": 3, "tenants": {"slow": {"requests_per_s": 5}}}
     async with gateway_up(tmp_path, limits=limits) as gateway:
-        slow = Route("slow/b", 4, {replicas[1].endpoint: Mode.READY}, "pool")
-        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: Mode.READY}, "pool"), slow)
+        slow = Route("slow/b", 4, {replicas[1].endpoint: ServerMode.READY}, "pool")
+        await gateway.route(Route("t/a", 4, {replicas[0].endpoint: ServerMode.READY}, "pool"), slow)
         replicas[0].pause()
         asked = gateway.asking(8)
         await eventually(lambda: _are_done(asked, 5))
@@ -244,16 +244,16 @@ async def _are_done(asked: "list[asyncio.Task[tuple[int, str]]]", count: int) ->
 async def test_a_closing_service_refuses_new_requests_and_finishes_what_it_has(
     gateway: Harness, replicas
 ):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()
     asked = gateway.asking(10)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=8)))
-    await gateway.set_replicas((replicas[0], Mode.READY), closing=True)
+    await gateway.set_replicas((replicas[0], ServerMode.READY), closing=True)
     status, text = await gateway.ask()
     assert (status, error_of(text)[:18]) == (404, "SW-GATEWAY-UNKNOWN")
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
 
 
@@ -275,7 +275,7 @@ async def test_with_a_certificate_both_protocols_are_encrypted(tmp_path: Path, r
     certificate.write_text((tmp_path / "cert.pem").read_text() + (tmp_path / "key.pem").read_text())
     trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     async with gateway_up(tmp_path, certificate=certificate, tls=trusted) as gateway:
-        await gateway.set_replicas((replicas[0], Mode.READY))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
         assert (await gateway.ask())[0] == 200
         credentials = grpc.ssl_channel_credentials((tmp_path / "cert.pem").read_bytes())
         address = gateway.settings.bind.replace("127.0.0.1", "localhost")

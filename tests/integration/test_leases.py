@@ -17,7 +17,7 @@ from steady_load import SteadyLoad
 from waiting import until
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import LeaveRequest
+from cluster.rpc.messages import EvictRequest
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
@@ -261,7 +261,7 @@ def test_nothing_runs_into_a_reservation_and_beside_it_leases_are_extended(
 
 
 def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased) -> None:
-    """As in a re-cut, in which Slicewise reserves the GPU's node."""
+    """As in a repartition, in which Slicewise reserves the GPU's node."""
     node, _, _ = leased.a_run()[1]
     job_ids = frozenset(int(job_id) for (job_id,) in leased.squeue("%A", "running"))
     daemon = DaemonClient(load_settings(leased.sandbox.layout.settings_file).daemon)
@@ -272,7 +272,7 @@ def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased)
     nodes: list[set[str]] = []
 
     def has_left() -> bool:
-        daemon.call(LeaveRequest(job_ids=tuple(sorted(job_ids)), why="its GPU is cut anew"))
+        daemon.call(EvictRequest(job_ids=tuple(sorted(job_ids)), why="its GPU is cut anew"))
         nodes.append({where for where, _, _ in leased.runs().values()})
         return bool(nodes[-1]) and node not in nodes[-1]
 

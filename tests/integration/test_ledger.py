@@ -33,7 +33,7 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.ledger.charges import _values
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
 from slurm_plugin.quota.types import Budget, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.post_charges import post
@@ -119,28 +119,31 @@ def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
 
 def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
     ledger.charges.post([reserve(a_run())])
-    assert schema.upgrade(database) == (schema.head(), schema.head())
+    assert schema_revisions.upgrade(database) == (schema_revisions.head(), schema_revisions.head())
     assert ledger.charges.open_reservations() != ()
-    assert schema.downgrade(database, schema.BASE) == (schema.head(), schema.BASE)
+    assert schema_revisions.downgrade(database, schema_revisions.BASE) == (
+        schema_revisions.head(),
+        schema_revisions.BASE,
+    )
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         ledger.require_current()
     with pytest.raises(InvalidInputError, match="SW-REVISION"):
-        schema.downgrade(database, schema.head())
-    assert schema.upgrade(database) == (schema.BASE, schema.head())
+        schema_revisions.downgrade(database, schema_revisions.head())
+    assert schema_revisions.upgrade(database) == (schema_revisions.BASE, schema_revisions.head())
     ledger.require_current()
     assert ledger.charges.open_reservations() == ()
 
 
 def test_two_upgrades_at_once_run_one_after_the_other(database: str):
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
-        steps = list(pool.map(schema.upgrade, [database] * 3))
-    assert {after for _, after in steps} == {schema.head()}
+        steps = list(pool.map(schema_revisions.upgrade, [database] * 3))
+    assert {after for _, after in steps} == {schema_revisions.head()}
 
 
 def test_a_database_of_a_newer_version_is_left_alone(ledger: Ledger, database: str):
     execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
     execute(database, "DELETE FROM slicewise.served_revisions")
-    for use in (ledger.require_current, lambda: schema.upgrade(database)):
+    for use in (ledger.require_current, lambda: schema_revisions.upgrade(database)):
         with pytest.raises(InvalidInputError, match="SW-DATABASE-NEW"):
             use()
 
@@ -235,7 +238,7 @@ def test_a_budget_rolls_once_per_period(ledger: Ledger):
     assert ledger.budgets.enter(second, 500)
     assert not ledger.budgets.enter(first, None)
     assert ledger.budgets.enter(a_roll(0, 3000), 300)
-    assert ledger.budgets.rolls() == {"vision": 3000}
+    assert ledger.budgets.rollovers() == {"vision": 3000}
     assert ledger.budgets.balances() == {"vision": a_balance("vision", granted=300, available=300)}
     assert is_balanced(ledger)
 
@@ -261,9 +264,9 @@ def test_a_budgets_rule_changes_with_its_running_period_or_not_at_all(ledger: Le
     seen: list[tuple[Budget | None, int | None, int]] = []
 
     def amend(
-        was: Budget | None, last_roll_s: int | None, unspent_millislice_s: int
+        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
     ) -> BudgetEntry:
-        seen.append((was, last_roll_s, unspent_millislice_s))
+        seen.append((was, last_rollover_s, unspent_millislice_s))
         if len(seen) == 1:
             ledger.budgets.enter(an_adjustment(-100), None)
         return an_adjustment(200)
@@ -890,11 +893,11 @@ def test_the_program_of_before_books_on(ledger: Ledger, database: str):
 
 
 def test_what_was_booked_before_has_its_balances(ledger: Ledger, database: str):
-    schema.downgrade(database, "0001")
+    schema_revisions.downgrade(database, "0001")
     as_before(database, 1, reserve(a_run(1)).transfers)
     as_before(database, 2, reserve(a_run(2)).transfers)
     as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
-    schema.upgrade(database)
+    schema_revisions.upgrade(database)
     assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
     }
@@ -921,7 +924,7 @@ def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, d
     for number, steps in enumerate((REVERSED, WAIVED, RUNNING), start=1):
         ledger.charges.post([Charge(a_run(number, "vision", payer="science"), 0, steps)])
     ledger.budgets.enter(a_roll(500, 0, "science"), None)
-    schema.downgrade(database, "0001")
+    schema_revisions.downgrade(database, "0001")
     assert before(database) == [
         ("1", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
         ("1", 2, "post", "reserved", "used", "vision", 10_000, 110),
@@ -937,7 +940,7 @@ def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, d
         held = connection.execute("SELECT reserved_millislice_s FROM slicewise.open_reservations")
         assert held.fetchall() == [(65_000,)]
     as_before(database, 3, (step(POST, 62, 162), step(VOID, 3, 162)), after=2)
-    schema.upgrade(database)
+    schema_revisions.upgrade(database)
     assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-77_000, used=77_000)
     }

@@ -105,7 +105,7 @@ def grant_once(ledger: Ledger, number: int) -> None:
         try:
             if ledger.budgets.enter(BudgetEntry(team, "roll", COST, 1, "chaos", ""), 0):
                 return
-            if team in ledger.budgets.rolls():
+            if team in ledger.budgets.rollovers():
                 return
         except (UnreachableError, OutsideError):
             time.sleep(0.05)

@@ -25,7 +25,7 @@ from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Tran
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -302,7 +302,7 @@ def test_that_limits_were_taken_out_is_known_until_they_are_wanted_again(ledger:
     # One who compiled while they were taken out.
     ledger.limits.mark_compiled(1)
     assert ledger.limits.is_uninstalled()
-    assert ledger.books(0.0, "UTC").is_uninstalled
+    assert ledger.view(0.0, "UTC").is_uninstalled
     assert not ledger.limits.compiled(0)
     ledger.limits.forget()
     assert ledger.limits.is_uninstalled()
@@ -462,16 +462,22 @@ def test_the_books_are_one_look_in_one_transaction(ledger: Ledger):
     ledger.windows.add(window, "olga", "", "UTC")
     began: list[object] = []
     event.listen(ledger._database.engine, "begin", began.append)
-    books = ledger.books(1_800_000_000.5, "UTC")
-    assert (len(began), books.now_s) == (1, 1_800_000_000)
-    assert (books.tenants, books.change_id) == (ledger.tenants.policy(), ledger.tenants.change_id())
-    assert books.compiled_id == 1
-    assert books.windows == ledger.windows.not_over() != ()
-    assert (books.loans, books.recalls) == ((loan(500),), ledger.loans.recalls())
-    assert (books.balances, books.rolls) == (ledger.budgets.balances(), ledger.budgets.rolls())
-    assert books.reservations == ledger.charges.open_reservations() != ()
-    assert books.known == ledger.limits.known() != {}
-    assert books.policy["nlp"].quota.nominal_millislices == 10
+    ledger_view = ledger.view(1_800_000_000.5, "UTC")
+    assert (len(began), ledger_view.now_s) == (1, 1_800_000_000)
+    assert (ledger_view.tenants, ledger_view.change_id) == (
+        ledger.tenants.policy(),
+        ledger.tenants.change_id(),
+    )
+    assert ledger_view.compiled_id == 1
+    assert ledger_view.windows == ledger.windows.not_over() != ()
+    assert (ledger_view.loans, ledger_view.recalls) == ((loan(500),), ledger.loans.recalls())
+    assert (ledger_view.balances, ledger_view.rollovers) == (
+        ledger.budgets.balances(),
+        ledger.budgets.rollovers(),
+    )
+    assert ledger_view.reservations == ledger.charges.open_reservations() != ()
+    assert ledger_view.known == ledger.limits.known() != {}
+    assert ledger_view.policy["nlp"].quota.nominal_millislices == 10
 
 
 def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):
@@ -492,8 +498,8 @@ def test_going_back_and_forth_keeps_nominal_quotas(ledger: Ledger, database: str
     lender_and_borrower(ledger)
     ledger.tenants.change(TenantUpdate("vision", weight=7, budget="off"), "root", "")
     ledger.loans.replace([loan(1500)], "idle")
-    assert schema.downgrade(database, "0002") == (schema.head(), "0002")
-    schema.upgrade(database)
+    assert schema_revisions.downgrade(database, "0002") == (schema_revisions.head(), "0002")
+    schema_revisions.upgrade(database)
     assert ledger.tenants.policy() == {
         "vision": Tenant("vision", "", Quota(Millislices(6000))),
         "nlp": Tenant("nlp", "", Quota(Millislices(0))),
@@ -505,7 +511,7 @@ def test_going_back_and_forth_keeps_nominal_quotas(ledger: Ledger, database: str
 def test_a_newer_database_serves_this_program_if_it_says_so(ledger: Ledger, database: str):
     execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
     ledger.require_current()
-    for change in (schema.upgrade, lambda url: schema.downgrade(url, "0001")):
+    for change in (schema_revisions.upgrade, lambda url: schema_revisions.downgrade(url, "0001")):
         with pytest.raises(InvalidInputError):
             change(database)
     execute(database, "DELETE FROM slicewise.served_revisions")
@@ -514,13 +520,13 @@ def test_a_newer_database_serves_this_program_if_it_says_so(ledger: Ledger, data
 
 
 def test_an_upgrade_does_not_wait_long_for_a_table(ledger: Ledger, database: str):
-    schema.downgrade(database, "0002")
+    schema_revisions.downgrade(database, "0002")
     with psycopg.connect(database) as reader:
         reader.execute("SELECT FROM slicewise.quota_changes")
         with pytest.raises(UnreachableError, match="SW-DATABASE-BUSY"):
-            schema.upgrade(database)
-    assert schema.current_of(database) == "0002"
-    assert schema.upgrade(database) == ("0002", schema.head())
+            schema_revisions.upgrade(database)
+    assert schema_revisions.current_of(database) == "0002"
+    assert schema_revisions.upgrade(database) == ("0002", schema_revisions.head())
 
 
 # Roles
@@ -629,7 +635,7 @@ def says_that_it_does_the_trigger_s_work(database: str, role: str) -> None:
 def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     database: str, role: str, own: Ledger
 ):
-    schema.grant(database, role, "daemon")
+    schema_revisions.grant(database, role, "daemon")
     own.require_current()
     lender_and_borrower(own)
     own.loans.replace([loan(500)], "idle", [a_recall()])
@@ -656,7 +662,7 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
 def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     database: str, role: str, own: Ledger
 ):
-    schema.grant(database, role, "operator")
+    schema_revisions.grant(database, role, "operator")
     lender_and_borrower(own)
     own.loans.replace([loan(500)], "idle", [a_recall()])
     rebalances_in_a_window(own)
@@ -680,9 +686,9 @@ INSERT INTO slicewise.quota_changes (cluster, tenant, nominal_millislices, autho
 @pytest.mark.parametrize("forged", [("id", 2**62), ("recorded_at", "2001-01-01")])
 @pytest.mark.parametrize("duty", ["daemon", "operator"])
 def test_no_role_says_itself_when_a_change_was_made(
-    database: str, role: str, own: Ledger, duty: schema.Duty, forged: tuple[str, object]
+    database: str, role: str, own: Ledger, duty: schema_revisions.Duty, forged: tuple[str, object]
 ):
-    schema.grant(database, role, duty)
+    schema_revisions.grant(database, role, duty)
     url = postgres_engine(database).url.set(drivername="postgresql", username=role)
     column, value = forged
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -691,8 +697,8 @@ def test_no_role_says_itself_when_a_change_was_made(
 
 
 def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):
-    schema.grant(database, role, "daemon")
-    schema.grant(database, role, "reader")
+    schema_revisions.grant(database, role, "daemon")
+    schema_revisions.grant(database, role, "reader")
     assert (own.tenants.policy(), own.loans.outstanding(), own.limits.known()) == ({}, (), {})
     assert own.audit.verify().imbalance_millislice_s == 0
     assert refused(lambda: own.tenants.change(nominal("vision", 1), "olga", ""))
@@ -708,11 +714,11 @@ def test_a_role_that_was_granted_nothing_sees_nothing(own: Ledger):
 @pytest.mark.parametrize("name", ["nobody", "public", "x; DROP SCHEMA slicewise", "\udcff"])
 def test_roles_that_do_not_exist_are_refused(ledger: Ledger, database: str, name: str):
     with pytest.raises(InvalidInputError, match=r"SW-DATABASE-ROLE|SW-TEXT"):
-        schema.grant(database, name, "reader")
+        schema_revisions.grant(database, name, "reader")
 
 
 def test_the_owner_can_not_be_restricted(ledger: Ledger, database: str, sandbox: Sandbox):
     owner = sandbox.state.users["slurm"].name
     with pytest.raises(InvalidInputError, match="SW-DATABASE-ROLE"):
-        schema.grant(database, owner, "reader")
+        schema_revisions.grant(database, owner, "reader")
     ledger.tenants.policy()

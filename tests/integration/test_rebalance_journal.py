@@ -140,19 +140,19 @@ def test_a_window_holds_by_the_clocks_of_its_zone(lending: Ledger) -> None:
     assert window == replace(NIGHT, window_id=window.window_id, reason="cheap power")
     assert lending.windows.not_over() == (window,)
     assert lending.tenants.policy_in_force(MONDAY_NOON_S, UTC) == lending.tenants.policy()
-    books = lending.books(MONDAY_NOON_S, UTC)
-    assert books.policy == books.tenants == lending.tenants.policy()
-    assert books.highest is not None
-    assert books.highest["nlp"].quota.nominal_millislices == 2000
+    ledger_view = lending.view(MONDAY_NOON_S, UTC)
+    assert ledger_view.policy == ledger_view.tenants == lending.tenants.policy()
+    assert ledger_view.highest is not None
+    assert ledger_view.highest["nlp"].quota.nominal_millislices == 2000
     in_tokyo = lending.tenants.policy_in_force(MONDAY_NOON_S, "Asia/Tokyo")
     assert in_tokyo["nlp"].quota.nominal_millislices == 2000
-    assert lending.books(MONDAY_NOON_S, "Asia/Tokyo").policy == in_tokyo
+    assert lending.view(MONDAY_NOON_S, "Asia/Tokyo").policy == in_tokyo
 
 
 def test_who_set_and_removed_a_window_is_kept(lending: Ledger) -> None:
     window = lending.windows.add(NIGHT, "olga", "cheap power", UTC)
     lending.windows.end(window.window_id, "otto", "power is dear again")
-    assert (lending.windows.not_over(), lending.books(MONDAY_NOON_S, UTC).highest) == ((), None)
+    assert (lending.windows.not_over(), lending.view(MONDAY_NOON_S, UTC).highest) == ((), None)
     (record,) = lending.windows.history()
     assert (record.window, record.author) == (window, "olga")
     assert (record.ended_by, record.ended_why) == ("otto", "power is dear again")

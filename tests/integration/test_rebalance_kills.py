@@ -25,7 +25,7 @@ from sandbox.cluster import Sandbox
 from slurm_plugin.accounting.budgets import unspent
 from slurm_plugin.common.rebalance_steps import RebalanceRun, StepName
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import State
+from slurm_plugin.mig.steps import RepartitionState
 from slurm_plugin.quota.types import Budget, Loan, Recall, TenantUpdate
 
 pytestmark = pytest.mark.integration
@@ -60,7 +60,7 @@ Process = subprocess.Popen[str]
 
 
 class Site:
-    """A sandbox of its own: one of its GPUs is re-cut."""
+    """A sandbox of its own: one of its GPUs is repartitioned."""
 
     def __init__(self, sandbox: Sandbox, toml: Path) -> None:
         self.sandbox = sandbox
@@ -311,7 +311,7 @@ def test_two_runs_that_die_in_each_step_leave_it_done_once(site: Site) -> None:
         require_dead_in(step, first)
         require_dead_in(step, second)
     site.require_as_never_killed()
-    assert [one.state for one in site.ledger.recuts.history(9)] == [State.DONE]
+    assert [one.state for one in site.ledger.repartitions.history(9)] == [RepartitionState.DONE]
 
 
 def test_a_change_of_a_limit_that_lands_when_its_run_is_dead_is_nobodys_by_hand(

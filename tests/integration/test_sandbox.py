@@ -242,7 +242,9 @@ async def test_a_job_keeps_its_device_while_its_gpu_is_cut_anew(
 async def test_a_node_hears_nothing_of_root_s_variables(
     bare: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a re-cut is run, the ledger's URL may be one: with its password it is the ledger."""
+    """Where a repartition is run, the ledger's URL may be one: with its password it is the
+    ledger.
+    """
     for name, value in bare.environment("root").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql://slicewise:s3cret@db/slicewise")
@@ -293,10 +295,10 @@ def device(sandbox: Sandbox, job: str) -> str:
 
 
 async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
-    """Each step of a re-cut once, by hand."""
+    """Each step of a repartition once, by hand."""
     settings, name = load_settings(), "slicewise_recut_1"
-    recut, slurm_conf = settings.recut, settings.recut.slurm_conf.read_text()
-    gres_conf = recut.gres_conf.read_text()
+    repartition, slurm_conf = settings.repartition, settings.repartition.slurm_conf.read_text()
+    gres_conf = repartition.gres_conf.read_text()
     await maintenance.reserve(name, node, 5)
     probed = await node_command.run_on(node, name, ("slicewise", "node", "probe", "--json"), 60)
     (gpu,) = inventory_of(probed).gpus
@@ -305,16 +307,16 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
     found = slurm_gres.devices(
         replace(inventory_of(probed), gpus=(gpu,)),
         slurm_gres.types_by_kind(settings.boards_by_type),
-        recut.devices_of(node),
+        repartition.devices_of(node),
     )
     there = node_lines.node_positions(slurm_conf, gres_conf, node)
     arranged = node_lines.positions(there, found, held)
-    devices = node_lines.padded(arranged, "NVIDIA", recut.devices_of(node))
+    devices = node_lines.padded(arranged, "NVIDIA", repartition.devices_of(node))
     lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
-    recut.gres_conf.write_text(node_lines.with_node_lines(gres_conf, node, lines))
-    recut.slurm_conf.write_text(node_lines.with_node_gres(slurm_conf, node, gres))
-    await maintenance.restart_node(node, name, recut.restart_slurmd)
-    await maintenance.restart_controller(recut.restart_slurmctld, (22, 5, 8), node)
+    repartition.gres_conf.write_text(node_lines.with_node_lines(gres_conf, node, lines))
+    repartition.slurm_conf.write_text(node_lines.with_node_gres(slurm_conf, node, gres))
+    await maintenance.restart_node(node, name, repartition.restart_slurmd)
+    await maintenance.restart_controller(repartition.restart_slurmctld, (22, 5, 8), node)
     await maintenance.release(name)
 
 

@@ -16,7 +16,7 @@ from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.keys import MOST_KEYS
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.services.orders import Ordered
 
 pytestmark = pytest.mark.integration
@@ -34,8 +34,8 @@ def role_url(sandbox: Sandbox, database: str, ledger: Ledger) -> Iterator[Callab
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {name} LOGIN")
 
-    def url_as(duty: schema.Duty) -> str:
-        schema.grant(database, name, duty)
+    def url_as(duty: schema_revisions.Duty) -> str:
+        schema_revisions.grant(database, name, duty)
         url = postgres_engine(database).url.set(drivername="postgresql", username=name)
         return url.render_as_string(hide_password=False)
 
@@ -224,7 +224,7 @@ def test_the_launchers_role_keeps_its_states_and_sees_nothing_else(
 
 @pytest.mark.parametrize("duty", ["operator", "reader"])
 def test_no_other_role_orders_or_makes_keys(
-    role_url: Callable[..., str], duty: schema.Duty
+    role_url: Callable[..., str], duty: schema_revisions.Duty
 ) -> None:
     url = role_url(duty)
     with Ledger(url, "testing") as own:
@@ -237,7 +237,7 @@ def test_no_other_role_orders_or_makes_keys(
 
 
 def test_a_database_without_the_launchers_schema_says_what_to_do(database: str) -> None:
-    schema.upgrade(database)
-    schema.downgrade(database, "0003")
+    schema_revisions.upgrade(database)
+    schema_revisions.downgrade(database, "0003")
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         StateStore(database, "testing").load()

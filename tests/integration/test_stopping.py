@@ -15,7 +15,7 @@ from sandbox.host import process
 pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/integration/test_recent_use.py", "tests/integration/test_recut_journal.py")
+TESTS = ("tests/integration/test_recent_use.py", "tests/integration/test_repartition_journal.py")
 """Each worker starts a sandbox for one of them."""
 ENDED = {"-n0": 1, "-n2": 2}
 """How many sandboxes are on their way when the run is told to end."""

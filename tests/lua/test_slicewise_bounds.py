@@ -53,7 +53,7 @@ def test_a_job_without_gpus_is_refused(
 
 @pytest.mark.parametrize("job_desc", [*WITHOUT_GPU, {"shared": 2}])
 def test_root_may_look_at_nodes_without_gpus(path: Path, job_desc: Any) -> None:
-    """As re-cutting does; a user for whom root submits is bound like any other."""
+    """As repartitioning does; a user for whom root submits is bound like any other."""
     mine = run_case(path, job_desc=job_desc | {"user_id": 0}, configure=ONLY_GPU)
     assert (mine["code"], "SW-" in mine["told"]) == (SUCCESS, False)
     theirs = run_case(path, job_desc=job_desc | {"user_id": 1000}, configure=ONLY_GPU)

@@ -19,7 +19,7 @@ import pytest
 from effort import examples
 
 from slurm_plugin.admission.priority import Formula
-from slurm_plugin.admission.snapshot import GpuType, Living, Rules, Snapshot
+from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
 from slurm_plugin.admission_server.process import AdmissionProcess
 
 MESSAGES = examples(20_000, nightly=100_000)
@@ -56,7 +56,7 @@ SNAPSHOT = Snapshot(
     services={("vision", "taken"): Living(814, 1002)},
     accounts_by_uid=ACCOUNTS,
     formula=Formula(3, 5, 2, 10_000, 86_400.0, 100),
-    rules=Rules(high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high"}),
+    rules=AdmissionRules(high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high"}),
 )
 BASE: Mapping[str, Any] = {
     "v": 2,

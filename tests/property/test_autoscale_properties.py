@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import Decision, Look, Scaling, Start, Supply
+from launcher.autoscale.types import ReplicaStart, Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
 
 COUNTS = st.integers(0, 500)
 REPLICAS = st.integers(0, 20)
 LOADS = st.builds(Load, COUNTS, COUNTS, COUNTS, st.integers(0, 5000), st.integers(0, 5000))
-STARTS = st.builds(Start, st.floats(0, 10_000), st.floats(0, 10_000))
+STARTS = st.builds(ReplicaStart, st.floats(0, 10_000), st.floats(0, 10_000))
 SUPPLIES = st.builds(Supply, REPLICAS, REPLICAS, REPLICAS, REPLICAS)
 STEPS = st.lists(
     st.tuples(st.floats(0, 3000), LOADS, SUPPLIES, st.lists(STARTS, max_size=3), st.booleans()),
@@ -38,12 +38,12 @@ def scalings(draw: st.DrawFn) -> Scaling:
 
 
 def gone_through(
-    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
-) -> tuple[Memory, list[tuple[Look, Decision]]]:
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]]
+) -> tuple[Memory, list[tuple[ServiceLook, ScalingDecision]]]:
     memory, now_s, found = Memory(), 1e9, []
     for pause_s, load, supply, starts, is_known in steps:
         now_s += pause_s
-        look = Look(now_s, load, supply, tuple(starts), is_known=is_known)
+        look = ServiceLook(now_s, load, supply, tuple(starts), is_known=is_known)
         memory, decision = autoscale(scaling, memory, look)
         found.append((look, decision))
     return memory, found
@@ -51,7 +51,7 @@ def gone_through(
 
 @given(scalings(), STEPS)
 def test_it_stays_within_its_bounds_and_wakes_for_any_request(
-    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]]
 ):
     _, found = gone_through(scaling, steps)
     for look, decision in found:
@@ -63,7 +63,7 @@ def test_it_stays_within_its_bounds_and_wakes_for_any_request(
 
 @given(scalings(), STEPS)
 def test_its_memory_stays_small_and_survives_as_json(
-    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]]
+    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]]
 ):
     memory, _ = gone_through(scaling, steps)
     adapter = TypeAdapter(Memory)
@@ -76,12 +76,12 @@ def test_its_memory_stays_small_and_survives_as_json(
 @given(scalings(), STEPS, LOADS, COUNTS)
 def test_more_that_waits_never_wants_fewer(
     scaling: Scaling,
-    steps: list[tuple[float, Load, Supply, list[Start], bool]],
+    steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]],
     load: Load,
     more: int,
 ):
     memory, found = gone_through(scaling, steps)
-    look = Look(found[-1][0].at_s + 1, load, Supply(1, 1, 1))
+    look = ServiceLook(found[-1][0].at_s + 1, load, Supply(1, 1, 1))
     fuller = replace(look, load=replace(load, queued=load.queued + more))
     assert (
         autoscale(scaling, memory, look)[1].wanted <= autoscale(scaling, memory, fuller)[1].wanted
@@ -91,7 +91,7 @@ def test_more_that_waits_never_wants_fewer(
 @given(scalings(), STEPS, st.floats(0, 0.999999))
 def test_a_higher_aim_never_wants_fewer(
     scaling: Scaling,
-    steps: list[tuple[float, Load, Supply, list[Start], bool]],
+    steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]],
     other: float,
 ):
     memory, found = gone_through(scaling, steps)
@@ -105,7 +105,9 @@ def test_a_higher_aim_never_wants_fewer(
 
 @given(scalings(), STEPS, SUPPLIES)
 def test_the_same_look_again_wants_the_same(
-    scaling: Scaling, steps: list[tuple[float, Load, Supply, list[Start], bool]], supply: Supply
+    scaling: Scaling,
+    steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]],
+    supply: Supply,
 ):
     """Nothing flaps: with what it wanted there, it wants no fewer at once."""
     memory, found = gone_through(scaling, steps)
@@ -120,5 +122,7 @@ def test_a_restart_never_shrinks_at_once(scaling: Scaling, running: int, pauses:
     memory, now_s = initial(Supply(ready=running), 1000.0), 1000.0
     for pause_s in pauses:
         now_s += pause_s
-        memory, decision = autoscale(scaling, memory, Look(now_s, Load(), Supply(ready=running)))
+        memory, decision = autoscale(
+            scaling, memory, ServiceLook(now_s, Load(), Supply(ready=running))
+        )
         assert decision.wanted >= min(running, scaling.max_replicas)

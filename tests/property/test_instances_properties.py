@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cluster.language.mig_profiles import Board, board
 from cluster.mig.layouts import geometry
-from slurm_plugin.mig.covers import Demand, cheapest_cover
+from slurm_plugin.mig.covers import ServingNeed, cheapest_cover
 from slurm_plugin.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
 from tests.effort import examples
 from tests.instance_checker import broken_rules, demand_of, fewest, measured, price_of, proven
@@ -71,7 +71,7 @@ def test_rules_are_kept_and_the_floor_is_proven(
     ),
 )
 def test_no_cover_is_cheaper(load_mrps: int, kinds: dict[str, tuple[int, int]]) -> None:
-    demand = Demand(load_mrps, {name: rate for name, (rate, _) in kinds.items()})
+    demand = ServingNeed(load_mrps, {name: rate for name, (rate, _) in kinds.items()})
     prices = {name: price for name, (_, price) in kinds.items()}
     priced = cheapest_cover(demand, prices)
     assert sum(demand.rates_mrps[name] * n for name, n in priced.cover.items()) >= load_mrps

@@ -29,13 +29,13 @@ from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Qos
 from slurm_plugin.explain.headroom import explain, situation
-from slurm_plugin.ledger.summaries import books_now
+from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.desired import BILLING
 from slurm_plugin.quota.types import Budget, LimitKey, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.compile import compile_in_turn, compile_limits, look, slurm_now
-from slurm_plugin.quota_cycle.gather import world_of
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.uninstall import uninstall
-from slurm_plugin.quota_cycle.world import Seen
 
 ACCOUNTS = ("a", "b", "c", "d")
 Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]
@@ -128,7 +128,7 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
         unit = data.draw(units)
         killed = data.draw(kills)
         compiled = persistently(compile_limits, slurm, ledger, killed, term_s, billing=unit)
-        assert compiled.by_hand == ()
+        assert compiled.out_of_band == ()
         again = persistently(compile_limits, slurm, ledger, (), term_s, billing=unit)
         assert again.changes == ()
         check(slurm, ledger, found, unit)
@@ -201,7 +201,7 @@ def test_a_death_is_never_taken_for_somebodys_hand(
                 continue
     steps.left = None
     compiled = asyncio.run(compile_limits(slurm, ledger, site(by_hand)))  # type: ignore[arg-type]
-    assert compiled.by_hand == ()
+    assert compiled.out_of_band == ()
     assert ledger.shown["a"].quota.nominal_millislices == 2000
     assert slurm.limits("a") == [2000, 0]
 
@@ -325,7 +325,7 @@ def test_nobody_is_told_that_more_may_start_than_slurm_lets(
     )
     found = asyncio.run(look(slurm, ledger, site()))  # type: ignore[arg-type]
     nodes = asyncio.run(slurm.nodes())
-    now = situation(world_of(found.books, site(), Seen(slurm.running, nodes, ())))  # type: ignore[arg-type]
+    now = situation(inputs_of(found.ledger_view, site(), SlurmView(slurm.running, nodes, ())))  # type: ignore[arg-type]
     for name in "abc":
         for room in explain(name, now).types:
             for qos, more in (("", room.guaranteed), ("_borrowed", room.borrowed)):
@@ -360,8 +360,8 @@ async def _compiled_by(
     slurm: SlurmDatabase, ledger: LimitLedger, looked: tuple[JobView, ...]
 ) -> None:
     shown = await slurm_now(slurm, jobs=looked)  # type: ignore[arg-type]
-    books = books_now(ledger, site())  # type: ignore[arg-type]
-    await compile_in_turn(slurm, ledger, site(), shown, books)  # type: ignore[arg-type]
+    store = ledger_view_now(ledger, site())  # type: ignore[arg-type]
+    await compile_in_turn(slurm, ledger, site(), shown, store)  # type: ignore[arg-type]
 
 
 BUDGET_TURN = st.tuples(st.fixed_dictionaries({"a": LEFT, "c": LEFT}), JOBS)

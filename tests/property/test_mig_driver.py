@@ -31,11 +31,11 @@ def test_what_the_driver_makes_is_legal_and_what_it_refuses_is_not(
     model: str, data: st.DataObject
 ) -> None:
     on = board(model)
-    wished = data.draw(st.lists(st.sampled_from(geometry(on).placements), max_size=10))
+    desired_slots = data.draw(st.lists(st.sampled_from(geometry(on).placements), max_size=10))
     there: set[Placement] = set()
     with gpu_node(EmulatedGpu(model)), opened():
         device = pynvml.nvmlDeviceGetHandleByIndex(0)
-        for one in wished:
+        for one in desired_slots:
             legal = one not in there and geometry(on).is_legal({*there, one})
             assert is_made(device, on.profiles[one.profile].gi_profile_id, one) == legal
             there |= {one} if legal else set()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.priority import Formula, Terms, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor
 
 _SLURM_MOST = 2**31 - 1
 """slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""
@@ -23,11 +23,11 @@ _formulas = st.builds(
     wait_full_s=st.floats(1, 1e8),
     quantum=st.integers(1, 10_000),
 )
-_terms = st.builds(Terms, job_class=_classes, share=_parts, urgency=_parts, wait_s=_seconds)
+_terms = st.builds(PriorityTerms, job_class=_classes, share=_parts, urgency=_parts, wait_s=_seconds)
 
 
 @given(_terms, _formulas)
-def test_it_is_within_its_bounds(terms: Terms, formula: Formula) -> None:
+def test_it_is_within_its_bounds(terms: PriorityTerms, formula: Formula) -> None:
     factor = site_factor(terms, formula)
     assert isinstance(factor, int)
     assert 0 <= factor <= formula.max < _SLURM_MOST
@@ -35,7 +35,11 @@ def test_it_is_within_its_bounds(terms: Terms, formula: Formula) -> None:
 
 @given(_terms, _formulas, _parts, _parts, _seconds)
 def test_it_never_falls_as_a_term_rises(
-    terms: Terms, formula: Formula, more_share: float, more_urgency: float, more_wait_s: float
+    terms: PriorityTerms,
+    formula: Formula,
+    more_share: float,
+    more_urgency: float,
+    more_wait_s: float,
 ) -> None:
     factor = site_factor(terms, formula)
     higher = (
@@ -49,7 +53,7 @@ def test_it_never_falls_as_a_term_rises(
 
 @given(_terms, _terms, _formulas, st.floats(0, 1e6))
 def test_none_is_ever_above_one_that_was_submitted_wait_full_s_before(
-    older: Terms, newer: Terms, formula: Formula, newer_wait_s: float
+    older: PriorityTerms, newer: PriorityTerms, formula: Formula, newer_wait_s: float
 ) -> None:
     older = replace(older, wait_s=newer_wait_s + formula.wait_full_s)
     newer = replace(newer, wait_s=newer_wait_s)
@@ -59,7 +63,7 @@ def test_none_is_ever_above_one_that_was_submitted_wait_full_s_before(
 
 @given(_formulas, _terms, _seconds)
 def test_of_equal_jobs_the_older_is_never_behind(
-    formula: Formula, terms: Terms, more_s: float
+    formula: Formula, terms: PriorityTerms, more_s: float
 ) -> None:
     older = replace(terms, wait_s=terms.wait_s + more_s)
     assert site_factor(older, formula) >= site_factor(terms, formula)
@@ -67,7 +71,7 @@ def test_of_equal_jobs_the_older_is_never_behind(
 
 @given(st.floats(0, 1e18), st.floats(0, 1e18), st.integers(-7000, 10**9), st.floats(1, 1e8))
 def test_a_share_is_in_bounds_and_falls_with_use(
-    used: float, more: float, own_part: int, half_life_s: float
+    used: float, more: float, guaranteed_quota: int, half_life_s: float
 ) -> None:
-    before, after = (share(each, own_part, half_life_s) for each in (used, used + more))
+    before, after = (share(each, guaranteed_quota, half_life_s) for each in (used, used + more))
     assert 0.0 <= after <= before <= 1.0

@@ -19,7 +19,7 @@ from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.quota.tenants import by_parent, changed, effective_nominal, own_part
+from slurm_plugin.quota.tenants import by_parent, changed, effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Policy, TenantUpdate
 from slurm_plugin.services.state import used_by_tenant
 
@@ -226,10 +226,10 @@ class Quotas(RuleBasedStateMachine):
         return used_by_tenant(self.running(), PARTITIONS, COSTS)
 
     def due(self) -> Iterator[JobView]:
-        """Those that wait within their tenants' own parts, and for which there are instances that
-        no guaranteed job holds, nor a more important one may take.
+        """Those that wait within their tenants' guaranteed quotas, and for which there are
+        instances that no guaranteed job holds, nor a more important one may take.
         """
-        own, held = own_part(self.cluster.policy), self.held()
+        own, held = guaranteed_quota(self.cluster.policy), self.held()
         left, asked, before = self.left(borrowed=True), Counter(held), Counter[str]()
         for job in self.waiting(borrowed=False):
             cost = run_cost(job.gpus, COSTS)
@@ -251,7 +251,7 @@ class Quotas(RuleBasedStateMachine):
         """What is lent to tenants beyond what their jobs hold, and is too little for any that
         waits.
         """
-        own, used, lent = own_part(self.cluster.policy), self.used(), Counter[str]()
+        own, used, lent = guaranteed_quota(self.cluster.policy), self.used(), Counter[str]()
         for loan in self.cluster.loans:
             lent[loan.borrower] += loan.amount_millislices
         room = {name: own[name] + amount - used[name] for name, amount in lent.items()}
@@ -266,7 +266,7 @@ class Quotas(RuleBasedStateMachine):
         """On free instances for which no guaranteed job waits, and on quota: of its tenant's own
         part what is left, and of others what is idle there and starts none of their own jobs.
         """
-        own, used, wanted = own_part(self.cluster.policy), self.used(), Counter[str]()
+        own, used, wanted = guaranteed_quota(self.cluster.policy), self.used(), Counter[str]()
         for job in self.waiting(borrowed=False):
             wanted.update(job.gpus)
         lent = sum(max(0, used[name] - own[name]) for name in own)
@@ -282,8 +282,14 @@ class Quotas(RuleBasedStateMachine):
                 yield job
 
     def used(self) -> Mapping[str, int]:
-        """What each tenant's jobs hold; and what those need that wait for its own part and fit."""
-        own, guaranteed, borrowed = own_part(self.cluster.policy), Counter[str](), Counter[str]()
+        """What each tenant's jobs hold; and what those need that wait for its guaranteed quota and
+        fit.
+        """
+        own, guaranteed, borrowed = (
+            guaranteed_quota(self.cluster.policy),
+            Counter[str](),
+            Counter[str](),
+        )
         for job in self.running():
             of = borrowed if is_borrowed(job.qos) else guaranteed
             of[job.account] += run_cost(job.gpus, COSTS)

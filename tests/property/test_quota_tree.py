@@ -21,7 +21,7 @@ from slurm_plugin.quota.tenants import (
     changed,
     changed_together,
     effective_nominal,
-    own_part,
+    guaranteed_quota,
     payers,
 )
 from slurm_plugin.quota.types import Loan, Policy, Quota, Tenant, TenantUpdate
@@ -38,10 +38,10 @@ class Case:
         return lend(self.policy, self.demand, current, capacity)
 
     def idle(self, name: str) -> int:
-        return max(0, own_part(self.policy)[name] - self.demand[name])
+        return max(0, guaranteed_quota(self.policy)[name] - self.demand[name])
 
     def want(self, name: str) -> int:
-        return max(0, self.demand[name] - own_part(self.policy)[name])
+        return max(0, self.demand[name] - guaranteed_quota(self.policy)[name])
 
 
 @cache
@@ -136,7 +136,7 @@ def borrowed(loans: Sequence[Loan], name: str) -> int:
 
 
 def is_allowed(policy: Policy, loans: Sequence[Loan]) -> bool:
-    own = own_part(policy)
+    own = guaranteed_quota(policy)
     return all(
         leaving(policy, loans, name) <= tenant.quota.lending_limit_millislices
         and entering(policy, loans, name) <= tenant.quota.borrowing_limit_millislices
@@ -322,7 +322,7 @@ def test_a_lender_that_needs_more_never_makes_a_borrower_richer(
     lenders = sorted({loan.lender for loan in loans})
     assume(lenders)
     lender = data.draw(st.sampled_from(lenders))
-    needs = data.draw(st.integers(case.demand[lender], own_part(case.policy)[lender]))
+    needs = data.draw(st.integers(case.demand[lender], guaranteed_quota(case.policy)[lender]))
     after = replace(case, demand={**case.demand, lender: needs}).lend(loans)
     assert total(after) <= total(loans)
     if not any(parents(case.policy)):
@@ -370,7 +370,7 @@ def test_loans_are_cut_to_the_limits_and_no_further(case: Case, data: st.DataObj
 def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | None) -> None:
     policy, loans = case.policy, case.lend()
     found = ceilings(policy, loans, capacity)
-    nominal, own = effective_nominal(policy), own_part(policy)
+    nominal, own = effective_nominal(policy), guaranteed_quota(policy)
     raw = {
         name: nominal[name] - leaving(policy, loans, name) + entering(policy, loans, name)
         for name in policy
@@ -444,7 +444,7 @@ def test_whatever_is_changed_the_policy_stays_a_tree_that_covers_itself(
             assert name not in up_from(policy, tenant.parent)
             below = sum(nominal_of(policy, c) for c in policy if policy[c].parent == name)
             assert tenant.quota.nominal_millislices in {0, nominal_of(policy, name)}
-            assert own_part(policy)[name] == nominal_of(policy, name) - below >= 0
+            assert guaranteed_quota(policy)[name] == nominal_of(policy, name) - below >= 0
             assert payers(policy)[name] == name
 
 

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from slurm_plugin.services.rate_limit import Rate, Used, after_change, wait_s
+from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
 
-RATE = Rate(at_once=5, every_s=10.0)
+RATE = RateLimit(at_once=5, every_s=10.0)
 pauses = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=60)
 
 
 @given(pauses)
 @hypothesis_settings(max_examples=examples(200))
 def test_in_no_stretch_of_time_more_than_the_rate_allows(pauses_s: list[float]) -> None:
-    known, now_s, taken_s = Used(), 0.0, list[float]()
+    known, now_s, taken_s = RateUse(), 0.0, list[float]()
     for pause_s in pauses_s:
         now_s += pause_s
         if not wait_s(known, RATE, now_s):
@@ -29,7 +29,7 @@ def test_in_no_stretch_of_time_more_than_the_rate_allows(pauses_s: list[float]) 
 @given(pauses)
 @hypothesis_settings(max_examples=examples(200))
 def test_who_waits_as_long_as_he_is_told_is_always_let_in(pauses_s: list[float]) -> None:
-    known, now_s = Used(), 0.0
+    known, now_s = RateUse(), 0.0
     for pause_s in pauses_s:
         now_s += pause_s
         now_s += wait_s(known, RATE, now_s) + 1e-6
@@ -38,7 +38,7 @@ def test_who_waits_as_long_as_he_is_told_is_always_let_in(pauses_s: list[float])
 
 
 def test_so_many_at_once_and_one_more_in_time() -> None:
-    known = Used()
+    known = RateUse()
     for _ in range(RATE.at_once):
         assert wait_s(known, RATE, 50.0) == 0.0
         known = after_change(known, RATE, 50.0)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cluster.language.units import Millislices
 from slurm_plugin.quota.ceilings import ceilings
-from slurm_plugin.quota.demand import Waiting
+from slurm_plugin.quota.demand import PendingDemand
 from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.tenants import effective_nominal, own_part
+from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
 from slurm_plugin.reclaim.recalls import over_entitlement, recalled
 
@@ -19,7 +19,7 @@ PLENTY = Millislices(10**9)
 GRACE_S = 60
 NAMES = ("a", "b", "c", "d", "e")
 AMOUNTS = st.integers(0, 5000)
-JOBS = st.builds(Waiting, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
+JOBS = st.builds(PendingDemand, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
 PARENTS = st.sampled_from(["", "lab"])
 RECALLS = st.lists(
     st.builds(
@@ -46,7 +46,7 @@ class Case:
     recalls: tuple[Recall, ...]
     held: Mapping[str, int]
     ready: Mapping[str, int]
-    waiting: Mapping[str, tuple[Waiting, ...]]
+    waiting: Mapping[str, tuple[PendingDemand, ...]]
     now_s: int = 1000
 
     def recalled(self, recalls: tuple[Recall, ...] | None = None) -> tuple[Recall, ...]:
@@ -100,7 +100,7 @@ def total(recalls: tuple[Recall, ...], **of: str) -> int:
 @settings(max_examples=examples(80, nightly=6000))
 def test_recalls_are_what_others_hold_of_what_their_lenders_have_idle(case: Case) -> None:
     found = case.recalled()
-    over, own = over_entitlement(case.policy, case.after, case.held), own_part(case.policy)
+    over, own = over_entitlement(case.policy, case.after, case.held), guaranteed_quota(case.policy)
     for name in case.policy:
         lent = sum(loan.amount_millislices for loan in case.after if loan.lender == name)
         used = case.held.get(name, 0) + case.ready.get(name, 0)

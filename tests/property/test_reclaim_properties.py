@@ -13,13 +13,13 @@ from reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, pol
 from benchmarks.rebalance.worlds import Sizes, world
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobView
-from slurm_plugin.common.solver import Program
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.common.solver import LinearProgram
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
-from slurm_plugin.reclaim.capacity import Need, Room, Run, shape_of
+from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
 from slurm_plugin.reclaim.ilp import Choice
-from slurm_plugin.reclaim.victims import Running, Taking, reclaim
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, reclaim
 
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000
@@ -29,7 +29,7 @@ KIND = "1g.10gb"
 
 
 @st.composite
-def worlds(draw: st.DrawFn, **changes: float) -> Taking:
+def worlds(draw: st.DrawFn, **changes: float) -> ReclaimInput:
     sizes = replace(
         SMALL,
         gpus=draw(st.integers(1, 4)),
@@ -42,27 +42,29 @@ def worlds(draw: st.DrawFn, **changes: float) -> Taking:
     return world(draw(st.integers(0, 10**6)), sizes)
 
 
-def only_replicas(taking: Taking) -> Taking:
-    return replace(taking, running=tuple(run for run in taking.running if run.is_replica))
+def only_replicas(reclaim_input: ReclaimInput) -> ReclaimInput:
+    return replace(
+        reclaim_input, running=tuple(run for run in reclaim_input.running if run.is_replica)
+    )
 
 
-def may_go(taking: Taking) -> Sequence[Running]:
+def may_go(reclaim_input: ReclaimInput) -> Sequence[Running]:
     """Replicas beyond their term."""
     return [
         run
-        for run in taking.running
-        if run.is_replica and taking.now_s - run.start_s >= taking.term_s
+        for run in reclaim_input.running
+        if run.is_replica and reclaim_input.now_s - run.start_s >= reclaim_input.term_s
     ]
 
 
-def fewest(taking: Taking) -> float | None:
+def fewest(reclaim_input: ReclaimInput) -> float | None:
     """Millislices that must go so that all have room, by HiGHS; None if that can't be."""
-    runs = may_go(taking)
-    nodes = sorted(taking.free)
-    kinds = sorted({kind for job in taking.wanting for kind in job.instances})
+    runs = may_go(reclaim_input)
+    nodes = sorted(reclaim_input.free)
+    kinds = sorted({kind for job in reclaim_input.wanting for kind in job.instances})
     rows: list[float] = []
     entries: dict[tuple[str, object], dict[int, float]] = {("run", r.job_id): {} for r in runs}
-    entries |= {("on", pair): {} for pair in product(range(len(taking.wanting)), nodes)}
+    entries |= {("on", pair): {} for pair in product(range(len(reclaim_input.wanting)), nodes)}
 
     def row(least: float, amounts: Mapping[tuple[str, object], float]) -> None:
         for column, amount in amounts.items():
@@ -73,19 +75,19 @@ def fewest(taking: Taking) -> float | None:
         row(-1, {("run", run.job_id): -1})
     for column in [column for column in entries if column[0] == "on"]:
         row(-1, {column: -1})
-    for nth, job in enumerate(taking.wanting):
+    for nth, job in enumerate(reclaim_input.wanting):
         row(job.nodes, {("on", (nth, node)): 1 for node in nodes})
     for node, kind in product(nodes, kinds):
         gives = {("run", r.job_id): r.instances.get(node, {}).get(kind, 0) for r in runs}
         takes = {
             ("on", (nth, node)): -job.instances.get(kind, 0)
-            for nth, job in enumerate(taking.wanting)
+            for nth, job in enumerate(reclaim_input.wanting)
         }
-        row(-taking.free[node].get(kind, 0), gives | takes)
+        row(-reclaim_input.free[node].get(kind, 0), gives | takes)
     for tenant in {run.tenant for run in runs}:
         own = {("run", r.job_id): -r.cost_millislices for r in runs if r.tenant == tenant}
-        row(-taking.above_nominal_millislices.get(tenant, 0), own)
-    program = Program(rows)
+        row(-reclaim_input.above_nominal_millislices.get(tenant, 0), own)
+    program = LinearProgram(rows)
     costs = {("run", run.job_id): run.cost_millislices for run in runs}
     for column, amounts in entries.items():
         program.add(costs.get(column, 0), amounts, whole=True)
@@ -95,72 +97,76 @@ def fewest(taking: Taking) -> float | None:
         return None
 
 
-def cost(taking: Taking, victims: Collection[int]) -> int:
-    return sum(run.cost_millislices for run in taking.running if run.job_id in victims)
+def cost(reclaim_input: ReclaimInput, victims: Collection[int]) -> int:
+    return sum(run.cost_millislices for run in reclaim_input.running if run.job_id in victims)
 
 
-def without(taking: Taking, gone: Collection[int]) -> Taking:
+def without(reclaim_input: ReclaimInput, gone: Collection[int]) -> ReclaimInput:
     """Once they are gone."""
-    free = {node: Counter(there) for node, there in taking.free.items()}
-    above = Counter(taking.above_nominal_millislices)
-    for run in taking.running:
+    free = {node: Counter(there) for node, there in reclaim_input.free.items()}
+    above = Counter(reclaim_input.above_nominal_millislices)
+    for run in reclaim_input.running:
         if run.job_id in gone:
             above[run.tenant] -= run.cost_millislices
             for node, there in run.instances.items():
                 free[node].update(there)
-    left = tuple(run for run in taking.running if run.job_id not in gone)
-    return replace(taking, running=left, free=free, above_nominal_millislices=above)
+    left = tuple(run for run in reclaim_input.running if run.job_id not in gone)
+    return replace(reclaim_input, running=left, free=free, above_nominal_millislices=above)
 
 
 @settings(max_examples=examples(100, nightly=6000))
 @given(worlds())
-def test_where_replicas_suffice_the_fewest_millislices_go(taking: Taking) -> None:
-    least = fewest(taking)
-    found = reclaim(taking)
+def test_where_replicas_suffice_the_fewest_millislices_go(reclaim_input: ReclaimInput) -> None:
+    least = fewest(reclaim_input)
+    found = reclaim(reclaim_input)
     if least is None:
         assert found.missing
     else:
         assert not found.missing
-        assert cost(taking, found.victims) == round(least)
+        assert cost(reclaim_input, found.victims) == round(least)
 
 
 @settings(max_examples=examples(50, nightly=3000))
 @given(worlds().map(only_replicas))
-def test_nobody_goes_without_need(taking: Taking) -> None:
-    found = reclaim(taking)
-    served = tuple(job for job in taking.wanting if job.job_id not in found.missing)
+def test_nobody_goes_without_need(reclaim_input: ReclaimInput) -> None:
+    found = reclaim(reclaim_input)
+    served = tuple(job for job in reclaim_input.wanting if job.job_id not in found.missing)
     for spared in found.victims:
-        after = without(taking, found.victims.keys() - {spared})
+        after = without(reclaim_input, found.victims.keys() - {spared})
         assert fewest(replace(after, running=(), wanting=served)) is None
 
 
 @settings(max_examples=examples(50, nightly=3000))
 @given(worlds())
-def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(taking: Taking) -> None:
-    victims = reclaim(taking).victims
-    assert victims.keys() <= {run.job_id for run in may_go(taking)}
-    for tenant, above in taking.above_nominal_millislices.items():
-        own = [run for run in taking.running if run.tenant == tenant]
-        assert cost(replace(taking, running=tuple(own)), victims) <= above
+def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(
+    reclaim_input: ReclaimInput,
+) -> None:
+    victims = reclaim(reclaim_input).victims
+    assert victims.keys() <= {run.job_id for run in may_go(reclaim_input)}
+    for tenant, above in reclaim_input.above_nominal_millislices.items():
+        own = [run for run in reclaim_input.running if run.tenant == tenant]
+        assert cost(replace(reclaim_input, running=tuple(own)), victims) <= above
 
 
 @settings(max_examples=examples(50, nightly=3000))
 @given(worlds().map(only_replicas))
-def test_of_alike_replicas_of_a_tenant_the_youngest_go(taking: Taking) -> None:
-    victims = reclaim(taking).victims
+def test_of_alike_replicas_of_a_tenant_the_youngest_go(reclaim_input: ReclaimInput) -> None:
+    victims = reclaim(reclaim_input).victims
     alike = defaultdict(list)
-    for run in sorted(may_go(taking), key=lambda run: (-run.start_s, run.job_id)):
+    for run in sorted(may_go(reclaim_input), key=lambda run: (-run.start_s, run.job_id)):
         alike[run.tenant, str(run.instances)].append(run.job_id in victims)
     assert all(gone == sorted(gone, reverse=True) for gone in alike.values())
 
 
 @settings(max_examples=examples(50, nightly=3000))
 @given(worlds(), st.data())
-def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.DataObject) -> None:
-    found = reclaim(taking)
+def test_asked_again_while_they_go_nothing_changes(
+    reclaim_input: ReclaimInput, data: st.DataObject
+) -> None:
+    found = reclaim(reclaim_input)
     gone = data.draw(st.sets(st.sampled_from(sorted(found.victims)))) if found.victims else set()
     going = found.victims.keys() - gone
-    again = reclaim(replace(without(taking, gone), leaving=frozenset(going)))
+    again = reclaim(replace(without(reclaim_input, gone), leaving=frozenset(going)))
     assert again.victims.keys() == going
     if not any("batch" in why for why in found.missing.values()):
         assert again.missing.keys() == found.missing.keys()
@@ -168,18 +174,18 @@ def test_asked_again_while_they_go_nothing_changes(taking: Taking, data: st.Data
 
 @settings(max_examples=examples(40, nightly=2000))
 @given(worlds().map(only_replicas))
-def test_once_they_are_gone_all_that_they_went_for_are_ready(taking: Taking) -> None:
-    found = reclaim(taking)
-    after = reclaim(without(taking, found.victims.keys()))
+def test_once_they_are_gone_all_that_they_went_for_are_ready(reclaim_input: ReclaimInput) -> None:
+    found = reclaim(reclaim_input)
+    after = reclaim(without(reclaim_input, found.victims.keys()))
     ready = Counter[str]()
-    for job in taking.wanting:
+    for job in reclaim_input.wanting:
         ready[job.tenant] += job.cost_millislices * (job.job_id not in found.missing)
     assert not after.victims
     assert after.ready == ready
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> tuple[Room, list[Need]]:
+def rooms(draw: st.DrawFn) -> tuple[Capacity, list[JobNeed]]:
     """Nodes with runs of one to three instances of two types, and free ones; and jobs."""
     nodes = [f"n{i}" for i in range(draw(st.integers(3, 4)))]
     kinds = st.sampled_from(["1g.10gb", "2g.20gb"])
@@ -189,21 +195,21 @@ def rooms(draw: st.DrawFn) -> tuple[Room, list[Need]]:
         node, cost = draw(st.sampled_from(nodes)), 1000 * count * int(kind[0])
         there = {kind: count}
         total = tuple(there.items())
-        runs.append(Run(job_id, "nlp", cost, False, (job_id,), {node: there}, total))
+        runs.append(Candidate(job_id, "nlp", cost, False, (job_id,), {node: there}, total))
     counts = st.dictionaries(kinds, st.integers(1, 3), min_size=1)
     needs = [
-        Need(key, shape_of(draw(counts)), draw(st.integers(1, 2)))
+        JobNeed(key, shape_of(draw(counts)), draw(st.integers(1, 2)))
         for key in range(draw(st.integers(1, 2)))
     ]
     few = st.dictionaries(kinds, st.integers(1, 4), min_size=1)
     free = {node: draw(few) for node in nodes}
-    return Room(free, runs, {"nlp": 10**6}, {}, {}), needs
+    return Capacity(free, runs, {"nlp": 10**6}, {}, {}), needs
 
 
 @settings(max_examples=examples(50, nightly=3000))
 @given(rooms())
 def test_each_job_gets_as_many_nodes_as_it_needs_and_different_ones(
-    case: tuple[Room, list[Need]],
+    case: tuple[Capacity, list[JobNeed]],
 ) -> None:
     room, needs = case
     found = Choice(room, needs).smallest(None)
@@ -252,7 +258,7 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     cluster.jobs |= {each.job_id: each for each in come}
     cluster.round()
     after = lent(cluster.loans)
-    seen, own = [], own_part(cluster.policy)
+    seen, own = [], guaranteed_quota(cluster.policy)
     for _ in range(12):
         needs = own_needs_now(cluster.policy, cluster.jobs.values(), PARTITIONS, COSTS)
         cluster.round()
@@ -269,7 +275,7 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Cluster, list[list[JobView]]]:
     """One node with replicas that no order ends; and jobs that come to two lenders round by round,
-    no more than fit into their own parts.
+    no more than fit into their guaranteed quotas.
     """
     total = draw(st.integers(4, 14))
     left = {"a": draw(st.integers(2, total - 1))}

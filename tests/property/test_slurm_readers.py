@@ -24,7 +24,7 @@ from cluster.slurm.parse import (
     parse_step,
     parse_step_ids,
 )
-from cluster.slurm.plans import (
+from cluster.slurm.planned_starts import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
     parse_cores,
@@ -37,7 +37,7 @@ from cluster.slurm.plans import (
 from cluster.slurm.priorities import parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
 from cluster.slurm.unread import Unread, UnreadLog, ignored
-from cluster.slurm_client.nodes import Place, parse_places
+from cluster.slurm_client.nodes import NodeConfig, parse_places
 from cluster.slurm_client.pyslurm_records import job_view
 
 SEPARATOR = "x00ff00ffx"
@@ -156,7 +156,7 @@ def test_where_a_node_is_costs_its_own_row_only(words: Sequence[str]) -> None:
     assume(not line.startswith("gpu02"))
     good = "gpu02 gpu gpu:1g.10gb:7 10.0.0.2 3"
     places, told = told_of(lambda told: parse_places(f"{good}\n{line}\n{good}\n", told))
-    assert places["gpu02"] == Place(frozenset({"gpu"}), "gpu:1g.10gb:7", "10.0.0.2", 3)
+    assert places["gpu02"] == NodeConfig(frozenset({"gpu"}), "gpu:1g.10gb:7", "10.0.0.2", 3)
     assert all(one.record == "place" for one in told)
     assert bool(told) == (len(places) == 1)
 

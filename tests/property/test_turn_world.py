@@ -14,27 +14,27 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_scaling import decide
 
-from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
     AddRoute,
-    Change,
     EndSessions,
+    GatewayChange,
     RemoveRoute,
     SetClosing,
     SetHealthy,
     SetMode,
     SetTarget,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
-from launcher.turn.plan import Plan
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from launcher.turn.plan import TurnPlan
 from launcher.turn.slots import Phase
-from launcher.turn.state import ServiceState, State, after_retirement, after_silence, after_wish
+from launcher.turn.state import ServiceState, State, after_answer, after_retirement, after_silence
 
 SLOTS, LINES, CONCURRENCY, KEEP_ALIVE_S = 4, 6, 2, 3
 START_TICKS, END_TICKS, LEASE_S = 3, 4, 60
-NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "a",
     "tenant": "t",
@@ -68,7 +68,7 @@ class Array:
 
     is_broken: bool
     slots: list[SlotWorld] = field(default_factory=lambda: [SlotWorld() for _ in range(SLOTS)])
-    wished: frozenset[int] = frozenset()
+    desired_slots: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -146,17 +146,17 @@ class World:
             for line, work in zip(self.lines, self.work, strict=True)
         )
         sessions = self.waiting + sum(len(work) for work in self.work)
-        is_served = any(line.up and line.mode is Mode.READY for line in lines)
+        is_served = any(line.up and line.mode is ServerMode.READY for line in lines)
         # While a replica is there what waits is in the queue, else Lua holds it.
         pool = {"pool1": Backend(sessions, self.waiting if is_served else 0, lines)}
         return Gateway(dict(self.routes), pool, complete=True, closing=self.closing)
 
-    def change(self, change: Change) -> None:
+    def change(self, change: GatewayChange) -> None:
         match change:
             case SetMode(_, index, mode):
                 self.lines[index] = replace(self.lines[index], mode=mode)
             case SetTarget(_, index, Endpoint(address, port) as told, _):
-                assert self.lines[index].mode is Mode.MAINT
+                assert self.lines[index].mode is ServerMode.MAINT
                 assert not self.work[index]
                 self.lines[index] = replace(
                     self.lines[index], address=address, port=port, digest=told.digest
@@ -185,10 +185,10 @@ class World:
             slot, state="ending", ticks=END_TICKS, comes_back=comes_back
         )
 
-    def wish(self, array: int, run: frozenset[int]) -> WishAnswer:
+    def set_desired_slots(self, array: int, run: frozenset[int]) -> DesiredSlotsAnswer:
         """As the daemon does it, quota included."""
         released, kept_back = [], []
-        self.arrays[array].wished = run
+        self.arrays[array].desired_slots = run
         for index, slot in enumerate(self.arrays[array].slots):
             if index in run and slot.state == "held":
                 if self.busy() < self.quota:
@@ -203,7 +203,7 @@ class World:
                 if line is not None:
                     self.cut += len(self.work[line])
                 self.end(array, index)
-        return WishAnswer(released=tuple(released), kept_back=tuple(kept_back))
+        return DesiredSlotsAnswer(released=tuple(released), kept_back=tuple(kept_back))
 
     def release(self, array: int, index: int) -> None:
         self.arrays[array].slots[index] = SlotWorld(
@@ -242,7 +242,7 @@ class World:
             left = [ticks - 1 for ticks in self.work[index]]
             self.answered += sum(ticks <= 0 for ticks in left)
             self.work[index] = [ticks for ticks in left if ticks > 0]
-            is_open = line.mode is Mode.READY and line.up
+            is_open = line.mode is ServerMode.READY and line.up
             while is_open and self.waiting and len(self.work[index]) < CONCURRENCY:
                 states = {1000 + s.run: s.state for _, _, s in self.slots()}
                 assert states[line.port] in {"running", "ending"}
@@ -258,13 +258,13 @@ class World:
         elif slot.state == "ending" and slot.ticks <= 0:
             self._lose(slot)
             self.arrays[array].slots[index] = SlotWorld()
-            if slot.comes_back and index in self.arrays[array].wished:
+            if slot.comes_back and index in self.arrays[array].desired_slots:
                 self.release(array, index)
         elif slot.state == "running" and slot.leaves_at_s == self.now_s:
             self.end(array, index)
 
 
-def turn(world: World, state: State, *, is_heard: bool = True) -> tuple[State, Plan]:
+def turn(world: World, state: State, *, is_heard: bool = True) -> tuple[State, TurnPlan]:
     """``is_heard``: the daemon's answers reach the launcher."""
     view = world.view()
     answers = {
@@ -280,14 +280,14 @@ def turn(world: World, state: State, *, is_heard: bool = True) -> tuple[State, P
         world.change(change)
     known: dict[str, ServiceState] = dict(found)
     for service in plan.services:
-        for array, wish in service.wishes.items():
-            answer = world.wish(array, wish.run)
+        for array, desired in service.desired_by_array.items():
+            answer = world.set_desired_slots(array, desired.run)
             if is_heard:
                 # A little after the look: the next look, a second later, is newer.
-                said = replace(wish, at_s=world.now_s + 0.1)
-                known["t/a"] = after_wish(known["t/a"], array, said, answer)
+                said = replace(desired, at_s=world.now_s + 0.1)
+                known["t/a"] = after_answer(known["t/a"], array, said, answer)
             else:
-                known["t/a"] = after_silence(known["t/a"], array, wish)
+                known["t/a"] = after_silence(known["t/a"], array, desired)
         for array in service.retired:
             world.retire(array)
             known["t/a"] = after_retirement(known["t/a"], array, world.now_s + 0.1)
@@ -356,7 +356,7 @@ def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
     assert world.cut == 0
     assert world.answered == world.arrived - world.killed
     assert {slot.state for _, _, slot in world.slots()} == {"held"}
-    assert {line.mode for line in world.lines} == {Mode.MAINT}
+    assert {line.mode for line in world.lines} == {ServerMode.MAINT}
     assert len(world.arrays) == 1
     assert state["t/a"].generations.keys() == world.arrays.keys()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.gateway.types import Mode
+from launcher.gateway.types import ServerMode
 from launcher.turn.slots import Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 
 ARRAY = 814
@@ -35,7 +35,7 @@ def anonymous(slot: Slot) -> Slot:
     return replace(slot, id=SlotId(ARRAY, 0), node_held_millislices=0)
 
 
-def outcome(found: Iterable[Slot], plan: SlotPlan) -> Counter[tuple[Slot, bool, Mode | None]]:
+def outcome(found: Iterable[Slot], plan: SlotPlan) -> Counter[tuple[Slot, bool, ServerMode | None]]:
     return Counter((anonymous(s), s.id in plan.run, plan.modes.get(s.id)) for s in found)
 
 
@@ -52,8 +52,8 @@ def test_of_replicas_that_are_alike_none_stays_on_an_emptier_node(
 ) -> None:
     modes = plan_slots(found, Goal(wanted, ARRAY)).modes
     serving = [slot for slot in found if slot.phase is Phase.SERVING]
-    gone = [slot for slot in serving if modes[slot.id] is Mode.DRAIN]
-    kept = [slot for slot in serving if modes[slot.id] is Mode.READY]
+    gone = [slot for slot in serving if modes[slot.id] is ServerMode.DRAIN]
+    kept = [slot for slot in serving if modes[slot.id] is ServerMode.READY]
     assert all(
         one.node_held_millislices <= other.node_held_millislices
         for one in gone

@@ -19,9 +19,10 @@ from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import demand
 from slurm_plugin.quota.lending import lend, within_limits
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy
-from slurm_plugin.quota_cycle.claims import taking
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.quota_cycle.reclaim_inputs import reclaim_input
 from slurm_plugin.quota_cycle.whole_jobs import (
     WaitingJob,
     Waits,
@@ -29,10 +30,9 @@ from slurm_plugin.quota_cycle.whole_jobs import (
     waits,
     whose_turn,
 )
-from slurm_plugin.quota_cycle.world import World as Seen
-from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.capacity import JobNeed
 from slurm_plugin.reclaim.turns import Turn
-from slurm_plugin.reclaim.victims import Taking
+from slurm_plugin.reclaim.victims import ReclaimInput
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}
@@ -81,7 +81,7 @@ def worlds(
     turns_s: tuple[int, ...] = (10, 1000),
 ) -> World:
     """Up to five tenants in a tree; each has jobs of the ``kinds`` that wait for a loan, and then
-    an own part in steps of so many millislices.
+    a guaranteed quota in steps of so many millislices.
     """
     size = draw(st.integers(2, 5))
     parents = [draw(st.integers(-1, i - 1)) for i in range(size)]
@@ -108,7 +108,9 @@ def worlds(
     for n, (name, of) in enumerate(zip(names, waiting, strict=True)):
         if of:
             queues[name] = tuple(
-                WaitingJob(Need(10 * n + i, ((kind, 1),), 1), COSTS[kind], draw(st.integers(1, 90)))
+                WaitingJob(
+                    JobNeed(10 * n + i, ((kind, 1),), 1), COSTS[kind], draw(st.integers(1, 90))
+                )
                 for i, kind in enumerate(of)
             )
     free = {
@@ -116,7 +118,7 @@ def worlds(
         for node in ("n1", "n2")[: draw(st.integers(1, 2))]
     }
     turn_s = draw(st.sampled_from(turns_s))
-    nobody = Taking((), (), free, {}, {}, frozenset(), {}, 100, 0)
+    nobody = ReclaimInput((), (), free, {}, {}, frozenset(), {}, 100, 0)
     return World(policy_of(*tenants), held, Waits(queues, free, nobody, turn_s))
 
 
@@ -129,7 +131,7 @@ def borrowed(loans: Sequence[Loan]) -> Counter[str]:
 
 def starting(world: World, loans: Sequence[Loan]) -> int:
     """How many of one kind Slurm starts: each tenant's as far as its ceiling goes."""
-    has = borrowed(loans) + Counter(own_part(world.policy))
+    has = borrowed(loans) + Counter(guaranteed_quota(world.policy))
     free = sum(sum(there.values()) for there in world.waits.free.values())
     total = 0
     for name, queue in world.waits.queues.items():
@@ -147,7 +149,7 @@ def ways(world: World) -> Iterator[Mapping[str, int]]:
 
 def can_start(world: World, counts: Mapping[str, int]) -> bool:
     """Whether lending gives everybody all of this."""
-    own, demand = own_part(world.policy), dict(world.held)
+    own, demand = guaranteed_quota(world.policy), dict(world.held)
     for name, count in counts.items():
         cost = world.waits.queues[name][0].cost_millislices
         demand[name] += count * cost
@@ -179,7 +181,11 @@ def test_a_loan_is_within_all_limits_and_asked_again_it_stays(world: World) -> N
 @settings(max_examples=examples(100, nightly=6000))
 @given(worlds("1g", "3g", "7g"))
 def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
-    own, fluid, whole = own_part(world.policy), borrowed(world.fluid()), borrowed(world.lend())
+    own, fluid, whole = (
+        guaranteed_quota(world.policy),
+        borrowed(world.fluid()),
+        borrowed(world.lend()),
+    )
     for name, held in world.held.items():
         assert own[name] + whole[name] >= min(held, own[name] + fluid[name])
 
@@ -187,10 +193,10 @@ def test_what_runs_within_its_tenant_s_fair_share_stays(world: World) -> None:
 @settings(max_examples=examples(100, nightly=6000))
 @given(worlds("1g", "3g", "7g", runs=False, limits=False))
 def test_something_starts_if_anything_could(world: World) -> None:
-    """On what is nobody's, or too little in its tenant's own part for any job that waits there:
-    whoever's turn it is.
+    """On what is nobody's, or too little in its tenant's guaranteed quota for any job that waits
+    there: whoever's turn it is.
     """
-    own, loans = own_part(world.policy), world.lend()
+    own, loans = guaranteed_quota(world.policy), world.lend()
     ceiling = borrowed(loans) + Counter(own)
     kinds = {kind for there in world.waits.free.values() for kind, n in there.items() if n}
     able = {
@@ -223,7 +229,7 @@ def test_if_nobody_starts_each_has_a_turn_again_and_again(
 
 
 def fitting(world: World, name: str, own: int) -> int:
-    """Millislices of the jobs that start within the own part, one after the other."""
+    """Millislices of the jobs that start within the guaranteed quota, one after the other."""
     used = 0
     for job in world.waits.queues.get(name, ()):
         used += job.cost_millislices if used + job.cost_millislices <= own else 0
@@ -272,7 +278,7 @@ def full(draw: st.DrawFn) -> Cluster:
     count = draw(st.integers(1, 2))
     # Slurm puts others where it likes: on a node, too, where two have to be for this one.
     queues = sorted({"d"} | (draw(st.sets(st.sampled_from("abc"))) if count == 1 else set()))
-    # Others that wait have no own part: they could always start on that.
+    # Others that wait have no guaranteed quota: they could always start on that.
     owns = {
         name: 0 if name in queues and name != "d" else draw(st.sampled_from((0, 0, 0, 1000, 3500)))
         for name in "abcd"
@@ -360,9 +366,9 @@ def test_where_slurm_stays_as_it_is_loans_and_recalls_do(cluster: Cluster) -> No
     assert found[-1] == found[-2] == found[-3]
 
 
-def turn_in(seen: Seen) -> Turn | None:
+def turn_in(seen: QuotaInputs) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
-    waiting = waits(seen, taking(seen))
+    waiting = waits(seen, reclaim_input(seen))
     wanted, capacity = (
         demand(policy, look.jobs, rules.partitions, rules.costs),
         seen.capacity_millislices,

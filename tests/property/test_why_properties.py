@@ -11,7 +11,7 @@ from why_world import NOW_S, SMALL, job, running, sight
 from cluster.language.jobs import JobState, JobTag, JobView
 from slurm_plugin.common.qos_names import SHARED_QOS, qos_name
 from slurm_plugin.explain.reasons import REASONS
-from slurm_plugin.explain.shortage import Sight, ends_s
+from slurm_plugin.explain.shortage import WhyInput, ends_s
 from slurm_plugin.explain.why_job import jobs_named, why_job
 from slurm_plugin.explain.why_tenant import why_tenant
 
@@ -66,7 +66,7 @@ def view(draw: st.DrawFn, number: int) -> JobView:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Sight:
+def worlds(draw: st.DrawFn) -> WhyInput:
     jobs = tuple(view(draw, number) for number in range(1, draw(st.integers(2, 9))))
     return sight(
         *jobs,
@@ -78,7 +78,7 @@ def worlds(draw: st.DrawFn) -> Sight:
 
 @settings(max_examples=examples(60, nightly=4000), deadline=None)
 @given(worlds())
-def test_it_always_answers_and_names_nobody_of_another_tenant(now: Sight):
+def test_it_always_answers_and_names_nobody_of_another_tenant(now: WhyInput):
     for view in now.jobs:
         answer = why_job(str(view.job_id), jobs_named(str(view.job_id), now.jobs), now)
         text = answer.model_dump_json()

@@ -10,7 +10,7 @@ import pytest
 from gateway_harness import Harness, Replica, eventually, gateway_up, replicas_up
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.gateway.types import Load, Mode
+from launcher.gateway.types import Load, ServerMode
 from launcher.scripts import render
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,7 @@ async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
     gateway: Harness, replica: Replica, protocol
 ):
     """Two may wait: 3 and 4 go before them; 5 and 6 come a frame later and pass no others."""
-    await gateway.set_replicas((replica, Mode.READY), concurrency=1, in_time=2)
+    await gateway.set_replicas((replica, ServerMode.READY), concurrency=1, in_time=2)
     async with protocol(gateway) as ask:
         await ask(0)  # connecting may take its time
         replica.numbers.clear()
@@ -108,7 +108,7 @@ async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
 async def test_without_an_objective_it_is_first_come_first_served(
     gateway: Harness, replica: Replica, protocol
 ):
-    await gateway.set_replicas((replica, Mode.READY), concurrency=1)
+    await gateway.set_replicas((replica, ServerMode.READY), concurrency=1)
     replica.pause()
     async with protocol(gateway) as ask:
         arrivals = Arrivals(gateway, replica, ask)

@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from cluster.language.errors import SlicewiseError
 from launcher.gateway.haproxy import REPLACED_DEADLINE_S
 from launcher.gateway.routing import MarkComplete
-from launcher.gateway.types import Load, Mode
+from launcher.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ def launcher(gateway: Harness, *replicas: Replica) -> Iterator[None]:
     async def turn() -> None:
         while True:
             with suppress(SlicewiseError):  # HAProxy's master is being replaced
-                await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+                await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
             await asyncio.sleep(0.2)
 
     turning = asyncio.create_task(turn())
@@ -45,7 +45,7 @@ def launcher(gateway: Harness, *replicas: Replica) -> Iterator[None]:
 
 
 async def test_reloads_under_load_fail_no_request(gateway: Harness, replicas):
-    await gateway.set_replicas(*((replica, Mode.READY) for replica in replicas))
+    await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
     failures: list[object] = []
     asked = 0
     ended = asyncio.Event()
@@ -90,13 +90,13 @@ async def test_what_is_held_and_queued_goes_on_in_the_next_process(gateway: Harn
     held = gateway.asking(3)
     await eventually(lambda: gateway.waits(Load(held=3)))
     await gateway.reload()
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert statuses(await asyncio.gather(*held)) == {200}
     replicas[0].pause()
     queued = gateway.asking(30)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=28)))
     await gateway.reload()
-    await gateway.set_replicas((replicas[1], Mode.READY))
+    await gateway.set_replicas((replicas[1], ServerMode.READY))
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*queued)) == {200}
     assert replicas[1].served > 20
@@ -110,7 +110,7 @@ async def test_a_request_without_a_route_waits_in_the_next_process(gateway: Harn
     await gateway.reload()
     await asyncio.sleep(0.3)
     assert not any(request.done() for request in asked)
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
 
 
@@ -122,7 +122,7 @@ async def test_a_port_that_is_held_open_refuses_nobody_while_haproxy_is_killed(
     with socket.create_server((host, int(number)), backlog=128) as port:
         await gateway.start(port)
         await gateway.runtime.apply([MarkComplete()])
-        await gateway.set_replicas((replicas[0], Mode.READY))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
         gateway.runtime.keep({"t/a": "pool1"})
         # No connection is kept: one of a process that was killed may look open for a moment.
         assert (await gateway.ask(connection="close"))[0] == 200
@@ -131,15 +131,15 @@ async def test_a_port_that_is_held_open_refuses_nobody_while_haproxy_is_killed(
             asked = gateway.asking(20, connection="close")
             await asyncio.sleep(0.2)
             await gateway.start(port)
-            await gateway.set_replicas((replicas[0], Mode.READY))
+            await gateway.set_replicas((replicas[0], ServerMode.READY))
             assert statuses(await asyncio.gather(*asked)) == {200}
         await gateway.reload()
-        await gateway.set_replicas((replicas[0], Mode.READY))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
         assert (await gateway.ask())[0] == 200
 
 
 async def test_a_larger_pool_comes_with_a_reload(gateway: Harness, replicas):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     write_files(gateway.settings.model_copy(update={"backends": 5, "servers": 6}))
     await gateway.reload()
     seen = await gateway.runtime.observe()
@@ -149,16 +149,16 @@ async def test_a_larger_pool_comes_with_a_reload(gateway: Harness, replicas):
 
 async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, replicas):
     one, two = replicas
-    await gateway.set_replicas((one, Mode.READY))
+    await gateway.set_replicas((one, ServerMode.READY))
     url = f"{gateway.settings.url}/t/a{STREAM}"
     async with gateway.session.post(url, json={"n": 12}) as answer:
         assert await answer.content.readline() == b"data: 0\n"
-        await gateway.set_replicas((one, Mode.DRAIN), (two, Mode.READY))
+        await gateway.set_replicas((one, ServerMode.DRAIN), (two, ServerMode.READY))
         await gateway.reload()
-        await gateway.set_replicas((two, Mode.READY))
+        await gateway.set_replicas((two, ServerMode.READY))
         drained = (await gateway.runtime.observe()).backends["pool1"].server_of(one.endpoint)
         assert drained is not None
-        assert (drained.mode, drained.in_flight) == (Mode.DRAIN, 1)
+        assert (drained.mode, drained.in_flight) == (ServerMode.DRAIN, 1)
         assert (await answer.read()).endswith(b"data: 11\n\n")
     await eventually(lambda: gateway.waits(Load()))
 
@@ -166,7 +166,7 @@ async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, rep
 async def test_a_replaced_process_that_hangs_holds_up_one_look_and_is_asked_once(
     gateway: Harness, replicas
 ):
-    await gateway.set_replicas((replicas[0], Mode.READY))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
     url = f"{gateway.settings.url}/t/a{STREAM}"
     async with gateway.session.post(url, json={"n": 20}) as answer:
         old = int(await gateway.worker())
@@ -175,7 +175,7 @@ async def test_a_replaced_process_that_hangs_holds_up_one_look_and_is_asked_once
         begin_s = time.monotonic()
         # The master would have refused to answer after some 20 questions to it.
         for _ in range(40):
-            await gateway.set_replicas((replicas[0], Mode.READY))
+            await gateway.set_replicas((replicas[0], ServerMode.READY))
         assert time.monotonic() - begin_s < REPLACED_DEADLINE_S + 2
         assert (await gateway.ask())[0] == 200
         os.kill(old, signal.SIGCONT)

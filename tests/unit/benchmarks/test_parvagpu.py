@@ -9,7 +9,7 @@ import pytest
 from benchmarks.placement import parvagpu
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import board
-from slurm_plugin.common.solver import Program
+from slurm_plugin.common.solver import LinearProgram
 from slurm_plugin.mig.instances import LATENCY_SHARE, fewest_gpus
 from tests.instance_checker import broken_rules, demand_of, price_of, proven
 
@@ -63,8 +63,10 @@ def test_the_report_has_each_scenario_beside_the_published_and_the_optimum(
 
 def test_what_a_search_without_proof_found_is_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     services = parvagpu.scenarios(DATA)[0]
-    solved = Program.solve
-    monkeypatch.setattr(Program, "solve", lambda self: replace(solved(self), cost=2.0, floor=1.0))
+    solved = LinearProgram.solve
+    monkeypatch.setattr(
+        LinearProgram, "solve", lambda self: replace(solved(self), cost=2.0, floor=1.0)
+    )
     assert parvagpu.optimum(services) is None
 
 

@@ -1,4 +1,4 @@
-"""Tests the replay of re-cutting: GPUs that are cut beforehand, by each policy."""
+"""Tests the replay of repartitioning: GPUs that are cut beforehand, by each policy."""
 
 import random
 

@@ -15,7 +15,7 @@ from benchmarks.rebalance.site import Size
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.changes import stages
-from slurm_plugin.limits.desired import Allowed, differences, found_of, wanted
+from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
 from slurm_plugin.mig.gpu_state import lines_by_node
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import capacity, demand
@@ -92,7 +92,7 @@ def test_the_replies_show_every_limit_that_was_set():
                 costs=site.COSTS,
                 models=dict.fromkeys(site.COSTS, "A100-80GB"),
             )
-            differing = differences(wanted(allowed, found, {}), found)
+            differing = differences(desired_limits(allowed, found, {}), found)
             for stage in stages(differing, found):
                 await slurm.sacctmgr(stage)
         return len(differing)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rebalance import evictions
 from benchmarks.rebalance.fewest import Fewest, fewest
 from benchmarks.rebalance.victims import POLICIES, Eviction
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 NOW_S = 10_000
@@ -31,12 +31,12 @@ def want(kind: str = ONE, count: int = 1, nodes: int = 1, job_id: int = 100) -> 
     return Wanting(job_id, "vision", 1, 1000 * count * nodes, {kind: count}, nodes)
 
 
-def taking(
+def reclaim_input(
     wanting: tuple[Wanting, ...],
     running: tuple[Running, ...],
     free: Mapping[str, Mapping[str, int]] | None = None,
-) -> Taking:
-    return Taking(
+) -> ReclaimInput:
+    return ReclaimInput(
         wanting=wanting,
         running=running,
         free=free or {},
@@ -49,26 +49,26 @@ def taking(
     )
 
 
-def victims(policy: str, found: Taking) -> set[int]:
+def victims(policy: str, found: ReclaimInput) -> set[int]:
     return set(POLICIES[policy](found).victims)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nobody_goes_for_a_job_that_fits_into_what_is_free(policy: str):
-    found = taking((want(THREE),), (run(1, "a", THREE),), {"b": {THREE: 1}})
+    found = reclaim_input((want(THREE),), (run(1, "a", THREE),), {"b": {THREE: 1}})
     assert POLICIES[policy](found) == Eviction(frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_who_can_not_be_served_is_named_and_costs_nobody_anything(policy: str):
-    found = taking((want(THREE),), (run(1, "a", ONE), run(2, "a", ONE)))
+    found = reclaim_input((want(THREE),), (run(1, "a", ONE), run(2, "a", ONE)))
     assert POLICIES[policy](found) == Eviction(frozenset(), frozenset({100}))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_in_its_term_stays(policy: str):
     young, old = run(1, "a", start_s=NOW_S - 5), run(2, "a", start_s=NOW_S - 500)
-    found = replace(taking((want(),), (young, old)), term_s=60)
+    found = replace(reclaim_input((want(),), (young, old)), term_s=60)
     assert victims(policy, found) == {2}
 
 
@@ -79,7 +79,7 @@ def test_orders_differ_as_their_names_say():
         run(3, "a", start_s=NOW_S - 500, priority=7),
         run(4, "b", THREE, start_s=NOW_S - 1),
     )
-    found = taking((want(),), runs)
+    found = reclaim_input((want(),), runs)
     assert victims("newest_first", found) == {2}
     assert victims("lowest_priority_first", found) == {1}
     assert victims("kueue", found) == {1}
@@ -88,38 +88,42 @@ def test_orders_differ_as_their_names_say():
 
 def test_one_by_one_sends_away_runs_on_nodes_that_do_not_help_in_the_end():
     runs = (run(1, "a"), run(2, "b"), run(3, "b"))
-    found = taking((want(count=2),), runs)
+    found = reclaim_input((want(count=2),), runs)
     assert victims("newest_first", replace(found, running=runs[::-1])) == {2, 3}
-    mixed = taking((want(count=2),), (run(1, "b"), run(2, "b"), run(3, "a")))
+    mixed = reclaim_input((want(count=2),), (run(1, "b"), run(2, "b"), run(3, "a")))
     assert victims("newest_first", mixed) == {1, 2, 3}
     assert victims("kueue", mixed) == {1, 2}
 
 
 def test_slurm_orders_anew_so_that_few_go_but_looks_at_no_type_until_the_job_fits():
     runs = (run(1, "a"), run(2, "b", THREE), run(3, "a", THREE))
-    assert victims("slurm", taking((want(THREE),), runs)) == {2}
+    assert victims("slurm", reclaim_input((want(THREE),), runs)) == {2}
     beside = (run(1, "a"), run(2, "a"), run(3, "a", ONE, count=4))
-    assert victims("slurm", taking((want(count=4),), beside)) == {3}
+    assert victims("slurm", reclaim_input((want(count=4),), beside)) == {3}
 
 
 def test_kueue_takes_no_more_from_a_tenant_that_borrows_no_longer():
     runs = (run(1, "a"), run(2, "a", tenant="hpc"))  # type: ignore[arg-type]
-    found = replace(taking((want(),), runs), above_nominal_millislices={"hpc": 1000})
+    found = replace(reclaim_input((want(),), runs), above_nominal_millislices={"hpc": 1000})
     assert victims("kueue", found) == {2}
 
 
 def test_the_least_set_counts_what_one_large_run_frees_for_several():
     runs = (run(1, "a", count=2), run(2, "b"), run(3, "c", count=4))
     jobs = (want(job_id=100), want(job_id=101), want(job_id=102))
-    found = taking(jobs, runs)
+    found = reclaim_input(jobs, runs)
     assert fewest(found, runs) == Fewest(3000, is_proven=True)
-    assert fewest(taking((want(count=2, nodes=2),), runs), runs) == Fewest(6000, is_proven=True)
-    assert fewest(taking((want(count=2, nodes=3),), runs), runs) is None
+    assert fewest(reclaim_input((want(count=2, nodes=2),), runs), runs) == Fewest(
+        6000, is_proven=True
+    )
+    assert fewest(reclaim_input((want(count=2, nodes=3),), runs), runs) is None
 
 
 def test_the_least_set_takes_no_tenant_below_its_own_part():
     cheap, dear = run(1, "a"), run(2, "b", count=2, tenant="hpc")  # type: ignore[arg-type]
-    found = replace(taking((want(),), (cheap, dear)), above_nominal_millislices={"hpc": 2000})
+    found = replace(
+        reclaim_input((want(),), (cheap, dear)), above_nominal_millislices={"hpc": 2000}
+    )
     assert fewest(found, (cheap, dear)) == Fewest(2000, is_proven=True)
 
 

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.service_places import Places
+from cluster.language.service_places import ServicePlaces
 from cluster.settings.gateway import GatewaySettings
 
-EIGHT = Places(8, per_tenant=4)
+EIGHT = ServicePlaces(8, per_tenant=4)
 
 
 def test_eight_services_of_one_tenant_do_not_take_all_places() -> None:
@@ -31,14 +31,14 @@ def test_a_full_gateway_takes_nobody() -> None:
 
 
 def test_a_tenant_gets_half_of_the_backends_unless_it_is_said() -> None:
-    assert GatewaySettings().places == Places(8, 4)
-    assert GatewaySettings(backends=1).places == Places(1, 1)
-    assert GatewaySettings(backends=64, services_per_tenant=3).places == Places(64, 3)
+    assert GatewaySettings().places == ServicePlaces(8, 4)
+    assert GatewaySettings(backends=1).places == ServicePlaces(1, 1)
+    assert GatewaySettings(backends=64, services_per_tenant=3).places == ServicePlaces(64, 3)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.lists(st.sampled_from("abcdef"), max_size=60))
 def test_whoever_asks_the_bounds_hold(total: int, per_tenant: int, asked: list[str]) -> None:
-    places, held = Places(total, per_tenant), Counter[str]()
+    places, held = ServicePlaces(total, per_tenant), Counter[str]()
     for tenant in asked:
         if not places.why_none(tenant, held):
             held[tenant] += 1

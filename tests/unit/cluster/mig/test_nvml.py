@@ -13,7 +13,7 @@ from emulated_gpus import BUILDS, gpu_node
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import boards
-from cluster.mig.inventory import Gpu, Holder, Instance
+from cluster.mig.inventory import Gpu, GpuProcess, Instance
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, destroy_instance, opened, read_inventory
 from sandbox.nvml.driver import VERSION, EmulatedDriver, EmulatedGpu
@@ -122,7 +122,7 @@ def test_holders_are_seen_and_their_instance_stays(node: EmulatedDriver) -> None
     cgroup.write_text("0::/system.slice/slurmstepd.scope/job_88/step_0/user/task_0\n")
     node.hold(0, made.gi_id, 0, pid=4711, memory_mib=512)
     (held,) = gpus(node)[0].instances
-    assert held.holders == (Holder(4711, 512, 88),)
+    assert held.holders == (GpuProcess(4711, 512, 88),)
     with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
         destroy_instance(gpus(node)[0].uuid, made.gi_id)
     assert gpus(node)[0].instances == (held,)
@@ -138,7 +138,7 @@ def test_destroying_what_is_gone_is_nothing(node: EmulatedDriver) -> None:
 def test_a_board_that_is_not_cut_has_holders_of_its_own(node: EmulatedDriver) -> None:
     node.hold(1, -1, -1, pid=12, memory_mib=1000)
     _, h200 = gpus(node)
-    assert h200.holders == (Holder(12, 1000, None),)
+    assert h200.holders == (GpuProcess(12, 1000, None),)
     assert h200.memory_used_mib == 1000
 
 

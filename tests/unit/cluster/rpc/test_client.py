@@ -18,15 +18,15 @@ from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
 from cluster.rpc.message import Answered, Asks
 from cluster.rpc.messages import (
     DeleteRequest,
-    NewsRequest,
+    DesiredSlotsRequest,
+    ServiceReportRequest,
     StatusRequest,
     ViewRequest,
-    WishRequest,
 )
 from cluster.rpc.read_messages import (
     BalanceRequest,
     ExplainRequest,
-    StatementPlace,
+    StatementCursor,
     StatementRequest,
     WhyRequest,
 )
@@ -65,7 +65,7 @@ async def ask(
         return await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(request), heard
 
 
-WISH = WishRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5)
+WISH = DesiredSlotsRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5)
 
 
 async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
@@ -76,7 +76,7 @@ async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
 
 
 async def test_a_get_has_its_fields_in_its_query(tmp_path: Path):
-    after = StatementPlace(tenant="a&b", start_s=1, job_id=2, now_s=3)
+    after = StatementCursor(tenant="a&b", start_s=1, job_id=2, now_s=3)
     request = StatementRequest(tenant="vision", after=after)
     answer, heard = await ask(tmp_path, b'{"v":1,"now_s":1,"rows":[]}', request)
     method, _, target = heard.place.partition(" ")
@@ -151,7 +151,9 @@ async def test_who_is_busy_is_heard_though_he_reads_nothing(tmp_path: Path):
     async with await asyncio.start_unix_server(serve, path):
         for _ in range(20):
             with pytest.raises(InvalidInputError, match="SW-BUSY"):
-                await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(NewsRequest(services=()))
+                await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(
+                    ServiceReportRequest(services=())
+                )
 
 
 FAILURES = [

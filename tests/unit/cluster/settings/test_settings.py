@@ -38,6 +38,18 @@ def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
     assert settings.costs == {"1g.10gb": 1500, "3g.40gb": 5250}
 
 
+@pytest.mark.parametrize(
+    ("section", "key"), [("repartition", "repartition_s"), ("recut", "recut_s")]
+)
+def test_repartition_is_read_by_its_former_names_too(
+    tmp_path: Path, section: str, key: str
+) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(f"{MINIMAL}[{section}]\nallowed = true\n{key} = 7\n")
+    found = load_settings(place).repartition
+    assert (found.allowed, found.repartition_s) == (True, 7)
+
+
 def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_path: Path) -> None:
     place = tmp_path / "slicewise.toml"
     more = "whole = ['a100']\n[gpus.'L40S']\nweight = '1/2'\nwhole = ['l40s', 'nvidia_l40s']\n"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import Decision, Look, Scaling, Start, Supply
+from launcher.autoscale.types import ReplicaStart, Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
 
 SCALING = Scaling(0, 40, 2, max_queue_s=2.0)
@@ -21,7 +21,7 @@ def lived(
     memory: Memory | None = None,
     begun_s: int = 0,
     **look: object,
-) -> tuple[Memory, list[Decision]]:
+) -> tuple[Memory, list[ScalingDecision]]:
     """A service whose replicas are always enough: what is wanted each second."""
     memory = memory or initial(Supply(), 0.0)
     arrived = 0.0 if memory.seen is None else memory.seen.arrived
@@ -32,7 +32,7 @@ def lived(
         load = Load(busy, arrived=int(arrived), answered=max(0, int(arrived) - busy))
         wanted = decisions[-1].wanted if decisions else 0
         values = {"supply": Supply(ready=wanted), **look}
-        memory, decision = autoscale(scaling, memory, Look(second, load, **values))
+        memory, decision = autoscale(scaling, memory, ServiceLook(second, load, **values))
         decisions.append(decision)
     return memory, decisions
 
@@ -43,7 +43,7 @@ def steady(per_s: float) -> Rate:
 
 def wanted(load: Load, scaling: Scaling) -> int:
     """Of a launcher that has just begun."""
-    return autoscale(scaling, Memory(), Look(100.0, load, Supply()))[1].wanted
+    return autoscale(scaling, Memory(), ServiceLook(100.0, load, Supply()))[1].wanted
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_backlog_is_reckoned_in_seconds_of_work():
     """Short requests are soon done: not each of them needs a place of its own."""
     memory, _ = lived(300, steady(1.0))
     backlog = Load(2, 60, arrived=400, answered=338)
-    _, decision = autoscale(SCALING, memory, Look(301.0, backlog, Supply(ready=1)))
+    _, decision = autoscale(SCALING, memory, ServiceLook(301.0, backlog, Supply(ready=1)))
     assert 4 <= decision.wanted < 31
 
 
@@ -101,7 +101,9 @@ def test_rare_short_requests_never_get_a_crowd_of_replicas(aim: float):
 
 def test_longer_starts_look_further_ahead():
     quick, slow = (
-        autoscale(SCALING, Memory(), Look(0.0, Load(), Supply(), (Start(1.0, load_s),) * 20))[0]
+        autoscale(
+            SCALING, Memory(), ServiceLook(0.0, Load(), Supply(), (ReplicaStart(1.0, load_s),) * 20)
+        )[0]
         for load_s in (2.0, 60.0)
     )
     assert quick.delays.start_s < 5
@@ -113,7 +115,7 @@ def test_a_slow_queue_never_multiplies_jobs():
     memory, found = Memory(), []
     for second in range(3600):
         supply = Supply(pending=found[-1] if found else 0)
-        look = Look(float(second), Load(held=20, arrived=20), supply)
+        look = ServiceLook(float(second), Load(held=20, arrived=20), supply)
         memory, decision = autoscale(SCALING, memory, look)
         found.append(decision.wanted)
     assert max(found) <= 10
@@ -146,7 +148,7 @@ def test_keep_alive_is_kept_to_the_second():
 def test_a_restart_does_not_shrink_what_runs():
     memory = initial(Supply(ready=3), 100.0)
     for second in range(100, 160):
-        memory, decision = autoscale(SCALING, memory, Look(second, Load(), Supply(ready=3)))
+        memory, decision = autoscale(SCALING, memory, ServiceLook(second, Load(), Supply(ready=3)))
         assert decision.wanted == 3
 
 
@@ -154,21 +156,21 @@ def test_a_launcher_that_was_away_learns_nothing_of_that_time_and_shrinks_nothin
     memory, before = lived(600, steady(2.0))
     running, answered = before[-1].wanted, memory.seen.answered
     load = Load(8, arrived=1210, answered=answered + 2)
-    back, decision = autoscale(SCALING, memory, Look(1200.0, load, Supply(ready=running)))
+    back, decision = autoscale(SCALING, memory, ServiceLook(1200.0, load, Supply(ready=running)))
     assert back.work == memory.work
     assert decision.wanted >= running
 
 
 def test_a_gateway_that_can_not_be_seen_changes_nothing():
     memory, _ = lived(300, steady(2.0))
-    look = Look(301.0, Load(), Supply(pending=1, ready=4), is_known=False)
+    look = ServiceLook(301.0, Load(), Supply(pending=1, ready=4), is_known=False)
     same, decision = autoscale(SCALING, memory, look)
     assert (same, decision.wanted) == (memory, 5)
 
 
 def test_counters_that_begin_anew_are_no_burst():
     memory, _ = lived(600, steady(2.0))
-    look = Look(600.0, Load(8, arrived=2, answered=0), Supply(ready=6))
+    look = ServiceLook(600.0, Load(8, arrived=2, answered=0), Supply(ready=6))
     again, _ = autoscale(SCALING, memory, look)
     assert again.arrivals.total == memory.arrivals.total + 2
 
@@ -193,7 +195,7 @@ def test_what_is_borrowed_goes_back_sooner():
 )
 def test_it_says_why(load: Load, supply: Supply, said: str):
     scaling = replace(SCALING, min_replicas=1, max_replicas=2)
-    _, decision = autoscale(scaling, Memory(), Look(0.0, load, supply, room=0))
+    _, decision = autoscale(scaling, Memory(), ServiceLook(0.0, load, supply, room=0))
     assert said in decision.reason
 
 
@@ -211,7 +213,7 @@ def test_it_says_why(load: Load, supply: Supply, said: str):
 def test_so_many_may_wait_as_begin_within_the_objective(
     change: dict[str, float | None], ready: int, in_time: int | None
 ):
-    look = Look(0.0, Load(6, 30), Supply(ready=ready))
+    look = ServiceLook(0.0, Load(6, 30), Supply(ready=ready))
     _, decision = autoscale(replace(SCALING, **change), Memory(), look)
     assert decision.in_time == in_time
 
@@ -228,7 +230,7 @@ def test_so_many_may_wait_as_begin_within_the_objective(
 def test_it_estimates_when_who_waits_is_served(
     supply: Supply, room: int | None, ready_in_s: float | None
 ):
-    look = Look(0.0, Load(held=4), supply, room=room)
+    look = ServiceLook(0.0, Load(held=4), supply, room=room)
     assert autoscale(SCALING, Memory(), look)[1].ready_in_s == ready_in_s
 
 
@@ -238,7 +240,7 @@ def test_a_latency_objective_leaves_what_the_work_does_not_take():
         autoscale(
             replace(SCALING, max_queue_s=None, p95_s=p95_s),
             memory,
-            Look(601.0, Load(4, 40, arrived=1240, answered=1196), Supply(ready=4)),
+            ServiceLook(601.0, Load(4, 40, arrived=1240, answered=1196), Supply(ready=4)),
         )[1].wanted
         for p95_s in (5.0, 60.0)
     ]

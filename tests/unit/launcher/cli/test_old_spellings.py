@@ -107,7 +107,7 @@ def test_only_a_terminal_is_told_the_new_spelling():
         ("slicewise rec", []),
         ("slicewise rep", ["repartition"]),
         ("slicewise d", ["doctor", "daemon"]),
-        ("slicewise recut s", ["show", "survey"]),
+        ("slicewise repartition s", ["show", "survey"]),
         ("slicewise db u", ["upgrade"]),
         ("slicewise ledger db u", ["upgrade"]),
         ("slicewise ledger d", ["db"]),

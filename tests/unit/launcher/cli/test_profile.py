@@ -15,7 +15,7 @@ from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import profile
 from launcher.profiling import jobs
-from launcher.profiling.figures import Begun, Window, failed, measured, message_text
+from launcher.profiling.figures import Begun, MeasuredWindow, failed, measured, message_text
 
 SETTINGS = """\
 [cluster]
@@ -28,7 +28,7 @@ JOB = JobView(
     814, None, None, frozenset(), "slicewise-profile", "alice", 1000, "vision", "gpu", "q",
     JobState.PENDING, "QOSGrpBilling", False, 1, "", "", {}, (), 1, None, None, None, 60, 0,
 )  # fmt: skip
-STEADY = [Window((1_000,) * 100, 1_000_000)] * 2
+STEADY = [MeasuredWindow((1_000,) * 100, 1_000_000)] * 2
 DONE = "".join(
     map(
         message_text,

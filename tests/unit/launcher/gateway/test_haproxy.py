@@ -25,7 +25,7 @@ from launcher.gateway.routing import (
     SetTarget,
 )
 from launcher.gateway.runtime_api import (
-    Known,
+    LastLook,
     Maps,
     commands,
     entry_commands,
@@ -36,7 +36,7 @@ from launcher.gateway.runtime_api import (
     parse_glance,
     process_of,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
@@ -112,8 +112,8 @@ def test_a_backend_is_both_its_halves():
         14 - 2 + 3,
         5 + 1,
         (
-            Server("10.0.0.1", 21001, Mode.READY, up=True, in_flight=5, queued=1),
-            Server("10.0.0.2", 21004, Mode.DRAIN, True, 1, 0, "d1635"),
+            Server("10.0.0.1", 21001, ServerMode.READY, up=True, in_flight=5, queued=1),
+            Server("10.0.0.2", 21004, ServerMode.DRAIN, True, 1, 0, "d1635"),
         ),
         arrived=75 - 5 + 11,
         answered=(40 - 3) + (20 - 1) + (9 - 2) + 1,
@@ -158,7 +158,7 @@ PEM = "-----BEGIN CERTIFICATE-----\nCCCC\n-----END CERTIFICATE-----\n"
 
 def test_a_dead_server_that_drains_is_still_known_to_drain():
     dead = parse(SHOWN).backends["pool2"].servers[1]
-    assert (dead.mode, dead.up) == (Mode.DRAIN, False)
+    assert (dead.mode, dead.up) == (ServerMode.DRAIN, False)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_something_else_is_no_observation(text: str):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (SetMode("pool1", 0, Mode.DRAIN), ("set server pool1/r1 state drain",)),
+        (SetMode("pool1", 0, ServerMode.DRAIN), ("set server pool1/r1 state drain",)),
         (SetHealthy("pool1", 2), ("set server pool1/r3 health up",)),
         (
             EndSessions("pool1", 0),
@@ -251,7 +251,7 @@ async def test_a_refused_change_carries_haproxys_words(tmp_path: Path):
     server = await asyncio.start_unix_server(refuse, socket)
     async with server:
         with pytest.raises(OutsideError, match="No such server"):
-            await HaproxyRuntime(settings(tmp_path)).apply([SetMode("pool1", 0, Mode.DRAIN)])
+            await HaproxyRuntime(settings(tmp_path)).apply([SetMode("pool1", 0, ServerMode.DRAIN)])
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
             await HaproxyRuntime(settings(tmp_path)).observe()
 
@@ -339,7 +339,7 @@ pool1-grpc,again,0,0,0,no check,unix,
 pool1-grpc,BACKEND,1,3,11,UP,,
 
 """
-KNOWN = Known("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
+KNOWN = LastLook("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
 
 
 def glanced(text: str = GLANCE) -> Gateway:
@@ -358,7 +358,7 @@ def test_a_glance_shows_of_other_backends_what_waits_there():
     assert list(found) == ["pool1", "pool2", "pool3"]
     assert (found["pool2"].sessions, found["pool2"].queued) == (3 - 1, 1)
     assert [len(backend.servers) for backend in found.values()] == [2, 2, 12]
-    assert {server.mode for server in found["pool3"].servers} == {Mode.MAINT}
+    assert {server.mode for server in found["pool3"].servers} == {ServerMode.MAINT}
 
 
 @pytest.mark.parametrize(
@@ -409,14 +409,16 @@ def test_a_glance_asks_for_fewer_lines_than_there_are(
     backends: int, servers: int, routed: int, live: int, is_glance: bool
 ):
     lines = {f"pool{number}": servers for number in range(1, backends + 1)}
-    known = Known("31 since 17", lines, frozenset(list(lines)[:routed]), live)
+    known = LastLook("31 since 17", lines, frozenset(list(lines)[:routed]), live)
     assert bool(glance_questions(Maps(DIRECTORY), known)) == is_glance
 
 
 def test_servers_in_maintenance_are_not_live():
     maintained = replace(parse(SHOWN), routes={"vision/chat": "pool1", "nlp/bert": "pool2"})
-    assert [server.mode for server in maintained.backends["pool2"].servers].count(Mode.MAINT) == 1
-    assert Known.of("31 since 17", maintained) == Known(
+    assert [server.mode for server in maintained.backends["pool2"].servers].count(
+        ServerMode.MAINT
+    ) == 1
+    assert LastLook.of("31 since 17", maintained) == LastLook(
         "31 since 17", {"pool1": 2, "pool2": 2}, frozenset({"pool1", "pool2"}), live=3
     )
 

@@ -24,18 +24,18 @@ from launcher.gateway.types import (
     Endpoint,
     Gateway,
     Load,
-    Mode,
     Server,
+    ServerMode,
     load_of,
     with_replaced,
 )
 
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
-READY, DRAIN, MAINT = Mode.READY, Mode.DRAIN, Mode.MAINT
+NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
+READY, DRAIN, MAINT = ServerMode.READY, ServerMode.DRAIN, ServerMode.MAINT
 
 
-def at(port: int, mode: Mode, in_flight: int = 0) -> Server:
+def at(port: int, mode: ServerMode, in_flight: int = 0) -> Server:
     return Server("10.0.0.1", port, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST)
 
 
@@ -51,7 +51,7 @@ def end(port: int) -> Endpoint:
     return Endpoint("10.0.0.1", port, port + 1, "CCCC")
 
 
-def route(targets: dict[int, Mode] | None, service: str = "t/a") -> Route:
+def route(targets: dict[int, ServerMode] | None, service: str = "t/a") -> Route:
     """Targets by port."""
     found = None if targets is None else {end(port): mode for port, mode in targets.items()}
     return Route(service, 4, found, "pool")

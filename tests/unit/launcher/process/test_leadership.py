@@ -184,7 +184,7 @@ async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> N
 
 async def test_whoever_lost_the_lead_in_the_midst_of_a_turn_changes_nothing() -> None:
     world, leader = World(), Switch()
-    led = led_only(world, leader, frozenset({"apply", "wish"}))
+    led = led_only(world, leader, frozenset({"apply", "set_desired_slots"}))
     with pytest.raises(UnreachableError, match="STANDBY"):
         await led.apply(())
     with pytest.raises(UnreachableError, match="DATABASE"):

@@ -9,13 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.language.errors import SlicewiseError
 from cluster.runtime.leadership import ALONE
-from launcher.autoscale.types import Decision
+from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.types import Load
 from launcher.process.metrics import Metrics
 from launcher.process.tick import Turned
 from launcher.turn.backoff import Backoff
-from launcher.turn.plan import Plan, ServicePlan
+from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.slots import Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState
 
@@ -23,17 +23,17 @@ PHASES = (Phase.SERVING, Phase.SERVING, Phase.DRAINING, Phase.STARTING)
 BERT = ServicePlan(
     array_job_id=7,
     service="nlp/bert",
-    decision=Decision(3, "why"),
+    decision=ScalingDecision(3, "why"),
     slots=tuple(Slot(SlotId(7, n), phase, up=n != 1) for n, phase in enumerate(PHASES)),
     route=Route("nlp/bert", 1, {}, "pool"),
-    wishes={},
+    desired_by_array={},
     retired=(),
     note="",
     load=Load(in_flight=4, queued=2, held=1),
     urgency=0.0,
     lost=frozenset(),
 )
-PLAN = Plan((BERT,), RoutePlan((), {}, {}), {})
+PLAN = TurnPlan((BERT,), RoutePlan((), {}, {}), {})
 STATE = {"nlp/bert": ServiceState(None, {7: GenerationState(backoff=Backoff(2, 1.0))})}
 TURNED = Turned(STATE, PLAN, {}, (), {})
 BLIND = Turned(STATE, None, {}, (), {})

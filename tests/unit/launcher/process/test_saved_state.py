@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import UnreachableError
-from launcher.autoscale.policy import Memory, Seen
+from launcher.autoscale.policy import LastCounters, Memory
 from launcher.gateway.types import Endpoint
 from launcher.process import saved_state
 from launcher.process.saved_state import SavedState
 from launcher.process.store import Saved
 from launcher.turn.backoff import Backoff
-from launcher.turn.endpoints import Run, Verified
-from launcher.turn.state import GenerationState, ServiceState, Wish, with_saved
+from launcher.turn.endpoints import ReplicaRun, Verified
+from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, with_saved
 
-RUN = Run(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
+RUN = ReplicaRun(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
 BERT = ServiceState(
     Memory(),
     {
@@ -26,11 +26,11 @@ BERT = ServiceState(
             verified={3: Verified(RUN, 7.0)},
             draining_since_s={1: 2.0},
             alive=frozenset({1, 3}),
-            wish=Wish(frozenset({1, 3}), 9.5, "why", 0.5),
+            desired=DesiredSlots(frozenset({1, 3}), 9.5, "why", 0.5),
         )
     },
 )
-SEEN = Seen(9.0, 4, 3, 1)
+SEEN = LastCounters(9.0, 4, 3, 1)
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
 

@@ -10,20 +10,20 @@ import pytest
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES
-from launcher.gateway.routing import AddRoute, Change, RoutePlan, SetTarget
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.gateway.routing import AddRoute, GatewayChange, RoutePlan, SetTarget
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.probing.prober import Replica
 from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
-from launcher.turn.plan import Plan
+from launcher.turn.plan import TurnPlan
 from launcher.turn.state import ServiceState
 
-NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 
 
@@ -82,15 +82,15 @@ class World:
             observed_s=self.seen_s, complete=self.complete, services=self.services, tenants=()
         )
 
-    async def wish(
+    async def set_desired_slots(
         self, array_job_id: int, run: frozenset[int], note: str, urgency: float
-    ) -> WishAnswer:
+    ) -> DesiredSlotsAnswer:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))
         if self.silent:
             raise UnreachableError("SW-DAEMON-DOWN", "No answer.")
-        return WishAnswer(released=tuple(run))
+        return DesiredSlotsAnswer(released=tuple(run))
 
     async def retire(self, array_job_id: int) -> None:
         if array_job_id in self.refused:
@@ -110,7 +110,7 @@ class World:
     async def observe(self) -> Gateway:
         return GATEWAY
 
-    async def apply(self, changes: Sequence[Change]) -> None:
+    async def apply(self, changes: Sequence[GatewayChange]) -> None:
         self.log.extend(changes)
 
     def keep(self, routes: Mapping[str, str]) -> None:
@@ -175,7 +175,7 @@ async def test_a_refused_wish_concerns_its_own_service_only():
     turned = await turn(world, world, world, {})
     assert (8, frozenset({0})) in world.log
     assert list(turned.failures) == [7]
-    assert turned.state["t/a"].generations[7].wish is None
+    assert turned.state["t/a"].generations[7].desired is None
 
 
 async def test_a_wish_without_an_answer_may_have_been_taken_and_a_refused_one_not():
@@ -200,7 +200,7 @@ async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
     for _ in range(3):
         await launcher.turn()
         world.seen_s = time.time() + 1
-        # Its wish is repeated at once.
+        # Its request is repeated at once.
         monkeypatch.setattr(services, "ASK_AGAIN_S", 0.0)
     asked = [entry[0] for entry in world.log if isinstance(entry, tuple)]
     assert asked == [7, 8, 7]
@@ -291,9 +291,9 @@ async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptur
 
 
 def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFixture):
-    crowded = Plan((), RoutePlan((), {}, {}, ("t/a",)), {})
+    crowded = TurnPlan((), RoutePlan((), {}, {}, ("t/a",)), {})
     reporter = Reporter()
-    for plan in (crowded, Plan((), RoutePlan((), {}, {}), {}), crowded):
+    for plan in (crowded, TurnPlan((), RoutePlan((), {}, {}), {}), crowded):
         reporter.turned(Turned({"t/a": ServiceState()}, plan, {}, (), {}))
     (said,) = caplog.messages
     assert said.startswith("no_server_free service=t/a")

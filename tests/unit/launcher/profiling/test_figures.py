@@ -5,9 +5,9 @@ import pytest
 from launcher.profiling.figures import (
     MARK,
     Begun,
+    MeasuredWindow,
     Point,
-    Window,
-    Work,
+    ProfileTask,
     failed,
     is_steady,
     measured,
@@ -16,11 +16,11 @@ from launcher.profiling.figures import (
 )
 
 
-def window(answers: int, seconds: float = 1.0, latency_us: int = 1_000) -> Window:
-    return Window((latency_us,) * answers, int(seconds * 1_000_000))
+def window(answers: int, seconds: float = 1.0, latency_us: int = 1_000) -> MeasuredWindow:
+    return MeasuredWindow((latency_us,) * answers, int(seconds * 1_000_000))
 
 
-def of_one(*windows: Window) -> Point:
+def of_one(*windows: MeasuredWindow) -> Point:
     return measured(1, 1, windows, windows)
 
 
@@ -38,8 +38,8 @@ class TestFigure:
         assert (point.throughput_mrps, point.latency_us, point.samples) == (102_000, 1_000, 204)
 
     def test_its_latency_is_that_in_which_95_of_100_are_answered(self) -> None:
-        assert of_one(Window(tuple(range(100, 0, -1)), 1_000_000)).latency_us == 95
-        assert of_one(Window((7,), 1_000_000)).latency_us == 7
+        assert of_one(MeasuredWindow(tuple(range(100, 0, -1)), 1_000_000)).latency_us == 95
+        assert of_one(MeasuredWindow((7,), 1_000_000)).latency_us == 7
 
     def test_it_is_steady_if_both_are(self) -> None:
         still, shaky = [window(100)] * 2, [window(100), window(90)]
@@ -93,17 +93,19 @@ class TestMessages:
 
 class TestWork:
     def test_every_batch_with_every_number_of_processes(self) -> None:
-        assert Work(model="m", batches=(1, 2, 4), seconds=10).points == 3
-        assert Work(model="m", batches=(1, 2, 4), processes=(1, 2), seconds=10).points == 6
+        assert ProfileTask(model="m", batches=(1, 2, 4), seconds=10).points == 3
+        assert ProfileTask(model="m", batches=(1, 2, 4), processes=(1, 2), seconds=10).points == 6
 
     def test_its_time_limit_has_room_for_slow_points_and_loading(self) -> None:
         # Two starts of 300 s at most, one point of at most 10 s, twice.
-        assert Work(model="m", batches=(1,), seconds=10).time_limit_min == 11
-        assert Work(model="m", batches=(1,), processes=(1, 2), seconds=60).time_limit_min == 19
+        assert ProfileTask(model="m", batches=(1,), seconds=10).time_limit_min == 11
+        assert (
+            ProfileTask(model="m", batches=(1,), processes=(1, 2), seconds=60).time_limit_min == 19
+        )
 
     def test_a_job_gets_it_as_it_is(self) -> None:
-        work = Work(model="m", batches=(1, 2), processes=(3,), seconds=1.5, data="/a b;$(x)")
-        assert Work.model_validate_json(work.model_dump_json()) == work
+        work = ProfileTask(model="m", batches=(1, 2), processes=(3,), seconds=1.5, data="/a b;$(x)")
+        assert ProfileTask.model_validate_json(work.model_dump_json()) == work
 
 
 def test_a_point_has_a_figure_or_a_reason() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from launcher.profiling.figures import Begun, Message, Point, Work, messages
+from launcher.profiling.figures import Begun, Message, Point, ProfileTask, messages
 from launcher.profiling.job_main import main
 
 CONFIG: dict[str, Any] = {
@@ -116,7 +116,7 @@ def measure(
         answer: Answer = good, refuses: dict[int, str] | None = None, **work: Any
     ) -> tuple[Triton, list[Message]]:
         triton = Triton(answer, refuses or {})
-        asked = Work.model_validate({"model": "m", "batches": (1, 4), "seconds": 0.2} | work)
+        asked = ProfileTask.model_validate({"model": "m", "batches": (1, 4), "seconds": 0.2} | work)
 
         async def served() -> None:
             runner = web.AppRunner(triton.app())
@@ -199,7 +199,7 @@ def test_a_point_that_fails_in_the_middle_has_no_figure(measure: Any) -> None:
 def test_a_triton_that_never_starts_ends_it_and_says_nothing_of_the_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = Work(model="m", batches=(1, 2), seconds=1)
+    work = ProfileTask(model="m", batches=(1, 2), seconds=1)
     with pytest.raises(SystemExit, match="Triton did not start"):
         main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"), "triton")
     assert points(messages(capsys.readouterr().out)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.language.service import service_spec
 from cluster.settings.file import TritonSettings
-from launcher.profiling.figures import Work
+from launcher.profiling.figures import ProfileTask
 from launcher.scripts.render import profile_script
 
 VALUES: dict[str, object] = {
@@ -20,7 +20,7 @@ VALUES: dict[str, object] = {
     "cpus": 3,
     "memory_mib": 500,
 }
-WORK = Work(model="m", batches=(1, 2), seconds=1, data='/it\'s "$HOME" `id`;$(touch x).json')
+WORK = ProfileTask(model="m", batches=(1, 2), seconds=1, data='/it\'s "$HOME" `id`;$(touch x).json')
 STAND_INS = {
     "scontrol": "echo NodeAddr=127.0.0.1",
     "srun": """printf '%s\\n' "$@" >"$TOLD/srun"
@@ -104,7 +104,7 @@ def test_client_and_triton_get_what_they_need_whatever_is_in_it(told: Path):
     assert start(told).wait(timeout=30) == 3
     client = words(told, "client")
     assert client[:3] == ["-P", "-m", "launcher.profiling.job_main"]
-    assert Work.model_validate_json(client[3]) == WORK
+    assert ProfileTask.model_validate_json(client[3]) == WORK
     asked = next(one for one in words(told, "tritonserver") if one.startswith("--http-address="))
     assert client[4:6] == [asked.removeprefix("--http-address=unix:"), "slicewise-profile.10"]
     assert client[7:] == ["triton"]

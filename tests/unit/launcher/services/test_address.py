@@ -13,7 +13,7 @@ from launcher.services.address import wait_for_route, wait_until_followed
 
 
 class Daemon:
-    """Sees the launcher's first wish at the third look."""
+    """Sees the launcher's first request at the third look."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -7,7 +7,7 @@ from cluster.language.service import ServiceSpec, service_spec
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from launcher.services.apply_plan import ApplyPlan, Change, generations_of, plan_apply
+from launcher.services.apply_plan import ApplyPlan, KeyChange, generations_of, plan_apply
 
 VALUES: dict[str, object] = {
     "name": "chat",
@@ -87,9 +87,9 @@ def test_only_keys_that_differ_are_changes():
     assert (plan.action, plan.changes) == (
         "roll over",
         (
-            Change("need_gib", None, "8"),
-            Change("concurrency", "1", "2"),
-            Change("profile", "1g.10gb", None),
+            KeyChange("need_gib", None, "8"),
+            KeyChange("concurrency", "1", "2"),
+            KeyChange("profile", "1g.10gb", None),
         ),
     )
 
@@ -98,7 +98,7 @@ def test_a_generation_of_an_older_version_is_compared_as_it_stands():
     old = generation(7, 0)
     old = old.model_copy(update={"directives": {**old.directives, "time_limit_min": "60"}})
     plan = plan_apply(spec(), view(old), COST)
-    assert plan.changes == (Change("time_limit_min", "60", None),)
+    assert plan.changes == (KeyChange("time_limit_min", "60", None),)
 
 
 @pytest.mark.parametrize(

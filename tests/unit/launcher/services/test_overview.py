@@ -5,7 +5,7 @@ from rich.console import Console
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
-    ServiceNews,
+    ServiceReport,
     ServiceView,
     SlotView,
     TenantView,
@@ -13,7 +13,7 @@ from cluster.rpc.messages import (
 )
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.cli import show_file, show_services
-from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Mode, Server
+from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Server, ServerMode
 from launcher.services.overview import ServiceObservation, State, join
 
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
@@ -60,7 +60,7 @@ def of(*services: ServiceView, at_s: float = 1.0) -> ViewAnswer:
     return VIEW.model_copy(update={"services": services, "observed_s": at_s})
 
 
-def server(index: int, mode: Mode, *, up: bool = True) -> Server:
+def server(index: int, mode: ServerMode, *, up: bool = True) -> Server:
     return Server("10.0.0.1", 21001 + index, mode, up=up, in_flight=1, queued=0, digest=DIGEST)
 
 
@@ -68,7 +68,13 @@ GATEWAY = Gateway(
     {"vision/chat": "pool1"},
     {
         "pool1": Backend(
-            9, 6, (server(1, Mode.DRAIN), server(0, Mode.READY), server(2, Mode.READY, up=False))
+            9,
+            6,
+            (
+                server(1, ServerMode.DRAIN),
+                server(0, ServerMode.READY),
+                server(2, ServerMode.READY, up=False),
+            ),
         )
     },
     complete=True,
@@ -92,14 +98,14 @@ def test_slots_by_what_they_do():
 
 
 def test_what_no_replica_is_there_for_waits_for_a_first_one():
-    shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, Mode.DRAIN),))}, True)
+    shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True)
     said = printed(show_services.service_details(observed(shown)))
     assert "1 in flight, 1 waiting for a first replica" in said
 
 
 def test_a_replica_without_a_line_of_the_gateway_starts():
-    earlier_run = Server("10.0.0.1", 20001, Mode.MAINT, up=False, in_flight=0, queued=0)
-    lines = (server(0, Mode.MAINT), earlier_run, server(2, Mode.READY))
+    earlier_run = Server("10.0.0.1", 20001, ServerMode.MAINT, up=False, in_flight=0, queued=0)
+    lines = (server(0, ServerMode.MAINT), earlier_run, server(2, ServerMode.READY))
     found = observed(Gateway(GATEWAY.routes, {"pool1": Backend(0, 0, lines)}, complete=True))
     assert slots(found, "ready") == {2}
     assert slots(found, "draining") == {0, 5}
@@ -197,7 +203,7 @@ def test_without_the_gateway_load_is_unknown_not_zero():
     assert (found.load, found.backlog, slots(found, "ready")) == (None, None, {0, 1, 2})
 
 
-NEWS = ServiceNews(
+NEWS = ServiceReport(
     tenant="vision",
     name="chat",
     in_flight=3,

@@ -10,10 +10,10 @@ from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.autoscale.policy import initial
 from launcher.autoscale.types import Supply
 from launcher.engines.engine import Answer, Probe
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import scaling_inputs
 from launcher.turn.backoff import Backoff
-from launcher.turn.generations import Generation, Sight, generation
+from launcher.turn.generations import Generation, GenerationInput, generation
 from launcher.turn.plan import ASK_AGAIN_S, ServicePlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState, State
@@ -21,7 +21,7 @@ from launcher.turn.state import GenerationState, ServiceState, State
 OLD, NEW, SERVICE = 800, 814, "vision/chat"
 NOW_S = 100.0
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "chat",
     "tenant": "vision",
@@ -70,7 +70,7 @@ def view(*services: ServiceView, at_s: float = NOW_S) -> ViewAnswer:
     return ViewAnswer(observed_s=at_s, complete=True, services=services, tenants=())
 
 
-def server(array: int, mode: Mode, in_flight: int = 0, index: int = 0) -> Server:
+def server(array: int, mode: ServerMode, in_flight: int = 0, index: int = 0) -> Server:
     return Server(
         ADDRESSES[array], 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
     )
@@ -103,25 +103,28 @@ def knowing(generations: Mapping[int, GenerationState], replicas: int = 0) -> St
     return {SERVICE: ServiceState(memory, generations)}
 
 
-def wished(plan: ServicePlan) -> dict[int, frozenset[int]]:
-    return {array: wish.run for array, wish in plan.wishes.items()}
+def desired_slots(plan: ServicePlan) -> dict[int, frozenset[int]]:
+    return {array: desired.run for array, desired in plan.desired_by_array.items()}
 
 
 def test_a_new_generation_starts_beside_the_old_one_behind_the_same_route():
     seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
-    plan = decided(seen, gateway(server(OLD, Mode.READY, 1)))
-    assert wished(plan) == {OLD: {0}, NEW: {0}}
-    assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001, "CCCC"): Mode.READY}
+    plan = decided(seen, gateway(server(OLD, ServerMode.READY, 1)))
+    assert desired_slots(plan) == {OLD: {0}, NEW: {0}}
+    assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001, "CCCC"): ServerMode.READY}
 
 
 def test_the_order_of_the_daemons_list_does_not_matter():
     seen = view(service(NEW, in_state("held")), service(OLD, running(OLD)))
-    assert decided(seen, gateway(server(OLD, Mode.READY, 1))).array_job_id == NEW
+    assert decided(seen, gateway(server(OLD, ServerMode.READY, 1))).array_job_id == NEW
 
 
 def test_the_old_one_is_asked_first_so_that_what_it_gives_back_makes_room():
     seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
-    assert list(decided(seen, gateway(server(OLD, Mode.READY, 1))).wishes) == [OLD, NEW]
+    assert list(decided(seen, gateway(server(OLD, ServerMode.READY, 1))).desired_by_array) == [
+        OLD,
+        NEW,
+    ]
 
 
 def test_the_old_replica_drains_once_the_new_one_serves_not_when_it_is_only_ready():
@@ -130,10 +133,10 @@ def test_the_old_replica_drains_once_the_new_one_serves_not_when_it_is_only_read
         Endpoint("10.0.0.1", 21001, 22001, "CCCC"),
         Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
     )
-    ready = decided(seen, gateway(server(OLD, Mode.READY, 1)))
-    assert ready.route.targets == {old: Mode.READY, new: Mode.READY}
-    serves = decided(seen, gateway(server(OLD, Mode.READY, 1), server(NEW, Mode.READY)))
-    assert serves.route.targets == {old: Mode.DRAIN, new: Mode.READY}
+    ready = decided(seen, gateway(server(OLD, ServerMode.READY, 1)))
+    assert ready.route.targets == {old: ServerMode.READY, new: ServerMode.READY}
+    serves = decided(seen, gateway(server(OLD, ServerMode.READY, 1), server(NEW, ServerMode.READY)))
+    assert serves.route.targets == {old: ServerMode.DRAIN, new: ServerMode.READY}
 
 
 def test_a_generation_that_has_nothing_under_way_is_retired():
@@ -174,8 +177,8 @@ def test_while_the_newest_fails_the_one_before_serves_on_and_starts_again():
         service(NEW, in_state("held"), in_state("held", 1)),
     )
     state = knowing({700: GenerationState(is_proved=True), **PROVED, NEW: FAILING})
-    plan = decided(seen, gateway(server(OLD, Mode.READY, 2), waiting=2), state)
-    assert wished(plan) == {700: frozenset(), OLD: {0, 1}, NEW: frozenset()}
+    plan = decided(seen, gateway(server(OLD, ServerMode.READY, 2), waiting=2), state)
+    assert desired_slots(plan) == {700: frozenset(), OLD: {0, 1}, NEW: frozenset()}
     assert plan.retired == (700,)
     assert plan.note.endswith("; the generation before it still serves")
 
@@ -184,7 +187,7 @@ def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
     seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
     state = knowing({NEW: FAILING})
     plan = decided(seen, gateway(waiting=2), state)
-    assert (wished(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
+    assert (desired_slots(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
 
 
 RESTART = ServiceOrder(restart_s=60.7)
@@ -192,32 +195,36 @@ RESTART = ServiceOrder(restart_s=60.7)
 
 def test_a_restart_replaces_replicas_that_started_before_it():
     slots = (running(NEW, start_s=59), in_state("held", 1))
-    plan = decided(view(service(NEW, *slots, order=RESTART)), gateway(server(NEW, Mode.READY, 1)))
-    assert wished(plan) == {NEW: {0, 1}}
+    plan = decided(
+        view(service(NEW, *slots, order=RESTART)), gateway(server(NEW, ServerMode.READY, 1))
+    )
+    assert desired_slots(plan) == {NEW: {0, 1}}
     after = (running(NEW, start_s=59), running(NEW, 1, start_s=60))
-    shown = gateway(server(NEW, Mode.READY, 1), server(NEW, Mode.READY, index=1))
+    shown = gateway(server(NEW, ServerMode.READY, 1), server(NEW, ServerMode.READY, index=1))
     plan = decided(view(service(NEW, *after, order=RESTART)), shown)
     assert sorted(plan.route.targets or {}) == [
         Endpoint("10.0.0.2", 21001, 22001, "CCCC"),
         Endpoint("10.0.0.2", 21002, 22002, "CCCC"),
     ]
-    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
+    assert list((plan.route.targets or {}).values()) == [ServerMode.DRAIN, ServerMode.READY]
 
 
 def test_an_order_bounds_the_replicas_instead_of_the_script():
     slots = (in_state("held"), in_state("held", 1))
     least = service(NEW, *slots, order=ServiceOrder(min_replicas=1, max_replicas=2))
-    assert wished(decided(view(least), gateway())) == {NEW: {0}}
+    assert desired_slots(decided(view(least), gateway())) == {NEW: {0}}
     most = service(NEW, *slots, order=ServiceOrder(min_replicas=0, max_replicas=1))
-    assert wished(decided(view(most), gateway(waiting=20))) == {NEW: {0}}
+    assert desired_slots(decided(view(most), gateway(waiting=20))) == {NEW: {0}}
 
 
 def test_the_idle_replica_on_the_emptier_node_goes():
     emptier = running(NEW).model_copy(update={"node_held_millislices": 1000})
     fuller = running(NEW, 1).model_copy(update={"node_held_millislices": 7000})
     one = service(NEW, emptier, fuller, order=ServiceOrder(min_replicas=1, max_replicas=1))
-    plan = decided(view(one), gateway(server(NEW, Mode.READY), server(NEW, Mode.READY, index=1)))
-    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN, Mode.READY]
+    plan = decided(
+        view(one), gateway(server(NEW, ServerMode.READY), server(NEW, ServerMode.READY, index=1))
+    )
+    assert list((plan.route.targets or {}).values()) == [ServerMode.DRAIN, ServerMode.READY]
 
 
 END = ServiceOrder(delete_s=NOW_S)
@@ -226,12 +233,14 @@ END = ServiceOrder(delete_s=NOW_S)
 def test_a_service_that_is_to_end_finishes_what_it_has_then_drains_and_is_retired():
     slots = (running(NEW), running(NEW, 1))
     seen = view(service(NEW, *slots, order=END))
-    shown = gateway(server(NEW, Mode.READY, 1), server(NEW, Mode.READY, index=1))
+    shown = gateway(server(NEW, ServerMode.READY, 1), server(NEW, ServerMode.READY, index=1))
     busy = decided(seen, shown)
     assert busy.route.closing
-    assert list((busy.route.targets or {}).values()) == [Mode.READY, Mode.DRAIN]
-    idle = decided(seen, gateway(server(NEW, Mode.READY), server(NEW, Mode.READY, index=1)))
-    assert set((idle.route.targets or {}).values()) == {Mode.DRAIN}
+    assert list((busy.route.targets or {}).values()) == [ServerMode.READY, ServerMode.DRAIN]
+    idle = decided(
+        seen, gateway(server(NEW, ServerMode.READY), server(NEW, ServerMode.READY, index=1))
+    )
+    assert set((idle.route.targets or {}).values()) == {ServerMode.DRAIN}
     assert (busy.retired, idle.retired) == ((), ())
     held = view(
         service(OLD, in_state("held"), order=END), service(NEW, in_state("held"), order=END)
@@ -243,15 +252,15 @@ def test_a_service_that_is_to_end_finishes_what_it_has_then_drains_and_is_retire
 def test_it_does_not_wait_longer_for_them_than_a_drain_may_take():
     late_s = NOW_S + DRAIN_DEADLINE_S
     seen = view(service(NEW, running(NEW), order=END), at_s=late_s)
-    plan = decided(seen, gateway(server(NEW, Mode.READY, 1)), now_s=late_s)
-    assert list((plan.route.targets or {}).values()) == [Mode.DRAIN]
+    plan = decided(seen, gateway(server(NEW, ServerMode.READY, 1)), now_s=late_s)
+    assert list((plan.route.targets or {}).values()) == [ServerMode.DRAIN]
 
 
 def test_nor_for_a_start_that_fails_while_nobody_serves():
     seen = view(service(NEW, in_state("held"), order=END))
     failing = knowing({NEW: GenerationState(backoff=Backoff(1, NOW_S - 5))})
     plan = decided(seen, gateway(waiting=1), failing)
-    assert (wished(plan), plan.retired) == ({NEW: frozenset()}, (NEW,))
+    assert (desired_slots(plan), plan.retired) == ({NEW: frozenset()}, (NEW,))
 
 
 def slot(phase: Phase, **change: object) -> Slot:
@@ -284,7 +293,7 @@ def tenant(used: int, ceiling: int | None = None) -> TenantView:
 
 
 def seen_as(one: ServiceView, *, is_newest: bool) -> Generation:
-    return generation(Sight(one, None, {}, is_newest, NOW_S), GenerationState())
+    return generation(GenerationInput(one, None, {}, is_newest, NOW_S), GenerationState())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.rpc.messages import ServiceView, SlotState, SlotView, WishRequest
+from cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState, SlotView
 from launcher.turn.notes import LONGEST, failure_text, note, waiting_text
 
 
@@ -38,7 +38,7 @@ def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
 def test_a_note_is_one_that_the_daemon_takes():
     text = note(("", "caf\u00e9\n", "y" * 600))
     assert text.startswith("caf??; yyy")
-    assert WishRequest(array_job_id=814, run=(), note=text).note == text
+    assert DesiredSlotsRequest(array_job_id=814, run=(), note=text).note == text
 
 
 def test_nothing_failed_nothing_said():

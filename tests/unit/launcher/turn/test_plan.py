@@ -6,33 +6,39 @@ import pytest
 from plain_scaling import decide
 from pydantic import TypeAdapter
 
-from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView, SlotView, ViewAnswer, WishAnswer
+from cluster.rpc.messages import (
+    WHEN_REPLACED_S,
+    DesiredSlotsAnswer,
+    ServiceView,
+    SlotView,
+    ViewAnswer,
+)
 from cluster.rpc.order_messages import ServiceOrder
 from launcher.autoscale.policy import initial
-from launcher.autoscale.types import Start, Supply
+from launcher.autoscale.types import ReplicaStart, Supply
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
     AddRoute,
-    Change,
     EndSessions,
+    GatewayChange,
     SetInTime,
     SetMode,
     SetRetryAfter,
     SetTarget,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Mode, Server
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import plan as services
 from launcher.turn.backoff import Backoff
-from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, Run, Verified
-from launcher.turn.generations import Answers, Sight, generation, unverified
-from launcher.turn.plan import ASK_AGAIN_S, Plan
+from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, ReplicaRun, Verified
+from launcher.turn.generations import Answers, GenerationInput, generation, unverified
+from launcher.turn.plan import ASK_AGAIN_S, TurnPlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
-from launcher.turn.state import GenerationState, ServiceState, State, Wish, after_wish
+from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, State, after_answer
 
 SERVICE = "vision/chat"
 ARRAY = 814
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, Mode.MAINT, up=False, in_flight=0, queued=0)
+NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "chat",
     "tenant": "vision",
@@ -87,7 +93,7 @@ def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change:
     return ViewAnswer(observed_s=at_s, complete=complete, services=(service,), tenants=())
 
 
-def server(index: int, mode: Mode, in_flight: int = 0) -> Server:
+def server(index: int, mode: ServerMode, in_flight: int = 0) -> Server:
     return Server(
         "10.0.0.1", 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
     )
@@ -105,13 +111,13 @@ def decided(
     state: State | None = None,
     answers: Answers | None = None,
     now_s: float = 100.0,
-) -> tuple[State, Plan]:
+) -> tuple[State, TurnPlan]:
     found = decide(seen, shown, answers or {}, state or {}, now_s)
     assert found is not None
     return found
 
 
-def changes(plan: Plan) -> tuple[Change, ...]:
+def changes(plan: TurnPlan) -> tuple[GatewayChange, ...]:
     """But what clients are told."""
     return tuple(one for one in plan.routes.changes if not isinstance(one, SetRetryAfter))
 
@@ -121,9 +127,9 @@ def with_order(seen: ViewAnswer, order: ServiceOrder) -> ViewAnswer:
     return seen.model_copy(update={"services": ordered})
 
 
-def with_wish(state: State, wish: Wish, released: frozenset[int]) -> State:
-    answer = WishAnswer(released=tuple(released))
-    return {SERVICE: after_wish(state[SERVICE], ARRAY, wish, answer)}
+def with_wish(state: State, desired: DesiredSlots, released: frozenset[int]) -> State:
+    answer = DesiredSlotsAnswer(released=tuple(released))
+    return {SERVICE: after_answer(state[SERVICE], ARRAY, desired, answer)}
 
 
 def known(state: State, array: int = ARRAY) -> GenerationState:
@@ -147,12 +153,12 @@ def test_a_new_service_is_routed_and_sleeps():
     empty = Gateway({}, {"pool1": Backend(0, 0, (NOWHERE,) * 3)}, complete=True)
     _, plan = decided(view(*(in_state(i, "held") for i in range(3))), empty)
     assert changes(plan) == (AddRoute("vision/chat", "pool1"),)
-    assert plan.services[0].wish == frozenset()
+    assert plan.services[0].desired == frozenset()
 
 
 def test_a_held_request_wakes_it():
     _, plan = decided(view(*(in_state(i, "held") for i in range(3))), gateway(sessions=1))
-    assert plan.services[0].wish == {0}
+    assert plan.services[0].desired == {0}
 
 
 def test_an_engine_s_only_port_is_that_of_both_protocols():
@@ -170,34 +176,34 @@ def test_a_replica_gets_its_route_once_it_says_who_it_is():
 
 
 def test_a_stranger_on_its_port_gets_no_request():
-    shown = gateway(server(0, Mode.READY), sessions=1)
+    shown = gateway(server(0, ServerMode.READY), sessions=1)
     _, plan = decided(view(running(0)), shown, answers={(ARRAY, 0): Answer(Probe.STRANGER)})
-    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT),)
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
 
 
 def test_after_a_restart_nothing_changes_while_nothing_has_changed():
-    shown = gateway(server(0, Mode.READY, 1), server(1, Mode.READY), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), server(1, ServerMode.READY), sessions=1)
     _, plan = decided(view(running(0), running(1)), shown)
     assert changes(plan) == ()
-    assert plan.services[0].wish == {0, 1}
+    assert plan.services[0].desired == {0, 1}
 
 
 def test_after_a_restart_an_idle_service_is_kept_for_a_while():
-    shown = gateway(server(0, Mode.READY))
+    shown = gateway(server(0, ServerMode.READY))
     state, first = decided(view(running(0)), shown, now_s=100.0)
     _, late = decided(view(running(0), at_s=900.0), shown, state, now_s=900.0)
-    assert (changes(first), changes(late)) == ((), (SetMode("pool1", 0, Mode.DRAIN),))
+    assert (changes(first), changes(late)) == ((), (SetMode("pool1", 0, ServerMode.DRAIN),))
 
 
 IDLE = having(GenerationState())
 
 
 def test_a_drain_goes_on_after_a_restart():
-    shown = gateway(server(0, Mode.DRAIN, 1), server(1, Mode.READY, 2))
+    shown = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
     seen = view(running(0), running(1), concurrency="3")
     state, plan = decided(seen, shown, IDLE, now_s=20.0)
     assert plan.services[0].slots[0].phase is Phase.DRAINING
-    assert (changes(plan), plan.services[0].wish) == ((), {0, 1})
+    assert (changes(plan), plan.services[0].desired) == ((), {0, 1})
     assert known(state).draining_since_s == {0: 20.0}
 
 
@@ -205,12 +211,12 @@ def test_a_drain_goes_on_after_a_restart():
     ("after_s", "expected"),
     [
         (DRAIN_DEADLINE_S - 1, ()),
-        (DRAIN_DEADLINE_S, (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))),
+        (DRAIN_DEADLINE_S, (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))),
     ],
 )
-def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[Change, ...]):
+def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[GatewayChange, ...]):
     late = having(GenerationState(draining_since_s={0: 0.0}))
-    busy = gateway(server(0, Mode.DRAIN, 1), server(1, Mode.READY, 2))
+    busy = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
     seen = view(running(0), running(1), at_s=after_s, concurrency="1024")
     _, plan = decided(seen, busy, late, now_s=after_s)
     assert changes(plan) == expected
@@ -218,34 +224,34 @@ def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[Ch
 
 def test_a_look_older_than_the_last_wish_leaves_the_service_alone():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
-    state = with_wish(state, Wish(frozenset({0}), 105.0), frozenset({0}))
+    state = with_wish(state, DesiredSlots(frozenset({0}), 105.0), frozenset({0}))
     after, plan = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=106.0)
     assert (plan.services, changes(plan), after) == ((), (), state)
 
 
 def test_a_kept_wish_is_repeated_only_after_a_while():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1), now_s=100.0)
-    state = with_wish(state, Wish(frozenset({0}), 100.5), frozenset())
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.5), frozenset())
     soon, late = 101.0, 100.5 + ASK_AGAIN_S
     _, first = decided(view(in_state(0, "held"), at_s=soon), gateway(sessions=1), state, now_s=soon)
     _, then = decided(view(in_state(0, "held"), at_s=late), gateway(sessions=1), state, now_s=late)
-    assert (first.services[0].wish, then.services[0].wish) == (None, {0})
+    assert (first.services[0].desired, then.services[0].desired) == (None, {0})
 
 
 @pytest.mark.parametrize("end", ["held", "gone", "ending"])
 def test_a_failed_start_is_not_repeated_at_once(end: str):
     slots = (in_state(0, "held"), in_state(1, "held"))
     state, _ = decided(view(*slots), gateway(sessions=1))
-    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
     failed = view(in_state(0, end), slots[1], at_s=101.0)
     state, plan = decided(failed, gateway(sessions=1), state, now_s=101.0)
-    assert plan.services[0].wish == frozenset()
+    assert plan.services[0].desired == frozenset()
     assert "1 failed start" in plan.services[0].decision.reason
     assert plan.services[0].note == "1 start has failed: slicewise service logs chat"
     _, then = decided(
         view(in_state(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5
     )
-    assert len(then.services[0].wish or ()) == 1
+    assert len(then.services[0].desired or ()) == 1
 
 
 CANCELLED = SlotView(index=0, state="gone", ended="CANCELLED")
@@ -255,7 +261,7 @@ CANCELLED = SlotView(index=0, state="gone", ended="CANCELLED")
 def test_a_slot_that_somebody_cancelled_has_not_failed(ends: bool):
     """While it ends that is not known yet."""
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
-    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
     if ends:
         for at_s in (101.0, 101.5):
             ending = view(in_state(0, "ending"), at_s=at_s)
@@ -269,35 +275,35 @@ def test_a_slot_that_somebody_cancelled_has_not_failed(ends: bool):
 
 def test_a_new_note_is_told_at_once():
     state, _ = decided(view(in_state(0, "held")), gateway(), now_s=100.0)
-    told = with_wish(state, Wish(frozenset(), 100.0, "old"), frozenset())
+    told = with_wish(state, DesiredSlots(frozenset(), 100.0, "old"), frozenset())
     seen = view(in_state(0, "held"), at_s=100.5)
     _, plan = decided(seen, gateway(), told, now_s=100.5)
-    assert (plan.services[0].wish, plan.services[0].note) == (frozenset(), "")
+    assert (plan.services[0].desired, plan.services[0].note) == (frozenset(), "")
 
 
 def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
-    slots, shown = (running(0), in_state(1, "released")), gateway(server(0, Mode.READY, 2))
+    slots, shown = (running(0), in_state(1, "released")), gateway(server(0, ServerMode.READY, 2))
     pool = shown.backends["pool1"]
     busy = replace(shown, backends={"pool1": replace(pool, sessions=3, queued=1)})
     state, plan = decided(view(*slots), busy)
     assert plan.services[0].urgency == pytest.approx(0.4)  # one waits, two are served
-    told = Wish(frozenset({0, 1}), 100.1, urgency=0.4)
+    told = DesiredSlots(frozenset({0, 1}), 100.1, urgency=0.4)
     state = with_wish(state, told, frozenset())
     fuller = replace(shown, backends={"pool1": replace(pool, sessions=4, queued=2)})
-    for slot, late_s, wish in (
+    for slot, late_s, desired in (
         ("released", 1.0, None),
         ("released", 100.1 + ASK_AGAIN_S, {0, 1}),
         ("starting", 100.1 + ASK_AGAIN_S, None),
     ):
         seen = view(running(0), in_state(1, slot), at_s=100.1 + late_s)
         _, plan = decided(seen, fuller, state, now_s=100.1 + late_s)
-        assert (plan.services[0].wish, plan.services[0].urgency) == (wish, pytest.approx(0.5))
+        assert (plan.services[0].desired, plan.services[0].urgency) == (desired, pytest.approx(0.5))
 
 
 def test_a_replica_that_ends_after_a_long_life_is_no_failure():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS, now_s=100.0)
-    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset({0}))
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     state, _ = decided(view(running(0), at_s=200.0), shown, state, now_s=200.0)
     _, plan = decided(view(in_state(0, "held"), at_s=201.0), shown, state, now_s=201.0)
     assert plan.services[0].decision.reason == "1 wanted"
@@ -305,7 +311,7 @@ def test_a_replica_that_ends_after_a_long_life_is_no_failure():
 
 def test_a_slot_that_was_not_released_has_not_failed():
     state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
-    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset())
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset())
     state, _ = decided(view(in_state(0, "held"), at_s=101.0), gateway(sessions=1), state)
     assert known(state).backoff.failures == 0
 
@@ -319,22 +325,22 @@ def test_a_new_run_of_a_slot_is_asked_again():
 
 
 def test_what_waits_at_a_replica_is_its_to_finish():
-    waits = replace(server(0, Mode.DRAIN, 1), queued=2)
+    waits = replace(server(0, ServerMode.DRAIN, 1), queued=2)
     _, plan = decided(view(running(0)), gateway(waits))
     assert plan.services[0].slots[0].in_flight == 3
 
 
 def test_before_an_announced_end_a_successor_starts_first():
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     seen = view(running(0, leaves_s=200), in_state(1, "held"))
     _, plan = decided(seen, shown)
-    assert (plan.services[0].wish, changes(plan)) == ({0, 1}, ())
+    assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
 
 
 def test_at_the_announced_end_it_drains():
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(running(0, leaves_s=60), in_state(1, "held")), shown)
-    assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +364,7 @@ def test_at_the_announced_end_it_drains():
     ],
 )
 def test_how_near_the_end_is(lease_s: int, left_s: int, leaves_s: int | None, expiry: Expiry):
-    shown = gateway(server(0, Mode.READY))
+    shown = gateway(server(0, ServerMode.READY))
     slot = running(0, left_s=left_s, leaves_s=leaves_s)
     _, plan = decided(view(slot, lease_s=str(lease_s)), shown)
     assert plan.services[0].slots[0].expiry is expiry
@@ -383,26 +389,26 @@ def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stu
 
 def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
     drained = running(0, leaves_s=WHEN_REPLACED_S)
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(drained, in_state(1, "held"), lease_s="7200"), shown)
-    assert (plan.services[0].wish, changes(plan)) == ({0, 1}, ())
+    assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
     assert plan.services[0].slots[0].is_outdated
-    full = Wish(frozenset({0, 1}), 99.0, kept_back=frozenset({1}), is_firm=True)
+    full = DesiredSlots(frozenset({0, 1}), 99.0, kept_back=frozenset({1}), is_firm=True)
     _, plan = decided(
         view(drained, in_state(1, "held"), lease_s="7200"),
         shown,
-        having(GenerationState(wish=full), replicas=1),
+        having(GenerationState(desired=full), replicas=1),
     )
-    assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
 
 def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
     """Who waits for its slice should not wait for a model to load."""
     starts = running(0, leaves_s=0).model_copy(update={"state": "starting", "ports": ()})
-    serves = gateway(server(1, Mode.READY, 1), sessions=1)
+    serves = gateway(server(1, ServerMode.READY, 1), sessions=1)
     for shown in (gateway(sessions=1), serves):
         state, plan = decided(view(starts, in_state(1, "held"), in_state(2, "held")), shown)
-        assert 0 not in (plan.services[0].wish or {0})
+        assert 0 not in (plan.services[0].desired or {0})
     held = in_state(0, "held")
     state, plan = decided(view(held, in_state(1, "held"), at_s=101.0), gateway(), state)
     assert known(state).backoff.failures == 0, "it did not fail"
@@ -410,30 +416,30 @@ def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
 
 def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     ending = running(0).model_copy(update={"state": "ending"})
-    for in_flight, mode in ((1, Mode.DRAIN), (0, Mode.MAINT)):
-        shown = gateway(server(0, Mode.READY, in_flight), sessions=in_flight)
+    for in_flight, mode in ((1, ServerMode.DRAIN), (0, ServerMode.MAINT)):
+        shown = gateway(server(0, ServerMode.READY, in_flight), sessions=in_flight)
         _, plan = decided(view(ending, in_state(1, "held")), shown)
         assert changes(plan) == (SetMode("pool1", 0, mode),)
 
 
 def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_more():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     for at_s in (101.0, 102.0, 103.0):
         seen = view(in_state(0, "ending"), in_state(1, "held"), at_s=at_s)
         state, plan = decided(seen, shown, state, now_s=at_s)
-        assert changes(plan) == (SetMode("pool1", 0, Mode.DRAIN),)
+        assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
 
 def test_a_look_that_misses_its_ports_cuts_nothing():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     blind = running(0).model_copy(update={"state": "starting", "ports": ()})
     _, plan = decided(view(blind, at_s=101.0), shown, state, now_s=101.0)
     assert changes(plan) == ()
     other = blind.model_copy(update={"start_s": 99})
     _, plan = decided(view(other, at_s=101.0), shown, state, now_s=101.0)
-    assert SetMode("pool1", 0, Mode.MAINT) in changes(plan)
+    assert SetMode("pool1", 0, ServerMode.MAINT) in changes(plan)
 
 
 def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
@@ -445,28 +451,28 @@ def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
 
 def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
     """As after a restart without a database: its ports are forgotten."""
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     state, plan = decided(half_seen(100.0), shown)
-    assert (changes(plan), plan.services[0].wish) == ((), {0})
+    assert (changes(plan), plan.services[0].desired) == ((), {0})
     state, plan = decided(half_seen(101.0), shown, state, now_s=101.0)
     assert changes(plan) == ()
     asked = {(ARRAY, 0): Answer(Probe.OURS)}
     _, plan = decided(view(running(0), in_state(1, "held")), shown, state, asked, now_s=102.0)
     assert changes(plan) == ()
     _, plan = decided(half_seen(106.0), shown, state, now_s=106.0)
-    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
 
 
 def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_once():
     state, _ = decided(half_seen(100.0), gateway())
-    shown = gateway(server(1, Mode.READY))
+    shown = gateway(server(1, ServerMode.READY))
     _, plan = decided(half_seen(102.0, start_s=101), shown, state, now_s=102.0)
-    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT),)
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
 
 
 def test_an_announced_end_is_no_failed_start():
     state, _ = decided(view(running(0, leaves_s=3)), gateway(sessions=1), answers=OURS)
-    state = with_wish(state, Wish(frozenset({0}), 100.1), frozenset())
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset())
     state, _ = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=104.0)
     assert known(state).backoff.failures == 0
 
@@ -475,8 +481,11 @@ def test_a_start_is_measured_when_its_model_has_answered():
     state, _ = decided(view(in_state(0, "released")), gateway(sessions=1))
     seen = view(running(0, released_s=40), at_s=101.0)
     state, _ = decided(seen, gateway(sessions=1), state, now_s=101.0)
-    before, after = known(state), Sight(seen.services[0], None, OURS, is_newest=True, now_s=102.0)
-    assert generation(after, before).starts == (Start(queue_s=10.0, load_s=52.0),)
+    before, after = (
+        known(state),
+        GenerationInput(seen.services[0], None, OURS, is_newest=True, now_s=102.0),
+    )
+    assert generation(after, before).starts == (ReplicaStart(queue_s=10.0, load_s=52.0),)
     unseen = generation(after, GenerationState())
     assert unseen.starts == ()  # it may have been ready for long
 
@@ -488,26 +497,26 @@ _NO_PORTS = {"state": "starting", "ports": ()}
 def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, object]):
     state: State | None = None
     late_s = 100.0 + START_DEADLINE_S
-    for at_s, wish in ((100.0, {0}), (late_s - 1, {0}), (late_s, {1})):
+    for at_s, desired in ((100.0, {0}), (late_s - 1, {0}), (late_s, {1})):
         slot = running(0).model_copy(update=seen_so)
         seen = view(slot, in_state(1, "held"), at_s=at_s)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
-        assert plan.services[0].wish == wish
+        assert plan.services[0].desired == desired
 
 
 def test_an_old_replica_is_asked_first_by_a_launcher_and_a_gateway_that_know_nothing():
     late_s = 50.0 + 2 * START_DEADLINE_S
     seen = view(running(0), at_s=late_s)
     state, plan = decided(seen, gateway(), now_s=late_s)
-    assert plan.services[0].wish == {0}
+    assert plan.services[0].desired == {0}
     seen = view(running(0), at_s=late_s + 1)
     _, plan = decided(seen, gateway(), state, OURS, now_s=late_s + 1)
-    assert SetMode("pool1", 0, Mode.READY) in changes(plan)
+    assert SetMode("pool1", 0, ServerMode.READY) in changes(plan)
 
 
 def test_a_clock_that_was_set_back_stops_no_decision():
     state, _ = decided(view(running(0)), gateway(), answers=OURS)
-    state = with_wish(state, Wish(frozenset({0}), 5000.0), frozenset())
+    state = with_wish(state, DesiredSlots(frozenset({0}), 5000.0), frozenset())
     _, plan = decided(view(running(0), at_s=101.0), gateway(), state, now_s=101.0)
     assert [one.service for one in plan.services] == [SERVICE]
 
@@ -517,9 +526,9 @@ def test_after_a_failed_start_one_at_a_time_is_tried():
     slots = (in_state(0, "released"), running(1), in_state(2, "released"), in_state(3, "held"))
     shown = Gateway({SERVICE: "pool1"}, {"pool1": Backend(8, 0, (NOWHERE,) * 4)}, complete=True)
     _, plan = decided(view(*slots, max_replicas="4"), shown, failed)
-    assert plan.services[0].wish == {1}
+    assert plan.services[0].desired == {1}
     _, plan = decided(view(*slots, max_replicas="4"), shown)
-    assert plan.services[0].wish == {0, 1, 2, 3}
+    assert plan.services[0].desired == {0, 1, 2, 3}
 
 
 def test_an_order_to_restart_ends_the_pause():
@@ -528,7 +537,7 @@ def test_an_order_to_restart_ends_the_pause():
     _, waits = decided(view(in_state(0, "held")), asked, failed)
     ordered = with_order(view(in_state(0, "held")), ServiceOrder(restart_s=95.0))
     _, starts = decided(ordered, asked, failed)
-    assert (waits.services[0].wish, starts.services[0].wish) == (frozenset(), {0})
+    assert (waits.services[0].desired, starts.services[0].desired) == (frozenset(), {0})
 
 
 def test_how_a_failed_start_ended_is_told():
@@ -546,10 +555,10 @@ def test_why_a_replica_is_not_ready_is_told():
     assert plan.services[0].note == "the model refused the probe: ?"
 
 
-HUNG = gateway(replace(server(0, Mode.READY, 1), up=False), sessions=1)
+HUNG = gateway(replace(server(0, ServerMode.READY, 1), up=False), sessions=1)
 
 
-def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Plan]:
+def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, TurnPlan]:
     """Turns every 10 s from 100 s on, with a replica that fails its health checks."""
     seen_s = 100.0
     while True:
@@ -557,18 +566,18 @@ def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Pl
         state, plan = decided(seen, shown, state, now_s=seen_s)
         if seen_s >= until_s:
             return state, plan
-        wished = plan.services[0].wish
-        if wished is not None:
-            state = with_wish(state, Wish(wished, seen_s), frozenset())
+        desired_slots = plan.services[0].desired
+        if desired_slots is not None:
+            state = with_wish(state, DesiredSlots(desired_slots, seen_s), frozenset())
         seen_s += 10.0
 
 
-RUN = Run(900, 50, Endpoint("10.0.0.1", 21001, 22001, "CCCC"))
+RUN = ReplicaRun(900, 50, Endpoint("10.0.0.1", 21001, 22001, "CCCC"))
 
 
 def verified() -> State:
-    wish = Wish(frozenset({0}), 40.0)
-    return having(GenerationState(verified={0: Verified(RUN, 40.0)}, wish=wish), replicas=1)
+    desired = DesiredSlots(frozenset({0}), 40.0)
+    return having(GenerationState(verified={0: Verified(RUN, 40.0)}, desired=desired), replicas=1)
 
 
 @pytest.mark.parametrize("before", [{}, verified()], ids=["restarted", "verified"])
@@ -576,21 +585,23 @@ def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
     _, plan = hung(100.0 + UNHEALTHY_S - 10, before)
     assert (changes(plan), plan.services[0].slots[0].phase) == ((), Phase.SERVING)
     _, plan = hung(100.0 + UNHEALTHY_S, before)
-    assert changes(plan) == (SetMode("pool1", 0, Mode.MAINT), EndSessions("pool1", 0))
-    assert plan.services[0].wish == {1}
+    assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
+    assert plan.services[0].desired == {1}
 
 
 def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
-    shown = gateway(server(0, Mode.MAINT), sessions=1)
+    shown = gateway(server(0, ServerMode.MAINT), sessions=1)
     seen = view(running(0), in_state(1, "released"), at_s=161.0)
     _, plan = decided(seen, shown, state, now_s=161.0)
-    assert (plan.services[0].wish, changes(plan)) == ({1}, ())
+    assert (plan.services[0].desired, changes(plan)) == ({1}, ())
 
 
 def test_an_unhealthy_replica_counts_as_a_failed_start_once():
     state, plan = hung(100.0 + UNHEALTHY_S, verified())
-    state = with_wish(state, Wish(plan.services[0].wish or frozenset(), 160.1), frozenset())
+    state = with_wish(
+        state, DesiredSlots(plan.services[0].desired or frozenset(), 160.1), frozenset()
+    )
     for at_s, end in ((161.0, "ending"), (162.0, "held"), (163.0, "held")):
         seen = view(in_state(0, end), in_state(1, "released"), at_s=at_s)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
@@ -599,24 +610,24 @@ def test_an_unhealthy_replica_counts_as_a_failed_start_once():
 
 def test_a_replica_that_recovers_in_time_stays():
     state, _ = hung(150.0, verified())
-    shown = gateway(server(0, Mode.READY, 1), sessions=1)
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     state, plan = decided(view(running(0), at_s=160.0), shown, state, now_s=160.0)
     assert (changes(plan), known(state).down) == ((), {})
 
 
 def test_a_new_run_does_not_answer_for_the_old_one():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
-    shown = gateway(server(0, Mode.MAINT), sessions=1)
+    shown = gateway(server(0, ServerMode.MAINT), sessions=1)
     seen = view(running(0, job_id=950), at_s=165.0)
     state, plan = decided(seen, shown, state, answers=OURS, now_s=165.0)
-    assert SetMode("pool1", 0, Mode.READY) in changes(plan)
+    assert SetMode("pool1", 0, ServerMode.READY) in changes(plan)
 
 
 def test_an_unhealthy_replica_does_not_settle_the_service():
     before = GenerationState(
         backoff=Backoff(2, 30.0),
         verified={0: Verified(RUN, 95.0)},
-        wish=Wish(frozenset({0}), 40.0),
+        desired=DesiredSlots(frozenset({0}), 40.0),
     )
     state, _ = hung(140.0, having(before, replicas=1))
     assert known(state).backoff.failures == 2
@@ -635,7 +646,7 @@ def test_lost_slots_are_told():
 def test_a_slot_beyond_the_gateways_servers_is_never_started():
     slots = tuple(in_state(i, "held") for i in range(5))
     _, plan = decided(view(*slots, max_replicas="5"), gateway(sessions=50))
-    assert plan.services[0].wish == {0, 1, 2}
+    assert plan.services[0].desired == {0, 1, 2}
 
 
 def test_directives_that_are_no_service_change_nothing():
@@ -647,15 +658,15 @@ def test_directives_that_are_no_service_change_nothing():
 
 def test_what_is_remembered_can_be_written_down_and_read_again():
     state, plan = decided(view(running(0), in_state(1, "held")), HUNG, answers=OURS)
-    wish = replace(plan.services[0].wishes[ARRAY], kept_back=frozenset({1}))
-    state = with_wish(state, wish, frozenset({1}))
+    desired = replace(plan.services[0].desired_by_array[ARRAY], kept_back=frozenset({1}))
+    state = with_wish(state, desired, frozenset({1}))
     written = TypeAdapter(State).dump_json(state)
     assert TypeAdapter(State).validate_json(written) == state
 
 
 def test_clients_are_told_when_to_come_back_while_nothing_serves():
     _, asleep = decided(view(in_state(0, "held")), gateway(sessions=1))
-    _, awake = decided(view(running(0)), gateway(server(0, Mode.READY)))
+    _, awake = decided(view(running(0)), gateway(server(0, ServerMode.READY)))
     told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
     assert told == [30, None]
 
@@ -665,7 +676,7 @@ def test_how_many_may_wait_is_told_where_an_objective_is_stated(
     max_queue_s: str | None, told: bool
 ):
     objective = {} if max_queue_s is None else {"max_queue_s": max_queue_s}
-    shown = gateway(server(0, Mode.READY))
+    shown = gateway(server(0, ServerMode.READY))
     found = services.decide(view(running(0), **objective), shown, {}, {}, 100.0)
     assert found is not None
     said = [one for one in found[1].routes.changes if isinstance(one, SetInTime)]

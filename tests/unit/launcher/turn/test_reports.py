@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import REQUEST_LIMIT, NewsRequest, ServiceNews
-from launcher.autoscale.types import Decision
+from cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
+from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.types import Load
 from launcher.process import reporter
-from launcher.process.reporter import AGAIN_S, Teller
+from launcher.process.reporter import AGAIN_S, ServiceReporter
 from launcher.turn.backoff import Backoff
-from launcher.turn.plan import Plan, ServicePlan
-from launcher.turn.reports import RATE_S, Samples, news, sampled
+from launcher.turn.plan import ServicePlan, TurnPlan
+from launcher.turn.reports import RATE_S, Samples, sampled, service_report
 from launcher.turn.slots import Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState
 
@@ -27,10 +27,10 @@ SLOTS = (
 PLAN = ServicePlan(
     array_job_id=7,
     service="vision/chat",
-    decision=Decision(3, "2 in flight + 5 waiting: 3"),
+    decision=ScalingDecision(3, "2 in flight + 5 waiting: 3"),
     slots=SLOTS,
     route=Route("vision/chat", 1, None, "pool"),
-    wishes={},
+    desired_by_array={},
     retired=(),
     note="",
     load=Load(in_flight=2, queued=1, held=4, arrived=30),
@@ -40,8 +40,8 @@ PLAN = ServicePlan(
 FAILING = ServiceState(None, {7: GenerationState(backoff=Backoff(2, 100.0))})
 
 
-def plan(*services: ServicePlan) -> Plan:
-    return Plan(services, RoutePlan((), {}, {}), {})
+def plan(*services: ServicePlan) -> TurnPlan:
+    return TurnPlan(services, RoutePlan((), {}, {}), {})
 
 
 def samples(*arrived: tuple[float, int]) -> Samples:
@@ -51,8 +51,8 @@ def samples(*arrived: tuple[float, int]) -> Samples:
     return found
 
 
-def told(*arrived: tuple[float, int]) -> ServiceNews:
-    return news(PLAN, FAILING, samples(*arrived))
+def told(*arrived: tuple[float, int]) -> ServiceReport:
+    return service_report(PLAN, FAILING, samples(*arrived))
 
 
 def test_requests_replicas_and_failed_starts():
@@ -62,7 +62,7 @@ def test_requests_replicas_and_failed_starts():
     assert (found.wanted, found.reason) == (3, "2 in flight + 5 waiting: 3")
     assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
     assert (found.failures, found.next_start_s) == (2, 102.0)
-    assert news(PLAN, ServiceState(), ()).next_start_s is None
+    assert service_report(PLAN, ServiceState(), ()).next_start_s is None
 
 
 def test_the_rate_is_that_of_the_last_seconds():
@@ -85,11 +85,11 @@ class Daemon:
         self.sizes: list[int] = []
         self.fails = False
 
-    async def tell(self, services: tuple[ServiceNews, ...]) -> None:
+    async def report_services(self, services: tuple[ServiceReport, ...]) -> None:
         if self.fails:
             raise UnreachableError("SW-DAEMON-DOWN", "down")
         self.heard.append(tuple(one.name for one in services))
-        self.sizes.append(len(NewsRequest(services=services).model_dump_json()))
+        self.sizes.append(len(ServiceReportRequest(services=services).model_dump_json()))
 
 
 @pytest.fixture
@@ -101,56 +101,56 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 async def test_what_is_new_is_told_and_all_now_and_then(clock: list[float]):
     daemon = Daemon()
-    found = Teller(daemon)
+    found = ServiceReporter(daemon)
     other = replace(PLAN, service="vision/other")
     steps = (
         (1, PLAN, ("chat", "other")),
         (1, PLAN, None),
-        (1, replace(PLAN, decision=Decision(4, "more")), ("chat",)),
-        (AGAIN_S - 2, replace(PLAN, decision=Decision(4, "more")), ("other",)),
+        (1, replace(PLAN, decision=ScalingDecision(4, "more")), ("chat",)),
+        (AGAIN_S - 2, replace(PLAN, decision=ScalingDecision(4, "more")), ("other",)),
     )
     for passes_s, chat, heard in steps:
         clock[0] += passes_s
         found.turned(plan(chat, other), {"vision/chat": FAILING})
         before = len(daemon.heard)
-        await found.tell()
+        await found.report_services()
         assert daemon.heard[before:] == ([heard] if heard else [])
 
 
 async def test_without_a_new_turn_nothing_is_told(clock: list[float]):
     daemon = Daemon()
-    found = Teller(daemon)
+    found = ServiceReporter(daemon)
     found.turned(plan(PLAN), {})
-    await found.tell()
+    await found.report_services()
     clock[0] += AGAIN_S
-    await found.tell()
+    await found.report_services()
     assert daemon.heard == [("chat",)]
 
 
 async def test_what_the_daemon_did_not_hear_is_told_again(clock: list[float]):
     daemon = Daemon()
-    found = Teller(daemon)
+    found = ServiceReporter(daemon)
     daemon.fails = True
     found.turned(plan(PLAN), {})
     with pytest.raises(UnreachableError):
-        await found.tell()
+        await found.report_services()
     daemon.fails = False
     found.turned(plan(PLAN), {})
-    await found.tell()
+    await found.report_services()
     assert daemon.heard == [("chat",)]
 
 
 async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: list[float]):
     daemon = Daemon()
-    found = Teller(daemon)
+    found = ServiceReporter(daemon)
     slots = tuple(Slot(SlotId(60_000_000, index), Phase.SERVING) for index in range(256))
-    reason = Decision(256, "r" * 500)
+    reason = ScalingDecision(256, "r" * 500)
     many = tuple(
         replace(PLAN, service=f"vision/s{index}", slots=slots, decision=reason)
         for index in range(60)
     )
     found.turned(plan(*many), {})
-    await found.tell()
+    await found.report_services()
     assert [name for some in daemon.heard for name in some] == [f"s{index}" for index in range(60)]
     assert max(daemon.sizes) < REQUEST_LIMIT
     assert len(daemon.heard) < 10
@@ -158,7 +158,7 @@ async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: l
 
 async def test_small_ones_go_together(clock: list[float]):
     daemon = Daemon()
-    found = Teller(daemon)
+    found = ServiceReporter(daemon)
     found.turned(plan(*(replace(PLAN, service=f"vision/s{index}") for index in range(60))), {})
-    await found.tell()
+    await found.report_services()
     assert [len(some) for some in daemon.heard] == [60]

@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 
 from cluster.language.errors import Refusal
 from launcher.gateway.types import Load
-from launcher.services.overview import Replica, ServiceObservation
+from launcher.services.overview import ReplicaView, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
 from sandbox.demo.observe import service_states
 from sandbox.demo.record import (
@@ -55,11 +55,11 @@ OBSERVED = ServiceObservation(
     is_scaled=False,
     is_ending=False,
     load=Load(in_flight=2, queued=4, held=5),
-    news=None,
+    report=None,
     replicas=(
-        *(Replica(1, slot, "ready") for slot in range(3)),
-        Replica(1, 3, "starting"),
-        *(Replica(1, slot, "held") for slot in range(4, 8)),
+        *(ReplicaView(1, slot, "ready") for slot in range(3)),
+        ReplicaView(1, 3, "starting"),
+        *(ReplicaView(1, slot, "held") for slot in range(4, 8)),
     ),
     used_millislices=4000,
     nominal_millislices=5000,

@@ -116,7 +116,9 @@ def test_users_find_the_program_compiled(
 
 
 def test_the_sandbox_s_commands_know_its_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """In a job, too: a re-cut on a Slurm of its own prefix restarted the distribution's slurmd."""
+    """In a job, too: a repartition on a Slurm of its own prefix restarted the distribution's
+    slurmd.
+    """
     project = tmp_path / "project"
     (project / "sandbox").mkdir(parents=True)
     said = "import os\nprint(os.environ['SLICEWISE_SANDBOX_SLURM'])\n"

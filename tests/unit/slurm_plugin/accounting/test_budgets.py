@@ -9,10 +9,10 @@ from cluster.language.jobs import JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import (
-    Left,
+    BudgetLeft,
     amended,
     due_periods,
-    due_roll,
+    due_rollover,
     left,
     posts_until,
     ready,
@@ -106,13 +106,13 @@ class TestRoll:
         used_since_millislice_s: int = 0,
         *,
         budget: Budget | None = None,
-        last_roll_s: int | None = 0,
+        last_rollover_s: int | None = 0,
     ) -> BudgetEntry:
-        return due_roll(
+        return due_rollover(
             "physics",
             budget or a_budget(),
             period_start_s=P_S,
-            last_roll_s=last_roll_s,
+            last_rollover_s=last_rollover_s,
             unspent_millislice_s=unspent_millislice_s,
             used_since_millislice_s=used_since_millislice_s,
             reason="month from 2026-11-01",
@@ -139,7 +139,7 @@ class TestRoll:
 
     @pytest.mark.parametrize("was", [-5000, 0, 300])
     def test_the_first_one_begins_with_the_amount_whatever_was(self, was: int):
-        entry = self.roll(was, 50, budget=a_budget(carry_over=400), last_roll_s=None)
+        entry = self.roll(was, 50, budget=a_budget(carry_over=400), last_rollover_s=None)
         assert was + entry.amount_millislice_s == 1000
 
     @pytest.mark.parametrize(
@@ -160,20 +160,20 @@ class TestRoll:
 
     def test_it_is_due_once_per_period(self):
         starts = {"none": 0, "new": 5, "old": 5, "rolled": 5, "begun": 0}
-        rolls = {"old": 4, "rolled": 5, "begun": 0, "gone": 3}
-        assert due_periods(rolls, starts) == {"none": 0, "new": 5, "old": 5}
+        rollovers = {"old": 4, "rolled": 5, "begun": 0, "gone": 3}
+        assert due_periods(rollovers, starts) == {"none": 0, "new": 5, "old": 5}
 
 
 class TestAmended:
     def amended(
-        self, before: Budget | None, after: Budget, last_roll_s: int | None = P_S
+        self, before: Budget | None, after: Budget, last_rollover_s: int | None = P_S
     ) -> BudgetEntry | None:
         return amended(
             "physics",
             before,
             after,
             period_start_s=P_S,
-            last_roll_s=last_roll_s,
+            last_rollover_s=last_rollover_s,
             unspent_millislice_s=300,
             author="olga",
             reason="more",
@@ -189,8 +189,8 @@ class TestAmended:
         assert self.amended(a_budget(), a_budget(carry_over=7, overdraft=7)) is None
 
     def test_a_period_without_a_roll_gets_the_new_amount_by_it(self):
-        assert self.amended(a_budget(1000), a_budget(1500), last_roll_s=None) is None
-        assert self.amended(a_budget(1000), a_budget(1500), last_roll_s=P_S - 1) is None
+        assert self.amended(a_budget(1000), a_budget(1500), last_rollover_s=None) is None
+        assert self.amended(a_budget(1000), a_budget(1500), last_rollover_s=P_S - 1) is None
 
     def test_a_budget_that_comes_back_begins_anew(self):
         entry = self.amended(None, a_budget(1000))
@@ -206,19 +206,19 @@ def policy_of(*tenants: tuple[str, str, Budget | None]) -> Policy:
 class TestLeft:
     policy = policy_of(("physics", "", a_budget(overdraft=500)), ("vision", "physics", None))
 
-    def left(self, balance: Balance, *held: Reservation) -> Left:
+    def left(self, balance: Balance, *held: Reservation) -> BudgetLeft:
         return left(self.policy, {"physics": balance}, {"physics": 0}, held, P_S)["physics"]
 
     def test_available_and_reserved_less_what_runs_have_used(self):
         found = self.left(a_balance(70_000, 60_000), a_reservation(60_000))
-        assert found == Left(90_000, 90_500)
+        assert found == BudgetLeft(90_000, 90_500)
         posted = self.left(a_balance(70_000, 60_000), a_reservation(60_000, posted=30_000))
         assert posted.left_millislice_s == 120_000
         assert self.left(a_balance(7), a_reservation(payer="vision")).left_millislice_s == 7
 
     def test_debt_shows_and_starts_nothing(self):
-        assert self.left(a_balance(-400)) == Left(-400, 100)
-        assert self.left(a_balance(-501)) == Left(-501, 0)
+        assert self.left(a_balance(-400)) == BudgetLeft(-400, 100)
+        assert self.left(a_balance(-501)) == BudgetLeft(-501, 0)
 
     def test_a_budget_that_has_not_begun_is_not_there(self):
         assert left(self.policy, {"physics": a_balance(7)}, {}, (), P_S) == {}
@@ -231,7 +231,7 @@ class TestRunMinutes:
     )
 
     def minutes(self, physics: int, vision: int, *held: Reservation) -> dict[str, int]:
-        budgets = {"physics": Left(0, physics), "vision": Left(0, vision)}
+        budgets = {"physics": BudgetLeft(0, physics), "vision": BudgetLeft(0, vision)}
         return dict(run_minutes(self.policy, budgets, held, P_S))
 
     def test_minutes_are_rounded_down_and_no_budget_adds_to_another(self):

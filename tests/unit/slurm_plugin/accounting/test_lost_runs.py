@@ -8,7 +8,7 @@ from ledger_world import START_S, SimulatedRun, job_view
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, Gone, gone_runs, lost_ends
+from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, LostRun, lost_ends, lost_runs
 from slurm_plugin.accounting.types import Reservation, RunKey
 
 KEY = RunKey("testing", 7, START_S)
@@ -29,9 +29,9 @@ LOOKED_S = START_S + 100
 
 
 def look(
-    *jobs: JobView, before: Mapping[RunKey, Gone] | None = None, looked_s: int = LOOKED_S
-) -> Mapping[RunKey, Gone]:
-    return gone_runs(before or {}, looked_s, looked_s, jobs, [HELD])
+    *jobs: JobView, before: Mapping[RunKey, LostRun] | None = None, looked_s: int = LOOKED_S
+) -> Mapping[RunKey, LostRun]:
+    return lost_runs(before or {}, looked_s, looked_s, jobs, [HELD])
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
@@ -68,7 +68,7 @@ def test_what_can_not_be_read_is_not_gone(job: JobView):
 )
 def test_by_when_it_had_ended(job: JobView | None, end_s: int):
     found = look(*([] if job is None else [job]))
-    assert found == {KEY: Gone(since_s=LOOKED_S, end_s=end_s)}
+    assert found == {KEY: LostRun(since_s=LOOKED_S, end_s=end_s)}
 
 
 def test_no_run_ends_before_its_start():
@@ -80,7 +80,7 @@ def test_the_first_look_counts_and_the_best_evidence():
     assert look(before=before, looked_s=LOOKED_S + 50) == before
     requeued = replace(RUNNING, state=JobState.PENDING, submit_s=START_S + 40)
     known = look(requeued, before=before, looked_s=LOOKED_S + 50)
-    assert known == {KEY: Gone(LOOKED_S, START_S + 40)}
+    assert known == {KEY: LostRun(LOOKED_S, START_S + 40)}
     # Slurm forgets an ended job after MinJobAge.
     assert look(before=known, looked_s=LOOKED_S + 500) == known
 
@@ -88,10 +88,10 @@ def test_the_first_look_counts_and_the_best_evidence():
 def test_what_runs_after_all_or_is_settled_is_forgotten():
     before = look()
     assert look(RUNNING, before=before) == {}
-    assert gone_runs(before, LOOKED_S, LOOKED_S, [], []) == {}
+    assert lost_runs(before, LOOKED_S, LOOKED_S, [], []) == {}
 
 
 def test_accounting_has_its_time():
-    gone = {KEY: Gone(since_s=LOOKED_S, end_s=START_S + 40)}
+    gone = {KEY: LostRun(since_s=LOOKED_S, end_s=START_S + 40)}
     assert lost_ends(gone, LOOKED_S + LOST_AFTER_S - 1) == {}
     assert lost_ends(gone, LOOKED_S + LOST_AFTER_S) == {KEY: START_S + 40}

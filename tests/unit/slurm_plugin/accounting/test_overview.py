@@ -2,10 +2,10 @@
 
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import (
-    Gathered,
-    Standing,
+    OverviewInput,
+    TenantStatus,
     in_tree_order,
-    standings,
+    tenant_statuses,
     used_since,
 )
 from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
@@ -44,8 +44,8 @@ def reservation(owner: str, cost: int) -> Reservation:
     )
 
 
-def look(capacity: int | None = None) -> dict[str, Standing]:
-    gathered = Gathered(
+def look(capacity: int | None = None) -> dict[str, TenantStatus]:
+    gathered = OverviewInput(
         policy=POLICY,
         loans=(Loan("bio", "laser", Millislices(1000)),),
         recalls=(),
@@ -54,7 +54,7 @@ def look(capacity: int | None = None) -> dict[str, Standing]:
         capacity_millislices=capacity,
         accounts=frozenset({"bio"}),
     )
-    return {one.tenant.name: one for one in standings(gathered)}
+    return {one.tenant.name: one for one in tenant_statuses(gathered)}
 
 
 def test_each_tenant_is_followed_by_those_below_it():

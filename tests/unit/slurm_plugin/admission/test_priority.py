@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_plugin.admission.priority import Formula, Terms, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor
 
 _DAY_S = 86_400
 _WEEK_S = 7 * _DAY_S
@@ -14,26 +14,26 @@ _FORMULA = Formula(3, 5, 2, max=10_000, wait_full_s=_DAY_S, quantum=100)
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
-        (Terms("low", share=0.0), 0),
-        (Terms("normal", share=0.5), 4_000),
-        (Terms("normal", share=1.0), 6_500),
-        (Terms("high", share=1.0), 8_000),
-        (Terms("high", share=1.0, urgency=1.0), 10_000),
-        (Terms("low", share=0.0, wait_s=_DAY_S / 2), 5_000),
-        (Terms("high", share=1.0, wait_s=_DAY_S / 2), 9_000),
-        (Terms("low", share=0.0, wait_s=_DAY_S), 10_000),
-        (Terms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
-        (Terms("low", share=0.0, wait_s=-5.0), 0),
+        (PriorityTerms("low", share=0.0), 0),
+        (PriorityTerms("normal", share=0.5), 4_000),
+        (PriorityTerms("normal", share=1.0), 6_500),
+        (PriorityTerms("high", share=1.0), 8_000),
+        (PriorityTerms("high", share=1.0, urgency=1.0), 10_000),
+        (PriorityTerms("low", share=0.0, wait_s=_DAY_S / 2), 5_000),
+        (PriorityTerms("high", share=1.0, wait_s=_DAY_S / 2), 9_000),
+        (PriorityTerms("low", share=0.0, wait_s=_DAY_S), 10_000),
+        (PriorityTerms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
+        (PriorityTerms("low", share=0.0, wait_s=-5.0), 0),
     ],
 )
-def test_site_factor(terms: Terms, expected: int) -> None:
+def test_site_factor(terms: PriorityTerms, expected: int) -> None:
     assert site_factor(terms, _FORMULA) == expected
 
 
 def test_with_no_weight_at_all_only_waiting_counts() -> None:
     formula = replace(_FORMULA, class_weight=0, share_weight=0, urgency_weight=0)
-    assert site_factor(Terms("high", 1.0, 1.0), formula) == 0
-    assert site_factor(Terms("low", wait_s=_DAY_S / 4), formula) == 2_500
+    assert site_factor(PriorityTerms("high", 1.0, 1.0), formula) == 0
+    assert site_factor(PriorityTerms("low", wait_s=_DAY_S / 4), formula) == 2_500
 
 
 def test_a_tenant_that_always_used_its_own_part_has_half_a_share() -> None:

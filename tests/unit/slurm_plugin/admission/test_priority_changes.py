@@ -6,12 +6,12 @@ import pytest
 from scripted import job
 
 from cluster.language.jobs import JobState, JobView
-from slurm_plugin.admission.priority import Formula, Terms
-from slurm_plugin.admission.priority_changes import Ranked, Standing, changes, ranked, terms_of
+from slurm_plugin.admission.priority import Formula, PriorityTerms
+from slurm_plugin.admission.priority_changes import PriorityInput, Ranked, changes, ranked, terms_of
 
 NOW_S = 1000.0
 FORMULA = Formula(3, 5, 2, max=10_000, wait_full_s=1000, quantum=100)
-STANDING = Standing({"vision": 0.5}, {814: 0.8}, FORMULA)
+STANDING = PriorityInput({"vision": 0.5}, {814: 0.8}, FORMULA)
 
 
 def waiting(**changes: Any) -> JobView:
@@ -29,27 +29,33 @@ def waiting(**changes: Any) -> JobView:
 
 def test_a_plain_job_has_its_class_its_tenants_share_and_its_wait() -> None:
     tag = "slicewise:1 token=ab tenant=vision class=high"
-    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == Terms("high", 0.5, 0.0, 100.0)
+    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
+        "high", 0.5, 0.0, 100.0
+    )
 
 
 def test_a_begin_in_the_past_makes_no_job_older() -> None:
     terms = terms_of(waiting(submit_s=950, eligible_s=1), NOW_S, STANDING)
-    assert terms == Terms("normal", 0.5, 0.0, 50.0)
+    assert terms == PriorityTerms("normal", 0.5, 0.0, 50.0)
 
 
 def test_a_services_slot_has_the_urgency_of_its_backlog() -> None:
     tag = "slicewise:1 token=ab tenant=vision service=bert"
     slot = waiting(admin_comment=tag, array_job_id=814, task_index=3)
-    assert terms_of(slot, NOW_S, STANDING) == Terms("normal", 0.5, 0.8, 100.0)
+    assert terms_of(slot, NOW_S, STANDING) == PriorityTerms("normal", 0.5, 0.8, 100.0)
 
 
 def test_a_plain_array_has_no_urgency() -> None:
-    assert terms_of(waiting(array_job_id=814), NOW_S, STANDING) == Terms("normal", 0.5, 0.0, 100.0)
+    assert terms_of(waiting(array_job_id=814), NOW_S, STANDING) == PriorityTerms(
+        "normal", 0.5, 0.0, 100.0
+    )
 
 
 def test_a_tenant_without_quota_has_no_share() -> None:
     tag = "slicewise:1 token=ab tenant=gone"
-    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == Terms("normal", 0.0, 0.0, 100.0)
+    assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
+        "normal", 0.0, 0.0, 100.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_a_task_that_has_ended_specially_and_was_released_waits() -> None:
 
 
 def wanted(job_id: int, factor: int) -> Ranked:
-    return Ranked(waiting(job_id=job_id), Terms(), factor)
+    return Ranked(waiting(job_id=job_id), PriorityTerms(), factor)
 
 
 def told(known: dict[int, int], most: int, *all_wanted: Ranked) -> list[int]:

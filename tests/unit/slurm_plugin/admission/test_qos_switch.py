@@ -13,7 +13,7 @@ from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, Target, Tasks
 from slurm_plugin.admission.qos_switch import MOVES, moves
-from slurm_plugin.daemon.qos_loop import QosMoves
+from slurm_plugin.daemon.qos_loop import QosLoop
 
 COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
@@ -191,12 +191,12 @@ class Refusing(ScriptedSlurm):
 class TestTurn:
     async def turned(self, mode: str = "enforce", turns: int = 1) -> ScriptedSlurm:
         slurm = ScriptedSlurm(running(1), running(2), job(3))
-        sync = sync_of(slurm, mode)
-        sync.set_policy(POLICY, {})
-        loop = QosMoves(site(mode), slurm, sync)
+        cluster_state = sync_of(slurm, mode)
+        cluster_state.set_policy(POLICY, {})
+        loop = QosLoop(site(mode), slurm, cluster_state)
         await loop.turn()
         assert slurm.actions == []
-        await sync.turn()
+        await cluster_state.turn()
         for _ in range(turns):
             await loop.turn()
         return slurm
@@ -208,17 +208,17 @@ class TestTurn:
 
     async def test_what_slurm_refuses_holds_up_nothing_else(self) -> None:
         slurm = Refusing(running(1), running(2), *(job(number) for number in range(3, MOVES + 8)))
-        sync = sync_of(slurm)
+        cluster_state = sync_of(slurm)
         wide = {"borrowing_limit_millislices": Millislices(10**6)}
-        sync.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
-        loop = QosMoves(site(), slurm, sync)
+        cluster_state.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
+        loop = QosLoop(site(), slurm, cluster_state)
         tried = []
         for _ in range(3):
-            await sync.turn()
-            sync.acted.clear()
+            await cluster_state.turn()
+            cluster_state.acted.clear()
             await loop.turn()
             tried.append(len(slurm.tried))
-            assert not sync.acted.is_set()
+            assert not cluster_state.acted.is_set()
         assert tried == [MOVES, MOVES + 5, MOVES + 5]
 
     @pytest.mark.parametrize("mode", ["observe", "advise"])

@@ -9,13 +9,13 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobTag
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec
-from cluster.language.service_places import Places
+from cluster.language.service_places import ServicePlaces
 from cluster.language.units import Millislices
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.rules import Mode, as_mode_allows, check_membership, submission_of
 from slurm_plugin.admission.rules import decide as decision
-from slurm_plugin.admission.snapshot import GpuType, Living, Rules, Snapshot
+from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
 from slurm_plugin.admission_server.admit import Admission
 
 ALICE, BOB, UNKNOWN = 61001, 61002, 7
@@ -45,7 +45,7 @@ SNAPSHOT = Snapshot(
     services={("vision", "taken"): Living(814, BOB)},
     accounts_by_uid={ALICE: {"vision": frozenset({"urgent"}), "guest": frozenset()}},
     formula=Formula(3, 5, 2, max=1000, wait_full_s=86_400, quantum=10),
-    rules=Rules(
+    rules=AdmissionRules(
         high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high", "scavenger": "low"}
     ),
 )
@@ -356,7 +356,7 @@ def test_a_check_is_the_submission_it_stands_for() -> None:
 
 
 def with_rule(untyped: str) -> Snapshot:
-    return replace(SNAPSHOT, rules=Rules(untyped))
+    return replace(SNAPSHOT, rules=AdmissionRules(untyped))
 
 
 class TestTypes:
@@ -742,7 +742,7 @@ class TestAdmission:
 
     def test_services_of_one_tenant_leave_places_to_others(self) -> None:
         admission = self.admission()
-        bounded = replace(SNAPSHOT, rules=Rules(places=Places(8, per_tenant=4)))
+        bounded = replace(SNAPSHOT, rules=AdmissionRules(places=ServicePlaces(8, per_tenant=4)))
         admission.publish(bounded, 1000.0)
         answers = [admission.submit(service(name=f"s{number}")) for number in range(8)]
         assert [one.action for one in answers] == ["admit"] * 3 + ["refuse"] * 5

@@ -47,21 +47,21 @@ async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
     own = frozenset({"gpu", "cpu"})
     node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"cpu"}))
     slurm.known_nodes = (node,)
-    sync = sync_of(slurm)
-    await sync.turn()
-    assert sync.unadmitted.count == 0
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    assert cluster_state.unadmitted.count == 0
     slurm.known_nodes = (replace(node, partitions=own),)
-    await sync.turn()
-    assert sync.unadmitted.count == 1
+    await cluster_state.turn()
+    assert cluster_state.unadmitted.count == 1
 
 
 async def test_the_log_says_it_once_for_each_newer_one(caplog: pytest.LogCaptureFixture) -> None:
     slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY))
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     with caplog.at_level(logging.WARNING, "slicewise.daemon"):
         for _ in range(3):
-            await sync.turn()
+            await cluster_state.turn()
     lines = [line for line in caplog.messages if line.startswith("not_admitted")]
     assert len(lines) == 1
-    assert sync.unadmitted.count == 1
-    assert f"job={sync.unadmitted.newest}" in lines[0]
+    assert cluster_state.unadmitted.count == 1
+    assert f"job={cluster_state.unadmitted.newest}" in lines[0]

@@ -317,9 +317,10 @@ def test_it_is_light() -> None:
 
 def test_messages_are_built_at_their_first_use_or_when_a_program_says_so() -> None:
     code = (
-        "from cluster.rpc.messages import SubmitAnswer, SubmitRequest, WishRequest\n"
+        "from cluster.rpc.messages import SubmitAnswer, SubmitRequest, DesiredSlotsRequest\n"
         "from cluster.rpc.message import Message, build\n"
-        "def built(): return [one.__pydantic_complete__ for one in (SubmitRequest, WishRequest)]\n"
+        "def built(): return [one.__pydantic_complete__"
+        " for one in (SubmitRequest, DesiredSlotsRequest)]\n"
         "print(*built())\n"
         "build(SubmitRequest, SubmitAnswer)\n"
         "print(*built())\n"

@@ -11,7 +11,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sy
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
 from cluster.rpc.message import DoneAnswer, requests
-from cluster.rpc.messages import StatusAnswer, ViewAnswer, WishAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, StatusAnswer, ViewAnswer
 from cluster.rpc.read_messages import ExplainAnswer
 from cluster.runtime.leadership import ALONE
 from slurm_plugin.admission_server.admit import Admission
@@ -19,7 +19,7 @@ from slurm_plugin.api import desk as desk_module
 from slurm_plugin.api.desk import Desk, Roles
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import OF_USER, Rates
+from slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked
 from slurm_plugin.state.reports import OLD_S
@@ -56,22 +56,22 @@ class Asking:
 async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(desk_module, "user_name", NAMES.__getitem__)
     slurm = ScriptedSlurm(job(0), job(1))
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
     policy = policy_of(tenant("vision", 2000), tenant("nlp", 1000))
-    sync.set_policy(policy, accounts)
-    await sync.turn()
+    cluster_state.set_policy(policy, accounts)
+    await cluster_state.turn()
     ledger: Any = ScriptedLedger(shown=policy)
-    reads = Reads(settings(), slurm, ledger, sync)
+    reads = Reads(settings(), slurm, ledger, cluster_state)
     who = Roles(frozenset({ROOT}), LAUNCHER)
-    rates = Rates()
+    rates = RateLimiter()
     desk = Desk(
-        sync,
+        cluster_state,
         Admission("enforce"),
         who,
         reads=reads,
-        orders=ServiceOrders("enforce", ledger, sync, reads, ALONE, rates=rates),
-        keys=ServiceKeys(ledger, sync, reads, ALONE, rates=rates),
+        orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
+        keys=ServiceKeys(ledger, cluster_state, reads, ALONE, rates=rates),
         daemon=Daemon(),
     )
     return Asking(desk, slurm)
@@ -99,7 +99,7 @@ async def test_only_the_launcher_and_operators_wish(asked: Asking, uid: int):
     assert await asked.code(uid, op="wish", array_job_id=814, run=[0]) == "SW-FORBIDDEN"
     assert asked.slurm.actions == before
     answer = await asked.as_user(LAUNCHER, op="wish", array_job_id=814, run=[0])
-    assert isinstance(answer, WishAnswer)
+    assert isinstance(answer, DesiredSlotsAnswer)
 
 
 NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}

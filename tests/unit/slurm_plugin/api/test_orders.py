@@ -12,16 +12,16 @@ from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
 from slurm_plugin.api import orders as service_orders
 from slurm_plugin.api import rate_limit as rates
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import Rates
+from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads
-from slurm_plugin.services.orders import Bounds, Ordered, ordered, over, rolled_over
-from slurm_plugin.services.rate_limit import Rate
+from slurm_plugin.services.orders import Ordered, ReplicaBounds, ordered, over, rolled_over
+from slurm_plugin.services.rate_limit import RateLimit
 
-ALICE = Reader(61001, "alice", frozenset({"vision"}))
+ALICE = Principal(61001, "alice", frozenset({"vision"}))
 BERT = ("vision", "bert")
-SCRIPT = Bounds(min_replicas=1, max_replicas=4)
+SCRIPT = ReplicaBounds(min_replicas=1, max_replicas=4)
 DOWN = UnreachableError("SW-DATABASE-DOWN", "The database 'slicewise' at db1 does not answer.")
 
 
@@ -52,7 +52,7 @@ def test_bounds_that_the_service_can_not_have_are_refused(bounds: Any) -> None:
 
 
 def test_a_bound_that_crosses_the_scripts_other_one_asks_for_both() -> None:
-    script = Bounds(min_replicas=3, max_replicas=4)
+    script = ReplicaBounds(min_replicas=3, max_replicas=4)
     with pytest.raises(InvalidInputError, match="Give both"):
         ordered(NO_ORDER, request("scale", max_replicas=2), script, 100.0)
     both = request("scale", min_replicas=0, max_replicas=2)
@@ -108,24 +108,26 @@ class World:
     def __init__(self, leader: Leader = ALONE, mode: str = "enforce") -> None:
         self.slurm = ScriptedSlurm(job(0), job(1))
         self.ledger: Any = ScriptedLedger()
-        self.sync = sync_of(self.slurm)
-        reads = Reads(settings(), self.slurm, self.ledger, self.sync)
-        rates = Rates()
-        self.orders = ServiceOrders(mode, self.ledger, self.sync, reads, leader, rates=rates)
+        self.cluster_state = sync_of(self.slurm)
+        reads = Reads(settings(), self.slurm, self.ledger, self.cluster_state)
+        rates = RateLimiter()
+        self.orders = ServiceOrders(
+            mode, self.ledger, self.cluster_state, reads, leader, rates=rates
+        )
 
-    async def order(self, what: str, by: Reader = ALICE, **bounds: int) -> None:
-        await self.orders.order(request(what, **bounds), self.sync.service(814), by)
+    async def order(self, what: str, by: Principal = ALICE, **bounds: int) -> None:
+        await self.orders.order(request(what, **bounds), self.cluster_state.service(814), by)
 
     @property
     def shown(self) -> ServiceOrder:
-        return self.sync.service(814).order
+        return self.cluster_state.service(814).order
 
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(service_orders.time, "time", lambda: 100.0)
     made = World()
-    await made.sync.turn()
+    await made.cluster_state.turn()
     return made
 
 
@@ -133,7 +135,7 @@ async def test_an_order_is_kept_with_its_author_and_shown_at_once_and_later(worl
     await world.order("restart")
     assert world.ledger.said == [(BERT, "restart", "alice")]
     assert world.shown == ServiceOrder(restart_s=100.0)
-    await world.sync.turn()
+    await world.cluster_state.turn()
     assert world.shown == ServiceOrder(restart_s=100.0)
 
 
@@ -181,7 +183,7 @@ async def test_an_order_that_changes_nothing_is_not_kept(world: World) -> None:
     assert [what for _, what, _ in world.ledger.said] == ["scale", "end"]
 
 
-async def taken(world: World, by: Reader) -> int:
+async def taken(world: World, by: Principal) -> int:
     """How many of ten orders of that user were taken."""
     before = len(world.ledger.said)
     for _ in range(10):
@@ -193,8 +195,8 @@ async def taken(world: World, by: Reader) -> int:
 async def test_a_user_and_a_tenant_order_at_a_bounded_rate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "OF_USER", Rate(4, 3600.0))
-    monkeypatch.setattr(rates, "OF_TENANT", Rate(7, 3600.0))
+    monkeypatch.setattr(rates, "OF_USER", RateLimit(4, 3600.0))
+    monkeypatch.setattr(rates, "OF_TENANT", RateLimit(7, 3600.0))
     bob, operator = replace(ALICE, uid=61002), replace(ALICE, uid=0, tenants=None)
     assert [await taken(world, by) for by in (ALICE, ALICE, bob, operator)] == [4, 0, 3, 10]
     with pytest.raises(InvalidInputError, match=r"You have .* 4 times .*\[SW-RATE\]"):
@@ -208,7 +210,7 @@ async def test_bounds_are_those_of_the_newest_generation(world: World) -> None:
     smaller = world.slurm.script.replace("max_replicas=3", "max_replicas=1")
     world.slurm.scripts = {815: smaller}
     world.slurm.shown = (job(0), job(0, array_job_id=815))
-    await world.sync.turn()
+    await world.cluster_state.turn()
     with pytest.raises(InvalidInputError, match="has 1 slots, not 2"):
         await world.order("scale", max_replicas=2)
 
@@ -219,13 +221,13 @@ async def test_a_scale_order_goes_on_with_the_next_generation_and_ends_with_the_
     await world.order("scale", max_replicas=2)
     for those in ((job(0), job(0, array_job_id=815)), (job(0, array_job_id=815),)):
         world.slurm.shown = those
-        await world.sync.turn()
+        await world.cluster_state.turn()
         await world.orders.turn()
-        assert world.sync.service(815).order.max_replicas == 2
+        assert world.cluster_state.service(815).order.max_replicas == 2
     world.slurm.shown = (job(0, array_job_id=820),)
-    await world.sync.turn()
+    await world.cluster_state.turn()
     await world.orders.turn()
-    assert world.sync.service(820).order == NO_ORDER
+    assert world.cluster_state.service(820).order == NO_ORDER
 
 
 async def test_an_end_is_taken_back_by_applying_again(world: World) -> None:
@@ -233,7 +235,7 @@ async def test_an_end_is_taken_back_by_applying_again(world: World) -> None:
     await world.orders.turn()
     assert world.shown.delete_s == 100.0
     world.slurm.shown = (job(0), job(1, array_job_id=815))
-    await world.sync.turn()
+    await world.cluster_state.turn()
     await world.orders.turn()
     assert world.shown == NO_ORDER
     assert world.ledger.said[-1] == (BERT, "over", "slicewise")
@@ -248,7 +250,7 @@ async def test_on_standby_and_in_no_mode_but_enforce_nothing_is_ordered() -> Non
             raise UnreachableError("SW-DAEMON-STANDBY", "no")
 
     for world, code in ((World(Standby()), "STANDBY"), (World(mode="advise"), "SERVICE-MODE")):
-        await world.sync.turn()
+        await world.cluster_state.turn()
         with pytest.raises(SlicewiseError, match=code):
             await world.order("end")
         assert world.ledger.said == []
@@ -256,6 +258,6 @@ async def test_on_standby_and_in_no_mode_but_enforce_nothing_is_ordered() -> Non
 
 async def test_while_slurm_is_not_seen_no_order_is_over(world: World) -> None:
     world.ledger.ordered = {("vision", "gone"): ENDING}
-    world.sync.view = world.sync.view.model_copy(update={"complete": False})
+    world.cluster_state.view = world.cluster_state.view.model_copy(update={"complete": False})
     await world.orders.turn()
     assert world.ledger.said == []

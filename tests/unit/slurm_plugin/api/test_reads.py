@@ -24,11 +24,11 @@ from cluster.rpc.read_messages import (
 )
 from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.api import reads as reads_module
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
 
-ALICE = Reader(61001, "alice", frozenset({"vision", "guest"}))
-ROOT = Reader(0, "root", None)
+ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
+ROOT = Principal(0, "root", None)
 POLICY = policy_of(
     tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("nlp", 3000, "lab"), tenant("bio", 7)
 )
@@ -59,19 +59,19 @@ async def reads() -> Reads:
     slurm.known_nodes = (
         NodeView("n1", "n1", frozenset({"MIXED"}), gpus, {"1g.10gb": 2}, frozenset({"gpu"})),
     )
-    sync = sync_of(slurm)
-    await sync.turn()
-    return Reads(settings(), slurm, ledger, sync)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return Reads(settings(), slurm, ledger, cluster_state)
 
 
-async def ask(reads: Reads, request: Request, reader: Reader = ALICE) -> dict[str, Any]:
-    answer: BaseModel = await reads.handlers()[type(request)](request, reader)
+async def ask(reads: Reads, request: Request, principal: Principal = ALICE) -> dict[str, Any]:
+    answer: BaseModel = await reads.handlers()[type(request)](request, principal)
     return dict(json.loads(answer.model_dump_json()))
 
 
-async def refusal(reads: Reads, request: Request, reader: Reader = ALICE) -> SlicewiseError:
+async def refusal(reads: Reads, request: Request, principal: Principal = ALICE) -> SlicewiseError:
     with pytest.raises(SlicewiseError) as raised:
-        await reads.handlers()[type(request)](request, reader)
+        await reads.handlers()[type(request)](request, principal)
     return raised.value
 
 
@@ -137,7 +137,7 @@ async def test_tenants_of_others_can_not_be_told_from_none(reads: Reads, request
 
 
 async def test_members_of_the_account_above_do_not_see_what_is_below(reads: Reads):
-    head = Reader(61009, "head", frozenset({"lab"}))
+    head = Principal(61009, "head", frozenset({"lab"}))
     assert (await ask(reads, StatementRequest(), head))["rows"] == []
     assert isinstance(await refusal(reads, StatementRequest(tenant="nlp"), head), InvalidInputError)
 
@@ -149,7 +149,7 @@ async def test_an_own_account_without_quota_is_told_so(reads: Reads, request_for
 
 
 async def test_without_slurm_nothing_is_explained(reads: Reads):
-    reads._sync.view = reads._sync.view.model_copy(update={"complete": False})
+    reads._cluster_state.view = reads._cluster_state.view.model_copy(update={"complete": False})
     error = await refusal(reads, ExplainRequest(tenant="vision"))
     assert (type(error), error.refusal.code) == (UnreachableError, "SW-SLURM-DOWN")
     assert (await ask(reads, StatementRequest()))["rows"]
@@ -181,8 +181,8 @@ async def test_one_users_questions_to_slurm_leave_room_for_others(
     asked: list[int] = []
     answered = asyncio.Event()
 
-    async def slow(job: str, reader: Reader, *_: object) -> PriorityAnswer:
-        asked.append(reader.uid)
+    async def slow(job: str, principal: Principal, *_: object) -> PriorityAnswer:
+        asked.append(principal.uid)
         await answered.wait()
         raise InvalidInputError("SW-FORBIDDEN", f"There is no job {job!r}.")
 

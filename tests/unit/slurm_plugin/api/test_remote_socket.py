@@ -25,7 +25,7 @@ from cluster.rpc import client, remote_client
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.message import DoneAnswer, Request
 from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
-from cluster.rpc.munge import Message
+from cluster.rpc.munge import Credential
 from cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from cluster.settings.file import DaemonSettings
 from slurm_plugin.api import remote_socket
@@ -33,7 +33,7 @@ from slurm_plugin.api.desk import roles
 from slurm_plugin.api.http_server import Limits
 from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
 from slurm_plugin.api.routes import Routes
-from slurm_plugin.common.connection_places import Bounds
+from slurm_plugin.common.connection_places import ConnectionLimits
 
 ME = os.getuid()
 MY_NAME = pwd.getpwuid(ME).pw_name
@@ -52,7 +52,7 @@ class ScriptedMunge:
         said = [self.uid, for_uid, os.urandom(4).hex(), payload.decode("latin-1")]
         return b"MUNGE:" + base64.b64encode(json.dumps(said).encode()) + b":"
 
-    def decode(self, credential: bytes) -> Message:
+    def decode(self, credential: bytes) -> Credential:
         if self.failure is not None:
             raise self.failure
         try:
@@ -63,7 +63,7 @@ class ScriptedMunge:
         if for_uid != ME or credential in self.seen:
             raise InvalidInputError("SW-MUNGE", "Unauthorized or replayed.")
         self.seen.add(credential)
-        return Message(payload.encode("latin-1"), uid)
+        return Credential(payload.encode("latin-1"), uid)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ class Daemon:
 
 @asynccontextmanager
 async def serving(
-    own: DaemonSettings, bounds: Bounds = BOUNDS, limits: Limits = LIMITS
+    own: DaemonSettings, bounds: ConnectionLimits = BOUNDS, limits: Limits = LIMITS
 ) -> AsyncIterator[Daemon]:
     daemon = Daemon(own)
     routes = Routes(
@@ -412,9 +412,9 @@ async def impostor(
 ) -> AsyncIterator[None]:
     head = f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode() if status else b""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\nMUNGE:")
-        await reader.readline()
+    async def serve(principal: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await principal.readuntil(b"\r\n\r\nMUNGE:")
+        await principal.readline()
         writer.write(head + b"".join(answers))
         writer.close()
 

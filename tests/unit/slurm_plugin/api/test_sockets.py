@@ -146,7 +146,7 @@ NOWHERE = [
     b"GET /v1/drop HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /v2/view HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /v1/view?extra=1 HTTP/1.1\r\nHost: h\r\n\r\n",
-    b"GET /v1/why?about=" + b"x" * 65 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"GET /v1/why?about=" + b"x" * 97 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /v1/why?" + b"about=x&" * 40 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /v1/" + b"x" * 8000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
     posted("/v1/view", b"{}"),

@@ -14,7 +14,7 @@ from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.quota.types import Budget
 
@@ -37,11 +37,11 @@ async def asked(
     undecided = job(12, "JobHeldUser", admin_comment=UNDECIDED.text())
     waiting = job(9, "QOSGrpBilling"), job(10, "QOSGrpBilling", **OTHERS)
     elsewhere = job(11, "Priority", account="nlp", **OTHERS)
-    sync = sync_of(ScriptedSlurm(*held, *waiting, undecided, elsewhere))
-    await sync.turn()
-    reader = Reader(uid, "", None if everything else frozenset(tenants))
+    cluster_state = sync_of(ScriptedSlurm(*held, *waiting, undecided, elsewhere))
+    await cluster_state.turn()
+    principal = Principal(uid, "", None if everything else frozenset(tenants))
     ledger = ScriptedLedger(failures={"policy": [failure] if failure else []})
-    return why(about, reader, ledger, settings(), sync)
+    return why(about, principal, ledger, settings(), cluster_state)
 
 
 async def test_everybody_sees_his_own_jobs_and_those_of_his_tenants():
@@ -93,9 +93,11 @@ async def asked_about_services(about: str, *tenants: str) -> WhyAnswer:
         account, _, service = name.partition("/")
         script = f"#!/bin/bash\n#SLICEWISE name={service}\n#SLICEWISE tenant={account}\n"
         slurm.scripts = {**slurm.scripts, number: script}
-    sync = sync_of(slurm)
-    await sync.turn()
-    return why(about, Reader(ALICE, "", frozenset(tenants)), ScriptedLedger(), settings(), sync)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return why(
+        about, Principal(ALICE, "", frozenset(tenants)), ScriptedLedger(), settings(), cluster_state
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,12 +132,12 @@ async def test_an_account_without_a_quota_is_no_tenant():
 
 
 async def test_a_job_for_which_the_budget_is_not_enough_is_told_so():
-    sync = sync_of(ScriptedSlurm(job(9, "QOSGrpBilling")))
-    await sync.turn()
+    cluster_state = sync_of(ScriptedSlurm(job(9, "QOSGrpBilling")))
+    await cluster_state.turn()
     budget = Budget(Period.NONE, MillisliceSeconds(3_599_999))
     ledger = ScriptedLedger(shown=policy_of(replace(tenant("vision", 2000), budget=budget)))
     ledger.budgets.enter(BudgetEntry("vision", "roll", 3_599_999, 0, "olga", "begin"), None)
-    found = why("9", Reader(ALICE, "", frozenset({"vision"})), ledger, settings(), sync)
+    found = why("9", Principal(ALICE, "", frozenset({"vision"})), ledger, settings(), cluster_state)
     assert "the budget does not allow a run this long now" in found.headline
     assert found.reason == "QOSGrpBilling"
 

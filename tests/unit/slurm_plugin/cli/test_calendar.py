@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from own_parts import OwnParts
+from ledger_parts import LedgerParts
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
@@ -39,7 +39,7 @@ SETTINGS = Settings.model_validate(
 NOMINAL = Window(0, "vision", WindowKind.NOMINAL, Millislices(12000))
 
 
-class FakeLedger(OwnParts):
+class FakeLedger(LedgerParts):
     """As the ledger checks and keeps windows."""
 
     def __init__(self) -> None:

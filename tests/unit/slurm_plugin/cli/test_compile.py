@@ -16,9 +16,9 @@ from cluster.slurm.interface import Qos
 from launcher.main import app
 from slurm_plugin.cli import compile as commands
 from slurm_plugin.cli.compile import compile_command
-from slurm_plugin.cli_views.limits import differences_json, differences_table, hand_change_text
+from slurm_plugin.cli_views.limits import differences_json, differences_table, out_of_band_text
 from slurm_plugin.limits.desired import Difference
-from slurm_plugin.limits.drift import HandChange
+from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.types import LimitKey
 from slurm_plugin.quota_cycle.uninstall import no_daemon
 
@@ -106,7 +106,7 @@ def test_a_difference_shows_what_is_and_what_should_be():
 
 
 def test_a_change_by_hand_is_told_in_a_sentence():
-    said = hand_change_text(HandChange(KEY, "6000", ""))
+    said = out_of_band_text(OutOfBandChange(KEY, "6000", ""))
     assert said == "account vision: grptres=billing was 6000, changed outside Slicewise to not set"
 
 

@@ -105,7 +105,7 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
 
 def test_gres_has_files_where_the_settings_say(node: EmulatedDriver, tmp_path: Path) -> None:
     with (tmp_path / "slicewise.toml").open("a") as settings:
-        settings.write('[recut]\ndevice_directory = "/fake/%n"\n')
+        settings.write('[repartition]\ndevice_directory = "/fake/%n"\n')
     lines = answer(node_app, "gres", "--node", "gpu07")["gres.conf"]
     assert {line.rpartition("=")[2].split("/nvidia")[0] for line in lines} == {"/fake/gpu07"}
 

@@ -93,7 +93,7 @@ class FakeLedger(MemoryStore):
         before = self.found[update.tenant].budget
         self.change(update, author, reason)
         balance = self.balances().get(update.tenant)
-        entry = amend(before, self.rolls().get(update.tenant), unspent(balance))
+        entry = amend(before, self.rollovers().get(update.tenant), unspent(balance))
         if entry is None:
             return 0
         assert self.enter(entry, unspent(balance))

@@ -24,7 +24,7 @@ from slurm_plugin.cli_views.limits import differences_json
 from slurm_plugin.cli_views.quota_plan import loan_lines
 from slurm_plugin.quota.types import Loan, LoanChange, LoanTerm, QuotaChange, Recall, TenantUpdate
 from slurm_plugin.quota_cycle.compile import look
-from slurm_plugin.services.orders import Key, Ordered
+from slurm_plugin.services.orders import Ordered, ServiceKey
 
 SETTINGS = Settings.model_validate(
     {
@@ -62,7 +62,7 @@ class FakeLedger(LimitLedger):
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
         return ()
 
-    def standing(self) -> Mapping[Key, Ordered]:
+    def standing(self) -> Mapping[ServiceKey, Ordered]:
         return {}
 
     def not_over(self) -> tuple[object, ...]:
@@ -150,8 +150,8 @@ def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
     assert (physics["tenant"], optics["depth"]) == ("physics", 1)
     assert physics["before"]["nominal_millislices"] == 7000
     assert physics["after"]["ceiling"]["ceiling_millislices"] == 14_000
-    (harm,) = found["harms"]
-    assert (harm["kind"], harm["amount_millislices"]) == ("overcommitted", 14_000)
+    (impact,) = found["harms"]
+    assert (impact["kind"], impact["amount_millislices"]) == ("overcommitted", 14_000)
     assert ["modify", "account"] in [command[:2] for command in found["commands"]]
     assert (found["applied"], found["loans"]) == (False, [])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rebalance_world import STAGES, RebalanceLedger, Story
-from recut_world import Killed
+from repartition_world import Killed
 from scripted import DOWN
 from typer.testing import CliRunner, Result
 

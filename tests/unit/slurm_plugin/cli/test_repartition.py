@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import typer
-from recut_world import Crashes, MemoryJournal, RecutWorld, planned
+from repartition_world import Crashes, MemoryJournal, RepartitionWorld, planned
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board
 from slurm_plugin.cli import repartition
-from slurm_plugin.mig.planner import Terms
-from slurm_plugin.mig.problem import Gathered, PlanInput
-from slurm_plugin.mig.steps import Recut, State
-from slurm_plugin.mig.value import Demand
+from slurm_plugin.mig.instance_value import InstanceDemand
+from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.mig.problem import PlanInput, SitePlanInput
+from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.repartition import cluster_run
 
 TOML = """
@@ -25,7 +25,7 @@ name = "c"
 partitions = ["gpu"]
 [gpus."A100-80GB"]
 types = ["1g.10gb", "3g.40gb"]
-[recut]
+[repartition]
 allowed = {allowed}
 """
 
@@ -49,11 +49,11 @@ class LockedJournal(MemoryJournal):
 
     is_free = True
 
-    def recutting(self, host: str) -> Lock:
+    def repartitioning(self, host: str) -> Lock:
         assert ", process " in host
         return Lock(is_free=self.is_free)
 
-    def history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Repartition, ...]:
         return tuple(reversed(self.kept.values()))[:limit]
 
 
@@ -65,7 +65,7 @@ class Site:
     crashes: Crashes = field(default_factory=Crashes)
 
     def __post_init__(self) -> None:
-        self.journal, self.world = LockedJournal(self.crashes), RecutWorld(self.crashes)
+        self.journal, self.world = LockedJournal(self.crashes), RepartitionWorld(self.crashes)
         self.allow("true")
 
     def allow(self, allowed: str) -> None:
@@ -80,8 +80,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     def opened(_: object) -> Iterator[MemoryJournal]:
         yield made.journal
 
-    async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={"gpu09": "it was never surveyed"}, looks={})
+    async def gathered(*_: object) -> SitePlanInput:
+        return SitePlanInput(boards={}, left_out={"gpu09": "it was never surveyed"}, looks={})
 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(made.path))
     monkeypatch.setattr(repartition, "opened_ledger", opened)
@@ -96,7 +96,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_a_run_prints_a_line_for_each_step_and_its_end(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repartition.run_recuts()
+    repartition.run_repartitions()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines[:6]] == [
         "reserve",
@@ -113,18 +113,18 @@ def test_a_run_prints_a_line_for_each_step_and_its_end(
 def test_json_has_each_step_with_its_seconds(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repartition.run_recuts(as_json=True)
-    (recut,) = json.loads(capsys.readouterr().out)["recuts"]
-    assert (recut["state"], recut["after"][-9:]) == ("done", "3g.40gb@4")
-    assert [one["seconds"] for one in recut["steps"]] == [1.0] * 6
+    repartition.run_repartitions(as_json=True)
+    (entry,) = json.loads(capsys.readouterr().out)["recuts"]
+    assert (entry["state"], entry["after"][-9:]) == ("done", "3g.40gb@4")
+    assert [one["seconds"] for one in entry["steps"]] == [1.0] * 6
     repartition.show(1, as_json=True)
-    assert json.loads(capsys.readouterr().out) == recut
+    assert json.loads(capsys.readouterr().out) == entry
 
 
 def test_a_dry_run_says_each_step_and_does_none(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repartition.run_recuts(dry_run=True)
+    repartition.run_repartitions(dry_run=True)
     out = capsys.readouterr().out
     assert "gpu01  move     vision/bert: a successor first, then the end" in out
     assert "GPU-a: 3 1g.10gb to 3g.40gb@4" in out
@@ -137,19 +137,19 @@ def test_a_site_that_allows_none_gets_the_plan_as_text(
 ) -> None:
     site.allow("false")
     monkeypatch.setattr(repartition.os, "geteuid", lambda: 1000)
-    repartition.run_recuts()
+    repartition.run_repartitions()
     out = capsys.readouterr().out
     assert "3g more: 1 waits" in out
     assert "gpu09 is left out: it was never surveyed" in out
-    assert out.endswith("Nothing was done: recut.allowed is false in slicewise.toml.\n")
-    repartition.run_recuts(as_json=True)
+    assert out.endswith("Nothing was done: repartition.allowed is false in slicewise.toml.\n")
+    repartition.run_repartitions(as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["done"], len(shown["plan"]), site.crashes.calls) == (False, 1, [])
 
 
 def test_only_root_cuts_and_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repartition.os, "geteuid", lambda: 1000)
-    for command in (repartition.run_recuts, repartition.look):
+    for command in (repartition.run_repartitions, repartition.look):
         with pytest.raises(InvalidInputError, match="SW-RECUT-ROOT"):
             command()
     assert site.crashes.calls == []
@@ -159,9 +159,9 @@ def test_while_another_run_cuts_it_says_which_and_is_content(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.journal.is_free = False
-    repartition.run_recuts()
+    repartition.run_repartitions()
     assert "(head, process 4711): nothing was done" in capsys.readouterr().out
-    repartition.run_recuts(as_json=True)
+    repartition.run_repartitions(as_json=True)
     assert json.loads(capsys.readouterr().out)["busy"] == "head, process 4711"
 
 
@@ -170,7 +170,7 @@ def test_a_step_that_fails_makes_the_command_fail(
 ) -> None:
     site.crashes.fail = {"cut": 1}
     with pytest.raises(typer.Exit) as exited:
-        repartition.run_recuts()
+        repartition.run_repartitions()
     assert exited.value.exit_code == 1
     assert "Repartition 1 on gpu01: rolled back. cut failed" in capsys.readouterr().out
 
@@ -178,21 +178,21 @@ def test_a_step_that_fails_makes_the_command_fail(
 def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     site.crashes.fail = {"cut": 2}
     with pytest.raises(OutsideError, match="SW-RECUT-STUCK"):
-        repartition.run_recuts()
+        repartition.run_repartitions()
     site.journal.is_free = False
     with pytest.raises(OutsideError, match="A run cuts GPUs now"):
         repartition.close(1)
     assert site.journal.unfinished()
     site.journal.is_free = True
     repartition.close(1)
-    assert site.journal.find(1).state is State.CLOSED
+    assert site.journal.find(1).state is RepartitionState.CLOSED
     assert site.journal.unfinished() == ()
 
 
 def test_what_is_unfinished_comes_first_and_nothing_new_is_begun(site: Site) -> None:
     site.journal.open(planned(), "root")
-    repartition.run_recuts()
-    assert {one.state for one in site.journal.kept.values()} == {State.DONE}
+    repartition.run_repartitions()
+    assert {one.state for one in site.journal.kept.values()} == {RepartitionState.DONE}
     assert len(site.journal.kept) == 1
 
 
@@ -205,11 +205,11 @@ def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
 def test_a_plan_says_what_stays_for_guarantees(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demand = Demand(guaranteed={"7g.80gb": 4, "1g.10gb": 2})
-    board_of = PlanInput(board("A100-80GB"), (), demand, Terms(60, 3600, 1), {})
+    demand = InstanceDemand(guaranteed={"7g.80gb": 4, "1g.10gb": 2})
+    board_of = PlanInput(board("A100-80GB"), (), demand, RepartitionTerms(60, 3600, 1), {})
 
-    async def gathered(*_: object) -> Gathered:
-        return Gathered({"A100-80GB": board_of}, {}, {})
+    async def gathered(*_: object) -> SitePlanInput:
+        return SitePlanInput({"A100-80GB": board_of}, {}, {})
 
     monkeypatch.setattr(repartition, "gathered", gathered)
     repartition.show_plan()
@@ -223,7 +223,7 @@ def test_a_plan_says_what_stays_for_guarantees(
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     repartition.history()
     assert capsys.readouterr().out == "No GPU was repartitioned yet.\n"
-    repartition.run_recuts()
+    repartition.run_repartitions()
     capsys.readouterr()
     repartition.history()
     heading, row = capsys.readouterr().out.splitlines()

@@ -62,7 +62,7 @@ def test_the_word_for_no_bound_is_the_largest_amount():
 
 def test_limits_are_set_and_lifted_one_by_one():
     texts = ("1g.10gb=7", "A100-80GB=3.5", "GONE=none")
-    assert amounts.limits_from_texts(texts, QUOTA, TYPES, MODELS) == amounts.Limits(
+    assert amounts.limits_from_texts(texts, QUOTA, TYPES, MODELS) == amounts.TypeLimits(
         types={"1g.10gb": 7, "3g.40gb": 2}, models={"A100-80GB": Millislices(3500)}
     )
     assert amounts.limits_from_texts(("3g.40gb=none",), QUOTA, TYPES, MODELS).types == {}

@@ -14,7 +14,7 @@ from cluster.rpc.message import Answered, Asks, Request, answer_of
 from cluster.settings.file import DatabaseSettings, Settings
 from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.api import reads as reads_module
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked, Routes
 from slurm_plugin.cli_common import ledger_backend, read_backend, slurm_look
@@ -30,7 +30,7 @@ class Through(DaemonClient):
 
     def __init__(self, reads: Reads) -> None:
         super().__init__(settings().daemon)
-        reader = Reader(1, "alice", OWN)
+        reader = Principal(1, "alice", OWN)
         self._routes = Routes(
             {
                 kind: lambda request, _uid, handle=handle: handle(request, reader)
@@ -67,13 +67,13 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
     ledger.charges.post(runs(5))
     slurm = ScriptedSlurm(job(0, JobState.RUNNING, nodes=("n1",)))
-    sync = sync_of(slurm)
-    asyncio.run(sync.turn())
+    cluster_state = sync_of(slurm)
+    asyncio.run(cluster_state.turn())
     monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
     monkeypatch.setattr(ledger_backend.time, "time", lambda: 1003.0)
     direct = LedgerSource(ledger, settings())  # type: ignore[arg-type]
-    return direct, DaemonSource(Through(Reads(settings(), slurm, ledger, sync)))  # type: ignore[arg-type]
+    return direct, DaemonSource(Through(Reads(settings(), slurm, ledger, cluster_state)))  # type: ignore[arg-type]
 
 
 def test_both_tell_the_same(sources: tuple[Source, Source]):

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import Request
 from cluster.settings.file import Settings
 from slurm_plugin.cli_users import why as command
 
@@ -23,15 +24,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the daemon was asked; it refuses all."""
     questions: list[str] = []
 
-    def answering(question: str) -> object:
-        async def refuse(_client: DaemonClient, about: str) -> NoReturn:
-            questions.append(f"{question} {about}")
-            raise InvalidInputError("SW-FORBIDDEN", "No.")
+    def refuse(_client: DaemonClient, request: Request) -> NoReturn:
+        (about,) = request.model_dump().values()
+        questions.append(f"{type(request).__name__} {about}")
+        raise InvalidInputError("SW-FORBIDDEN", "No.")
 
-        return refuse
-
-    for question in ("why", "priority", "explain"):
-        monkeypatch.setattr(DaemonClient, question, answering(question))
+    monkeypatch.setattr(DaemonClient, "call", refuse)
     monkeypatch.setattr(command, "load_settings", lambda: SETTINGS)
     monkeypatch.delenv("SLICEWISE_DATABASE_URL", raising=False)
     return questions
@@ -40,12 +38,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "question"),
     [
-        (["814"], "why 814"),
-        (["vision/bert", "--json"], "why vision/bert"),
-        (["814", "--priority"], "priority 814"),
-        (["--priority", "814_3", "--json"], "priority 814_3"),
-        (["vision", "--limits"], "explain vision"),
-        (["--limits", "vision", "--json"], "explain vision"),
+        (["814"], "WhyRequest 814"),
+        (["vision/bert", "--json"], "WhyRequest vision/bert"),
+        (["814", "--priority"], "PriorityRequest 814"),
+        (["--priority", "814_3", "--json"], "PriorityRequest 814_3"),
+        (["vision", "--limits"], "ExplainRequest vision"),
+        (["--limits", "vision", "--json"], "ExplainRequest vision"),
     ],
 )
 def test_each_option_asks_one_question(asked: list[str], words: list[str], question: str):

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.overview import Details, Standing
+from slurm_plugin.accounting.overview import Details, TenantStatus
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import (
     Balance,
@@ -153,10 +153,10 @@ def test_a_statement_as_csv_has_the_same_integers_as_json():
 # Tenants
 
 
-def standing(tenant: Tenant, depth: int = 0, in_use: int = 3500) -> Standing:
+def standing(tenant: Tenant, depth: int = 0, in_use: int = 3500) -> TenantStatus:
     nominal = tenant.quota.nominal_millislices
     ceiling = Ceiling(Millislices(5000), Millislices(5000), Millislices(1000), Millislices(0))
-    return Standing(tenant, depth, nominal, ceiling, in_use, in_use, 2, tenant.name, None, True)
+    return TenantStatus(tenant, depth, nominal, ceiling, in_use, in_use, 2, tenant.name, None, True)
 
 
 QUOTA = Quota(

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.common.connection_places import (
-    Bounds,
+    ConnectionLimits,
     Guest,
-    Idle,
+    IdleConnection,
     Origin,
-    Room,
+    Verdict,
     idle_to_cut,
     origin_of,
     room_for,
 )
 
-BOUNDS = Bounds(connections=8, per_host=3, per_prefix=5, grace_s=0.5)
+BOUNDS = ConnectionLimits(connections=8, per_host=3, per_prefix=5, grace_s=0.5)
 
 
 def guest(
@@ -34,7 +34,9 @@ NEW = guest(99, "z.1", at_s=10.0)
 
 
 def test_of_idle_ones_those_of_the_user_who_has_most_make_room() -> None:
-    idle = [Idle(number, uid, 10.0 - number) for number, uid in enumerate((1, 1, 2, 2, 2, 3))]
+    idle = [
+        IdleConnection(number, uid, 10.0 - number) for number, uid in enumerate((1, 1, 2, 2, 2, 3))
+    ]
     assert idle_to_cut(4, idle, {1: 4, 2: 3, 3: 1}) == idle[1]
     assert idle_to_cut(4, idle[2:], {1: 4, 2: 3, 3: 1}) == idle[4]
     assert idle_to_cut(2, idle, {1: 4, 2: 3, 3: 1}) == idle[1]
@@ -43,45 +45,45 @@ def test_of_idle_ones_those_of_the_user_who_has_most_make_room() -> None:
 
 
 def test_there_is_room_while_few_are_there() -> None:
-    assert room_for(NEW, spread("a.1", "a.1", "b.1"), BOUNDS) == Room(fits=True)
+    assert room_for(NEW, spread("a.1", "a.1", "b.1"), BOUNDS) == Verdict(fits=True)
 
 
 def test_who_has_most_makes_room() -> None:
     guests = spread("a.1", "b.1", "b.2", "b.2", "c.1", "c.1", "d.1", "e.1")
-    assert room_for(NEW, guests, BOUNDS) == Room(fits=True, cut=guests[2])
+    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[2])
 
 
 def test_of_a_crowded_prefix_its_own_make_room() -> None:
     guests = spread("z.2", "z.3", "z.3", "z.4", "z.5", "a.1")
-    assert room_for(NEW, guests, BOUNDS) == Room(fits=True, cut=guests[1])
+    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[1])
 
 
 def test_of_a_crowded_host_those_make_room_that_are_silent_for_a_while() -> None:
     guests = [guest(number, "z.1", at_s=8.0 + number) for number in range(3)]
-    assert room_for(NEW, guests, BOUNDS) == Room(fits=True, cut=guests[0])
+    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[0])
     young = [guest(number, "z.1", at_s=9.9) for number in range(3)]
-    assert room_for(NEW, young, BOUNDS) == Room(fits=False)
+    assert room_for(NEW, young, BOUNDS) == Verdict(fits=False)
 
 
 def test_whose_question_is_there_is_not_cut_off() -> None:
     hosts = ("a.1", "b.1", "c.1", "d.1", "e.1", "f.1", "g.1", "h.1")
-    assert room_for(NEW, spread(*hosts, silent=False), BOUNDS) == Room(fits=False)
+    assert room_for(NEW, spread(*hosts, silent=False), BOUNDS) == Verdict(fits=False)
 
 
 def test_the_launcher_has_places_of_its_own() -> None:
     hosts = ("a.1", "b.1", "c.1", "d.1", "e.1", "f.1", "g.1", "h.1")
     full = spread(*hosts, silent=False)
     launchers = guest(99, "a.9", at_s=10.0, launchers=True)
-    assert room_for(launchers, full, BOUNDS) == Room(fits=True)
+    assert room_for(launchers, full, BOUNDS) == Verdict(fits=True)
     # And it takes none of the others'.
     own = [guest(number, "a.9", launchers=True) for number in range(2)]
-    assert room_for(NEW, [*full[:7], *own], BOUNDS) == Room(fits=True)
+    assert room_for(NEW, [*full[:7], *own], BOUNDS) == Verdict(fits=True)
 
 
 def test_nobody_beside_the_launcher_keeps_its_places_busy() -> None:
     launchers = guest(99, "a.9", at_s=10.0, launchers=True)
     young = [guest(number, "a.9", at_s=9.9, launchers=True) for number in range(3)]
-    assert room_for(launchers, young, BOUNDS) == Room(fits=True, cut=young[0])
+    assert room_for(launchers, young, BOUNDS) == Verdict(fits=True, cut=young[0])
 
 
 @pytest.mark.parametrize(

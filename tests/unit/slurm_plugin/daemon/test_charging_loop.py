@@ -30,21 +30,23 @@ from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.accounting.clock import SETTLED_S
 from slurm_plugin.accounting.lost_runs import LOST_AFTER_S
 from slurm_plugin.accounting.types import Charge, RunKey
-from slurm_plugin.daemon.charging_loop import HELD_BACK_S, Bookkeeping, tariff
+from slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
 from slurm_plugin.quota.types import Budget
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 RUNNING = job(0, JobState.RUNNING)
 
 
-async def seen(slurm: ScriptedSlurm) -> Sync:
-    sync = sync_of(slurm)
-    await sync.turn()
-    return sync
+async def seen(slurm: ScriptedSlurm) -> ClusterState:
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return cluster_state
 
 
-def books_of(slurm: ScriptedSlurm, ledger: ScriptedLedger, sync: Sync) -> Bookkeeping:
-    return Bookkeeping(settings(), slurm, ledger, sync)  # type: ignore[arg-type]
+def ledger_view_of(
+    slurm: ScriptedSlurm, ledger: ScriptedLedger, cluster_state: ClusterState
+) -> ChargingLoop:
+    return ChargingLoop(settings(), slurm, ledger, cluster_state)  # type: ignore[arg-type]
 
 
 def asked(slurm: ScriptedSlurm) -> int:
@@ -56,29 +58,29 @@ async def test_without_accounting_runs_are_reserved_and_the_watermark_stays(
     failure: SlicewiseError,
 ) -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
-    sync = await seen(slurm)
+    cluster_state = await seen(slurm)
     slurm.failure = failure
-    await books_of(slurm, ledger, sync).turn()
+    await ledger_view_of(slurm, ledger, cluster_state).turn()
     assert [held.key.job_id for held in ledger.charges.open_reservations()] == [900]
     assert ledger.watermark_s == 500
 
 
 async def test_accounting_is_asked_at_once_when_a_run_is_gone() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), ScriptedLedger()
-    sync = await seen(slurm)
-    books = books_of(slurm, ledger, sync)
+    cluster_state = await seen(slurm)
+    books = ledger_view_of(slurm, ledger, cluster_state)
     for _ in range(3):
         await books.turn()
     assert asked(slurm) == 1
     slurm.shown = (job(0),)
-    await sync.turn()
+    await cluster_state.turn()
     await books.turn()
     assert asked(slurm) == 2
 
 
 async def test_the_watermark_waits_until_accounting_has_answered_for_a_while() -> None:
     slurm, ledger = ScriptedSlurm(), ScriptedLedger(watermark_s=500)
-    books = books_of(slurm, ledger, await seen(slurm))
+    books = ledger_view_of(slurm, ledger, await seen(slurm))
     await books.turn()
     # slurmctld may still have ends of an outage to hand over.
     assert ledger.watermark_s == 500
@@ -93,12 +95,12 @@ async def test_a_type_without_a_cost_is_told_of_once(caplog: pytest.LogCaptureFi
     """Each second, for each run, it was a line of the log."""
     whole = {"gres/gpu:a100": "1"}
     slurm = ScriptedSlurm(job(0, JobState.RUNNING, tres=whole))
-    sync = await seen(slurm)
-    books = books_of(slurm, ScriptedLedger(), sync)
+    cluster_state = await seen(slurm)
+    books = ledger_view_of(slurm, ScriptedLedger(), cluster_state)
     await books.turn()
     await books.turn()
     slurm.shown = (job(1, JobState.RUNNING, tres=whole),)
-    await sync.turn()
+    await cluster_state.turn()
     await books.turn()
     told = [one.getMessage() for one in caplog.records if "cost" in one.getMessage()]
     assert told == ["gpu_type_without_cost type=a100"]
@@ -112,7 +114,7 @@ def with_budget(name: str, amount: int) -> ScriptedLedger:
 
 async def test_the_nearest_tenant_with_a_budget_pays_and_its_period_begins() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), with_budget("physics", 10**9)
-    await books_of(slurm, ledger, await seen(slurm)).turn()
+    await ledger_view_of(slurm, ledger, await seen(slurm)).turn()
     (held,) = ledger.charges.open_reservations()
     assert (held.tenant, held.payer) == ("vision", "physics")
     (roll,) = ledger.entered
@@ -125,9 +127,9 @@ async def test_the_nearest_tenant_with_a_budget_pays_and_its_period_begins() -> 
 
 async def test_a_budget_begins_though_accounting_is_away() -> None:
     slurm, ledger = ScriptedSlurm(), with_budget("physics", 5)
-    sync = await seen(slurm)
+    cluster_state = await seen(slurm)
     slurm.failure = DOWN
-    books = books_of(slurm, ledger, sync)
+    books = ledger_view_of(slurm, ledger, cluster_state)
     for _ in range(2):
         await books.turn()
     assert [entry.amount_millislice_s for entry in ledger.entered] == [5]
@@ -135,7 +137,7 @@ async def test_a_budget_begins_though_accounting_is_away() -> None:
 
 async def test_the_policy_is_read_again_when_it_changes() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), ScriptedLedger()
-    books = books_of(slurm, ledger, await seen(slurm))
+    books = ledger_view_of(slurm, ledger, await seen(slurm))
     ledger.failures["policy"] = [UnreachableError("SW-DATABASE-DOWN", "down")]
     with pytest.raises(UnreachableError):
         await books.turn()
@@ -166,13 +168,13 @@ class Books:
         ):
             monkeypatch.setattr(f"slurm_plugin.{module}.time", wall)
         self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
-        self.sync = sync_of(self.slurm)
-        self.books = books_of(self.slurm, self.ledger, self.sync)
+        self.cluster_state = sync_of(self.slurm)
+        self.books = ledger_view_of(self.slurm, self.ledger, self.cluster_state)
 
     async def turn(self, later_s: float = 0.0, *, accounting: bool = True) -> None:
         self.now_s += later_s
         self.slurm.failure = None
-        await self.sync.turn()
+        await self.cluster_state.turn()
         self.slurm.failure = None if accounting else DOWN
         await self.books.turn()
 
@@ -252,11 +254,11 @@ async def test_a_clock_that_is_ahead_for_a_turn_moves_neither_watermark_nor_peri
     await books.turn(5)
     after = books.ledger.watermark_s, list(books.ledger.entered)
     assert after == (before[0] + 5, before[1])
-    assert books.sync.clock.stepped_s == ahead_s
+    assert books.cluster_state.clock.stepped_s == ahead_s
     books.ahead_s = 0.0
     await books.turn(5)
     assert books.ledger.watermark_s == before[0] + 10
-    assert books.sync.clock.stepped_s == 0.0
+    assert books.cluster_state.clock.stepped_s == 0.0
     events = [one.message.split()[0] for one in caplog.records]
     assert [one for one in events if one.startswith("clock")] == ["clock_stepped", "clock_settled"]
 
@@ -461,7 +463,7 @@ async def test_a_clock_that_is_believed_makes_no_run_older(books: Books) -> None
     books.slurm.shown = (job(0),)
     await books.turn(599)
     await books.turn(1)
-    assert books.sync.clock.stepped_s == 0.0
+    assert books.cluster_state.clock.stepped_s == 0.0
     assert len(books.ledger.charges.open_reservations()) == 1
 
 
@@ -474,7 +476,7 @@ async def test_a_clock_that_is_believed_makes_accountings_answers_no_older(books
     reached_s = books.ledger.watermark_s
     await books.turn(590)
     await books.turn(10)
-    assert books.sync.clock.stepped_s == 0.0
+    assert books.cluster_state.clock.stepped_s == 0.0
     assert books.ledger.watermark_s == reached_s
 
 

@@ -13,7 +13,7 @@ from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, JobRequest, Tasks
-from slurm_plugin.daemon.deferred_loop import LateDecisions
+from slurm_plugin.daemon.deferred_loop import DeferredLoop
 
 UNDECIDED = JobTag("ab12", "vision", is_undecided=True)
 AUTO = replace(UNDECIDED, was_auto=True)
@@ -56,13 +56,13 @@ class Changing(ScriptedSlurm):
         return dict.fromkeys(changes, self.refuses) if self.refuses else {}
 
 
-async def decided(slurm: Changing, turns: int = 1) -> LateDecisions:
-    sync = sync_of(slurm)
+async def decided(slurm: Changing, turns: int = 1) -> DeferredLoop:
+    cluster_state = sync_of(slurm)
     borrows = {"borrowing_limit_millislices": Millislices(1000)}
-    sync.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
-    loop = LateDecisions(site(), slurm, sync)
+    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
+    loop = DeferredLoop(site(), slurm, cluster_state)
     for _ in range(turns):
-        await sync.turn()
+        await cluster_state.turn()
         await loop.turn()
     return loop
 
@@ -149,15 +149,15 @@ async def test_what_got_its_type_and_was_not_released_is_released_by_the_next() 
 async def test_a_look_from_before_it_was_marked_changes_nothing_more() -> None:
     slurm = Changing(job(AUTO))
     slurm.requested = JobRequest(gres="gres:gpu:1")
-    sync = sync_of(slurm)
-    loop = LateDecisions(site(), slurm, sync)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    loop = DeferredLoop(site(), slurm, cluster_state)
+    await cluster_state.turn()
     await loop.turn()
     done = list(slurm.changes)
-    at_s = sync.view.observed_s
+    at_s = cluster_state.view.observed_s
     slurm.shown = (job(AUTO, state=JobState.RUNNING, held=False),)
-    await sync.turn()
-    sync.view = sync.view.model_copy(update={"observed_s": at_s + 1e-6})
+    await cluster_state.turn()
+    cluster_state.view = cluster_state.view.model_copy(update={"observed_s": at_s + 1e-6})
     await loop.turn()
     assert slurm.changes == done
 
@@ -215,13 +215,13 @@ class TestRefusals:
     async def test_what_is_gone_is_forgotten(self) -> None:
         slurm = Changing(job())
         slurm.requested = JobRequest(gres="gres:gpu:1")
-        sync = sync_of(slurm)
-        loop = LateDecisions(site(), slurm, sync)
-        await sync.turn()
+        cluster_state = sync_of(slurm)
+        loop = DeferredLoop(site(), slurm, cluster_state)
+        await cluster_state.turn()
         await loop.turn()
         assert set(loop.refusals) == {7}
         slurm.shown = ()
-        await sync.turn()
+        await cluster_state.turn()
         await loop.turn()
         assert loop.refusals == {}
 

@@ -14,7 +14,7 @@ from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import Slurm, Tasks
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 TURN_S = 0.3
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
@@ -222,28 +222,28 @@ class Standby:
 
 async def test_on_standby_it_looks_and_touches_nothing() -> None:
     slurm, leader = ScriptedSlurm(job(0, held=False, reason="Priority")), Standby()
-    sync = Sync(settings(), slurm, Admission("enforce"), leader)
-    sync.set_policy(policy_of(tenant("vision", 2000)), {})
-    await sync.turn()
-    assert [service.name for service in sync.view.services] == ["bert"]
-    for call in (sync.wish(814, frozenset({0})), sync.delete(814)):
+    cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
+    cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
+    await cluster_state.turn()
+    assert [service.name for service in cluster_state.view.services] == ["bert"]
+    for call in (cluster_state.set_desired_slots(814, frozenset({0})), cluster_state.delete(814)):
         with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
             await call
-    assert (slurm.actions, sync.acts) == ([], False)
+    assert (slurm.actions, cluster_state.acts) == ([], False)
     leader.led = True
-    assert sync.acts
+    assert cluster_state.acts
 
 
 async def test_what_is_under_way_at_a_takeover_counts_as_wished() -> None:
     slurm, leader = ScriptedSlurm(job(0), job(1)), Standby()
-    sync = Sync(settings(), slurm, Admission("enforce"), leader)
-    sync.set_policy(policy_of(tenant("vision", 2000)), {})
-    await sync.turn()
+    cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
+    cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
+    await cluster_state.turn()
     # The other daemon has released one, and then ended.
     slurm.shown = (job(0, held=False, reason="Priority"), job(1))
-    await sync.turn()
+    await cluster_state.turn()
     leader.led = True
-    await sync.turn()
+    await cluster_state.turn()
     assert slurm.actions == []
 
 

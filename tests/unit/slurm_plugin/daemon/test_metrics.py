@@ -23,13 +23,13 @@ DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enfor
 @pytest.fixture
 async def samples() -> Iterator[dict[tuple[str, str], float]]:
     """By name and labels, after two decisions, a look at Slurm, and a failed turn."""
-    metrics, sync = Metrics(), sync_of(ScriptedSlurm(job(0), job(1)))
-    await sync.turn()
+    metrics, cluster_state = Metrics(), sync_of(ScriptedSlurm(job(0), job(1)))
+    await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
     unread = UnreadLog(lambda *_, **__: None)
     unread(Unread("job", "7", "EndTime", "soon"))
-    metrics.watch(admission, sync, ALONE, unread)
+    metrics.watch(admission, cluster_state, ALONE, unread)
     metrics.turned("sync", 0.25, failed=False)
     metrics.turned("limits", 1.0, failed=True)
     address = f"127.0.0.1:{free_port()}"

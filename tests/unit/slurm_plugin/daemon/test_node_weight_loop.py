@@ -9,7 +9,7 @@ from scripted import ScriptedSlurm, settings, sync_of
 from cluster.language.jobs import NodeView
 from cluster.language.units import Millislices
 from cluster.settings.file import PlacementSettings
-from slurm_plugin.daemon.node_weight_loop import NodeWeights
+from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
 from slurm_plugin.mig.node_weights import changes, own_weights
 
 COSTS = {"1g.10gb": Millislices(1000)}
@@ -65,17 +65,17 @@ class World:
         self.now_s = START_S
         monkeypatch.setattr("slurm_plugin.state.observer.time.time", lambda: self.now_s)
         self.slurm = ScriptedSlurm()
-        self.sync = sync_of(self.slurm, mode)
+        self.cluster_state = sync_of(self.slurm, mode)
         placement = PlacementSettings(node_weights=is_wanted)
         asked = settings(mode).model_copy(update={"placement": placement})
-        self.loop = NodeWeights(asked, self.slurm, self.sync)  # type: ignore[arg-type]
+        self.loop = NodeWeightLoop(asked, self.slurm, self.cluster_state)  # type: ignore[arg-type]
 
     async def turn(self, after_s: float, *nodes: NodeView) -> list[dict[str, int]]:
         """What Slurm is told."""
         self.now_s += after_s
         self.slurm.known_nodes = nodes or self.slurm.known_nodes
         self.slurm.done.clear()
-        await self.sync.turn()
+        await self.cluster_state.turn()
         await self.loop.turn()
         return [told for what, told in self.slurm.done if what == "weigh_nodes"]
 

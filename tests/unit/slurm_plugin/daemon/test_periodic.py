@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from scripted import DOWN
 
-from slurm_plugin.daemon.periodic import Turns
+from slurm_plugin.daemon.periodic import PeriodicLoops
 
 
 def failing_once(error: Exception) -> Callable[[], asyncio.Future[None]]:
@@ -28,7 +28,7 @@ async def taken_twice(error: Exception) -> list[tuple[str, bool]]:
         if len(told) == 2:
             again.set()
 
-    loop = asyncio.create_task(Turns(on_turn).repeat("moves", failing_once(error), 0.001))
+    loop = asyncio.create_task(PeriodicLoops(on_turn).repeat("moves", failing_once(error), 0.001))
     async with asyncio.timeout(5):
         await again.wait()
     loop.cancel()

@@ -10,15 +10,15 @@ from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.daemon.priority_loop import Priorities
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.daemon.priority_loop import PriorityLoop
+from slurm_plugin.state.controller import ClusterState
 
 _FACTOR = re.compile(r"site_factor=(\d+)")
 START_S = 1_000_000
 WAIT_FULL_S = 24 * 3600
 HALF_LIFE_S = 7 * WAIT_FULL_S
 ALWAYS = 2000 * HALF_LIFE_S / math.log(2)
-"""What vision would have used if it had always held its own part."""
+"""What vision would have used if it had always held its guaranteed quota."""
 
 
 class World:
@@ -26,13 +26,13 @@ class World:
         self.slurm = ScriptedSlurm(*jobs)
         self.ledger = ScriptedLedger()
         self.now_s = float(START_S)
-        self.sync: Sync = sync_of(self.slurm, mode)
-        self.loop = Priorities(settings(mode), self.slurm, self.ledger, self.sync)  # type: ignore[arg-type]
+        self.cluster_state: ClusterState = sync_of(self.slurm, mode)
+        self.loop = PriorityLoop(settings(mode), self.slurm, self.ledger, self.cluster_state)  # type: ignore[arg-type]
 
     async def turns(self, *moments_s: float) -> None:
         for moment_s in moments_s:
             self.now_s = START_S + moment_s
-            await self.sync.turn()
+            await self.cluster_state.turn()
             await self.loop.turn()
 
     @property
@@ -126,8 +126,8 @@ async def test_urgency_is_the_launchers_last_word(world: Callable[..., World]) -
     slot = job(0, held=False, reason="Priority", eligible_s=START_S)
     now = world(slot)
     now.slurm.site_factors = {900: 6500}
-    await now.sync.turn()
-    await now.sync.wish(814, frozenset({0}), "", 0.5)
+    await now.cluster_state.turn()
+    await now.cluster_state.set_desired_slots(814, frozenset({0}), "", 0.5)
     await now.turns(0)
     assert now.told == [([0], 7500)]
 
@@ -136,9 +136,9 @@ async def test_use_lowers_the_share(world: Callable[..., World]) -> None:
     now = world(waiting())
     now.slurm.site_factors = {814: 6500}
     now.ledger.held_lately = (Holding("vision", 2000, START_S - 100 * HALF_LIFE_S, None),)
-    await now.sync.turn()
+    await now.cluster_state.turn()
     await now.loop.start()
-    assert now.sync.shares == pytest.approx({"vision": 0.5})
+    assert now.cluster_state.shares == pytest.approx({"vision": 0.5})
     await now.turns(0)
     assert now.told == [(814, 4000)]
 
@@ -151,7 +151,7 @@ async def test_what_runs_is_followed_without_the_ledger(world: Callable[..., Wor
     await now.turns(*range(50, 50 * 400, 50))
     passed_s = 50 * 398
     used = 2000 * HALF_LIFE_S / math.log(2) * -math.expm1(-math.log(2) * passed_s / HALF_LIFE_S)
-    assert now.sync.shares["vision"] == pytest.approx(2 ** (-used / ALWAYS), abs=2e-3)
+    assert now.cluster_state.shares["vision"] == pytest.approx(2 ** (-used / ALWAYS), abs=2e-3)
 
 
 async def test_without_postgresql_what_runs_counts_and_it_is_asked_again(
@@ -164,11 +164,11 @@ async def test_without_postgresql_what_runs_counts_and_it_is_asked_again(
     now.ledger.failures["holdings"] = [DOWN]
     now.ledger.held_lately = (Holding("vision", 2000, START_S - 100 * HALF_LIFE_S, None),)
     await now.turns(0)
-    assert now.sync.shares == pytest.approx({"vision": 2**-0.5}, abs=1e-4)
+    assert now.cluster_state.shares == pytest.approx({"vision": 2**-0.5}, abs=1e-4)
     await now.turns(30, 59)
-    assert now.sync.shares == pytest.approx({"vision": 2**-0.5}, abs=1e-4)
+    assert now.cluster_state.shares == pytest.approx({"vision": 2**-0.5}, abs=1e-4)
     await now.turns(60)
-    assert now.sync.shares == pytest.approx({"vision": 0.5}, abs=1e-4)
+    assert now.cluster_state.shares == pytest.approx({"vision": 0.5}, abs=1e-4)
 
 
 async def test_without_postgresql_only_jobs_on_managed_partitions_count_as_use(
@@ -179,7 +179,7 @@ async def test_without_postgresql_only_jobs_on_managed_partitions_count_as_use(
     now = world(elsewhere)
     now.ledger.failures["holdings"] = [DOWN]
     await now.turns(0)
-    assert now.sync.shares == {"vision": 1.0}
+    assert now.cluster_state.shares == {"vision": 1.0}
 
 
 async def test_after_a_gap_the_ledger_is_asked_what_was_held(world: Callable[..., World]) -> None:
@@ -187,9 +187,9 @@ async def test_after_a_gap_the_ledger_is_asked_what_was_held(world: Callable[...
     await now.turns(0)
     now.ledger.held_lately = (Holding("vision", 2000, START_S - 100 * HALF_LIFE_S, None),)
     await now.turns(30, 60)
-    assert now.sync.shares == {"vision": 1.0}
+    assert now.cluster_state.shares == {"vision": 1.0}
     await now.turns(200)
-    assert now.sync.shares == pytest.approx({"vision": 0.5}, abs=1e-4)
+    assert now.cluster_state.shares == pytest.approx({"vision": 0.5}, abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
@@ -205,13 +205,13 @@ async def test_in_no_mode_but_enforce_anything_is_told(
 async def test_while_slurm_is_not_seen_whole_nothing_happens(world: Callable[..., World]) -> None:
     now = world(waiting())
     now.slurm.site_factors = {814: 0}
-    now.sync.view = replace_complete(now.sync)
+    now.cluster_state.view = replace_complete(now.cluster_state)
     await now.loop.turn()
     assert now.slurm.done == []
 
 
-def replace_complete(sync: Sync) -> Any:
-    return sync.view.model_copy(update={"complete": False})
+def replace_complete(cluster_state: ClusterState) -> Any:
+    return cluster_state.view.model_copy(update={"complete": False})
 
 
 async def test_what_slurm_refuses_is_not_tried_again_at_once(

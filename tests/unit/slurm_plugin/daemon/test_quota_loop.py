@@ -25,16 +25,16 @@ from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association, JobChange, Qos, Target
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.common.qos_names import SHARED_QOS
 from slurm_plugin.daemon import quota_loop
-from slurm_plugin.daemon.quota_loop import Enforcement
+from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.limits.desired import BILLING, Difference
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
 from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 NODE = NodeView(
     "gpu01", "10.0.0.1", frozenset({"IDLE"}), {"1g.10gb": 7}, {}, partitions=frozenset({"gpu"})
@@ -50,17 +50,17 @@ class World:
         self.slurm = ScriptedSlurm(*jobs)
         self.slurm.known_nodes = (NODE,)
         self.ledger = ScriptedLedger(shown=policy_of(VISION, NLP))
-        self.sync: Sync = sync_of(self.slurm, mode)
-        self.limits = Enforcement(
+        self.cluster_state: ClusterState = sync_of(self.slurm, mode)
+        self.limits = QuotaLoop(
             settings(mode),
             self.slurm,
             self.ledger,  # type: ignore[arg-type]
-            self.sync,
+            self.cluster_state,
         )
 
     async def look(self, *jobs: JobView) -> None:
         self.slurm.shown = jobs
-        await self.sync.turn()
+        await self.cluster_state.turn()
 
 
 class Steady:
@@ -110,11 +110,11 @@ async def test_what_was_held_lately_counts_only_where_the_settings_say_so(
     others = (tenant(name, 1000, **borrower) for name in ("audio", "nlp"))
     world.ledger.shown = policy_of(VISION, *others)
     lending = settings().lending.model_copy(update={"past_use": past_use})
-    world.limits = Enforcement(
+    world.limits = QuotaLoop(
         settings().model_copy(update={"lending": lending}),
         world.slurm,
         world.ledger,  # type: ignore[arg-type]
-        world.sync,
+        world.cluster_state,
         held_lately=lambda: {"nlp": 5000},
     )
     await world.look(*running("nlp", 5), *running("audio", 5))
@@ -135,7 +135,7 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
     )
     world.ledger.shown = policy_of(replace(VISION, quota=lender), *borrowers)
     # Neither has waited so long that it has its turn.
-    now_s = int(world.sync.clock.now_s())
+    now_s = int(world.cluster_state.clock.now_s())
     older, newer = (
         replace(
             WAITS, job_id=nth, account=name, qos=f"slicewise_{name}_borrowed", submit_s=now_s + nth
@@ -156,7 +156,7 @@ async def test_nothing_is_lent_on_half_a_look() -> None:
     await world.look(*running("nlp", 5))
     world.slurm.failure = DOWN
     with pytest.raises(UnreachableError):
-        await world.sync.turn()
+        await world.cluster_state.turn()
     with pytest.raises(UnreachableError):
         await world.limits.compile()
     assert world.ledger.lent == ()
@@ -168,21 +168,21 @@ async def test_only_in_mode_enforce_it_lends_or_compiles(mode: str) -> None:
     await world.look(*running("nlp", 5))
     await world.limits.compile()
     assert (world.ledger.lent, world.ledger.marked) == ((), [])
-    assert [view.nominal_millislices for view in world.sync.view.tenants] == [3000, 4000]
+    assert [view.nominal_millislices for view in world.cluster_state.view.tenants] == [3000, 4000]
 
 
 async def test_a_round_asks_the_ledger_a_few_times_and_not_for_each_thing_it_goes_by() -> None:
     world, calls = World(), Calls()
     ledger = Watched(world.ledger, calls)
-    world.limits = Enforcement(settings("enforce"), world.slurm, ledger, world.sync)  # type: ignore[arg-type]
+    world.limits = QuotaLoop(settings("enforce"), world.slurm, ledger, world.cluster_state)  # type: ignore[arg-type]
     await world.look(*running("nlp", 5), *running("vision", 1))
     await world.limits.compile()
     # Beside the lock: one look, then what is lent, what is remembered, and that it is in force.
-    assert calls.made == ["compiling", "books", "replace", "know", "mark_compiled"]
+    assert calls.made == ["compiling", "view", "replace", "know", "mark_compiled"]
     world.ledger.compiled_id, calls.made = world.ledger.newest, []
     await world.limits.compile()
     # This Slurm never has the gate that it is told to make.
-    assert calls.made == ["compiling", "books", "know"]
+    assert calls.made == ["compiling", "view", "know"]
 
 
 async def test_a_quiet_round_takes_jobs_and_nodes_from_the_last_look(
@@ -192,7 +192,7 @@ async def test_a_quiet_round_takes_jobs_and_nodes_from_the_last_look(
     monkeypatch.setattr(quota_loop, "time", clock)
     world, calls = World(), Calls()
     slurm = Watched(world.slurm, calls)
-    world.limits = Enforcement(settings("enforce"), slurm, world.ledger, world.sync)  # type: ignore[arg-type]
+    world.limits = QuotaLoop(settings("enforce"), slurm, world.ledger, world.cluster_state)  # type: ignore[arg-type]
     await world.look(*running("nlp", 5))
     await world.limits.compile()
     assert calls.made == ["associations", "qos", "config", "partitions"]
@@ -211,14 +211,14 @@ class Site:
         self.slurm, self.ledger = stage.World(), RebalanceLedger()
         self.slurm.shown = ()
         self.of_slurm, self.of_ledger = Calls(), Calls()
-        self.sync = sync_of(self.slurm, "enforce")
+        self.cluster_state = sync_of(self.slurm, "enforce")
         watched: Any = Watched(self.slurm, self.of_slurm), Watched(self.ledger, self.of_ledger)
-        self.limits = Enforcement(stage.settings(), *watched, self.sync)
+        self.limits = QuotaLoop(stage.settings(), *watched, self.cluster_state)
 
     async def round(self) -> tuple[list[str], list[str]]:
         """What it asks of Slurm and of the ledger, but for its lock."""
         self.of_slurm.made, self.of_ledger.made = [], []
-        await self.sync.turn()
+        await self.cluster_state.turn()
         await self.limits.compile()
         self.ledger.compiled_id = self.ledger.newest
         asked = [name for name in self.of_ledger.made if name != "compiling"]
@@ -229,13 +229,13 @@ async def test_a_busy_round_looks_again_only_at_what_it_has_changed() -> None:
     """Also at the borrower: a job may have started while the lender's QOS shrank."""
     site = Site()
     await site.round()
-    assert await site.round() == (["associations", "qos"], ["books"])
+    assert await site.round() == (["associations", "qos"], ["view"])
     site.slurm.at(0)
     to_slurm, to_ledger = await site.round()
     assert to_slurm == ["associations", "qos", "set_limits", "jobs", "set_limits"]
-    assert to_ledger == ["books", "replace", "know", "know"]
+    assert to_ledger == ["view", "replace", "know", "know"]
     assert site.slurm.database.limits("vision", "nlp") == [3000, 3000, 0, 4000]
-    assert await site.round() == (["associations", "qos"], ["books"])
+    assert await site.round() == (["associations", "qos"], ["view"])
 
 
 async def test_where_limits_only_shrink_or_only_grow_it_asks_for_less() -> None:
@@ -244,11 +244,11 @@ async def test_where_limits_only_shrink_or_only_grow_it_asks_for_less() -> None:
         site.slurm.at(moment)
         to_slurm, to_ledger = await site.round()
     assert to_slurm == ["associations", "qos", "set_limits"], "a loan is called back"
-    assert to_ledger == ["books", "replace", "know", "know"]
+    assert to_ledger == ["view", "replace", "know", "know"]
     site.slurm.at(200)
     to_slurm, to_ledger = await site.round()
     assert to_slurm == ["associations", "qos", "jobs", "set_limits"], "its lender has it again"
-    assert to_ledger == ["books", "replace", "know", "know"]
+    assert to_ledger == ["view", "replace", "know", "know"]
 
 
 async def test_a_change_of_the_policy_costs_the_ledger_the_word_that_it_is_in_force() -> None:
@@ -260,7 +260,7 @@ async def test_a_change_of_the_policy_costs_the_ledger_the_word_that_it_is_in_fo
     site.ledger.shown = {**site.ledger.shown, "vision": vision}
     to_slurm, to_ledger = await site.round()
     assert to_slurm == ["associations", "qos", "set_limits"]
-    assert to_ledger == ["books", "know", "know", "mark_compiled"]
+    assert to_ledger == ["view", "know", "know", "mark_compiled"]
 
 
 async def test_a_limit_that_is_still_to_grow_is_told_of_and_not_in_force(
@@ -299,7 +299,7 @@ async def test_a_change_of_the_policy_is_compiled_at_once() -> None:
     world.ledger.shown = policy_of(tenant("physics", 0), tenant("vision", 2500, "physics"))
     await world.limits.turn()
     assert world.ledger.marked == [7, 8]
-    views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}
+    views = {view.name: view.nominal_millislices for view in world.cluster_state.view.tenants}
     assert views == {"physics": 0, "vision": 2500}
 
 
@@ -316,7 +316,7 @@ async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(
     monkeypatch.setattr(world.slurm, "qos", refuse)
     with pytest.raises(OutsideError):
         await world.limits.turn()
-    assert [view.name for view in world.sync.view.tenants] == ["physics"]
+    assert [view.name for view in world.cluster_state.view.tenants] == ["physics"]
     assert world.ledger.marked == [7]
 
 
@@ -330,7 +330,7 @@ async def test_by_the_calendar_it_is_compiled_at_once(clock: "Clock") -> None:
         clock.now_s = NOW_S + now_s
         await world.limits.turn()
         assert len(world.ledger.marked) == compiled
-    views = {view.name: view.nominal_millislices for view in world.sync.view.tenants}
+    views = {view.name: view.nominal_millislices for view in world.cluster_state.view.tenants}
     assert views["vision"] == 2000
 
 
@@ -396,7 +396,7 @@ async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_ta
 
 
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lender's own part is back in the ledger by then: no tenant is short any more."""
+    """The lender's guaranteed quota is back in the ledger by then: no tenant is short any more."""
 
     async def refuse(*_: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "no")
@@ -484,11 +484,11 @@ class Lent(World):
 
     def told(self) -> list[int]:
         """Who must end, as the launcher sees it."""
-        (service,) = self.sync.view.services
+        (service,) = self.cluster_state.view.services
         return [slot.index for slot in service.slots if slot.leaves_s == 0]
 
     def ceilings(self) -> dict[str, int | None]:
-        return {view.name: view.ceiling_millislices for view in self.sync.view.tenants}
+        return {view.name: view.ceiling_millislices for view in self.cluster_state.view.tenants}
 
 
 WAITS = job(
@@ -545,9 +545,9 @@ async def test_its_other_slots_wait_until_the_lender_s_job_has_started(clock: Cl
     world.slurm.known_nodes = (replace(NODE, gpus_allotted={"1g.10gb": 6}),)
     for _ in range(2):
         await world.turn(WAITS, replicas=(REPLICAS[1 - gone],))
-        assert (world.ledger.recalled, world.sync.leaving.anybody_waits) == ((), True)
+        assert (world.ledger.recalled, world.cluster_state.evictions.has_waiting) == ((), True)
     await world.turn(replace(WAITS, state=JobState.RUNNING), replicas=(REPLICAS[1 - gone],))
-    assert not world.sync.leaving.anybody_waits
+    assert not world.cluster_state.evictions.has_waiting
 
 
 async def test_what_is_completing_is_not_the_lender_s_yet(clock: Clock) -> None:
@@ -601,7 +601,7 @@ async def test_the_next_daemon_goes_on_where_it_was_killed(clock: Clock) -> None
     clock.now_s += 20
     after = Lent()
     after.ledger = world.ledger
-    after.limits = Enforcement(settings(), after.slurm, world.ledger, after.sync)  # type: ignore[arg-type]
+    after.limits = QuotaLoop(settings(), after.slurm, world.ledger, after.cluster_state)  # type: ignore[arg-type]
     for _ in range(2):
         await after.turn(WAITS)
     assert world.ledger.recalled == (BACK,)
@@ -658,7 +658,7 @@ async def test_of_a_plan_that_was_made_nobody_is_told_on_half_a_look(clock: Cloc
     await world.limits.compile()
     world.slurm.failure = DOWN
     with pytest.raises(UnreachableError):
-        await world.sync.turn()
+        await world.cluster_state.turn()
     await world.limits.turn()
     world.slurm.failure = None
     await world.look(*world.others, *REPLICAS, WAITS)
@@ -695,7 +695,7 @@ async def test_what_a_rule_cuts_off_a_loan_to_batch_jobs_is_back_at_once(clock: 
     cut_by_an_operator(world)
     await world.limits.turn()
     assert world.ledger.recalled == ()
-    views = {view.name: view.ceiling_millislices for view in world.sync.view.tenants}
+    views = {view.name: view.ceiling_millislices for view in world.cluster_state.view.tenants}
     assert views == {"vision": 3000, "nlp": 4000}
 
 
@@ -768,7 +768,7 @@ async def test_the_grace_begins_once_whatever_slurm_refuses(
 
 async def test_who_leads_again_recalls_nothing_for_the_loans_of_then(clock: Clock) -> None:
     world, leader = Lent(), LeadsOrNot()
-    world.limits = Enforcement(settings(), world.slurm, world.ledger, world.sync, leader)  # type: ignore[arg-type]
+    world.limits = QuotaLoop(settings(), world.slurm, world.ledger, world.cluster_state, leader)  # type: ignore[arg-type]
     await world.turn()
     leader.now = False
     await world.turn(WAITS)
@@ -786,7 +786,7 @@ async def test_what_slurmdbd_is_slow_to_show_is_not_asked_for_all_the_time(
     monkeypatch.setattr(quota_loop, "time", clock)
     world = World()
     slurm = Slow(clock)
-    limits = Enforcement(settings("enforce"), slurm, world.ledger, sync_of(slurm))  # type: ignore[arg-type]
+    limits = QuotaLoop(settings("enforce"), slurm, world.ledger, sync_of(slurm))  # type: ignore[arg-type]
     slurm.known_nodes = (NODE,)
     await limits.turn()
     looks, taken_s = slurm.looks, clock.now_s
@@ -804,7 +804,7 @@ async def test_one_very_slow_look_keeps_loans_waiting_for_a_minute_at_most(
     clock = Steady()
     monkeypatch.setattr(quota_loop, "time", clock)
     slurm = Slow(clock, took_s=40.0)
-    limits = Enforcement(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
+    limits = QuotaLoop(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
     await limits.turn()
     looks = slurm.looks
     for later_s, more in ((59.0, False), (2.0, True)):
@@ -827,7 +827,7 @@ async def test_waiting_for_another_one_that_compiles_is_no_reason_to_rest(
 
     monkeypatch.setattr(quota_loop, "compile_turn", late)
     slurm = Slow(clock, took_s=0.0)
-    limits = Enforcement(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
+    limits = QuotaLoop(settings("enforce"), slurm, ScriptedLedger(), sync_of(slurm))  # type: ignore[arg-type]
     await limits.turn()
     looks = slurm.looks
     clock.now_s += 16.0
@@ -851,15 +851,15 @@ async def test_after_an_uninstall_the_daemon_goes_on_and_says_it_once(
     assert sum("SW-UNINSTALLED" in one for one in caplog.messages) == 1
     assert (world.ledger.lent, world.ledger.marked) == ((), [])
     assert world.slurm.actions == [("weigh_nodes", {NODE.name: 7})]
-    assert not world.sync.acts
-    assert world.sync.snapshot is not None
-    assert world.sync.snapshot.is_uninstalled
+    assert not world.cluster_state.acts
+    assert world.cluster_state.snapshot is not None
+    assert world.cluster_state.snapshot.is_uninstalled
 
     world.ledger.compiled_id = 0
     monkeypatch.setattr(world.slurm, "qos", with_gate)
     await world.limits.compile()
-    assert world.sync.acts
-    assert not world.sync.snapshot.is_uninstalled
+    assert world.cluster_state.acts
+    assert not world.cluster_state.snapshot.is_uninstalled
     assert world.ledger.marked == [7]
 
 
@@ -909,15 +909,15 @@ async def test_a_clock_that_is_set_changes_no_hour_of_the_calendar_and_no_budget
     await world.look(*running("nlp", 5))
     await world.limits.compile()
     read_at_s: list[float] = []
-    books = world.ledger.books
+    ledger_view = world.ledger.view
 
-    def noted(at_s: float, zone: str) -> Books:
+    def noted(at_s: float, zone: str) -> LedgerView:
         read_at_s.append(at_s)
-        return books(at_s, zone)
+        return ledger_view(at_s, zone)
 
-    monkeypatch.setattr(world.ledger, "books", noted)
+    monkeypatch.setattr(world.ledger, "view", noted)
     clock.now_s = NOW_S + 365 * 86_400
     await world.limits.compile()
     assert read_at_s != []
     assert [at_s for at_s in read_at_s if abs(at_s - NOW_S) > 60] == []
-    assert abs(world.sync.clock.shown_s - NOW_S) < 60
+    assert abs(world.cluster_state.clock.shown_s - NOW_S) < 60

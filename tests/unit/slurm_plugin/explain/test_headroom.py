@@ -14,8 +14,8 @@ from slurm_plugin.explain.headroom import situation as gathered
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import Held
 from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
 
 NO_LIMIT = Millislices(10**9)
 HOUR_S = 3600
@@ -59,7 +59,9 @@ def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
     runs = job(0, JobState.RUNNING, account="a", qos="normal")
     jobs = [replace(runs, job_id=number) for number in range(4)]
     node = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 9}, {}, frozenset({"gpu"}))
-    now = gathered(world_of(ledger.books(0, "UTC"), settings(), Seen(tuple(jobs), (node,), ())))
+    now = gathered(
+        inputs_of(ledger.view(0, "UTC"), settings(), SlurmView(tuple(jobs), (node,), ()))
+    )
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (1, 0)
     assert found.guaranteed_bound.words == "a holds 0 of 1 guaranteed slices"

@@ -12,9 +12,9 @@ from cluster.language.jobs import JobState, JobView
 from cluster.rpc.read_messages import PriorityAnswer
 from cluster.runtime.console import console
 from cluster.slurm.interface import PriorityRow
-from slurm_plugin.admission.priority import Formula, Terms, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor
 from slurm_plugin.admission.priority_changes import Ranked
-from slurm_plugin.api.access import Reader
+from slurm_plugin.api.access import Principal
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.cli_views.priority import place_text, screen
 from slurm_plugin.explain.priority import InSlurm, explained
@@ -39,7 +39,7 @@ def waiting(job_id: int, **changes: Any) -> JobView:
 
 
 def answer(*others: JobView, **terms: Any) -> PriorityAnswer:
-    own = Terms(**({"share": 0.8, "wait_s": 100.0} | terms))
+    own = PriorityTerms(**({"share": 0.8, "wait_s": 100.0} | terms))
     ranked = Ranked(waiting(50), own, site_factor(own, FORMULA))
     return explained(ranked, (ranked.job, *others), FORMULA, NOW_S, IN_SLURM)
 
@@ -53,14 +53,14 @@ def test_each_term_has_its_part_of_the_site_factor() -> None:
 
 @given(
     st.builds(
-        Terms,
+        PriorityTerms,
         st.sampled_from(("low", "normal", "high")),
         st.floats(0, 1),
         st.floats(0, 1),
         st.floats(0, 2000),
     )
 )
-def test_the_parts_add_up(terms: Terms) -> None:
+def test_the_parts_add_up(terms: PriorityTerms) -> None:
     ranked = Ranked(waiting(50), terms, site_factor(terms, FORMULA))
     found = explained(ranked, (), FORMULA, NOW_S, IN_SLURM)
     assert sum(term.points for term in found.terms) == found.site_factor
@@ -121,20 +121,20 @@ class Slurm(ScriptedSlurm):
         return tuple(PriorityRow(one, 6_500, 6_400, {"qos": 100}) for one in job_ids)
 
 
-async def asked(about: str, reader: Reader, *jobs: JobView) -> PriorityAnswer:
+async def asked(about: str, reader: Principal, *jobs: JobView) -> PriorityAnswer:
     slurm = Slurm(*jobs)
-    sync = sync_of(slurm)
-    await sync.turn()
-    return await explain_priority(about, reader, slurm, settings(), sync)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return await explain_priority(about, reader, slurm, settings(), cluster_state)
 
 
-OWNER = Reader(ALICE, "alice", frozenset({"vision"}))
-STRANGER = Reader(BOB, "bob", frozenset({"nlp"}))
-OPERATOR = Reader(0, "root", None)
+OWNER = Principal(ALICE, "alice", frozenset({"vision"}))
+STRANGER = Principal(BOB, "bob", frozenset({"nlp"}))
+OPERATOR = Principal(0, "root", None)
 
 
-@pytest.mark.parametrize("reader", [OWNER, OPERATOR, Reader(BOB, "bob", frozenset({"vision"}))])
-async def test_the_owner_his_tenants_users_and_operators_may_ask(reader: Reader) -> None:
+@pytest.mark.parametrize("reader", [OWNER, OPERATOR, Principal(BOB, "bob", frozenset({"vision"}))])
+async def test_the_owner_his_tenants_users_and_operators_may_ask(reader: Principal) -> None:
     found = await asked("50", reader, waiting(50))
     assert (found.job, found.tenant, found.site_factor_in_slurm) == ("50", "vision", 6_400)
     assert (found.others_at_most, found.priority) == (2000, 6_500)
@@ -165,7 +165,14 @@ async def test_a_job_that_is_not_in_the_queue_has_no_priority(
 
 async def test_one_task_of_an_arrays_rest_is_explained_as_the_rest() -> None:
     rest = waiting(50, array_job_id=50, untouched=frozenset({3, 4}))
-    whole, one = await asked("50", OWNER, rest), await asked("50_4", OWNER, rest)
+    slurm = Slurm(rest)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    # Both at one moment: what the wait is worth grows.
+    whole, one = [
+        await explain_priority(about, OWNER, slurm, settings(), cluster_state)
+        for about in ("50", "50_4")
+    ]
     assert (whole.job, whole.tasks, one.job, one.tasks) == ("50", 2, "50_4", 1)
     assert nameless(one) == nameless(whole)
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from own_parts import books_of
+from ledger_parts import ledger_view_of
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -14,8 +14,8 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import ServiceView, SlotView
 from cluster.rpc.order_messages import ServiceOrder
 from slurm_plugin.accounting.types import Balance, Reservation, RunKey
-from slurm_plugin.explain.quota_impact import harms
-from slurm_plugin.explain.quota_plan import Harm, HarmKind, QuotaPlan, in_order, quota_plan
+from slurm_plugin.explain.quota_impact import impacts
+from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, in_order, quota_plan
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.tenants import changed_together
 from slurm_plugin.quota.types import (
@@ -27,7 +27,7 @@ from slurm_plugin.quota.types import (
     Tenant,
     TenantUpdate,
 )
-from slurm_plugin.quota_cycle.world import Rules, Seen, World
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 ALL = 10**9
@@ -94,7 +94,7 @@ def service(
 NODE = NodeView(
     "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
 )
-RULES = Rules(
+RULES = QuotaRules(
     partitions=frozenset({"gpu"}),
     costs=COSTS,
     whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
@@ -105,13 +105,13 @@ RULES = Rules(
 )
 
 
-def now(before: Policy, *jobs: JobView, **changes: Any) -> World:
+def now(before: Policy, *jobs: JobView, **changes: Any) -> QuotaInputs:
     """``changes`` are of the books, of what is seen, and of the rules."""
-    books = books_of(Moment(1000, 0, 0), tenants=before)
-    return changed(World(books, Seen(jobs, (NODE,), ()), RULES), **changes)
+    ledger_view = ledger_view_of(Moment(1000, 0, 0), tenants=before)
+    return changed(QuotaInputs(ledger_view, SlurmView(jobs, (NODE,), ()), RULES), **changes)
 
 
-def changed(there: World, **changes: Any) -> World:
+def changed(there: QuotaInputs, **changes: Any) -> QuotaInputs:
     parts = {
         part.name: replace(
             value,
@@ -120,22 +120,22 @@ def changed(there: World, **changes: Any) -> World:
         for part in fields(there)
         for value in (getattr(there, part.name),)
     }
-    return World(**parts)
+    return QuotaInputs(**parts)
 
 
-def planned(there: World, after: Policy, period_start_s: int = 0) -> QuotaPlan:
+def planned(there: QuotaInputs, after: Policy, period_start_s: int = 0) -> QuotaPlan:
     return quota_plan(there, after, dict.fromkeys(after, period_start_s))
 
 
-def hurt(there: World, after: Policy) -> list[Harm]:
-    return list(harms(there, planned(there, after), {}))
+def hurt(there: QuotaInputs, after: Policy) -> list[Impact]:
+    return list(impacts(there, planned(there, after), {}))
 
 
 def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below():
     before = policy(a=6000, b=8000)
     there = now(before, job(1, "a", 6))
     limited = with_quota(before, "a", type_limits={"1g.10gb": 5})
-    assert [(one.kind, one.tenant) for one in hurt(there, limited)] == [(HarmKind.TYPE, "a")]
+    assert [(one.kind, one.tenant) for one in hurt(there, limited)] == [(ImpactKind.TYPE, "a")]
     assert hurt(there, with_quota(before, "a", type_limits={"1g.10gb": 6})) == []
     assert hurt(changed(there, tenants=limited), limited) == [], "it is so already"
 
@@ -169,8 +169,12 @@ def test_ceilings_before_and_after():
 
 def test_a_tenant_that_holds_more_than_its_new_own_part_is_named():
     there = now(policy(a=6000, b=8000), job(1, "a", 5), job(2, "b", 3))
-    (harm,) = hurt(there, policy(a=3000, b=3000))
-    assert (harm.kind, harm.tenant, harm.amount_millislices) == (HarmKind.OWN_PART, "a", 2000)
+    (impact,) = hurt(there, policy(a=3000, b=3000))
+    assert (impact.kind, impact.tenant, impact.amount_millislices) == (
+        ImpactKind.OWN_PART,
+        "a",
+        2000,
+    )
 
 
 def test_who_held_too_much_before_is_not_hurt_by_a_raise():
@@ -181,9 +185,9 @@ def test_who_held_too_much_before_is_not_hurt_by_a_raise():
 def test_quotas_beyond_the_cluster_squeeze_everybody():
     there = now(policy(a=7000, b=7000), job(1, "a", 7), job(2, "b", 7))
     found = hurt(there, policy(a=14_000, b=14_000))
-    assert [one.kind for one in found] == [HarmKind.OVERCOMMITTED]
+    assert [one.kind for one in found] == [ImpactKind.OVERCOMMITTED]
     assert found[0].amount_millislices == 14_000
-    assert HarmKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
+    assert ImpactKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
 
 
 def test_while_no_gpu_is_seen_nobody_is_squeezed():
@@ -209,9 +213,9 @@ def test_a_loan_that_goes_back_names_its_borrower():
     plan = planned(there, after)
     (loan,) = plan.loans
     assert (loan.before_millislices, loan.after_millislices) == (4000, 1000)
-    harm = next(one for one in harms(there, plan, {}) if one.kind is HarmKind.CALLED_BACK)
-    assert (harm.tenant, harm.amount_millislices) == ("b", 3000)
-    assert "to give back: 3 to a" in harm.words
+    impact = next(one for one in impacts(there, plan, {}) if one.kind is ImpactKind.CALLED_BACK)
+    assert (impact.tenant, impact.amount_millislices) == ("b", 3000)
+    assert "to give back: 3 to a" in impact.words
 
 
 def test_a_borrower_that_gets_its_own_instead_loses_nothing():
@@ -223,9 +227,9 @@ def test_a_borrower_that_gets_its_own_instead_loses_nothing():
 def test_a_job_that_could_never_start_any_more_is_named():
     before = with_quota(policy(a=6000), "a", borrowing_limit_millislices=Millislices(0))
     there = now(before, waiting(1, "a", 5), waiting(2, "a", 3), waiting(3, "a", 7))
-    (harm,) = hurt(there, with_quota(before, "a", nominal_millislices=Millislices(4000)))
-    assert (harm.kind, harm.about, harm.amount_millislices) == (
-        HarmKind.NEVER_STARTS,
+    (impact,) = hurt(there, with_quota(before, "a", nominal_millislices=Millislices(4000)))
+    assert (impact.kind, impact.about, impact.amount_millislices) == (
+        ImpactKind.NEVER_STARTS,
         "job 1 of alice",
         1000,
     )
@@ -250,8 +254,8 @@ def test_a_flexible_job_may_still_borrow():
 )
 def test_limits_on_types_and_budgets_keep_jobs_from_ever_starting(after: Policy, said: str):
     there = now(policy(a=6000), waiting(1, "a", 3, time_limit_s=3600))
-    (harm,) = hurt(there, after)
-    assert said in harm.words
+    (impact,) = hurt(there, after)
+    assert said in impact.words
 
 
 def test_a_service_whose_least_replicas_do_not_fit_any_more_is_named():
@@ -260,9 +264,9 @@ def test_a_service_whose_least_replicas_do_not_fit_any_more_is_named():
     gone = ServiceOrder(delete_s=5.0)
     ordered = ServiceOrder(min_replicas=0)
     those = (service(1, 2), service(2, 2), service(3, 3, gone), service(4, 9, ordered))
-    (harm,) = hurt(now(policy(a=6000), slot, services=those), policy(a=3000))
-    assert (harm.kind, harm.about, harm.amount_millislices) == (
-        HarmKind.MIN_REPLICAS,
+    (impact,) = hurt(now(policy(a=6000), slot, services=those), policy(a=3000))
+    assert (impact.kind, impact.about, impact.amount_millislices) == (
+        ImpactKind.MIN_REPLICAS,
         "service s2",
         1000,
     )
@@ -276,13 +280,15 @@ def balance(available: int) -> Balance:
 
 def test_a_smaller_budget_that_is_used_up_is_debt():
     monthly = Budget(Period.MONTH, MillisliceSeconds(10 * HOUR))
-    there = now(policy({"a": monthly}, a=6000), balances={"a": balance(4 * HOUR)}, rolls={"a": 0})
+    there = now(
+        policy({"a": monthly}, a=6000), balances={"a": balance(4 * HOUR)}, rollovers={"a": 0}
+    )
     smaller = replace(monthly, amount_millislice_s=MillisliceSeconds(5 * HOUR))
     plan = planned(there, policy({"a": smaller}, a=6000))
     assert plan.after.left["a"].left_millislice_s == -HOUR
     assert plan.allowed.run_minutes == {"a": 0}
-    (harm,) = harms(there, plan, {})
-    assert (harm.kind, "-1.00 slice-hours left" in harm.words) == (HarmKind.IN_DEBT, True)
+    (impact,) = impacts(there, plan, {})
+    assert (impact.kind, "-1.00 slice-hours left" in impact.words) == (ImpactKind.IN_DEBT, True)
     larger = replace(monthly, amount_millislice_s=MillisliceSeconds(7 * HOUR))
     assert hurt(there, policy({"a": larger}, a=6000)) == []
 
@@ -293,9 +299,9 @@ EVENING = {"a": 1000 + 7200}
 """Two hours from now."""
 
 
-def used_up(there: World, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
-    found = harms(there, planned(there, after), ends_s)
-    return [(one.tenant, one.in_s) for one in found if one.kind is HarmKind.USED_UP]
+def used_up(there: QuotaInputs, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
+    found = impacts(there, planned(there, after), ends_s)
+    return [(one.tenant, one.in_s) for one in found if one.kind is ImpactKind.USED_UP]
 
 
 def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
@@ -310,7 +316,7 @@ def test_a_new_budget_that_lasts_too_short_at_what_runs_now_is_told():
 
 def test_what_a_budget_is_lowered_to_lasts_less_its_use():
     before = policy({"a": DAILY}, a=6000)
-    there = now(before, job(1, "a", 3), balances={"a": balance(2 * HOUR)}, rolls={"a": 0})
+    there = now(before, job(1, "a", 3), balances={"a": balance(2 * HOUR)}, rollovers={"a": 0})
     lower = replace(DAILY, amount_millislice_s=MillisliceSeconds(2 * HOUR))
     assert used_up(there, policy({"a": lower}, a=6000), EVENING) == [("a", 1200)]
     higher = replace(DAILY, overdraft_millislice_s=MillisliceSeconds(HOUR))
@@ -336,7 +342,7 @@ def test_a_new_budget_is_as_after_its_first_roll():
     monday_s = 400
     there = now(policy(a=6000), job(1, "a", 3), reservations=(RUN,), balances={"a": balance(-9)})
     plan = planned(there, policy({"a": DAILY}, a=6000), monday_s)
-    used = 3000 * (there.books.now_s - monday_s)
+    used = 3000 * (there.ledger_view.now_s - monday_s)
     assert plan.after.left["a"].left_millislice_s == 3 * HOUR - used
     assert plan.allowed.run_minutes == {"a": (3 * HOUR - used) // 60}
 
@@ -347,16 +353,16 @@ def test_what_runs_may_use_up_the_rest_of_a_budget_by_its_time_limits(
 ):
     run = replace(RUN, reserved_millislice_s=MillisliceSeconds(reserved_hours * HOUR))
     there = now(policy(a=6000), job(1, "a", 3), reservations=(run,))
-    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
-    assert ("nothing starts now" in harm.words) == told
+    (impact,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert ("nothing starts now" in impact.words) == told
 
 
 def test_a_run_that_has_outlived_its_reservation_hides_nothing_of_what_others_may_use_up():
     long = replace(RUN, reserved_millislice_s=MillisliceSeconds(5 * HOUR // 2))
     over = replace(RUN, key=RunKey("c", 2, 0), reserved_millislice_s=MillisliceSeconds(1))
     there = now(policy(a=6000), job(1, "a", 3), job(2, "a", 3), reservations=(long, over))
-    (harm,) = hurt(there, policy({"a": ONCE}, a=6000))
-    assert "nothing starts now" in harm.words
+    (impact,) = hurt(there, policy({"a": ONCE}, a=6000))
+    assert "nothing starts now" in impact.words
 
 
 def test_who_pays_for_those_below_after_a_change_lasts_shorter():
@@ -366,7 +372,7 @@ def test_who_pays_for_those_below_after_a_change_lasts_shorter():
         below,
         job(1, "b", 3),
         balances={name: balance(3 * HOUR) for name in below},
-        rolls=dict.fromkeys(below, 0),
+        rollovers=dict.fromkeys(below, 0),
     )
     without = {**below, "b": replace(below["b"], budget=None)}
     assert used_up(there, without, EVENING) == [("a", 3600)]
@@ -403,15 +409,15 @@ def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():
     plan = planned(there, after)
     (_, gone) = plan.tenants
     assert (gone.tenant, gone.after) == ("a", None)
-    assert [(one.kind, one.about) for one in harms(there, plan, {})] == [
-        (HarmKind.REMOVED, ""),
-        (HarmKind.NEVER_STARTS, "job 2 of alice"),
-        (HarmKind.MIN_REPLICAS, "service s3"),
+    assert [(one.kind, one.about) for one in impacts(there, plan, {})] == [
+        (ImpactKind.REMOVED, ""),
+        (ImpactKind.NEVER_STARTS, "job 2 of alice"),
+        (ImpactKind.MIN_REPLICAS, "service s3"),
     ]
     assert [one.kind for one in hurt(now(before), after)] == []
 
 
-def with_replicas(before: Policy, loan: int, **changes: Any) -> World:
+def with_replicas(before: Policy, loan: int, **changes: Any) -> QuotaInputs:
     """Four of b's service, on what a lends."""
     tag = JobTag("ab", "b", "bert").text()
     replicas = [
@@ -431,7 +437,7 @@ def test_a_borrowed_replica_that_goes_is_named_by_its_service():
     before = policy(a=7000, b=7000)
     there = with_replicas(before, 4000)
     after = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
-    gone = [one for one in hurt(there, after) if one.kind is HarmKind.REPLICA]
+    gone = [one for one in hurt(there, after) if one.kind is ImpactKind.REPLICA]
     assert len(gone) == 3
     assert {(one.tenant, one.amount_millislices) for one in gone} == {("b", 1000)}
     assert all(one.about.startswith("bert, replica ") for one in gone)
@@ -443,6 +449,6 @@ def test_replicas_that_go_without_the_change_are_not_its_harm():
     lends_one = with_quota(before, "a", lending_limit_millislices=Millislices(1000))
     there = with_replicas(lends_one, 1000, recalls=called)
     same = with_quota(lends_one, "b", weight=2)
-    assert HarmKind.REPLICA not in {one.kind for one in hurt(there, same)}
+    assert ImpactKind.REPLICA not in {one.kind for one in hurt(there, same)}
     lends_none = with_quota(before, "a", lending_limit_millislices=Millislices(0))
-    assert [one.kind for one in hurt(there, lends_none)].count(HarmKind.REPLICA) == 1
+    assert [one.kind for one in hurt(there, lends_none)].count(ImpactKind.REPLICA) == 1

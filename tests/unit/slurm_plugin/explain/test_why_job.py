@@ -10,10 +10,10 @@ from cluster.language.errors import Refusal
 from cluster.language.jobs import SHAPES_NODE, JobState, JobTag, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import ServiceNews
+from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.common.qos_names import SHARED_QOS
-from slurm_plugin.explain.shortage import Sight
+from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.why_job import jobs_named, why_job
 from slurm_plugin.quota.types import Budget, Recall
 
@@ -21,7 +21,7 @@ VISION = tenant("vision", 2000)
 HOUR_S = 3600
 
 
-def asked(about: str, now: Sight) -> WhyAnswer:
+def asked(about: str, now: WhyInput) -> WhyAnswer:
     return why_job(about, jobs_named(about, now.jobs), now)
 
 
@@ -229,7 +229,7 @@ def test_those_ahead_of_it_are_counted():
 # -- Waiting for a budget
 
 
-def budgeted(available: int, resets_s: int | None = NOW_S + 86400) -> Sight:
+def budgeted(available: int, resets_s: int | None = NOW_S + 86400) -> WhyInput:
     paid = replace(VISION, budget=Budget(Period.DAY, MillisliceSeconds(10**9)))
     return sight(
         job(9, "AssocGrpBillingRunMinutes"),
@@ -270,7 +270,7 @@ def test_a_budget_that_never_begins_anew_allows_no_estimate():
 # -- Waiting for GPUs
 
 
-def full(*more: JobView) -> Sight:
+def full(*more: JobView) -> WhyInput:
     """All ten are held, two of them by vision."""
     own = (running(1, NOW_S + 600), running(2, NOW_S + 900))
     others = [running(n, NOW_S + 60 * n, account="nlp", user="mallory") for n in range(3, 11)]
@@ -378,7 +378,7 @@ FAILED = "slicewise:run=2 ended with 1: no such model"
 
 
 def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -> WhyAnswer:
-    told = ServiceNews(
+    told = ServiceReport(
         tenant="vision",
         name="bert",
         in_flight=0,
@@ -390,7 +390,7 @@ def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -
         failures=3,
         next_start_s=next_start_s,
     )
-    return asked("814_0", sight(*jobs, tenants=(VISION,), news={("vision", "bert"): told}))
+    return asked("814_0", sight(*jobs, tenants=(VISION,), reports={("vision", "bert"): told}))
 
 
 def failed(index: int, **more: object) -> JobView:

@@ -6,8 +6,8 @@ from scripted import ScriptedLedger, policy_of, settings, tenant
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.explain.headroom import situation
 from slurm_plugin.ledger.summaries import held_lately
-from slurm_plugin.quota_cycle.gather import world_of
-from slurm_plugin.quota_cycle.world import Seen
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
 
 NOW_S = 1_000_000
 
@@ -25,5 +25,5 @@ def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
 
 def test_while_no_gpu_is_seen_an_explanation_has_the_ceilings_that_are_compiled() -> None:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
-    found = situation(world_of(ledger.books(NOW_S, "UTC"), settings(), Seen((), (), ())))
+    found = situation(inputs_of(ledger.view(NOW_S, "UTC"), settings(), SlurmView((), (), ())))
     assert found.ceilings["vision"].ceiling_millislices == 2000

@@ -10,8 +10,8 @@ from scripted import job
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.limits.budget_parts import (
+    BudgetPart,
     Claims,
-    Part,
     Runs,
     WaitingRun,
     as_budgets_let,
@@ -41,7 +41,7 @@ def parts_of(
     policy: Policy | None = None,
     limits: Mapping[str, int] = BOTH,
     **others: Mapping[str, int],
-) -> Mapping[str, Part]:
+) -> Mapping[str, BudgetPart]:
     """``others`` are what jobs take or hold; nothing if it is not said."""
     policy = policy or tree(a="")
     taken: dict[str, Mapping[str, int]] = {"may_take": {}, "elsewhere": {}, "held": {}} | others
@@ -118,8 +118,8 @@ def test_a_job_has_to_fit_into_every_budget_above_it():
 def test_the_least_for_a_job_that_is_to_start_is_known():
     found = parts_of({"a": 100}, one(20), may_take={"slicewise_a": 30})
     assert found == {
-        "slicewise_a": Part(("a",), 75, 50),
-        "slicewise_a_borrowed": Part(("a",), 25, 0),
+        "slicewise_a": BudgetPart(("a",), 75, 50),
+        "slicewise_a_borrowed": BudgetPart(("a",), 25, 0),
     }
 
 

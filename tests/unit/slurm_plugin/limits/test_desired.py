@@ -19,10 +19,10 @@ from slurm_plugin.limits.desired import (
     Allowed,
     InUse,
     binding_type_limits,
+    desired_limits,
     differences,
     found_of,
     in_use,
-    wanted,
 )
 from slurm_plugin.limits.warnings import crowding_warnings, unknown_qos, warnings
 from slurm_plugin.quota.ceilings import ceilings
@@ -96,7 +96,7 @@ def changes(
     """Stage by stage, each command as one text."""
     has = found_of("c", rows, qos, CONFIG)
     rights = policy if isinstance(policy, Allowed) else allowed(policy)
-    found = stages(differences(wanted(rights, has, known or {}), has), has)
+    found = stages(differences(desired_limits(rights, has, known or {}), has), has)
     return [[" ".join(change) for change in stage] for stage in found]
 
 
@@ -129,16 +129,16 @@ def test_only_who_borrows_can_be_preempted():
     policy = {name: Tenant(name, "", quota) for name in ("vision", "nlp")}
     preempted = LimitKey("qos", "slicewise_vision", "preempt")
     found = found_of("c", rows, (), CONFIG)
-    assert wanted(allowed(policy), found, {}).settings[preempted].value == ""
+    assert desired_limits(allowed(policy), found, {}).settings[preempted].value == ""
     nlps = "slicewise_nlp_borrowed"
     borrows = {
         **policy,
         "nlp": Tenant("nlp", "", replace(quota, borrowing_limit_millislices=Millislices(1))),
     }
-    assert wanted(allowed(borrows), found, {}).settings[preempted].value == nlps
+    assert desired_limits(allowed(borrows), found, {}).settings[preempted].value == nlps
     # Its jobs run there still, though it may borrow no more.
     busy = replace(found, in_use=InUse(held={("nlp", nlps): 1000}))
-    assert wanted(allowed(policy), busy, {}).settings[preempted].value == nlps
+    assert desired_limits(allowed(policy), busy, {}).settings[preempted].value == nlps
 
 
 def test_nothing_to_do_is_nothing():
@@ -215,7 +215,7 @@ def test_no_command_is_longer_than_linux_takes():
     qos = ours(vision=6000)
     has = found_of("c", [*rows, *own], qos, CONFIG)
     rights = allowed(tenants(vision=6000))
-    limits = wanted(rights, has, {})
+    limits = desired_limits(rights, has, {})
     words = [
         word for stage in stages(differences(limits, has), has) for one in stage for word in one
     ]
@@ -282,7 +282,9 @@ class TestOfTheQosThatAllShared:
         own = replace(own, preempt=frozenset({"slicewise-borrowed"}))
         sharing = InUse(sharing=frozenset({"vision"} if is_used else ()))
         has = found_of("c", [ROOT, before], [self.SHARED, own, gate], CONFIG, sharing)
-        found = stages(differences(wanted(allowed(tenants(vision=6000)), has, {}), has), has)
+        found = stages(
+            differences(desired_limits(allowed(tenants(vision=6000)), has, {}), has), has
+        )
         return [[" ".join(change) for change in stage] for stage in found]
 
     def test_nobody_may_use_it_any_more(self):
@@ -343,7 +345,7 @@ class TestFromTheAccountsLimits:
         has = found_of(
             "c", rows, qos, CONFIG, InUse(is_gated, frozenset(), {("vision", "normal"): elsewhere})
         )
-        limits = wanted(allowed(tenants(vision=6000)), has, self.KNOWN)
+        limits = desired_limits(allowed(tenants(vision=6000)), has, self.KNOWN)
         found = stages(differences(limits, has), has)
         return [[" ".join(change) for change in stage] for stage in found]
 
@@ -400,7 +402,7 @@ class TestFromTheAccountsLimits:
         lent = allowed(policy, [Loan("b", "a", Millislices(1000))])
         rows = [ROOT, account("a"), account("sub", "a"), account("b")]
         has = found_of("c", rows, (), CONFIG, InUse(held=held))
-        settings = wanted(lent, has, {}).settings
+        settings = desired_limits(lent, has, {}).settings
         keys = (
             LimitKey("qos", name, "grptres=billing")
             for name in ("slicewise_a", "slicewise_a_borrowed")
@@ -595,7 +597,7 @@ class TestBudgets:
         for jobs, changed in (((), 0), ((waiting,), 1)):
             use = InUse(runs=Runs(waiting=jobs))
             has = found_of("c", self.ROWS, [own, borrowed, gate], CONFIG, use)
-            assert len(differences(wanted(self.RIGHTS, has, {}), has)) == changed
+            assert len(differences(desired_limits(self.RIGHTS, has, {}), has)) == changed
 
     @pytest.mark.parametrize(("now", "is_set"), [(4800, False), (4792, False), (4751, True)])
     def test_it_is_in_the_sites_own_unit_and_so_is_how_near_it_is(self, now: int, is_set: bool):
@@ -604,7 +606,7 @@ class TestBudgets:
         own = replace(with_part(own, now), grp_tres={"billing": 48})
         qos = [own, with_part(borrowed, 0), gate]
         has = found_of("c", self.ROWS, qos, CONFIG, billing=BillingUnit(Fraction(8)))
-        found = differences(wanted(self.RIGHTS, has, {}), has)
+        found = differences(desired_limits(self.RIGHTS, has, {}), has)
         assert [(one.now, one.wanted) for one in found] == [(str(now), "4800")] * is_set
 
     @pytest.mark.parametrize(("now", "is_set"), [(4799, True), (4800, False)])
@@ -616,13 +618,13 @@ class TestBudgets:
         qos, unit = [own, with_part(borrowed, 0), gate], BillingUnit(Fraction(8))
         has = found_of("c", self.ROWS, qos, CONFIG, use, billing=unit)
         rights = allowed(tenants(vision=6000), run_minutes={"vision": 601_000})
-        found = differences(wanted(rights, has, {}), has)
+        found = differences(desired_limits(rights, has, {}), has)
         assert [one.wanted for one in found] == ["4808"] * is_set
 
     def test_what_jobs_may_take_in_other_qos_is_taken_off(self):
         taken = {("vision", "normal"): 100_000, ("vision", "slicewise_vision_borrowed"): 50_000}
         has = found_of("c", self.ROWS, [], CONFIG, InUse(runs=Runs(taken)))
-        settings = wanted(self.RIGHTS, has, {}).settings
+        settings = desired_limits(self.RIGHTS, has, {}).settings
         assert [int(settings[key].value) for key in BUDGETS.values()] == [450_000, 50_000]
         assert settings[BUDGETS["slicewise_vision"]].why == (
             "budget of vision: 7.50 slice-hours of it"
@@ -640,7 +642,7 @@ class TestBudgets:
         key = LimitKey("account", "vision", "grptresrunmins=billing")
         known = {key: KnownLimit("77", "500000")}
         has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
-        found = differences(wanted(self.RIGHTS, has, known), has)
+        found = differences(desired_limits(self.RIGHTS, has, known), has)
         back = [(one.now, one.wanted) for one in found if one.key == key]
         assert back == ([("500000", "77")] if is_back else [])
 
@@ -648,7 +650,7 @@ class TestBudgets:
         own, borrowed, gate = ours(vision=6000)
         qos = [with_part(own, 600_000), with_part(borrowed, 0), gate]
         has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated=True))
-        assert differences(wanted(self.RIGHTS, has, {}), has) == ()
+        assert differences(desired_limits(self.RIGHTS, has, {}), has) == ()
 
     @pytest.mark.parametrize("is_gated", [True, False])
     def test_without_the_budget_nothing_is_limited(self, is_gated: bool):
@@ -660,7 +662,9 @@ class TestBudgets:
             **dict.fromkeys(BUDGETS.values(), KnownLimit("", "5")),
         }
         has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
-        found = stages(differences(wanted(allowed(tenants(vision=6000)), has, known), has), has)
+        found = stages(
+            differences(desired_limits(allowed(tenants(vision=6000)), has, known), has), has
+        )
         assert [" ".join(change) for stage in found for change in stage] == [
             f"{VISION} grptresrunmins=billing=-1",
             (
@@ -731,7 +735,7 @@ def test_limits_on_types_bind_those_below_too():
 
 def test_every_word_of_a_change_is_one_argument():
     has = found_of("c", [ROOT, account("vision")], [], CONFIG)
-    found = differences(wanted(allowed(tenants(vision=1)), has, {}), has)
+    found = differences(desired_limits(allowed(tenants(vision=1)), has, {}), has)
     every = [word for stage in stages(found, has) for change in stage for word in change]
     assert all(" " not in word for word in every)
 

@@ -10,11 +10,11 @@ from cluster.slurm.interface import Qos
 from slurm_plugin.limits.desired import (
     BILLING,
     RUN_MINUTES,
+    DesiredLimits,
     Difference,
-    Found,
     InUse,
     Setting,
-    Wanted,
+    SlurmLimits,
 )
 from slurm_plugin.limits.growth import growing, overdrawn, overtaken, shrinking, unfunded
 from slurm_plugin.quota.ceilings import QosUse
@@ -45,13 +45,13 @@ def limit(qos: str, now: int, wanted: int) -> Difference:
 def test_what_the_other_qos_took_meanwhile(
     planned: dict[str, int], now: dict[str, int], waits: set[str]
 ):
-    wanted = Wanted({LimitKey("qos", "slicewise_a", BILLING): Setting("1000", "")}, {})
+    wanted = DesiredLimits({LimitKey("qos", "slicewise_a", BILLING): Setting("1000", "")}, {})
     assert overtaken(POLICY, wanted, QosUse(planned), QosUse(now), MILLISLICES) == waits
 
 
 @pytest.mark.parametrize(("held", "waits"), [(1000, set()), (1500, {"slicewise_a_borrowed"})])
 def test_what_it_took_is_counted_as_slurm_bills_it(held: int, waits: set[str]):
-    wanted = Wanted({LimitKey("qos", "slicewise_a", BILLING): Setting("8", "")}, {})
+    wanted = DesiredLimits({LimitKey("qos", "slicewise_a", BILLING): Setting("8", "")}, {})
     now, eight = QosUse({"slicewise_a": held}), BillingUnit(Fraction(8))
     assert overtaken(POLICY, wanted, QosUse({}), now, eight) == waits
 
@@ -97,7 +97,7 @@ def test_a_part_of_a_budget_that_slurm_refuses_to_make_less_keeps_no_slices():
 
 def test_parts_of_budgets_shrink_and_grow_like_slices():
     less, more = part("own", 5, 1), part("sub", 1, 5)
-    found = Found(
+    found = SlurmLimits(
         "c",
         {},
         (),

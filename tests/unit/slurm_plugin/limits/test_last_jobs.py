@@ -501,6 +501,6 @@ async def test_killed_at_any_step_it_ends_the_same(with_ledger: bool):
         ends.append((world.qos(), world.slurm.state(), dict(world.ledger.remembered).keys()))
         await want_again(world.slurm, world.ledger, settings())  # type: ignore[arg-type]
         compiled = await compile_limits(world.slurm, world.ledger, settings())  # type: ignore[arg-type]
-        assert compiled.by_hand == ()
+        assert compiled.out_of_band == ()
     assert all(end == ends[-1] for end in ends)
     assert ends[-1][0] == {1: OWN, 2: OWN, 3: OWN}

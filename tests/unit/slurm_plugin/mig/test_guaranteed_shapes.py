@@ -1,4 +1,4 @@
-"""Tests which shapes guarantees need: present use, then recent use, up to the own part."""
+"""Tests which shapes guarantees need: present use, then recent use, up to the guaranteed quota."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board, cost_millislices
-from slurm_plugin.common.solver import Program
-from slurm_plugin.mig.covers import Demand, cheapest_cover
+from slurm_plugin.common.solver import LinearProgram
+from slurm_plugin.mig.covers import ServingNeed, cheapest_cover
 from slurm_plugin.mig.instances import (
     LATENCY_SHARE,
     InstancePlan,
@@ -146,11 +146,11 @@ class TestPack:
         # Four of seven things on each GPU: 7/4 GPUs in parts, but any two leave one thing out.
         lines = ("013", "124", "235", "346", "450", "561", "602")
         fillings = [{thing: 1 for thing in "0123456" if thing not in line} for line in lines]
-        packing = pack([Demand(1, {thing: 1}) for thing in "0123456"], fillings)
+        packing = pack([ServingNeed(1, {thing: 1}) for thing in "0123456"], fillings)
         assert (sum(packing.gpus), packing.at_least) == (3, 3)
 
     def test_a_program_that_nothing_serves_has_no_answer(self) -> None:
-        program = Program([1])
+        program = LinearProgram([1])
         program.add(1, {0: -1})
         with pytest.raises(OutsideError, match=r"Infeasible.*SW-SOLVER"):
             program.solve()
@@ -159,14 +159,14 @@ class TestPack:
 class TestCheapestCover:
     def test_kinds_are_mixed_where_that_wastes_less(self) -> None:
         # 7 = 5 + 2 for 7.5; two of 5 cost 10, four of 2 cost 10.
-        priced = cheapest_cover(Demand(7, {"five": 5, "two": 2}), {"five": 50, "two": 25})
+        priced = cheapest_cover(ServingNeed(7, {"five": 5, "two": 2}), {"five": 50, "two": 25})
         assert (priced.cover, priced.price, priced.floor) == ({"five": 1, "two": 1}, 75, 75)
 
     def test_a_search_that_grows_long_says_what_is_certain(self) -> None:
         # Four kinds of nearly one efficiency, and thousands of instances.
         rates = {"1": 1_000, "2": 2_003, "3": 2_997, "4": 4_001}
         prices = {"1": 1_000_000, "2": 2_000_001, "3": 3_000_002, "4": 3_999_999}
-        demand = Demand(10_000_001, rates)
+        demand = ServingNeed(10_000_001, rates)
         priced = cheapest_cover(demand, prices)
         assert sum(rates[p] * n for p, n in priced.cover.items()) >= demand.load_mrps
         assert priced.floor < priced.price < priced.floor * 1.001

@@ -1,16 +1,16 @@
-"""Tests when GPUs are re-cut, and what stays as it is."""
+"""Tests when GPUs are repartitioned, and what stays as it is."""
 
 from collections import Counter
 from dataclasses import replace
 
 from cluster.language.mig_profiles import board
 from cluster.mig.layouts import Placement
-from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
-from slurm_plugin.mig.planner import Move, Step, Terms, plan
-from slurm_plugin.mig.value import Demand, Waiting
+from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
+from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
+from slurm_plugin.mig.planner import GpuPlan, Move, RepartitionTerms, plan
 
 A100 = board("A100-80GB")
-TERMS = Terms(recut_s=60, horizon_s=3_600, nodes_at_once=2)
+TERMS = RepartitionTerms(repartition_s=60, horizon_s=3_600, nodes_at_once=2)
 SIZES = {"1g.10gb": 1, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8}
 
 
@@ -18,21 +18,23 @@ def placed(profile: str, start: int) -> Placement:
     return Placement(profile, start, SIZES[profile])
 
 
-def ones(*starts: int, holder: Job | Replica | None = None) -> tuple[Instance, ...]:
-    return tuple(Instance(placed("1g.10gb", start), holder) for start in starts)
+def ones(
+    *starts: int, holder: JobHolder | ReplicaHolder | None = None
+) -> tuple[InstanceState, ...]:
+    return tuple(InstanceState(placed("1g.10gb", start), holder) for start in starts)
 
 
-def waiting(*profiles: str, waited_s: int = 60) -> Demand:
-    return Demand(tuple(Waiting(profile, waited_s) for profile in profiles))
+def waiting(*profiles: str, waited_s: int = 60) -> InstanceDemand:
+    return InstanceDemand(tuple(InstanceRequest(profile, waited_s) for profile in profiles))
 
 
-def only(steps: tuple[Step, ...]) -> Step:
+def only(steps: tuple[GpuPlan, ...]) -> GpuPlan:
     assert len(steps) == 1
     return steps[0]
 
 
 def test_a_3g_that_waits_gets_the_half_where_nobody_runs_and_the_other_half_stays():
-    gpu = Gpu("g", "n", ones(0, 1, 2, 3, holder=Job("7")) + ones(4, 5, 6))
+    gpu = GpuState("g", "n", ones(0, 1, 2, 3, holder=JobHolder("7")) + ones(4, 5, 6))
     step = only(plan(A100, [gpu], waiting("3g.40gb"), TERMS))
     assert step.destroy == tuple(placed("1g.10gb", start) for start in (4, 5, 6))
     assert step.create == (placed("3g.40gb", 4),)
@@ -40,40 +42,40 @@ def test_a_3g_that_waits_gets_the_half_where_nobody_runs_and_the_other_half_stay
 
 
 def test_nothing_is_done_where_a_job_is_in_the_way():
-    gpu = Gpu("g", "n", ones(0, 4, holder=Job("7")))
+    gpu = GpuState("g", "n", ones(0, 4, holder=JobHolder("7")))
     assert plan(A100, [gpu], waiting("3g.40gb"), TERMS) == ()
 
 
 def test_a_replica_moves_to_a_free_instance_of_its_profile_on_a_gpu_that_stays():
-    here = Gpu("a", "n", ones(0, holder=Replica("r", 20)) + ones(1))
-    there = Gpu("b", "m", ones(3) + ones(0, 4, holder=Job("7")))
+    here = GpuState("a", "n", ones(0, holder=ReplicaHolder("r", 20)) + ones(1))
+    there = GpuState("b", "m", ones(3) + ones(0, 4, holder=JobHolder("7")))
     step = only(plan(A100, [here, there], waiting("7g.80gb"), TERMS))
     assert step.moves == (Move("r", placed("1g.10gb", 0), "b", placed("1g.10gb", 3)),)
     assert step.create == (placed("7g.80gb", 0),)
 
 
 def test_a_replica_that_finds_no_place_stays():
-    gpu = Gpu("a", "n", ones(0, holder=Replica("r", 20)))
+    gpu = GpuState("a", "n", ones(0, holder=ReplicaHolder("r", 20)))
     assert plan(A100, [gpu], waiting("7g.80gb"), TERMS) == ()
 
 
 def test_a_replica_moves_only_where_the_gain_is_worth_it():
-    here = Gpu("a", "n", ones(0, holder=Replica("r", 20 * 3_600)))
-    there = Gpu("b", "m", ones(3) + ones(0, 4, holder=Job("7")))
+    here = GpuState("a", "n", ones(0, holder=ReplicaHolder("r", 20 * 3_600)))
+    there = GpuState("b", "m", ones(3) + ones(0, 4, holder=JobHolder("7")))
     assert plan(A100, [here, there], waiting("7g.80gb"), TERMS) == ()
 
 
 def test_a_recut_that_takes_half_the_horizon_does_not_pay():
-    gpu = Gpu("g", "n", ones(4, 5, 6))
-    patient = replace(TERMS, recut_s=1_800)
+    gpu = GpuState("g", "n", ones(4, 5, 6))
+    patient = replace(TERMS, repartition_s=1_800)
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=0), patient) == ()
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=3_600), patient) != ()
 
 
 def test_who_is_expected_keeps_what_is_free_from_who_is_expected_less():
-    gpu = Gpu("g", "n", ones(4, 5, 6))
-    seldom = Demand(expected={"1g.10gb": 6.0, "3g.40gb": 0.1})
-    often = Demand(expected={"1g.10gb": 0.1, "3g.40gb": 6.0})
+    gpu = GpuState("g", "n", ones(4, 5, 6))
+    seldom = InstanceDemand(expected={"1g.10gb": 6.0, "3g.40gb": 0.1})
+    often = InstanceDemand(expected={"1g.10gb": 0.1, "3g.40gb": 6.0})
     assert not any(step.destroy for step in plan(A100, [gpu], seldom, TERMS))
     assert only(plan(A100, [gpu], often, TERMS)).create == (
         placed("3g.40gb", 0),
@@ -82,28 +84,30 @@ def test_who_is_expected_keeps_what_is_free_from_who_is_expected_less():
 
 
 def test_whoever_waits_longer_or_weighs_more_comes_first():
-    gpu = Gpu("g", "n", ones(0, 1, 2, holder=Job("7")))
-    demand = Demand((Waiting("3g.40gb", 0), Waiting("2g.20gb", 0, weight=4.0)))
+    gpu = GpuState("g", "n", ones(0, 1, 2, holder=JobHolder("7")))
+    demand = InstanceDemand(
+        (InstanceRequest("3g.40gb", 0), InstanceRequest("2g.20gb", 0, weight=4.0))
+    )
     assert only(plan(A100, [gpu], demand, TERMS)).create == (placed("2g.20gb", 4),)
 
 
 def test_an_instance_that_is_free_before_a_recut_would_be_is_waited_for():
-    soon = Gpu("a", "n", (Instance(placed("3g.40gb", 0), Job("7", ends_in_s=30)),))
-    late = Gpu("a", "n", (Instance(placed("3g.40gb", 0), Job("7", ends_in_s=600)),))
-    uncut = Gpu("b", "m")
+    soon = GpuState("a", "n", (InstanceState(placed("3g.40gb", 0), JobHolder("7", ends_in_s=30)),))
+    late = GpuState("a", "n", (InstanceState(placed("3g.40gb", 0), JobHolder("7", ends_in_s=600)),))
+    uncut = GpuState("b", "m")
     assert plan(A100, [soon, uncut], waiting("3g.40gb"), TERMS) == ()
     assert only(plan(A100, [late, uncut], waiting("3g.40gb"), TERMS)).create != ()
 
 
 def test_gpus_in_work_are_left_alone_and_count_as_nodes():
-    work = Gpu("w", "x", (Instance(placed("7g.80gb", 0)),), in_work=True)
-    gpus = [work, Gpu("a", "n"), Gpu("b", "n"), Gpu("c", "m")]
+    work = GpuState("w", "x", (InstanceState(placed("7g.80gb", 0)),), in_work=True)
+    gpus = [work, GpuState("a", "n"), GpuState("b", "n"), GpuState("c", "m")]
     steps = plan(A100, gpus, waiting(*["7g.80gb"] * 4), TERMS)
     assert [(step.gpu, step.node) for step in steps] == [("a", "n"), ("b", "n")]
 
 
 def test_a_gpu_that_was_just_cut_changes_only_for_who_came_since():
-    gpu = Gpu("g", "n", ones(4, 5, 6), cut_ago_s=100)
+    gpu = GpuState("g", "n", ones(4, 5, 6), cut_ago_s=100)
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=200), TERMS) == ()
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=50), TERMS) != ()
     rested = replace(gpu, cut_ago_s=3_600)
@@ -111,7 +115,7 @@ def test_a_gpu_that_was_just_cut_changes_only_for_who_came_since():
 
 
 def test_a_gpu_that_is_cut_for_one_instance_is_cut_full():
-    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    whole = GpuState("a", "n", (InstanceState(placed("7g.80gb", 0)),))
     step = only(plan(A100, [whole], waiting("1g.10gb"), TERMS))
     assert step.create == tuple(placed("1g.10gb", start) for start in range(7))
     assert step.asked == (placed("1g.10gb", 0),)
@@ -119,7 +123,7 @@ def test_a_gpu_that_is_cut_for_one_instance_is_cut_full():
 
 
 def test_the_rest_is_cut_for_who_is_expected_rather_than_for_more_of_the_same():
-    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    whole = GpuState("a", "n", (InstanceState(placed("7g.80gb", 0)),))
     demand = replace(waiting("1g.10gb"), expected={"1g.10gb": 1.0, "3g.40gb": 0.4})
     (step,) = plan(A100, [whole], demand, TERMS)
     assert Counter(one.profile for one in step.create) == {"1g.10gb": 4, "3g.40gb": 1}
@@ -127,12 +131,17 @@ def test_the_rest_is_cut_for_who_is_expected_rather_than_for_more_of_the_same():
 
 
 def test_shapes_that_guarantees_lack_come_first():
-    whole = Gpu("a", "n", (Instance(placed("7g.80gb", 0)),))
+    whole = GpuState("a", "n", (InstanceState(placed("7g.80gb", 0)),))
     demand = replace(waiting("1g.10gb"), guaranteed={"2g.20gb": 2, "4g.40gb": 0})
     (step,) = plan(A100, [whole], demand, TERMS)
     assert Counter(one.profile for one in step.create) == {"1g.10gb": 3, "2g.20gb": 2}
-    there = Gpu(
-        "b", "n", (Instance(placed("2g.20gb", 0), Job("7")), *ones(*range(2, 7), holder=Job("8")))
+    there = GpuState(
+        "b",
+        "n",
+        (
+            InstanceState(placed("2g.20gb", 0), JobHolder("7")),
+            *ones(*range(2, 7), holder=JobHolder("8")),
+        ),
     )
     (step,) = plan(A100, [whole, there], demand, TERMS)
     assert Counter(one.profile for one in step.create) == {"1g.10gb": 5, "2g.20gb": 1}
@@ -140,7 +149,7 @@ def test_shapes_that_guarantees_lack_come_first():
 
 def test_where_a_larger_shape_waits_for_its_neighbours_to_end_the_rest_stays_uncut():
     """A 3g would fit on the upper half, but for a job on a 1g that has not ended yet."""
-    gpu = Gpu("a", "n", ones(0, 1, 2, 5, holder=Job("7")))
+    gpu = GpuState("a", "n", ones(0, 1, 2, 5, holder=JobHolder("7")))
     step = only(plan(A100, [gpu], waiting("1g.10gb", "3g.40gb"), TERMS))
     assert step.create == (placed("1g.10gb", 3),)
     step = only(plan(A100, [gpu], waiting("1g.10gb"), TERMS))
@@ -151,7 +160,7 @@ def test_where_a_larger_shape_waits_for_its_neighbours_to_end_the_rest_stays_unc
 
 def test_the_last_whole_gpus_that_guarantees_could_claim_stay():
     """Four tenants of seven slices with whole GPUs; another one waits for a 1g."""
-    gpus = [Gpu(name, "n", (Instance(placed("7g.80gb", 0)),)) for name in "abcd"]
+    gpus = [GpuState(name, "n", (InstanceState(placed("7g.80gb", 0)),)) for name in "abcd"]
     asked = waiting("1g.10gb")
     assert len(plan(A100, gpus, asked, TERMS)) == 1
     assert plan(A100, gpus, replace(asked, guaranteed={"7g.80gb": 4}), TERMS) == ()
@@ -160,15 +169,17 @@ def test_the_last_whole_gpus_that_guarantees_could_claim_stay():
     more = replace(waiting(*["1g.10gb"] * 9), guaranteed={"7g.80gb": 3})
     assert len(plan(A100, gpus, more, TERMS)) == 1
     # A shape of which there are too few already: none goes, and one that waits is made.
-    uncut = [*gpus[:2], Gpu("e", "n", ones(0, 1))]
-    wish = replace(waiting("7g.80gb", "7g.80gb", "7g.80gb"), guaranteed={"7g.80gb": 3})
-    assert [step.gpu for step in plan(A100, uncut, wish, TERMS)] == ["e"]
+    uncut = [*gpus[:2], GpuState("e", "n", ones(0, 1))]
+    desired = replace(waiting("7g.80gb", "7g.80gb", "7g.80gb"), guaranteed={"7g.80gb": 3})
+    assert [step.gpu for step in plan(A100, uncut, desired, TERMS)] == ["e"]
 
 
 def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
-    whole = Instance(placed("7g.80gb", 0))
-    own = Demand((Waiting("1g.10gb", 60, is_guaranteed=True),), guaranteed={"7g.80gb": 2})
-    gpus = [Gpu(name, "n", (whole,)) for name in "ab"]
+    whole = InstanceState(placed("7g.80gb", 0))
+    own = InstanceDemand(
+        (InstanceRequest("1g.10gb", 60, is_guaranteed=True),), guaranteed={"7g.80gb": 2}
+    )
+    gpus = [GpuState(name, "n", (whole,)) for name in "ab"]
     assert len(plan(A100, gpus, own, TERMS)) == 1
     assert plan(A100, gpus, replace(own, claimed={"7g.80gb": 2}), TERMS) == ()
     assert plan(A100, gpus, replace(waiting("1g.10gb"), guaranteed={"7g.80gb": 2}), TERMS) == ()
@@ -176,20 +187,20 @@ def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
     expected = replace(own, expected={"7g.80gb": 2.0})
     assert len(plan(A100, gpus, expected, TERMS)) == 1
     # Somebody else's free instance rather than what another may claim.
-    other = Gpu("c", "m", (Instance(placed("4g.40gb", 0)),))
+    other = GpuState("c", "m", (InstanceState(placed("4g.40gb", 0)),))
     assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
 
 
 def test_instances_that_no_table_knows_are_left_alone():
-    strange = Instance(Placement("1c.3g.40gb", 0, 4))
-    assert plan(A100, [Gpu("g", "n", (strange,))], waiting("1g.10gb"), TERMS) == ()
+    strange = InstanceState(Placement("1c.3g.40gb", 0, 4))
+    assert plan(A100, [GpuState("g", "n", (strange,))], waiting("1g.10gb"), TERMS) == ()
 
 
 def test_who_runs_is_among_the_expected():
-    uncut = Gpu("a", "n")
-    runs = tuple(Instance(placed("3g.40gb", start), Job("7")) for start in (0, 4))
-    gpus = [Gpu(name, "m", runs) for name in "bcd"]
-    expected = Demand(expected={"3g.40gb": 1.0})
+    uncut = GpuState("a", "n")
+    runs = tuple(InstanceState(placed("3g.40gb", start), JobHolder("7")) for start in (0, 4))
+    gpus = [GpuState(name, "m", runs) for name in "bcd"]
+    expected = InstanceDemand(expected={"3g.40gb": 1.0})
     assert only(plan(A100, [uncut], expected, TERMS)).create == (
         placed("3g.40gb", 0),
         placed("3g.40gb", 4),
@@ -198,16 +209,18 @@ def test_who_runs_is_among_the_expected():
 
 
 def test_what_pays_only_after_another_change_comes_after_it():
-    def free(profile: str, start: int, holder: Job | None = None) -> Instance:
-        return Instance(Placement(profile, start, int(profile[0])), holder)
+    def free(profile: str, start: int, holder: JobHolder | None = None) -> InstanceState:
+        return InstanceState(Placement(profile, start, int(profile[0])), holder)
 
     gpus = [
-        Gpu("0", "n", (free("1g.6gb", 0), free("1g.6gb", 1), free("1g.6gb", 2, Job("j0")))),
-        Gpu("1", "n", (free("1g.6gb", 0), free("2g.12gb", 2))),
-        Gpu("2", "m", (free("1g.6gb", 1), free("1g.6gb", 2, Job("j2")))),
+        GpuState(
+            "0", "n", (free("1g.6gb", 0), free("1g.6gb", 1), free("1g.6gb", 2, JobHolder("j0")))
+        ),
+        GpuState("1", "n", (free("1g.6gb", 0), free("2g.12gb", 2))),
+        GpuState("2", "m", (free("1g.6gb", 1), free("1g.6gb", 2, JobHolder("j2")))),
     ]
-    waits = (Waiting("2g.12gb", 0), Waiting("4g.24gb", 0, 0.5))
-    demand = Demand(waits, {"1g.6gb": 1.0, "2g.12gb": 1.0})
+    waits = (InstanceRequest("2g.12gb", 0), InstanceRequest("4g.24gb", 0, 0.5))
+    demand = InstanceDemand(waits, {"1g.6gb": 1.0, "2g.12gb": 1.0})
     steps = plan(board("A30-24GB"), gpus, demand, TERMS)
     assert len(steps) == 3
     assert all(step.gain_millislice_s > 0 for step in steps)

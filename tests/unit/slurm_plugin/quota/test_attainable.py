@@ -7,7 +7,7 @@ from scripted import policy_of, tenant
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.quota.attainable import Bounds, bounds, highest_ceilings, period_budgets
+from slurm_plugin.quota.attainable import Attainable, attainable, highest_ceilings, period_budgets
 from slurm_plugin.quota.types import Budget, Policy, Tenant
 
 
@@ -22,11 +22,11 @@ def test_the_nominal_with_what_may_be_borrowed() -> None:
 
 def test_by_the_calendar_the_most_of_any_hour_counts() -> None:
     now = policy_of(tenant("lab", 3000), tenant("a", 2000, "lab"))
-    assert bounds(now, None, None) == Bounds(
+    assert attainable(now, None, None) == Attainable(
         {"lab": 1000, "a": 2000}, {"lab": 0, "a": 0}, {"lab": 3000, "a": 2000}
     )
     highest = policy_of(tenant("lab", 5000), tenant("a", 4000, "lab", **borrows(500)))
-    assert bounds(now, highest, None) == Bounds(
+    assert attainable(now, highest, None) == Attainable(
         {"lab": 5000, "a": 4000}, {"lab": 0, "a": 500}, {"lab": 5000, "a": 4500}
     )
 

@@ -120,7 +120,7 @@ def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> Qos
     ],
 )
 def test_what_its_own_qos_leaves_is_for_its_borrowed_jobs(used: QosUse, limits: tuple[int, int]):
-    """Its own part is 2 slices, and 1.5 are lent to it."""
+    """Its guaranteed quota is 2 slices, and 1.5 are lent to it."""
     zero, own, loan = Millislices(0), Millislices(2000), Millislices(1500)
     before = Ceiling(Millislices(3500), own, zero, loan, own, loan)
     after = by_use({"a": before}, used)["a"]

@@ -12,7 +12,7 @@ from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.quota.demand import (
     Held,
-    Waiting,
+    PendingDemand,
     capacity,
     demand,
     guaranteed_use,
@@ -326,7 +326,7 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
         waiting(qos=own, reason=reason, eligible_s=10, tres={"cpu": "4"}),
         job(qos=own, eligible_s=10),
     )
-    own_s = {"vision": [Waiting(90, 2000), Waiting(80, 2000)]}
+    own_s = {"vision": [PendingDemand(90, 2000), PendingDemand(80, 2000)]}
     assert waiting_for_own(jobs, MANAGED, COSTS) == own_s
 
 
@@ -344,4 +344,6 @@ def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
 
 def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() -> None:
     tasks = waiting(qos="slicewise_vision", eligible_s=7, untouched=frozenset({3, 5}))
-    assert waiting_for_own((tasks,), MANAGED, COSTS) == {"vision": [Waiting(7, 2000, tasks=2)]}
+    assert waiting_for_own((tasks,), MANAGED, COSTS) == {
+        "vision": [PendingDemand(7, 2000, tasks=2)]
+    }

@@ -78,7 +78,7 @@ def test_a_group_has_what_its_children_have():
 
 
 def test_a_tenant_s_own_part_is_what_its_children_do_not_have():
-    assert tenants.own_part(POLICY) == {
+    assert tenants.guaranteed_quota(POLICY) == {
         "physics": 1000,
         "optics": 6000,
         "imaging": 0,
@@ -102,7 +102,7 @@ def test_the_nearest_budget_pays():
 def test_a_tenant_of_before_that_covers_its_children_no_more_has_their_sum():
     policy = {"lab": tenant("lab", "", 1000), "a": tenant("a", "lab", 4000)}
     assert tenants.effective_nominal(policy) == {"lab": 4000, "a": 4000}
-    assert tenants.own_part(policy) == {"lab": 0, "a": 4000}
+    assert tenants.guaranteed_quota(policy) == {"lab": 0, "a": 4000}
 
 
 def test_an_unknown_tenant_is_added_with_what_is_given():
@@ -135,7 +135,7 @@ def test_a_budget_is_given_and_taken_away():
 def test_a_tenant_moves_with_what_is_below_it():
     after = tenants.changed(POLICY, update("imaging", parent=""))
     assert tenants.children(after, "") == ("bio", "imaging", "physics")
-    assert tenants.own_part(after)["physics"] == 4000
+    assert tenants.guaranteed_quota(after)["physics"] == 4000
 
 
 def test_removed_is_gone():

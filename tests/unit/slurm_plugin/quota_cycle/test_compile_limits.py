@@ -16,9 +16,9 @@ from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Qos
-from slurm_plugin.accounting.ledger_view import Books
-from slurm_plugin.ledger.summaries import books_now
-from slurm_plugin.limits.drift import HandChange
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.types import (
     Budget,
     KnownLimit,
@@ -111,27 +111,27 @@ def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
 
 
 async def test_applies_until_nothing_is_left_and_then_does_nothing():
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
-    first = await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=3000)
+    first = await compiled(slurm, store)
     assert first.changes
     assert [own(slurm, name) for name in ("vision", "lab", "speech")] == [6000, 3000, 3000]
     assert slurm.rows["vision", ""].default == ""
     assert slurm.rows["vision", ""].grp_tres == {"cpu": 8}
     assert slurm.rows["speech", ""].grp_tres == {"billing": 77}
-    assert (await compiled(slurm, books)).changes == ()
+    assert (await compiled(slurm, store)).changes == ()
 
 
 async def test_looking_changes_nothing():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     before = slurm.state()
-    seen = await look(slurm, books, settings())  # type: ignore[arg-type]
+    seen = await look(slurm, store, settings())  # type: ignore[arg-type]
     assert seen.differences
-    assert (slurm.state(), books.remembered) == (before, {})
+    assert (slurm.state(), store.remembered) == (before, {})
 
 
 async def test_no_account_may_have_more_than_the_cluster():
-    slurm, books = database(), ledger(vision=21_000, lab=7000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=21_000, lab=7000)
+    await compiled(slurm, store)
     assert (own(slurm, "vision"), own(slurm, "lab")) == (10_500, 3500)
 
 
@@ -143,19 +143,19 @@ async def test_while_no_gpu_is_seen_limits_are_what_the_ledger_says(
     async def none() -> tuple[NodeView, ...]:
         return ()
 
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, store)
     monkeypatch.setattr(slurm, "nodes", none)
-    assert (await compiled(slurm, books)).changes == ()
-    quota(books, "vision", 5000)
-    await compiled(slurm, books)
+    assert (await compiled(slurm, store)).changes == ()
+    quota(store, "vision", 5000)
+    await compiled(slurm, store)
     assert [own(slurm, name) for name in ("vision", "lab")] == [5000, 3000]
 
 
 async def test_what_is_recalled_is_in_no_limit():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    books.called = (Recall("vision", "lab", Millislices(1000), 5),)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    store.called = (Recall("vision", "lab", Millislices(1000), 5),)
+    await compiled(slurm, store)
     assert [own(slurm, name) for name in ("vision", "lab")] == [5000, 3000]
 
 
@@ -171,11 +171,11 @@ async def test_says_so_if_slurm_does_not_take_it():
 )
 async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str):
     """A coordinator has made it: what stands behind a bracket in a list of names is one name."""
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=3000)
     slurm.rows[name, ""] = Row(name, parent="vision", own=frozenset({"premium"}))
     slurm.rows["vision", name] = Row("vision", name, own=frozenset({"premium"}))
     slurm.refuses = (name,)
-    found = await compiled(slurm, books)
+    found = await compiled(slurm, store)
     assert [own(slurm, one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
     assert found.refused == {}
     (told,) = (text for text in found.warnings if "can't be given to sacctmgr" in text)
@@ -185,78 +185,78 @@ async def test_an_account_that_sacctmgr_can_not_be_told_stops_no_limit(name: str
 
 
 async def test_what_slurm_refuses_of_one_keeps_no_other_back():
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=3000)
     slurm.refuses = ("name=bob",)
-    found = await compiled(slurm, books)
+    found = await compiled(slurm, store)
     assert [own(slurm, one) for one in ("vision", "lab", "speech")] == [6000, 3000, 3000]
     (refused,) = found.refused
     assert refused[:6] == ("modify", "user", "where", "name=bob", "account=speech", "cluster=c")
     assert refused not in found.changes
     slurm.refuses = ()
-    assert (await compiled(slurm, books)).refused == {}
+    assert (await compiled(slurm, store)).refused == {}
     assert "slicewise_speech" in slurm._list(slurm.rows["speech", "bob"])
 
 
 async def test_a_limit_of_a_tenant_that_is_refused_is_an_error_when_all_else_is_done():
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=3000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=3000)
+    await compiled(slurm, store)
     for name, amount in (("vision", 5000), ("lab", 2000), ("speech", 2000)):
-        quota(books, name, amount)
+        quota(store, name, amount)
     slurm.refuses = ("grptres=billing=5000",)
     with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert [own(slurm, one) for one in ("speech", "lab", "vision")] == [2000, 2000, 6000]
 
 
 async def test_nothing_grows_by_what_is_not_given_up():
     """vision's slice for lab stays its own, and speech's comes from no tenant."""
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=1000)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=1000)
     for name, limit in (("vision", "lending_limit"), ("lab", "borrowing_limit")):
         many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
-        books.change(TenantUpdate(name, **many), "op", "")
-    await compiled(slurm, books)
-    books.lent = (Loan("vision", "lab", Millislices(1000)),)
-    quota(books, "speech", 2000)
+        store.change(TenantUpdate(name, **many), "op", "")
+    await compiled(slurm, store)
+    store.lent = (Loan("vision", "lab", Millislices(1000)),)
+    quota(store, "speech", 2000)
     slurm.refuses = ("name=slicewise_vision set",)
     with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.limits("vision", "lab", "speech") == [6000, 3000, 2000, 0, 0, 0]
     slurm.refuses = ()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert slurm.limits("vision", "lab", "speech") == [5000, 3000, 2000, 0, 1000, 0]
 
 
 async def test_what_slurm_does_not_shrink_without_a_word_costs_only_who_would_have_it():
     """lab's slice was to come from vision; speech's is free."""
-    slurm, books = database(), ledger(vision=14_000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=14_000)
+    await compiled(slurm, store)
     for name, amount in (("vision", 12_000), ("lab", 1000)):
-        quota(books, name, amount)
-    await compiled(slurm, books)
+        quota(store, name, amount)
+    await compiled(slurm, store)
     for name, amount in (("vision", 10_000), ("lab", 2000), ("speech", 2000)):
-        quota(books, name, amount)
+        quota(store, name, amount)
     slurm.ignores = ("name=slicewise_vision set",)
     slurm.commands.clear()
     with pytest.raises(OutsideError, match=r"to 10000, and Slurm still shows 12000.*UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.limits("vision", "lab", "speech") == [12_000, 2000, 0, 0, 0, 0]
     assert len([one for one in slurm.commands if "name=slicewise_vision set" in one]) == 2
     slurm.ignores = ()
-    assert (await compiled(slurm, books)).by_hand == ()
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert slurm.limits("vision", "lab", "speech") == [10_000, 2000, 2000, 0, 0, 0]
 
 
 async def test_a_new_tenant_has_nothing_of_what_is_not_given_up():
-    slurm, books = database(), ledger(vision=14_000)
-    await compiled(slurm, books)
-    quota(books, "vision", 7000)
-    quota(books, "lab", 7000)
+    slurm, store = database(), ledger(vision=14_000)
+    await compiled(slurm, store)
+    quota(store, "vision", 7000)
+    quota(store, "lab", 7000)
     slurm.refuses = ("name=slicewise_vision set",)
     with pytest.raises(OutsideError, match=r"of qos slicewise_vision: Nothing modified.*UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.limits("vision", "lab") == [14_000, 0, 0, 0]
     slurm.refuses = ()
-    assert (await compiled(slurm, books)).by_hand == ()
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert slurm.limits("vision", "lab") == [7000, 7000, 0, 0]
 
 
@@ -276,11 +276,11 @@ class Busy(SlurmDatabase):
 async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from_growing():
     on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
     started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
-    slurm, books = Busy(), ledger(vision=1000)
-    await compiled(slurm, books)
+    slurm, store = Busy(), ledger(vision=1000)
+    await compiled(slurm, store)
     slurm.commands.clear()
     slurm.turns = [on_loan, started]
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert slurm.limits("vision") == [1000, 0]
     assert [one for one in slurm.commands if "name=slicewise_vision_borrowed" in one] == []
 
@@ -288,8 +288,8 @@ async def test_a_job_that_starts_before_its_qos_shrinks_keeps_the_other_one_from
 async def in_turn(slurm: SlurmDatabase, of: LimitLedger, *seen_before: JobView) -> Compiled:
     """By a look at jobs that is older than that at limits."""
     before = await slurm_now(slurm, jobs=seen_before)  # type: ignore[arg-type]
-    books = books_now(of, settings())  # type: ignore[arg-type]
-    return await compile_in_turn(slurm, of, settings(), before, books)  # type: ignore[arg-type]
+    store = ledger_view_now(of, settings())  # type: ignore[arg-type]
+    return await compile_in_turn(slurm, of, settings(), before, store)  # type: ignore[arg-type]
 
 
 async def test_before_a_limit_grows_it_is_looked_who_has_started_meanwhile():
@@ -349,13 +349,13 @@ async def test_what_is_left_to_the_next_compilation_is_said():
     on_loan = replace(waiting("slicewise_vision_borrowed"), **RUNNING)
     more = replace(on_loan, tres={"gres/gpu:1g.10gb": "2"})
     started = replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING)
-    slurm, books = Busy(), ledger(vision=2000)
-    assert (await compiled(slurm, books)).waits == ()
+    slurm, store = Busy(), ledger(vision=2000)
+    assert (await compiled(slurm, store)).waits == ()
     slurm.turns = [on_loan, more, started]
-    (left,) = (await compiled(slurm, books)).waits
+    (left,) = (await compiled(slurm, store)).waits
     assert left.text == "qos slicewise_vision_borrowed grptres=billing: 0 to 2000"
     assert slurm.limits("vision") == [0, 0]
-    assert (await compiled(slurm, books)).waits == ()
+    assert (await compiled(slurm, store)).waits == ()
     assert slurm.limits("vision") == [2000, 0]
 
 
@@ -364,21 +364,21 @@ async def test_a_use_that_keeps_moving_is_not_followed_for_ever():
     on_loan, its_own = (
         replace(waiting(f"slicewise_vision{end}"), **RUNNING) for end in ("_borrowed", "")
     )
-    slurm, books = Busy(), ledger(vision=1000)
-    await compiled(slurm, books)
+    slurm, store = Busy(), ledger(vision=1000)
+    await compiled(slurm, store)
     slurm.turns = [on_loan, its_own] * 20
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert sum(limit or 0 for limit in slurm.limits("vision")) == 1000
 
 
 async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
-    slurm, books = database(), ledger(vision=6000)
-    assert (await compiled(slurm, books)).by_hand == ()
+    slurm, store = database(), ledger(vision=6000)
+    assert (await compiled(slurm, store)).out_of_band == ()
     set_by_hand(slurm, "vision", 9000)
-    (told,) = (await compiled(slurm, books)).by_hand
+    (told,) = (await compiled(slurm, store)).out_of_band
     assert (told.key, told.was, told.now) == (LIMIT, "6000", "9000")
     assert own(slurm, "vision") == 6000
-    assert (await compiled(slurm, books)).by_hand == ()
+    assert (await compiled(slurm, store)).out_of_band == ()
 
 
 @pytest.mark.parametrize("by_hand", ["put back", "adopt"])
@@ -386,69 +386,69 @@ async def test_what_somebody_changed_by_hand_is_told_once_and_put_back():
 async def test_a_hand_is_told_of_though_who_saw_it_is_killed(
     by_hand: str, left: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, by_hand)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, by_hand)
     set_by_hand(slurm, "vision", 9000)
-    steps = slurm.steps = books.steps = Steps(left)
-    change = books.change
+    steps = slurm.steps = store.steps = Steps(left)
+    change = store.change
 
     def stepped(update: TenantUpdate, author: str, reason: str) -> None:
         steps.step()
         change(update, author, reason)
 
-    monkeypatch.setattr(books, "change", stepped)
-    told: list[HandChange] = []
+    monkeypatch.setattr(store, "change", stepped)
+    told: list[OutOfBandChange] = []
     with suppress(KilledError):
-        told += (await compiled(slurm, books, by_hand)).by_hand
+        told += (await compiled(slurm, store, by_hand)).out_of_band
     steps.left = None
-    told += (await compiled(slurm, books, by_hand)).by_hand
+    told += (await compiled(slurm, store, by_hand)).out_of_band
     assert told or "limit_changed_by_hand" in caplog.text
-    assert own(slurm, "vision") == books.shown["vision"].quota.nominal_millislices
+    assert own(slurm, "vision") == store.shown["vision"].quota.nominal_millislices
 
 
 async def test_what_a_quota_changed_was_nobodys_hand():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
-    quota(books, "vision", 5000)
-    assert (await compiled(slurm, books)).by_hand == ()
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
+    quota(store, "vision", 5000)
+    assert (await compiled(slurm, store)).out_of_band == ()
 
 
 async def test_an_accounts_limit_may_be_adopted_as_its_nominal():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, "adopt")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "vision", 9000)
-    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    (told,) = (await compiled(slurm, store, "adopt")).out_of_band
     assert told.now == "9000"
-    assert books.shown["vision"].quota.nominal_millislices == 9000
-    assert books.authors[-1] == "sacctmgr"
+    assert store.shown["vision"].quota.nominal_millislices == 9000
+    assert store.authors[-1] == "sacctmgr"
     assert own(slurm, "vision") == 9000
-    assert (await compiled(slurm, books, "adopt")).by_hand == ()
+    assert (await compiled(slurm, store, "adopt")).out_of_band == ()
 
 
 async def test_what_is_adopted_is_in_the_sites_own_unit():
-    slurm, books, eight = database(), ledger(vision=6000), BillingUnit(Fraction(8))
-    await compiled(slurm, books, "adopt", billing=eight)
+    slurm, store, eight = database(), ledger(vision=6000), BillingUnit(Fraction(8))
+    await compiled(slurm, store, "adopt", billing=eight)
     assert own(slurm, "vision") == 48
     set_by_hand(slurm, "vision", 60)
-    assert len((await compiled(slurm, books, "adopt", billing=eight)).by_hand) == 1
-    assert books.shown["vision"].quota.nominal_millislices == 7500
-    assert (await compiled(slurm, books, "adopt", billing=eight)).by_hand == ()
+    assert len((await compiled(slurm, store, "adopt", billing=eight)).out_of_band) == 1
+    assert store.shown["vision"].quota.nominal_millislices == 7500
+    assert (await compiled(slurm, store, "adopt", billing=eight)).out_of_band == ()
     assert own(slurm, "vision") == 60
 
 
 async def test_a_site_that_changes_its_unit_has_all_limits_in_it_and_nobodys_hand_in_that():
-    slurm, books = database(), ledger(vision=6000, lab=3300)
+    slurm, store = database(), ledger(vision=6000, lab=3300)
     for name, limit in (("lab", "lending_limit"), ("vision", "borrowing_limit")):
         many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
-        books.change(TenantUpdate(name, **many), "op", "")
-    books.lent = (Loan("lab", "vision", Millislices(500)),)
+        store.change(TenantUpdate(name, **many), "op", "")
+    store.lent = (Loan("lab", "vision", Millislices(500)),)
     for per_slice, limits in (
         (1000, [6000, 2800, 500, 0]),
         (8, [48, 22, 4, 0]),
         (2000, [12_000, 5600, 1000, 0]),
     ):
-        done = await compiled(slurm, books, billing=BillingUnit(Fraction(per_slice)))
-        assert done.by_hand == ()
+        done = await compiled(slurm, store, billing=BillingUnit(Fraction(per_slice)))
+        assert done.out_of_band == ()
         assert slurm.limits("vision", "lab") == limits
         stale = "are those of billing_per_slice = 1000"
         assert any(stale in text for text in done.warnings) == (per_slice != 1000)
@@ -456,133 +456,133 @@ async def test_a_site_that_changes_its_unit_has_all_limits_in_it_and_nobodys_han
 
 async def test_what_slurm_does_not_shrink_leaves_others_so_much_in_the_sites_own_unit():
     """112 are there, vision stays at 48, lab grows from 24 to 28: for 72 there is no room."""
-    slurm, books = database(), ledger(vision=6000, lab=3000, speech=0)
+    slurm, store = database(), ledger(vision=6000, lab=3000, speech=0)
     eight = BillingUnit(Fraction(8))
-    await compiled(slurm, books, billing=eight)
+    await compiled(slurm, store, billing=eight)
     slurm.refuses = ("name=slicewise_vision set",)
     for name, nominal in (("vision", 1000), ("lab", 3500), ("speech", 9000)):
-        quota(books, name, nominal)
+        quota(store, name, nominal)
     with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-        await compiled(slurm, books, billing=eight)
+        await compiled(slurm, store, billing=eight)
     assert slurm.limits("vision", "lab", "speech") == [48, 28, 0, 0, 0, 0]
 
 
 async def test_what_is_adopted_is_adopted_once_though_slurm_goes_on_showing_it():
     """A slice of it is for a borrowed job, and Slurm refuses to move it there."""
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, "adopt")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "vision", 9000)
     slurm.running = (replace(waiting("slicewise_vision_borrowed"), **RUNNING),)
     slurm.refuses = ("name=slicewise_vision set",)
     for _ in range(2):
         with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-            await compiled(slurm, books, "adopt")
-        assert books.shown["vision"].quota.nominal_millislices == 9000
+            await compiled(slurm, store, "adopt")
+        assert store.shown["vision"].quota.nominal_millislices == 9000
     slurm.refuses = ()
-    assert (await compiled(slurm, books, "adopt")).by_hand == ()
+    assert (await compiled(slurm, store, "adopt")).out_of_band == ()
     assert slurm.limits("vision") == [8000, 1000]
 
 
 @pytest.mark.parametrize("left", range(4))
 async def test_what_is_adopted_is_adopted_once_though_who_does_is_killed(left: int):
     """A slice of it is for a borrowed job: the limit is wanted at another value at once."""
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, "adopt")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "vision", 9000)
     slurm.running = (replace(waiting("slicewise_vision_borrowed"), **RUNNING),)
-    steps = slurm.steps = books.steps = Steps(left)
+    steps = slurm.steps = store.steps = Steps(left)
     with suppress(KilledError):
-        await compiled(slurm, books, "adopt")
+        await compiled(slurm, store, "adopt")
     steps.left = None
-    await compiled(slurm, books, "adopt")
-    assert books.shown["vision"].quota.nominal_millislices == 9000
+    await compiled(slurm, store, "adopt")
+    assert store.shown["vision"].quota.nominal_millislices == 9000
     assert slurm.limits("vision") == [8000, 1000]
 
 
 async def test_a_hand_is_told_once_though_it_is_put_back_only_after_others_shrank():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, store)
     set_by_hand(slurm, "vision", 5000)
-    quota(books, "vision", 7000)
-    quota(books, "lab", 2000)
-    assert len((await compiled(slurm, books)).by_hand) == 1
+    quota(store, "vision", 7000)
+    quota(store, "lab", 2000)
+    assert len((await compiled(slurm, store)).out_of_band) == 1
     assert slurm.limits("vision", "lab") == [7000, 2000, 0, 0]
 
 
 async def test_no_limit_at_all_is_no_nominal_and_put_back():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, "adopt")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "vision", None)
-    assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
+    assert len((await compiled(slurm, store, "adopt")).out_of_band) == 1
     assert own(slurm, "vision") == 6000
-    assert books.shown["vision"].quota.nominal_millislices == 6000
+    assert store.shown["vision"].quota.nominal_millislices == 6000
 
 
 async def test_of_what_is_adopted_the_rest_of_the_nominal_is_as_it_was():
     """Its own QOS is limited to less: a loan, and what those below it are due."""
-    slurm, books = database(), ledger(vision=3000, lab=5000)
-    books.change(
+    slurm, store = database(), ledger(vision=3000, lab=5000)
+    store.change(
         TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(2000)), "", ""
     )
     for name, limit in (("lab", "lending_limit"), ("vision", "borrowing_limit")):
         many: dict[str, Any] = {f"{limit}_millislices": Millislices(9000)}
-        books.change(TenantUpdate(name, **many), "op", "")
-    books.lent = (Loan("lab", "vision", Millislices(1000)),)
-    await compiled(slurm, books, "adopt")
+        store.change(TenantUpdate(name, **many), "op", "")
+    store.lent = (Loan("lab", "vision", Millislices(1000)),)
+    await compiled(slurm, store, "adopt")
     assert slurm.limits("lab", "vision") == [2000, 3000, 0, 1000]
     set_by_hand(slurm, "lab", 3500)
-    await compiled(slurm, books, "adopt")
-    assert books.shown["lab"].quota.nominal_millislices == 6500
+    await compiled(slurm, store, "adopt")
+    assert store.shown["lab"].quota.nominal_millislices == 6500
     assert own(slurm, "lab") == 3500
 
 
 async def test_a_nominal_that_the_tree_forbids_is_not_adopted():
-    slurm, books = database(), ledger(lab=5000)
-    books.change(
+    slurm, store = database(), ledger(lab=5000)
+    store.change(
         TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(4000)), "op", ""
     )
-    await compiled(slurm, books, "adopt")
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "speech", 6000)
-    assert len((await compiled(slurm, books, "adopt")).by_hand) == 1
+    assert len((await compiled(slurm, store, "adopt")).out_of_band) == 1
     assert slurm.limits("lab", "speech") == [1000, 4000, 0, 0]
 
 
 async def test_other_limits_are_put_back_though_own_ones_are_adopted():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, "adopt")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, "adopt")
     set_by_hand(slurm, "vision_borrowed", 4000)
-    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    (told,) = (await compiled(slurm, store, "adopt")).out_of_band
     assert (told.key.name, told.now) == ("slicewise_vision_borrowed", "4000")
     assert slurm.limits("vision") == [6000, 0]
-    assert books.shown["vision"].quota.nominal_millislices == 6000
+    assert store.shown["vision"].quota.nominal_millislices == 6000
 
 
 async def test_a_change_that_was_cut_short_is_nobodys_hand():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
-    assert books.remembered[LIMIT] == KnownLimit("", "6000")
-    books.remembered[LIMIT] = KnownLimit("", "6000 or 7000")
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
+    assert store.remembered[LIMIT] == KnownLimit("", "6000")
+    store.remembered[LIMIT] = KnownLimit("", "6000 or 7000")
     for now in (6000, 7000):
         set_by_hand(slurm, "vision", now)
-        quota(books, "vision", 8000)
-        assert (await look(slurm, books, settings())).by_hand == ()  # type: ignore[arg-type]
+        quota(store, "vision", 8000)
+        assert (await look(slurm, store, settings())).out_of_band == ()  # type: ignore[arg-type]
 
 
 async def test_another_compile_at_the_same_time_is_nobodys_hand(monkeypatch: pytest.MonkeyPatch):
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     nodes = slurm.nodes
 
     async def meanwhile() -> tuple[NodeView, ...]:
         monkeypatch.undo()
         await asyncio.sleep(0)  # the accounts are read by now
-        quota(books, "vision", 3000)
-        await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
+        quota(store, "vision", 3000)
+        await compile_limits(slurm, store, settings("adopt"))  # type: ignore[arg-type]
         return await nodes()
 
     monkeypatch.setattr(slurm, "nodes", meanwhile)
-    done = await compile_limits(slurm, books, settings("adopt"))  # type: ignore[arg-type]
-    assert done.by_hand == ()
+    done = await compile_limits(slurm, store, settings("adopt"))  # type: ignore[arg-type]
+    assert done.out_of_band == ()
     assert own(slurm, "vision") == 3000
 
 
@@ -601,82 +601,82 @@ def parts(slurm: SlurmDatabase, name: str) -> list[int | None]:
 
 
 async def test_a_budget_goes_from_the_account_to_the_qos():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.rows["vision", ""].run_mins = {"billing": 500_000}
     before = LimitKey("account", "vision", "grptresrunmins=billing")
-    books.remembered[before] = KnownLimit("77", "500000")
-    budget(books, "vision", 600)
-    await compiled(slurm, books)
+    store.remembered[before] = KnownLimit("77", "500000")
+    budget(store, "vision", 600)
+    await compiled(slurm, store)
     assert parts(slurm, "vision") == [600, 0]
     assert slurm.rows["vision", ""].run_mins == {"billing": 77}
     limited = [number for number, one in enumerate(slurm.commands) if "billing=600000" in one]
     (back,) = (number for number, one in enumerate(slurm.commands) if "runmins=billing=77" in one)
     assert max(limited) < back
-    assert (await compiled(slurm, books)).changes == ()
-    assert books.remembered[before] == KnownLimit("77", "77")
+    assert (await compiled(slurm, store)).changes == ()
+    assert store.remembered[before] == KnownLimit("77", "77")
 
 
 async def test_what_others_below_a_tenant_run_is_no_use_of_its_budget():
     """Their runs are charged to no tenant, and lending does not count them either."""
-    slurm, books = database(), ledger(lab=3000)
-    budget(books, "lab", 600)
+    slurm, store = database(), ledger(lab=3000)
+    budget(store, "lab", 600)
     job = {**RUNNING, "end_s": 4_000_000_000}
     normal = replace(waiting("normal", JobState.RUNNING), **job)
     slurm.running = (replace(normal, account="speech"),)
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert parts(slurm, "lab") == [600, 0]
     slurm.running = (replace(normal, account="lab"),)
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert parts(slurm, "lab") == [0, 0]
 
 
 async def test_what_slurm_refuses_for_weeks_is_not_remembered_each_time():
-    slurm, books = database(), ledger(vision=3000)
-    budget(books, "vision", 9000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=3000)
+    budget(store, "vision", 9000)
+    await compiled(slurm, store)
     slurm.refuses = ("name=slicewise_vision set",)
     key = LimitKey("qos", "slicewise_vision", "grptresrunmins=billing")
     for left in range(8000, 2000, -200):
-        budget(books, "vision", left)
+        budget(store, "vision", left)
         with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-            await compiled(slurm, books)
-    known = books.remembered[key].last.split(" or ")
+            await compiled(slurm, store)
+    known = store.remembered[key].last.split(" or ")
     assert (known[0], known[-1]) == ("9000000", "2200000")
     assert len(known) == 5, "what Slurm has, and the newest"
     slurm.refuses = ()
-    assert (await compiled(slurm, books)).by_hand == ()
-    assert books.remembered[key].last == "2200000"
+    assert (await compiled(slurm, store)).out_of_band == ()
+    assert store.remembered[key].last == "2200000"
 
 
 async def test_a_budget_whose_parts_slurm_refuses_keeps_no_other_on_its_account():
-    slurm, books = database(), ledger(vision=3000, lab=3000)
+    slurm, store = database(), ledger(vision=3000, lab=3000)
     below = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
-    books.change(below, "op", "")
-    await compiled(slurm, books)
+    store.change(below, "op", "")
+    await compiled(slurm, store)
     before = {}
     for name in ("vision", "lab"):
         slurm.rows[name, ""].run_mins = {"billing": 500_000}
         before[LimitKey("account", name, "grptresrunmins=billing")] = KnownLimit("77", "500000")
-        budget(books, name, 600)
-    books.remembered |= before
+        budget(store, name, 600)
+    store.remembered |= before
     slurm.refuses = ("slicewise_speech_borrowed",)
     with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.rows["vision", ""].run_mins == {"billing": 77}
     assert slurm.rows["lab", ""].run_mins == {"billing": 500_000}
     slurm.refuses = ()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert slurm.rows["lab", ""].run_mins == {"billing": 77}
 
 
 async def test_a_site_limits_accounts_as_it_likes():
-    slurm, books = database(), ledger(speech=6000)
-    budget(books, "speech", 600)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(speech=6000)
+    budget(store, "speech", 600)
+    await compiled(slurm, store)
     assert slurm.rows["speech", ""].run_mins == {"billing": 5}
-    books.change(TenantUpdate("speech", budget="off"), "op", "")
-    await compiled(slurm, books)
+    store.change(TenantUpdate("speech", budget="off"), "op", "")
+    await compiled(slurm, store)
     assert (parts(slurm, "speech"), slurm.rows["speech", ""].run_mins) == (
         [None, None],
         {"billing": 5},
@@ -684,65 +684,65 @@ async def test_a_site_limits_accounts_as_it_likes():
 
 
 async def test_a_part_of_a_budget_that_was_changed_by_hand_is_told_and_put_back():
-    slurm, books = database(), ledger(vision=6000)
-    budget(books, "vision", 600)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    budget(store, "vision", 600)
+    await compiled(slurm, store)
     mine = slurm.known["slicewise_vision"]
     slurm.known["slicewise_vision"] = replace(mine, grp_tres_run_mins={"billing": 999_999})
-    (told,) = (await compiled(slurm, books, "adopt")).by_hand
+    (told,) = (await compiled(slurm, store, "adopt")).out_of_band
     assert (told.key.field, told.was, told.now) == ("grptresrunmins=billing", "600000", "999999")
     assert parts(slurm, "vision") == [600, 0]
 
 
 async def test_no_part_of_a_budget_grows_by_what_slurm_refuses_to_take_from_another():
     """speech's job needs more than the half of lab's budget."""
-    slurm, books = database(), ledger(vision=6000, lab=3000)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
     speech = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
-    books.change(speech, "op", "")
-    budget(books, "vision", 100)
-    budget(books, "lab", 600)
-    await compiled(slurm, books)
+    store.change(speech, "op", "")
+    budget(store, "vision", 100)
+    budget(store, "lab", 600)
+    await compiled(slurm, store)
     assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([300, 0], [300, 0])
     job = {**RUNNING, "account": "speech", "time_limit_s": 400 * 60}
     slurm.running = (replace(waiting("slicewise_speech"), **job),)
-    budget(books, "vision", 200)
+    budget(store, "vision", 200)
     slurm.refuses = ("name=slicewise_lab set",)
     with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([300, 0], [300, 0])
     assert parts(slurm, "vision") == [200, 0]
     slurm.refuses = ()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert (parts(slurm, "lab"), parts(slurm, "speech")) == ([100, 0], [500, 0])
 
 
 class UsedUp(LimitLedger):
     """From look to look 20 slice-minutes of each budget are used up."""
 
-    def books(self, at_s: float, zone: str) -> Books:
+    def view(self, at_s: float, zone: str) -> LedgerView:
         self.left = {name: left - 20 * 60_000 for name, left in self.left.items()}
-        return super().books(at_s, zone)
+        return super().view(at_s, zone)
 
 
 async def test_a_budget_that_running_jobs_use_up_meanwhile_keeps_no_limit_from_growing():
-    slurm, books = database(), UsedUp()
+    slurm, store = database(), UsedUp()
     for name in ("vision", "lab"):
-        quota(books, name, 3000)
-    budget(books, "vision", 900)
-    await compiled(slurm, books)
-    quota(books, "lab", 5000)
-    await compiled(slurm, books)
+        quota(store, name, 3000)
+    budget(store, "vision", 900)
+    await compiled(slurm, store)
+    quota(store, "lab", 5000)
+    await compiled(slurm, store)
     assert own(slurm, "lab") == 5000
-    last = books.left["vision"] // 60_000
+    last = store.left["vision"] // 60_000
     assert last <= (parts(slurm, "vision")[0] or 0) <= last + 60, "what the second look showed"
 
 
 async def test_uninstalling_leaves_no_trace():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
     before = slurm.state()
-    await compiled(slurm, books)
-    quota(books, "vision", 1000)
-    books.change(
+    await compiled(slurm, store)
+    quota(store, "vision", 1000)
+    store.change(
         TenantUpdate(
             "speech",
             parent="lab",
@@ -752,73 +752,73 @@ async def test_uninstalling_leaves_no_trace():
         "op",
         "",
     )
-    await compiled(slurm, books)
-    books.change(TenantUpdate("speech", removed=True), "op", "")
-    await compiled(slurm, books)
+    await compiled(slurm, store)
+    store.change(TenantUpdate("speech", removed=True), "op", "")
+    await compiled(slurm, store)
     assert slurm.state() != before
     slurm.partition_qos = ""
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.state() == before
-    assert books.remembered == {}
-    assert await uninstall(slurm, books, settings()) == Undone((), ())  # type: ignore[arg-type]
+    assert store.remembered == {}
+    assert await uninstall(slurm, store, settings()) == Undone((), ())  # type: ignore[arg-type]
 
 
 async def test_the_gate_is_opened_first_and_stays_as_long_as_a_partition_has_it():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.commands.clear()
-    done = await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    done = await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.commands[0] == "modify qos where name=slicewise_gate set grptres=billing=-1"
     assert [one.startswith("Partition gpu has QOS=slicewise_gate") for one in done.waits] == [True]
     assert slurm.known.keys() == {"normal", "premium", "slicewise_gate"}
     slurm.partition_qos = ""
-    assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
+    assert (await uninstall(slurm, store, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium"}
-    assert books.remembered == {}
+    assert store.remembered == {}
 
 
 @pytest.mark.parametrize(("word", "qos_list"), [("AllowQos", "allow_qos"), ("DenyQos", "deny_qos")])
 async def test_what_a_partition_lists_stays_until_its_line_is_changed(word: str, qos_list: str):
     """Slurm 25.11 does not start where such a list names a QOS that is not there."""
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.partition_qos = ""
     setattr(slurm, qos_list, frozenset({"premium", "slicewise_vision", "slicewise_unmade"}))
-    (told,) = (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
+    (told,) = (await uninstall(slurm, store, settings())).waits  # type: ignore[arg-type]
     assert told.startswith(f"{word} of partition gpu has slicewise_vision: take them out")
     assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
     setattr(slurm, qos_list, frozenset({"premium"}))
-    assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
+    assert (await uninstall(slurm, store, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium"}
-    assert books.remembered == {}
+    assert store.remembered == {}
 
 
 async def test_another_clusters_gate_is_left_closed():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.elsewhere = frozenset({"slicewise_theirs"})
-    (told,) = (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
+    (told,) = (await uninstall(slurm, store, settings())).waits  # type: ignore[arg-type]
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
     assert "slicewise_gate, which stays closed for another cluster" in told
 
 
 async def test_the_qos_that_all_shared_goes_too_once_nothing_uses_it():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     slurm.partition_qos, slurm.running = "", (waiting("slicewise-borrowed"),)
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
     slurm.running, slurm.elsewhere = (), frozenset({"slicewise-borrowed"})
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() >= {"slicewise-borrowed"}
     slurm.elsewhere = frozenset()
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() == {"normal", "premium"}
 
 
 async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     slurm.partition_qos = ""
     row = slurm.rows["vision", ""]
     row.grp_tres["billing"], row.default = 6000, "slicewise_vision"
@@ -826,24 +826,24 @@ async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
     slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
     slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset(), {"billing": 6000})
     account, default = (LimitKey("account", "vision", f) for f in ("grptres=billing", "defaultqos"))
-    books.remembered = {
+    store.remembered = {
         account: KnownLimit("9000", "6000"),
         default: KnownLimit("", "slicewise_vision"),
         LimitKey("qos", "slicewise_vision", "maxtresperaccount=billing"): KnownLimit("", "6000"),
     }
     running = replace(waiting("slicewise-borrowed", JobState.RUNNING), **RUNNING)
     slurm.running = (running,)
-    assert (await compiled(slurm, books)).by_hand == ()
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert slurm.limits("vision") == [5000, 0], "less what runs in the QOS that all shared"
     assert slurm.known["slicewise_vision"].max_tres_per_account == {}
     assert (row.grp_tres["billing"], row.default) == (6000, "slicewise_vision")
     assert slurm._list(row) >= {"slicewise-borrowed", "slicewise_vision_borrowed"}
     slurm.partition_qos, slurm.running = "slicewise_gate", ()
-    assert (await compiled(slurm, books)).by_hand == ()
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert (row.grp_tres["billing"], row.default) == (9000, "")
     assert slurm._list(row) == {"normal", "slicewise_vision", "slicewise_vision_borrowed"}
     assert slurm.limits("vision") == [6000, 0]
-    assert (await compiled(slurm, books)).changes == ()
+    assert (await compiled(slurm, store)).changes == ()
 
 
 RUNNING: Mapping[str, Any] = {
@@ -855,77 +855,77 @@ RUNNING: Mapping[str, Any] = {
 
 
 async def test_what_slurm_refuses_on_the_way_back_keeps_no_other_back():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
     before = slurm.state()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     slurm.refuses = ("name=lab",)
     with pytest.raises(OutsideError, match=r"refused 1 changes.*name=lab.*SW-SLURM-FAILED"):
-        await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    left = (await plan(slurm, books, settings())).settings  # type: ignore[arg-type]
+        await uninstall(slurm, store, settings())  # type: ignore[arg-type]
+    left = (await plan(slurm, store, settings())).settings  # type: ignore[arg-type]
     assert {one.key.name for one in left} == {"lab"}
     slurm.refuses, slurm.partition_qos = (), ""
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.state() == before
 
 
 async def test_uninstalling_gives_nodes_their_own_weights_back():
-    slurm, books = database(), ledger()
+    slurm, store = database(), ledger()
     slurm.weight = 1_000_072
-    (due,) = (await plan(slurm, books, settings())).weights  # type: ignore[arg-type]
+    (due,) = (await plan(slurm, store, settings())).weights  # type: ignore[arg-type]
     assert (due.key.entity, due.key.name, due.now, due.wanted) == ("node", "n1", "1000072", "7")
-    assert (await uninstall(slurm, books, settings())).changes == ()  # type: ignore[arg-type]
+    assert (await uninstall(slurm, store, settings())).changes == ()  # type: ignore[arg-type]
     assert slurm.weight == 7
 
 
 async def test_uninstalling_leaves_another_cluster_the_qos_that_it_uses():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.elsewhere = frozenset({"slicewise_vision_borrowed", "normal"})
     slurm.partition_qos = ""
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     ours = {"slicewise_gate", "slicewise_vision_borrowed"}
     assert slurm.known.keys() == {"normal", "premium", *ours}
-    assert books.remembered == {}
+    assert store.remembered == {}
 
 
 async def test_a_term_is_set_changed_and_handed_back():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     for term_s in (150, 7):
-        await compiled(slurm, books, term_s=term_s)
+        await compiled(slurm, store, term_s=term_s)
         assert exempt_s(slurm) == term_s
-        assert (await compiled(slurm, books, term_s=term_s)).changes == ()
-    (back,) = (await compiled(slurm, books)).changes
+        assert (await compiled(slurm, store, term_s=term_s)).changes == ()
+    (back,) = (await compiled(slurm, store)).changes
     assert " ".join(back) == (
         "modify qos where name=slicewise_vision_borrowed set preemptexempttime=-1"
     )
-    assert (await compiled(slurm, books)).changes == ()
+    assert (await compiled(slurm, store)).changes == ()
 
 
 async def test_without_a_term_the_sites_own_exempt_time_stays_and_comes_back():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     borrowed = slurm.known["slicewise_vision_borrowed"]
     slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=300)
     for term_s in (0, 60, 0):
-        assert (await compiled(slurm, books, term_s=term_s)).by_hand == ()
+        assert (await compiled(slurm, store, term_s=term_s)).out_of_band == ()
         assert exempt_s(slurm) == (term_s or 300)
 
 
 async def test_a_term_that_somebody_changed_by_hand_is_put_back():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, term_s=60)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, term_s=60)
     borrowed = slurm.known["slicewise_vision_borrowed"]
     slurm.known["slicewise_vision_borrowed"] = replace(borrowed, preempt_exempt_s=None)
-    (told,) = (await compiled(slurm, books, term_s=60)).by_hand
+    (told,) = (await compiled(slurm, store, term_s=60)).out_of_band
     assert (told.key.field, told.was, told.now) == ("preemptexempttime", "60", "")
     assert exempt_s(slurm) == 60
 
 
 async def test_uninstalling_takes_its_term_from_a_qos_that_another_cluster_uses():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, term_s=60)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, term_s=60)
     slurm.elsewhere = frozenset({"slicewise_vision_borrowed"})
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert exempt_s(slurm) is None
 
 
@@ -934,79 +934,79 @@ def exempt_s(slurm: SlurmDatabase) -> int | None:
 
 
 async def test_what_runs_or_waits_in_its_qos_goes_on_until_it_has_ended():
-    slurm, books = database(), ledger(vision=6000, lab=1000)
+    slurm, store = database(), ledger(vision=6000, lab=1000)
     before = slurm.state()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     slurm.partition_qos = ""
     slurm.running = (waiting("slicewise_vision"), waiting("normal"))
-    done = await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    done = await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert ["814" in one for one in done.waits] == [True]
     assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
     assert own(slurm, "vision") == 6000
     assert slurm._list(slurm.rows["vision", ""]) == {"normal", "slicewise_vision"}
-    assert books.remembered != {}
+    assert store.remembered != {}
     slurm.running = (waiting("slicewise_vision", JobState.ENDED),)
-    assert (await uninstall(slurm, books, settings())).waits == ()  # type: ignore[arg-type]
+    assert (await uninstall(slurm, store, settings())).waits == ()  # type: ignore[arg-type]
     assert slurm.state() == before
-    assert books.remembered == {}
+    assert store.remembered == {}
 
 
 async def test_what_an_uninstall_removed_that_still_waits_is_nobodys_hand():
     """The gate stays for as long as the partition has it."""
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books, term_s=60)
-    assert (await uninstall(slurm, books, settings())).waits  # type: ignore[arg-type]
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store, term_s=60)
+    assert (await uninstall(slurm, store, settings())).waits  # type: ignore[arg-type]
     assert "slicewise_vision" not in slurm.known
-    await want_again(slurm, books, settings())  # type: ignore[arg-type]
-    assert (await compiled(slurm, books, term_s=60)).by_hand == ()
+    await want_again(slurm, store, settings())  # type: ignore[arg-type]
+    assert (await compiled(slurm, store, term_s=60)).out_of_band == ()
     assert slurm.limits("vision") == [6000, 0]
 
 
 async def test_a_plan_to_uninstall_changes_nothing():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
-    before = slurm.state(), dict(books.remembered)
-    due = await plan(slurm, books, settings())  # type: ignore[arg-type]
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
+    before = slurm.state(), dict(store.remembered)
+    due = await plan(slurm, store, settings())  # type: ignore[arg-type]
     assert {one.wanted for one in due.settings} == {"inherited"}
     assert [(one.key.name, one.now, one.wanted) for one in due.gate] == [
         ("slicewise_gate", "0", "")
     ]
     assert {one.now for one in due.qos} == {"slicewise_vision_borrowed", "slicewise_vision"}
-    assert (slurm.state(), books.remembered) == before
+    assert (slurm.state(), store.remembered) == before
 
 
 async def test_a_qos_of_its_own_keeps_what_a_site_added_to_it():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     ours = slurm.known["slicewise_vision"]
     slurm.known["slicewise_vision"] = replace(ours, preempt=ours.preempt | {"premium"})
-    assert (await compiled(slurm, books)).changes == ()
+    assert (await compiled(slurm, store)).changes == ()
 
 
 async def test_uninstalling_before_the_first_compilation_takes_out_what_is_there():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     before = slurm.state()
     slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset())
     row = slurm.rows["vision", ""]
     row.plus, row.default = frozenset({"slicewise_vision"}), "slicewise_vision"
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.state()[0] == before[0]
 
 
 async def test_after_an_uninstall_no_limit_is_set_until_it_is_wanted_again():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.partition_qos = ""
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
     before = slurm.state()
-    quota(books, "vision", 5000)
+    quota(store, "vision", 5000)
     with pytest.raises(InvalidInputError, match=r"compile --again.*SW-UNINSTALLED"):
-        await compiled(slurm, books)
-    seen = await look(slurm, books, settings())  # type: ignore[arg-type]
+        await compiled(slurm, store)
+    seen = await look(slurm, store, settings())  # type: ignore[arg-type]
     assert "SW-UNINSTALLED" in seen.warnings[0]
     assert slurm.state() == before
-    await want_again(slurm, books, settings())  # type: ignore[arg-type]
-    assert (await compiled(slurm, books)).by_hand == ()
+    await want_again(slurm, store, settings())  # type: ignore[arg-type]
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert slurm.limits("vision") == [5000, 0]
 
 
@@ -1014,57 +1014,57 @@ async def test_a_compilation_that_takes_long_ends_where_it_is_when_all_is_taken_
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(compiling, "_NEWS_S", -1.0)
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    await compiled(slurm, books)
-    quota(books, "vision", 5000)
-    quota(books, "lab", 4000)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, store)
+    quota(store, "vision", 5000)
+    quota(store, "lab", 4000)
     take = slurm.sacctmgr
 
     async def last(changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        books.mark_uninstalled()
+        store.mark_uninstalled()
         return await take(changes)
 
     monkeypatch.setattr(slurm, "sacctmgr", last)
     with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.limits("vision", "lab")[:2] == [5000, 3000], "what shrinks came first"
 
 
 async def test_finishing_removes_a_qos_once_its_last_job_has_ended():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     before = slurm.state()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     installed = slurm.state()
-    assert await finish(slurm, books, settings()) is None, "none has begun"  # type: ignore[arg-type]
+    assert await finish(slurm, store, settings()) is None, "none has begun"  # type: ignore[arg-type]
     assert slurm.state() == installed
     slurm.partition_qos, slurm.running = "", (waiting("slicewise_vision"),)
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    still = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
+    still = await finish(slurm, store, settings())  # type: ignore[arg-type]
     assert still is not None
     assert "slicewise uninstall --finish" in still.waits[0]
     assert slurm.known.keys() == {"normal", "premium", "slicewise_vision"}
     slurm.running = ()
-    done = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    done = await finish(slurm, store, settings())  # type: ignore[arg-type]
     assert done is not None
     assert done.waits == ()
     assert slurm.state() == before
 
 
 async def test_nothing_is_finished_once_limits_are_wanted_again():
-    slurm, books = database(), ledger(vision=6000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
     slurm.running = (waiting("slicewise_vision"),)
-    await uninstall(slurm, books, settings())  # type: ignore[arg-type]
-    await want_again(slurm, books, settings())  # type: ignore[arg-type]
-    assert await finish(slurm, books, settings()) is None  # type: ignore[arg-type]
-    assert not books.is_uninstalled()
+    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
+    await want_again(slurm, store, settings())  # type: ignore[arg-type]
+    assert await finish(slurm, store, settings()) is None  # type: ignore[arg-type]
+    assert not store.is_uninstalled()
 
 
 async def test_without_the_ledger_it_goes_by_what_stands_in_slurm():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    quota(books, "speech", 1000)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    quota(store, "speech", 1000)
     before = slurm.state()
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     slurm.partition_qos, slurm.weight = "", 1_000_072
     slurm.commands.clear()
     (kept,) = (await uninstall(slurm, None, settings())).waits  # type: ignore[arg-type]
@@ -1079,48 +1079,48 @@ async def test_without_the_ledger_it_goes_by_what_stands_in_slurm():
 
     # The ledger is there again, with all that it knew.
     with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
     assert slurm.known.keys() == {"normal", "premium", "slicewise_uninstalled_c"}
-    done = await finish(slurm, books, settings())  # type: ignore[arg-type]
+    done = await finish(slurm, store, settings())  # type: ignore[arg-type]
     assert done is not None
     assert slurm.known.keys() == {"normal", "premium"}
     with pytest.raises(InvalidInputError, match="SW-UNINSTALLED"):
-        await compiled(slurm, books)
+        await compiled(slurm, store)
 
 
 async def test_what_was_taken_out_without_the_ledger_is_nobodys_hand_when_it_is_wanted_again():
-    slurm, books = database(), ledger(vision=6000, lab=3000)
-    await compiled(slurm, books)
+    slurm, store = database(), ledger(vision=6000, lab=3000)
+    await compiled(slurm, store)
     slurm.running = (replace(waiting("slicewise_vision", JobState.RUNNING), **RUNNING),)
     await uninstall(slurm, None, settings())  # type: ignore[arg-type]
     assert "slicewise_lab" not in slurm.known
-    await want_again(slurm, books, settings())  # type: ignore[arg-type]
-    assert (await compiled(slurm, books)).by_hand == ()
+    await want_again(slurm, store, settings())  # type: ignore[arg-type]
+    assert (await compiled(slurm, store)).out_of_band == ()
     assert slurm.limits("vision", "lab") == [6000, 3000, 0, 0]
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
     assert "slicewise_uninstalled_c" not in slurm.known
 
 
 async def test_without_the_ledger_limits_on_types_stay_and_are_named():
-    slurm, books = database(), ledger(lab=3000)
+    slurm, store = database(), ledger(lab=3000)
     limited = TenantUpdate("lab", type_limits={"1g.10gb": 2})
-    books.change(limited, "op", "")
-    await compiled(slurm, books)
+    store.change(limited, "op", "")
+    await compiled(slurm, store)
     slurm.partition_qos = ""
     unknown, _ = (await uninstall(slurm, None, settings())).waits  # type: ignore[arg-type]
     assert "(lab): only the ledger knows" in unknown
     assert slurm.rows["lab", ""].grp_tres == {"gres/gpu:1g.10gb": 2}
-    assert await finish(slurm, books, settings())  # type: ignore[arg-type]
+    assert await finish(slurm, store, settings())  # type: ignore[arg-type]
     assert slurm.rows["lab", ""].grp_tres == {}
 
 
 async def test_another_clusters_word_says_nothing_of_this_one():
-    slurm, books = database(), ledger(vision=6000)
+    slurm, store = database(), ledger(vision=6000)
     theirs = Qos("slicewise_uninstalled_d", {}, frozenset())
     slurm.known[theirs.name] = theirs
-    await compiled(slurm, books)
+    await compiled(slurm, store)
     assert slurm.limits("vision") == [6000, 0]
-    assert not await has_begun(slurm, books, settings())  # type: ignore[arg-type]
+    assert not await has_begun(slurm, store, settings())  # type: ignore[arg-type]
     slurm.partition_qos = ""
     await uninstall(slurm, None, settings())  # type: ignore[arg-type]
     assert slurm.known.keys() >= {theirs.name, "slicewise_uninstalled_c"}

@@ -87,7 +87,7 @@ async def test_who_compiles_waits_for_who_does_already(by_hand: str) -> None:
     ledger.set_nominal(5000)
     slurm.waits = True
     ended = await asyncio.gather(compiled(), other())
-    assert [one.by_hand for one in ended] == [(), ()]
+    assert [one.out_of_band for one in ended] == [(), ()]
     assert slurm.limits("a")[0] == ledger.shown["a"].quota.nominal_millislices == 2000
 
 

@@ -13,7 +13,7 @@ from slurm_plugin.accounting.budgets import left, unspent
 from slurm_plugin.accounting.charging import Tariff, charge
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.quota.types import Budget, Quota, Tenant
-from slurm_plugin.quota_cycle.rollover import roll_budgets
+from slurm_plugin.quota_cycle.rollover import roll_over_budgets
 
 JANUARY_S = period_start_s(Period.MONTH, 1_800_000_000, "UTC")
 FEBRUARY_S = next_start_s(Period.MONTH, JANUARY_S, "UTC") or 0
@@ -44,7 +44,7 @@ class Rolled(MemoryStore):
 
     def roll(self, at_s: int) -> int:
         """What is unspent afterwards."""
-        roll_budgets(self, POLICY, "UTC", (), at_s)
+        roll_over_budgets(self, POLICY, "UTC", (), at_s)
         return unspent(self.balances()["lone"])
 
 
@@ -67,14 +67,14 @@ def test_a_first_budget_does_not_pay_for_what_ran_before_it():
     ledger, at_s = MemoryStore(), JANUARY_S + 5000
     run = job_view(SimulatedRun(LONE, JANUARY_S - 10, {"1g.10gb": 1}, PARTITION, None))
     ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
-    roll_budgets(ledger, POLICY, "UTC", (run,), at_s)
-    held, balances, rolls = (
+    roll_over_budgets(ledger, POLICY, "UTC", (run,), at_s)
+    held, balances, rollovers = (
         ledger.charges.open_reservations(),
         ledger.budgets.balances(),
-        ledger.budgets.rolls(),
+        ledger.budgets.rollovers(),
     )
-    assert left(POLICY, balances, rolls, held, at_s)["lone"].left_millislice_s == 1000
-    assert left(POLICY, balances, rolls, held, at_s + 5)["lone"].left_millislice_s == 995
+    assert left(POLICY, balances, rollovers, held, at_s)["lone"].left_millislice_s == 1000
+    assert left(POLICY, balances, rollovers, held, at_s + 5)["lone"].left_millislice_s == 995
 
 
 def test_a_budget_that_came_back_in_its_period_goes_on_with_its_debt():
@@ -94,7 +94,7 @@ def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
     ledger = Rolled()
     run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
     ledger.charges.post(charge(TARIFF, (job_view(run),), (), (), {}).charges)
-    assert roll_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
+    assert roll_over_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
     run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
     ended = (run_record(run, FEBRUARY_S + 200),)
     ledger.charges.post(charge(TARIFF, (), ended, ledger.charges.open_reservations(), {}).charges)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from own_parts import books_of
+from ledger_parts import ledger_view_of
 from reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
 from scripted import job
 
@@ -14,7 +14,8 @@ from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.language.units import Millislices
 from slurm_plugin.quota.calendar import Moment, Window, WindowKind
 from slurm_plugin.quota.types import Loan, Policy
-from slurm_plugin.quota_cycle import claims
+from slurm_plugin.quota_cycle import reclaim_inputs
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.whole_jobs import (
     WaitingJob,
     Waits,
@@ -23,11 +24,10 @@ from slurm_plugin.quota_cycle.whole_jobs import (
     waits,
     whose_turn,
 )
-from slurm_plugin.quota_cycle.world import Rules, Seen, World
-from slurm_plugin.reclaim.capacity import Need
+from slurm_plugin.reclaim.capacity import JobNeed
 from slurm_plugin.reclaim.recalls import meanwhile
-from slurm_plugin.reclaim.turns import Turn, reclaim_for, who_goes
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.reclaim.turns import Turn, reclaim_for, runs_to_end
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
 
 NOW_S, TURN_S = 10_000, 1800
 SMALL, LARGE = (("1g.10gb", 1),), (("3g.40gb", 1),)
@@ -36,15 +36,15 @@ OWNERS = policy({"a": 7000, "b": 7000})
 
 def wait(key: int, shape: tuple[tuple[str, int], ...] = LARGE, **changes: Any) -> WaitingJob:
     cost = sum(COSTS[kind] * count for kind, count in shape)
-    return replace(WaitingJob(Need(key, shape, 1), cost, NOW_S - 60), **changes)
+    return replace(WaitingJob(JobNeed(key, shape, 1), cost, NOW_S - 60), **changes)
 
 
 def waiting(free: Mapping[str, int], *runs: Running, **queues: Any) -> Waits:
-    """``runs`` are on borrowed quota, and all that is held beyond own parts."""
+    """``runs`` are on borrowed quota, and all that is held beyond guaranteed quotas."""
     above: Counter[str] = Counter()
     for run in runs:
         above[run.tenant] += run.cost_millislices
-    there = replace(taking(*runs), free={"n": free}, above_nominal_millislices=above)
+    there = replace(reclaim_input(*runs), free={"n": free}, above_nominal_millislices=above)
     return Waits(queues, {"n": free}, there, TURN_S)
 
 
@@ -78,7 +78,7 @@ def test_who_waits_for_a_type_of_which_nothing_is_free_holds_no_share():
 
 
 def test_quota_that_nobody_can_start_on_goes_to_who_waits_for_gpus():
-    """Slurm says then that the job waits for GPUs, and they are re-cut for it."""
+    """Slurm says then that the job waits for GPUs, and they are repartitioned for it."""
     tenants = policy({"lender": 7000, "a": 0, "b": 0})
     there = waiting({"1g.10gb": 1}, a=[wait(1)], b=[wait(2, SMALL)])
     assert lent(tenants, there)[0] == {"a": 3500, "b": 1000}
@@ -130,7 +130,9 @@ def test_who_has_lent_what_was_too_small_may_borrow_yet():
     assert needs == {"a": 0, "b": 3000, "c": 0}
     assert meanwhile(tenants, demand, needs, (loan,), (), guaranteed=("a",)) == demand
     kept = own_needs(tenants, demand, there.queues, guaranteed=("a",))
-    assert kept["a"] == 3000, "all that it wants of its own part, while other jobs wait for that"
+    assert kept["a"] == 3000, (
+        "all that it wants of its guaranteed quota, while other jobs wait for that"
+    )
     assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=("a",))["a"] == 3000
     assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=()) == demand
 
@@ -308,7 +310,11 @@ def test_who_has_had_its_turn_without_a_start_lets_the_others_have_theirs():
     b, c = wait(2, since_s=NOW_S - 2 * TURN_S), wait(3, since_s=NOW_S - TURN_S - 60)
     there = waiting({}, running(8, "a"), running(9, "a"), b=[b], c=[c])
     turns = [
-        lent(tenants, replace(there, taking=replace(there.taking, now_s=NOW_S + s)), {"a": 7000})[1]
+        lent(
+            tenants,
+            replace(there, reclaim_input=replace(there.reclaim_input, now_s=NOW_S + s)),
+            {"a": 7000},
+        )[1]
         for s in (0, TURN_S, 2 * TURN_S, 3 * TURN_S)
     ]
     assert sorted(turn.tenant for turn in turns if turn) == ["b", "b", "c", "c"]
@@ -380,7 +386,7 @@ def never_goes(why: str) -> Cluster:
         changes["term_s"] = 600
     if why == "doubtful":
         jobs = [replace(jobs[0], unread=frozenset({"tres"}))]
-    if why == "dearer than what its tenant holds above its own part":
+    if why == "dearer than what its tenant holds above its guaranteed quota":
         nominal |= {"lender": 3500, "a": 3000}
         weights = {"b": 9, "d": 9}
     if why == "of two of which one may go":
@@ -407,7 +413,7 @@ def never_goes(why: str) -> Cluster:
     [
         "in its term",
         "doubtful",
-        "dearer than what its tenant holds above its own part",
+        "dearer than what its tenant holds above its guaranteed quota",
         "of two of which one may go",
         "of a tenant that gives a cap back with another",
     ],
@@ -449,14 +455,14 @@ def test_what_is_kept_for_a_turn_is_on_the_nodes_where_others_go_for_it():
     there = replace(waiting({}, batch, *runs, b=[pair(2)]), free=free)
     turn = lent(tenants, there, {"a": 21000})[1]
     assert turn == turn_of("b", pair(2), "n2")
-    assert victims(turn, taking(*runs), {"a": 21000}, free) == [9]
+    assert victims(turn, reclaim_input(*runs), {"a": 21000}, free) == [9]
     # Told to go, it has left the node's replicas: the choice stays.
-    told = replace(there, taking=replace(there.taking, leaving=frozenset({9})))
+    told = replace(there, reclaim_input=replace(there.reclaim_input, leaving=frozenset({9})))
     assert lent(tenants, told, {"a": 21000})[1] == turn
 
 
 def victims(
-    turn: Turn, there: Taking, over: Mapping[str, int], free: Mapping[str, Mapping[str, int]]
+    turn: Turn, there: ReclaimInput, over: Mapping[str, int], free: Mapping[str, Mapping[str, int]]
 ) -> list[int]:
     found = reclaim_for(turn, there, over, free)
     return [] if found is None else list(found.victims)
@@ -465,7 +471,7 @@ def victims(
 def test_replicas_go_only_on_the_nodes_of_the_turn():
     """On n1 the smaller ones run, and more of it is free."""
     turn = turn_of("b", pair(2), "n2")
-    there = taking(
+    there = reclaim_input(
         running(7, "a", instances={"n1": {"3g.40gb": 1}}, cost_millislices=1000),
         running(9, "a", instances={"n2": {"3g.40gb": 1}}),
     )
@@ -475,7 +481,7 @@ def test_replicas_go_only_on_the_nodes_of_the_turn():
 
 def test_for_a_turn_nothing_counts_as_free_that_a_guaranteed_job_is_about_to_take():
     turn = turn_of("b", wait(2))
-    there = replace(taking(running(8, "a")), free={"n": {"3g.40gb": 1}})
+    there = replace(reclaim_input(running(8, "a")), free={"n": {"3g.40gb": 1}})
     assert victims(turn, there, {"a": 1750}, {"n": {}}) == [8]
 
 
@@ -485,16 +491,16 @@ def wants(kind: str) -> Wanting:
 
 def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
     turn = turn_of("b", wait(2))
-    there = taking(running(7, "a", "1g.10gb"), running(8, "a"))
+    there = reclaim_input(running(7, "a", "1g.10gb"), running(8, "a"))
     other = replace(there, wanting=(wants("1g.10gb"),))
-    assert set(who_goes(other, turn, {"a": 4500}, there.free).victims) == {7, 8}
+    assert set(runs_to_end(other, turn, {"a": 4500}, there.free).victims) == {7, 8}
     same = replace(
-        taking(running(8, "a"), running(9, "a")),
+        reclaim_input(running(8, "a"), running(9, "a")),
         above_nominal_millislices={"a": 7000},
         wanting=(wants("3g.40gb"),),
     )
     both = turn_of("b", pair(2), "n")
-    assert len(who_goes(same, both, {"a": 7000}, there.free).victims) == 1
+    assert len(runs_to_end(same, both, {"a": 7000}, there.free).victims) == 1
 
 
 def test_a_lender_and_a_turn_of_another_type_are_served_in_one_round():
@@ -519,22 +525,22 @@ def test_for_a_turn_somebody_goes_though_something_is_free_for_a_guaranteed_job(
 
 
 def test_who_gives_something_back_anyway_makes_room_for_a_turn():
-    there = replace(taking(running(8, "a"), running(9, "a")), shrink={"a": 3500})
+    there = replace(reclaim_input(running(8, "a"), running(9, "a")), shrink={"a": 3500})
     gone = reclaim(there).victims
     assert len(gone) == 1
-    assert who_goes(there, turn_of("b", wait(2)), {"a": 7000}, there.free).victims == gone
+    assert runs_to_end(there, turn_of("b", wait(2)), {"a": 7000}, there.free).victims == gone
 
 
 def test_for_a_turn_nobody_goes_who_has_only_to_give_back():
     batch = running(7, "a", kind="1g.10gb", is_replica=False)
-    there = replace(taking(batch, running(8, "a")), shrink={"a": 1000})
+    there = replace(reclaim_input(batch, running(8, "a")), shrink={"a": 1000})
     turn = turn_of("b", wait(2, (("1g.10gb", 1),)))
     free = {"n": {"1g.10gb": 1}}
     assert victims(turn, replace(there, free=free), {"a": 1}, free) == []
 
 
 def test_who_is_to_borrow_no_more_has_no_turn():
-    """Its job wants more than its own part, and its demand is cut to that."""
+    """Its job wants more than its guaranteed quota, and its demand is cut to that."""
     tenants = policy({"lender": 3500, "a": 0, "b": 3500})
     there = waiting({}, running(8, "a"), a=[wait(1)], b=[wait(2, since_s=0, cost_millislices=7000)])
     found = lend_whole_jobs(
@@ -578,8 +584,8 @@ def running(job_id: int, tenant: str, kind: str = "3g.40gb", **changes: Any) -> 
     return replace(run, **changes)
 
 
-def taking(*runs: Running) -> Taking:
-    return Taking(
+def reclaim_input(*runs: Running) -> ReclaimInput:
+    return ReclaimInput(
         wanting=(),
         running=runs,
         free={"n": {}},
@@ -594,7 +600,7 @@ def taking(*runs: Running) -> Taking:
 
 def test_for_a_turn_the_replica_goes_that_makes_room():
     turn = turn_of("b", wait(2))
-    there = taking(running(7, "a", "1g.10gb"), running(8, "a"), running(9, "c"))
+    there = reclaim_input(running(7, "a", "1g.10gb"), running(8, "a"), running(9, "c"))
     found = reclaim_for(turn, there, {"a": 1750}, there.free)
     assert found is not None
     assert found.victims == {8: "b has its turn of 3.5 slices: job 2 has waited longest"}
@@ -604,14 +610,17 @@ def test_for_a_turn_the_replica_goes_that_makes_room():
 def test_for_a_turn_nobody_else_goes_while_who_was_told_ends():
     """Its slot is no replica any more then."""
     turn = turn_of("b", wait(2))
-    there = taking(running(8, "a", is_replica=False), running(9, "a"))
+    there = reclaim_input(running(8, "a", is_replica=False), running(9, "a"))
     told = replace(there, leaving=frozenset({8}))
     assert victims(turn, told, {"a": 1750}, there.free) == []
 
 
 def test_for_a_turn_no_batch_job_goes_and_nobody_within_its_share():
     turn = turn_of("b", wait(2))
-    batch, replica = taking(running(8, "a", is_replica=False)), taking(running(8, "a"))
+    batch, replica = (
+        reclaim_input(running(8, "a", is_replica=False)),
+        reclaim_input(running(8, "a")),
+    )
     assert reclaim_for(turn, batch, {"a": 1750}, batch.free) is None
     assert reclaim_for(turn, replica, {"c": 1750}, replica.free) is None
 
@@ -622,10 +631,10 @@ def seen(
     tenants: Policy = OWNERS,
     stuck: frozenset[int] = frozenset(),
 ) -> Waits:
-    books = books_of(Moment(NOW_S, 0, 0), tenants=tenants)
-    rules = Rules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
-    world = World(books, Seen(jobs, nodes, (), stuck=stuck), rules)
-    return waits(world, claims.taking(world))
+    ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=tenants)
+    rules = QuotaRules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
+    world = QuotaInputs(ledger_view, SlurmView(jobs, nodes, (), stuck=stuck), rules)
+    return waits(world, reclaim_inputs.reclaim_input(world))
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:

@@ -21,7 +21,7 @@ from rebalance_world import (
     settings,
     step,
 )
-from recut_world import planned
+from repartition_world import planned
 from scripted import DOWN, tenant
 
 from cluster.language.errors import OutsideError, UnreachableError
@@ -31,8 +31,8 @@ from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.limits.desired import BILLING, Difference
-from slurm_plugin.mig.problem import Gathered
-from slurm_plugin.mig.steps import Recut, State
+from slurm_plugin.mig.problem import SitePlanInput
+from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.quota.types import LimitKey, Recall
 from slurm_plugin.quota_cycle.compile import Compiled
 from slurm_plugin.rebalance import compile_limits as rebalance_limits
@@ -274,39 +274,41 @@ def test_a_fault_of_ours_in_one_step_keeps_no_other_from_being_done() -> None:
 def test_where_nothing_may_be_cut_files_that_are_not_there_are_no_failure() -> None:
     cut = step(Story().run(), StepName.CUT)
     assert cut.outcome is StepOutcome.SKIPPED
-    assert "recut.allowed is false" in cut.why
+    assert "repartition.allowed is false" in cut.why
     assert "SW-RECUT-CONF" in cut.why
 
 
 def test_another_run_that_cuts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(configured=settings(recut={"allowed": True}))
-    monkeypatch.setattr(story.ledger, "recutting", lambda host: TakenLock())
+    story = Story(configured=settings(repartition={"allowed": True}))
+    monkeypatch.setattr(story.ledger, "repartitioning", lambda host: TakenLock())
     cut = step(story.run(), StepName.CUT)
     assert cut.outcome is StepOutcome.SKIPPED
     assert "head, process 4711" in cut.why
 
 
-CUTTING = {"recut": {"allowed": True}}
+CUTTING = {"repartition": {"allowed": True}}
 
 
-def in_state(state: State) -> Recut:
-    begun = Recut(1, planned(), "root", State.RUNNING, "", 0, 1, None, None)
-    return replace(begun, state=state, error="" if state is State.DONE else "it failed")
+def in_state(state: RepartitionState) -> Repartition:
+    begun = Repartition(1, planned(), "root", RepartitionState.RUNNING, "", 0, 1, None, None)
+    return replace(begun, state=state, error="" if state is RepartitionState.DONE else "it failed")
 
 
-def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State, left: State | None = None) -> Story:
-    """A run of re-cutting ends with re-cuts in these states, and takes up none that is ``left``;
-    one GPU is planned.
+def cut_so_far(
+    monkeypatch: pytest.MonkeyPatch, *states: RepartitionState, left: RepartitionState | None = None
+) -> Story:
+    """A run of repartitioning ends with repartitions in these states, and takes up none that is
+    ``left``; one GPU is planned.
     """
 
-    async def cut(*_: object, **__: object) -> tuple[Recut, ...]:
+    async def cut(*_: object, **__: object) -> tuple[Repartition, ...]:
         return tuple(map(in_state, states))
 
-    unfinished = [in_state(one) for one in (*states, left) if one is State.STUCK]
+    unfinished = [in_state(one) for one in (*states, left) if one is RepartitionState.STUCK]
     monkeypatch.setattr(NothingCut, "unfinished", lambda _: unfinished)
 
-    async def gathered(*_: object) -> Gathered:
-        return Gathered(boards={}, left_out={}, looks={})
+    async def gathered(*_: object) -> SitePlanInput:
+        return SitePlanInput(boards={}, left_out={}, looks={})
 
     monkeypatch.setattr(cluster_run, "cut", cut)
     monkeypatch.setattr(cut_step, "cuts_due", lambda _: (planned(),))
@@ -315,16 +317,17 @@ def cut_so_far(monkeypatch: pytest.MonkeyPatch, *states: State, left: State | No
 
 
 def test_gpus_are_cut_by_root_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = cut_so_far(monkeypatch, State.DONE).run()
+    ended = cut_so_far(monkeypatch, RepartitionState.DONE).run()
     assert step(ended, StepName.CUT).did == ("repartition 1 on gpu01: done",)
     assert ended.outcome is RunOutcome.DONE
 
 
 @pytest.mark.parametrize(
-    ("state", "why"), [(State.STUCK, "SW-RECUT-STUCK"), (State.ROLLED_BACK, "it failed")]
+    ("state", "why"),
+    [(RepartitionState.STUCK, "SW-RECUT-STUCK"), (RepartitionState.ROLLED_BACK, "it failed")],
 )
 def test_a_gpu_that_was_not_cut_as_planned_is_told(
-    monkeypatch: pytest.MonkeyPatch, state: State, why: str
+    monkeypatch: pytest.MonkeyPatch, state: RepartitionState, why: str
 ) -> None:
     ended = cut_so_far(monkeypatch, state).run()
     assert why in step(ended, StepName.CUT).why
@@ -334,7 +337,7 @@ def test_a_gpu_that_was_not_cut_as_planned_is_told(
 def test_one_that_is_stuck_is_told_of_also_in_runs_that_do_not_try_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended = cut_so_far(monkeypatch, State.DONE, left=State.STUCK).run()
+    ended = cut_so_far(monkeypatch, RepartitionState.DONE, left=RepartitionState.STUCK).run()
     assert "repartition 1 (gpu01). The node is drained" in step(ended, StepName.CUT).why
     assert ended.outcome is RunOutcome.DONE
 
@@ -404,25 +407,25 @@ YEAR_S, DAY_S = 365 * 86_400, 86_400
 def test_no_period_begins_by_a_host_whose_clock_was_set(ahead_s: float) -> None:
     story = at(200)
     story.world.at(700)
-    before = story.ledger.rolls()
+    before = story.ledger.rollovers()
     story.host_ahead_s = ahead_s
     ended = story.run()
     assert ended.outcome is RunOutcome.FAILED
     assert "ahead of PostgreSQL's" in step(ended, StepName.ROLL).why
-    assert story.ledger.rolls() == before
+    assert story.ledger.rollovers() == before
     story.host_ahead_s = 30.0
     assert step(story.run(), StepName.ROLL).did
 
 
 def test_a_year_ahead_on_all_hosts_nothing_rolls_until_the_clock_has_settled() -> None:
     story = at(200)
-    before = story.ledger.rolls()
+    before = story.ledger.rollovers()
     story.world.now_s += YEAR_S
     for _ in range(12):
         ended = story.run()
         assert ended.outcome is RunOutcome.FAILED
         assert "the ledger's newest row is 365 days old" in step(ended, StepName.ROLL).why
-        assert story.ledger.rolls() == before
+        assert story.ledger.rollovers() == before
         story.world.now_s += 300
     story.world.now_s += 1
     assert step(story.run(), StepName.ROLL).did

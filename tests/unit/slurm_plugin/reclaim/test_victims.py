@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting, reclaim
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
@@ -35,7 +35,7 @@ def run(
     return replace(found, **changes)
 
 
-def taking(*things: Wanting | Running, **changes: Any) -> Taking:
+def reclaim_input(*things: Wanting | Running, **changes: Any) -> ReclaimInput:
     """Tenants may be asked for all that they hold."""
     running = tuple(one for one in things if isinstance(one, Running))
     above: dict[str, int] = {}
@@ -52,27 +52,27 @@ def taking(*things: Wanting | Running, **changes: Any) -> Taking:
         "now_s": NOW_S,
         "term_s": 600,
     }
-    return Taking(**{**values, **changes})
+    return ReclaimInput(**{**values, **changes})
 
 
 def victims(*things: Wanting | Running, **changes: Any) -> set[int]:
-    return set(reclaim(taking(*things, **changes)).victims)
+    return set(reclaim(reclaim_input(*things, **changes)).victims)
 
 
 def test_nobody_waits_and_nobody_goes() -> None:
-    found = reclaim(taking(run(1)))
+    found = reclaim(reclaim_input(run(1)))
     assert (found.victims, found.ready, found.missing) == ({}, {}, {})
 
 
 def test_what_fits_into_what_is_free_is_ready_by_priority() -> None:
     jobs = wants(12, priority=1), wants(13, priority=2), wants(14, 2, priority=3)
-    found = reclaim(taking(*jobs, run(1), run(2), free={"n1": {"1g.10gb": 3}}))
+    found = reclaim(reclaim_input(*jobs, run(1), run(2), free={"n1": {"1g.10gb": 3}}))
     assert found.ready == {"vision": 3000}
     assert len(found.victims) == 1
 
 
 def test_one_goes_for_a_job_that_waits_and_says_for_which() -> None:
-    found = reclaim(taking(wants(12), run(1)))
+    found = reclaim(reclaim_input(wants(12), run(1)))
     assert found.victims == {1: "vision takes back 1 slice: job 12 waits"}
     assert found.ready == {}
 
@@ -118,7 +118,7 @@ def test_jobs_of_several_nodes_that_share_them_get_different_ones_each() -> None
         for node, first in (("n1", 1), ("n2", 4))
         for i in range(3)
     ]
-    found = reclaim(taking(wants(12, 3, nodes=2), wants(13, 3, nodes=2), *runs))
+    found = reclaim(reclaim_input(wants(12, 3, nodes=2), wants(13, 3, nodes=2), *runs))
     assert found.victims.keys() == {2, 3, 5, 6}
     assert {found.victims[2][-8:], found.victims[3][-8:]} == {"12 waits", "13 waits"}
 
@@ -135,7 +135,7 @@ def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes()
 
 
 def test_within_its_term_a_run_stays() -> None:
-    found = reclaim(taking(wants(12), run(1, start_s=NOW_S - 500)))
+    found = reclaim(reclaim_input(wants(12), run(1, start_s=NOW_S - 500)))
     assert found.victims == {}
     assert found.missing == {
         12: "what it needs is held by jobs in their term, which ends in 100 s at the earliest"
@@ -173,12 +173,12 @@ def test_of_nodes_that_cost_the_same_the_one_of_the_largest_share_is_taken() -> 
 
 
 def test_no_tenant_is_brought_below_its_own_part() -> None:
-    found = reclaim(taking(wants(12), wants(13), run(1), run(2), **above(1000)))
+    found = reclaim(reclaim_input(wants(12), wants(13), run(1), run(2), **above(1000)))
     assert len(found.victims) == 1
     assert list(found.missing) == [13]
-    alone = reclaim(taking(wants(12), run(1), **above(999)))
+    alone = reclaim(reclaim_input(wants(12), run(1), **above(999)))
     assert alone.missing == {
-        12: "the tenants that hold what it needs hold too little above their own part"
+        12: "the tenants that hold what it needs hold too little above their guaranteed quota"
     }
 
 
@@ -196,7 +196,7 @@ def test_no_batch_job_goes_where_a_replica_does() -> None:
 
 
 def test_batch_jobs_are_left_to_slurm_and_the_replicas_beside_them_go() -> None:
-    found = reclaim(taking(wants(12, 2), run(1, is_replica=False), run(2)))
+    found = reclaim(reclaim_input(wants(12, 2), run(1, is_replica=False), run(2)))
     assert set(found.victims) == {2}
     assert found.missing == {12: "batch job 1 would have to go: left to Slurm's preemption"}
 
@@ -204,7 +204,7 @@ def test_batch_jobs_are_left_to_slurm_and_the_replicas_beside_them_go() -> None:
 def test_of_batch_jobs_that_loses_least_work_goes() -> None:
     old = run(1, is_replica=False, start_s=NOW_S - 9000)
     young = run(2, is_replica=False, start_s=NOW_S - 700)
-    assert "batch job 2 " in reclaim(taking(wants(12), old, young)).missing[12]
+    assert "batch job 2 " in reclaim(reclaim_input(wants(12), old, young)).missing[12]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_of_batch_jobs_that_loses_least_work_goes() -> None:
     ],
 )
 def test_a_job_without_room_says_why(job: Wanting, why: str) -> None:
-    assert reclaim(taking(job, run(1))).missing == {12: why}
+    assert reclaim(reclaim_input(job, run(1))).missing == {12: why}
 
 
 def test_the_first_by_priority_gets_what_there_is() -> None:
-    found = reclaim(taking(wants(12, priority=1), wants(13, priority=2), run(1)))
+    found = reclaim(reclaim_input(wants(12, priority=1), wants(13, priority=2), run(1)))
     assert found.victims[1].endswith("job 13 waits")
     assert found.missing == {12: "what is free or lent is not enough for all waiting jobs"}
 
@@ -229,7 +229,7 @@ def test_of_very_many_jobs_too_the_first_by_priority_get_what_there_is() -> None
     large = wants(200, 4, priority=1000)
     never = wants(201, 4, kind="3g.40gb", priority=1001)
     runs = [run(i, f"n{i % 10}") for i in range(1, 55)]
-    found = reclaim(taking(*jobs, large, never, *runs))
+    found = reclaim(reclaim_input(*jobs, large, never, *runs))
     assert len(found.victims) == 54
     assert found.missing.keys() == {201, *range(100, 150)}
 
@@ -241,16 +241,16 @@ def test_very_many_jobs_get_nodes_of_whoever_has_the_largest_share_by_then() -> 
         for node in range(400)
         for i in range(4)
     ]
-    found = reclaim(taking(*jobs, *runs, weights={"hpc": 3}))
+    found = reclaim(reclaim_input(*jobs, *runs, weights={"hpc": 3}))
     assert found.missing == {}
-    # nlp is left with 250 above its own part, hpc with three times as many.
+    # nlp is left with 250 above its guaranteed quota, hpc with three times as many.
     assert Counter(job_id // 4 % 2 for job_id in found.victims) == {0: 550, 1: 50}
 
 
 def test_what_comes_free_for_a_job_is_kept_for_it() -> None:
     big, small = wants(12, 2, priority=2), wants(13, priority=1)
     runs = [run(i) for i in (1, 2, 3)]
-    found = reclaim(taking(big, small, *runs, free={"n1": {"1g.10gb": 1}}))
+    found = reclaim(reclaim_input(big, small, *runs, free={"n1": {"1g.10gb": 1}}))
     assert found.ready == {}
     assert len(found.victims) == 2
 
@@ -274,9 +274,9 @@ def test_who_must_shrink_gives_as_little_beyond_it_as_possible() -> None:
 
 def test_who_must_shrink_anyway_goes_for_a_waiting_job_first() -> None:
     runs = [run(1), run(2), run(3, tenant="hpc")]
-    found = reclaim(taking(wants(12), *runs, shrink={"hpc": 1000}))
+    found = reclaim(reclaim_input(wants(12), *runs, shrink={"hpc": 1000}))
     assert set(found.victims) == {3}
-    alone = reclaim(taking(*runs, shrink={"hpc": 1000}))
+    alone = reclaim(reclaim_input(*runs, shrink={"hpc": 1000}))
     assert alone.victims == {3: "hpc has to give back 1 slice"}
 
 

@@ -1,4 +1,4 @@
-"""Tests what a re-cut asks of the cluster itself."""
+"""Tests what a repartition asks of the cluster itself."""
 
 import json
 import shlex
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from emulated_gpus import gpu_node
 from node_commands import command, runs_jobs
-from recut_world import Crashes, MemoryJournal, planned
+from repartition_world import Crashes, MemoryJournal, planned
 from scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import SlicewiseError
@@ -18,7 +18,7 @@ from cluster.mig.inventory import Inventory
 from cluster.mig.nvml import read_inventory
 from cluster.rpc.client import DaemonClient
 from sandbox.nvml.driver import EmulatedGpu
-from slurm_plugin.mig.steps import Recut
+from slurm_plugin.mig.steps import Repartition
 from slurm_plugin.repartition.cluster_site import ClusterSite
 
 
@@ -50,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
         files[name].write_text(text)
         files[name].chmod(0o640)
     known = settings()
-    ours = known.model_copy(update={"recut": known.recut.model_copy(update=files)})
+    ours = known.model_copy(update={"repartition": known.repartition.model_copy(update=files)})
     return ClusterSite(ours, ScriptedSlurm(), DaemonClient(known.daemon))
 
 
@@ -104,9 +104,9 @@ async def test_what_a_driver_says_is_written(
     assert dict(zip(CONF, site.texts(), strict=True)) == CONF
 
 
-def kept() -> Recut:
+def kept() -> Repartition:
     journal = MemoryJournal(Crashes())
-    return journal.keep_texts(journal.open(planned(), "root").recut_id, *CONF.values())
+    return journal.keep_texts(journal.open(planned(), "root").repartition_id, *CONF.values())
 
 
 def test_files_are_put_back_and_what_was_told_is_not_lost(
@@ -114,14 +114,14 @@ def test_files_are_put_back_and_what_was_told_is_not_lost(
 ) -> None:
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
     site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
-    told, recut = site.texts(), kept()
+    told, repartition = site.texts(), kept()
     for _ in range(2):
-        site.put_back(recut)
+        site.put_back(repartition)
         assert dict(zip(CONF, site.texts(), strict=True)) == CONF
     modes = {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.conf*")}
     modes |= {path.stat().st_mode & 0o777 for path in tmp_path.glob(".*.conf.slicewise-1")}
     assert modes == {0o640}
-    site.put_told(recut)
+    site.put_told(repartition)
     assert site.texts() == told
     assert not list(tmp_path.glob(".*"))
 
@@ -131,11 +131,11 @@ def test_what_an_operator_has_written_meanwhile_stays(
 ) -> None:
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
     site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
-    recut = kept()
-    site.put_back(recut)
+    repartition = kept()
+    site.put_back(repartition)
     by_hand = CONF["slurm_conf"].replace("nvidia_h200", "h200")
     (tmp_path / "slurm.conf").write_text(by_hand)
-    site.put_told(recut)
+    site.put_told(repartition)
     assert site.texts()[0] == by_hand
     assert not list(tmp_path.glob(".*"))
 

@@ -1,10 +1,10 @@
-"""Tests that a re-cut ends as planned or as before, whichever call is killed or fails."""
+"""Tests that a repartition ends as planned or as before, whichever call is killed or fails."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from recut_world import (
+from repartition_world import (
     AFTER,
     BEFORE,
     GPU,
@@ -14,7 +14,7 @@ from recut_world import (
     Crashes,
     Killed,
     MemoryJournal,
-    RecutWorld,
+    RepartitionWorld,
     planned,
     run,
 )
@@ -22,28 +22,35 @@ from recut_world import (
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import NodeView
 from cluster.mig.inventory import Gpu
-from slurm_plugin.mig.steps import Direction, Outcome, Recut, State, StepName, is_due
-from slurm_plugin.repartition.actions import LostLockError, Work
+from slurm_plugin.mig.steps import (
+    Direction,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    is_due,
+)
+from slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slurm_plugin.repartition.executor import Executor
 
-FORWARD = list(StepName)
+FORWARD = list(RepartitionStep)
 CALLS_AFTER_THE_CUT = ("write gres.conf", "write slurm.conf", "restart_controller", "restart_node")
 
 
-def world_with(crashes: Crashes) -> tuple[RecutWorld, MemoryJournal]:
+def world_with(crashes: Crashes) -> tuple[RepartitionWorld, MemoryJournal]:
     journal = MemoryJournal(crashes)
     journal.open(planned(), "root")
-    return RecutWorld(crashes), journal
+    return RepartitionWorld(crashes), journal
 
 
-def steps(recut: Recut, direction: Direction) -> list[StepName]:
-    return [one.step for one in recut.records if one.direction is direction]
+def steps(repartition: Repartition, direction: Direction) -> list[RepartitionStep]:
+    return [one.step for one in repartition.records if one.direction is direction]
 
 
 async def test_it_goes_through_its_steps_and_the_node_is_as_planned() -> None:
     world, journal = world_with(Crashes())
     done = await run(world, journal, taken_up=False)
-    assert (done.state, done.error) == (State.DONE, "")
+    assert (done.state, done.error) == (RepartitionState.DONE, "")
     assert steps(done, Direction.FORWARD) == FORWARD
     assert world.is_after()
     assert not world.reserved
@@ -61,7 +68,7 @@ async def test_a_replica_has_left_when_its_processes_have_ended() -> None:
     world, journal = world_with(Crashes())
     world.ends_in_s = 7
     done = await run(world, journal, taken_up=False)
-    assert done.state is State.DONE
+    assert done.state is RepartitionState.DONE
     assert world.time_s >= 7
 
 
@@ -69,9 +76,9 @@ async def test_a_job_that_does_not_leave_in_time_keeps_its_instance() -> None:
     world, journal = world_with(Crashes())
     world.leaves_after = 1000
     ended = await run(world, journal, taken_up=False)
-    assert ended.state is State.ROLLED_BACK
+    assert ended.state is RepartitionState.ROLLED_BACK
     assert f"jobs {MOVING_JOB} still hold" in ended.error
-    assert steps(ended, Direction.BACK) == [StepName.RESUME]
+    assert steps(ended, Direction.BACK) == [RepartitionStep.RESUME]
     assert world.is_before()
     assert "cut" not in world.crashes.calls
 
@@ -80,7 +87,7 @@ async def test_a_gpu_that_is_cut_otherwise_than_the_plan_saw_is_not_touched() ->
     world, journal = world_with(Crashes())
     world.foreign_layout = set(BEFORE[:3])
     ended = await run(world, journal, taken_up=False)
-    assert ended.state is State.ROLLED_BACK
+    assert ended.state is RepartitionState.ROLLED_BACK
     assert "[SW-RECUT-CHANGED]" in ended.error
     assert "leave" not in world.crashes.calls
     assert not world.reserved
@@ -109,9 +116,9 @@ async def test_a_node_that_an_operator_has_drained_is_left_alone() -> None:
 async def test_whatever_fails_the_node_is_as_before(call: str, undone: list[str]) -> None:
     world, journal = world_with(Crashes(fail={call: 1}))
     ended = await run(world, journal, taken_up=False)
-    assert ended.state is State.ROLLED_BACK
+    assert ended.state is RepartitionState.ROLLED_BACK
     assert ended.error == f"{call} failed [SW-SLURM-FAILED]"
-    assert steps(ended, Direction.BACK) == [*undone, StepName.RESUME]
+    assert steps(ended, Direction.BACK) == [*undone, RepartitionStep.RESUME]
     assert world.is_before()
     assert not world.reserved
 
@@ -127,27 +134,27 @@ async def test_where_going_back_fails_the_node_is_drained_and_the_next_run_mends
     crashes = Crashes(fail={"restart_node": 3})
     world, journal = world_with(crashes)
     stuck = await run(world, journal, taken_up=False)
-    assert stuck.state is State.STUCK
+    assert stuck.state is RepartitionState.STUCK
     assert stuck.ended_s is None
     assert world.drained.startswith("slicewise re-cut 1: restart_node failed")
     again = await run(world, journal, taken_up=True)
-    assert again.state is State.STUCK
+    assert again.state is RepartitionState.STUCK
     mended = await run(world, journal, taken_up=True)
-    assert mended.state is State.ROLLED_BACK
+    assert mended.state is RepartitionState.ROLLED_BACK
     assert world.is_before()
     assert not world.drained
     assert not world.reserved
 
 
-class NoWayBack(RecutWorld):
+class NoWayBack(RepartitionWorld):
     """The node does not cut the GPU back, as long as it is said so."""
 
     refuses = True
 
-    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+    async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         if self.refuses and direction is Direction.BACK:
             raise OutsideError("SW-MIG-CUT", "no way back")
-        return await super().cut(recut, direction)
+        return await super().cut(repartition, direction)
 
 
 @pytest.mark.parametrize("call", CALLS_AFTER_THE_CUT)
@@ -158,10 +165,10 @@ async def test_while_it_is_stuck_the_files_are_as_they_were_before(call: str) ->
     before = world.texts()
     for taken_up in (False, True):
         stuck = await run(world, journal, taken_up=taken_up)
-        assert stuck.state is State.STUCK
+        assert stuck.state is RepartitionState.STUCK
         assert world.texts() == before
     world.refuses = False
-    assert (await run(world, journal, taken_up=True)).state is State.ROLLED_BACK
+    assert (await run(world, journal, taken_up=True)).state is RepartitionState.ROLLED_BACK
     assert world.texts() == before
     assert world.is_before()
 
@@ -187,7 +194,7 @@ async def test_a_node_that_stays_invalid_has_slurmctld_restarted_once_a_run() ->
     world.is_invalid = True
     for _ in range(3):
         before = crashes.calls.count("restart_controller")
-        assert (await run(world, journal, taken_up=True)).state is State.STUCK
+        assert (await run(world, journal, taken_up=True)).state is RepartitionState.STUCK
         assert crashes.calls.count("restart_controller") - before == 1
 
 
@@ -201,7 +208,7 @@ async def test_what_is_stuck_is_tried_less_and_less_often() -> None:
         waits_s.append(next(s for s in range(0, 86_400, 60) if is_due(stuck, last.ended_s + s)))
         stuck = await run(world, journal, taken_up=True)
     assert waits_s == [300, 600, 1200, 2400, 4800, 9600, 19_200, 21_600, 21_600]
-    assert is_due(replace(stuck, state=State.RUNNING), 0)
+    assert is_due(replace(stuck, state=RepartitionState.RUNNING), 0)
 
 
 async def test_who_takes_up_a_stuck_one_gives_slurm_the_files_that_it_was_told() -> None:
@@ -228,12 +235,14 @@ async def test_where_slurmctld_does_not_answer_it_is_started_with_the_files_from
     before, seen = world.texts(), []
     world.restart_controller = restarts(world, seen)  # type: ignore[method-assign]
     stuck = await run(world, journal, taken_up=False)
-    assert stuck.state is State.STUCK
+    assert stuck.state is RepartitionState.STUCK
     assert seen[-1] == before
     assert world.drained
 
 
-def restarts(world: RecutWorld, seen: list[tuple[str, str]]) -> Callable[[str], Awaitable[None]]:
+def restarts(
+    world: RepartitionWorld, seen: list[tuple[str, str]]
+) -> Callable[[str], Awaitable[None]]:
     """slurmctld, which is gone as soon as it reads other files than those from before."""
     before, node = world.texts(), world.node
 
@@ -254,7 +263,7 @@ async def test_an_operator_s_drain_keeps_its_reason_while_it_is_stuck() -> None:
     await run(world, journal, taken_up=False)
     world.drained = "bad fan"
     again = await run(world, journal, taken_up=True)
-    assert again.state is State.STUCK
+    assert again.state is RepartitionState.STUCK
     assert "Nothing can be done on gpu01: DRAIN." in again.error
     assert world.drained == "bad fan"
 
@@ -262,15 +271,15 @@ async def test_an_operator_s_drain_keeps_its_reason_while_it_is_stuck() -> None:
 async def test_a_slurm_that_does_not_answer_for_a_while_is_waited_for() -> None:
     world, journal = world_with(Crashes())
     world.unreachable_s = (2.0, 6.0)
-    assert (await run(world, journal, taken_up=False)).state is State.DONE
+    assert (await run(world, journal, taken_up=False)).state is RepartitionState.DONE
 
 
 async def test_a_reservation_that_does_not_go_is_no_reason_to_go_back() -> None:
     world, journal = world_with(Crashes(fail={"release": 1}))
     ended = await run(world, journal, taken_up=False)
-    assert ended.state is State.RUNNING
+    assert ended.state is RepartitionState.RUNNING
     assert world.is_after()
-    assert (await run(world, journal, taken_up=True)).state is State.DONE
+    assert (await run(world, journal, taken_up=True)).state is RepartitionState.DONE
     assert not world.reserved
 
 
@@ -285,8 +294,12 @@ async def test_killed_at_any_call_the_next_process_ends_it(fail: str | None, aft
         with pytest.raises(Killed):
             await run(killed_world, killed, taken_up=False)
         ended = await run(killed_world, killed, taken_up=True)
-        assert ended.state in {expected, State.DONE}
-        assert killed_world.is_after() if ended.state is State.DONE else killed_world.is_before()
+        assert ended.state in {expected, RepartitionState.DONE}
+        assert (
+            killed_world.is_after()
+            if ended.state is RepartitionState.DONE
+            else killed_world.is_before()
+        )
         assert not killed_world.reserved
 
 
@@ -298,23 +311,23 @@ async def test_a_reservation_that_ended_before_the_next_process_came_is_made_aga
     with pytest.raises(Killed):
         await run(world, journal, taken_up=False)
     world.reserved.clear()
-    assert (await run(world, journal, taken_up=True)).state is State.DONE
+    assert (await run(world, journal, taken_up=True)).state is RepartitionState.DONE
 
 
 async def test_what_is_done_but_for_the_reservation_is_not_undone() -> None:
-    world, journal = world_with(Crashes(await calls_until(StepName.RESUME) + 1))
+    world, journal = world_with(Crashes(await calls_until(RepartitionStep.RESUME) + 1))
     with pytest.raises(Killed):
         await run(world, journal, taken_up=False)
     world.crashes.calls, world.crashes.kill_at = [], 0
     for call in ("reserve", "release"):
         world.crashes.fail = {call: 1}
         waits = await run(world, journal, taken_up=True)
-        assert (waits.state, world.is_after()) == (State.RUNNING, True)
-    assert (await run(world, journal, taken_up=True)).state is State.DONE
+        assert (waits.state, world.is_after()) == (RepartitionState.RUNNING, True)
+    assert (await run(world, journal, taken_up=True)).state is RepartitionState.DONE
 
 
 async def test_what_a_job_got_after_the_reservation_is_not_destroyed_on_the_way_back() -> None:
-    world, journal = world_with(Crashes(await calls_until(StepName.VERIFY)))
+    world, journal = world_with(Crashes(await calls_until(RepartitionStep.VERIFY)))
     with pytest.raises(Killed):
         await run(world, journal, taken_up=False)
     world.reserved.clear()
@@ -322,26 +335,26 @@ async def test_what_a_job_got_after_the_reservation_is_not_destroyed_on_the_way_
     crashes = world.crashes
     crashes.calls, crashes.kill_at, crashes.fail = [], 0, {"reserve": 1}
     stuck = await run(world, journal, taken_up=True)
-    assert (stuck.state, "SW-RECUT-BUSY" in stuck.error) == (State.STUCK, True)
+    assert (stuck.state, "SW-RECUT-BUSY" in stuck.error) == (RepartitionState.STUCK, True)
     assert "cut" not in crashes.calls
     assert world.is_after()
     world.running.pop(world.intruder)
-    assert (await run(world, journal, taken_up=True)).state is State.ROLLED_BACK
+    assert (await run(world, journal, taken_up=True)).state is RepartitionState.ROLLED_BACK
 
 
 async def test_until_it_is_cut_the_next_process_waits_again_for_who_holds_it() -> None:
     world, journal = world_with(Crashes())
-    at = (await calls_until(StepName.CUT)) + 1
+    at = (await calls_until(RepartitionStep.CUT)) + 1
     world, journal = world_with(Crashes(at))
     with pytest.raises(Killed):
         await run(world, journal, taken_up=False)
     world.running[MOVING_JOB] = world.found({BEFORE[6]})[0]
     ended = await run(world, journal, taken_up=True)
-    assert ended.state is State.DONE
-    assert steps(ended, Direction.FORWARD).count(StepName.MOVE) == 2
+    assert ended.state is RepartitionState.DONE
+    assert steps(ended, Direction.FORWARD).count(RepartitionStep.MOVE) == 2
 
 
-async def calls_until(step: StepName) -> int:
+async def calls_until(step: RepartitionStep) -> int:
     """How many calls come before that step is begun."""
     world, journal = world_with(Crashes())
     await run(world, journal, taken_up=False)
@@ -357,24 +370,28 @@ async def test_who_has_lost_the_lock_stops_and_undoes_nothing(answer: object) ->
         return False
 
     world, journal = world_with(Crashes())
-    executor = Executor(Work(world, journal, 20, is_ours), journal, lambda *_: None)
+    executor = Executor(RepartitionActions(world, journal, 20, is_ours), journal, lambda *_: None)
     with pytest.raises(LostLockError):
         await executor.carry_out(journal.find(1), taken_up=False)
     (record,) = journal.find(1).records
-    assert record.outcome is Outcome.BEGUN
+    assert record.outcome is RepartitionStepOutcome.BEGUN
     assert not world.reserved
 
 
 async def test_each_step_is_told_when_it_begins_and_when_it_has_ended() -> None:
     world, journal = world_with(Crashes())
-    seen: list[tuple[StepName, Outcome]] = []
+    seen: list[tuple[RepartitionStep, RepartitionStepOutcome]] = []
     executor = Executor(
-        Work(world, journal, 20, lambda: True),
+        RepartitionActions(world, journal, 20, lambda: True),
         journal,
         lambda _, record: seen.append((record.step, record.outcome)),
     )
     await executor.carry_out(journal.find(1), taken_up=False)
-    assert seen == [(step, o) for step in FORWARD for o in (Outcome.BEGUN, Outcome.DONE)]
+    assert seen == [
+        (step, o)
+        for step in FORWARD
+        for o in (RepartitionStepOutcome.BEGUN, RepartitionStepOutcome.DONE)
+    ]
 
 
 async def test_what_it_was_before_is_kept_before_slurm_is_told() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from emulated_gpus import gpu_node
-from own_parts import OwnParts
+from ledger_parts import LedgerParts
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, OutsideError
@@ -21,13 +21,18 @@ from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings.file import Settings
 from cluster.slurm_client import node_command
 from sandbox.nvml.driver import EmulatedGpu
-from slurm_plugin.ledger.repartitions import Seen
-from slurm_plugin.mig.candidates import Gpu, Job, Replica
+from slurm_plugin.ledger.repartitions import NodeSurvey
+from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.due import cuts_due, has_order
 from slurm_plugin.mig.gpu_state import lines_by_node
-from slurm_plugin.mig.planner import Step, plan
-from slurm_plugin.mig.problem import Gathered, PlanInput
-from slurm_plugin.mig.steps import Planned, Recut, State, StepName
+from slurm_plugin.mig.planner import GpuPlan, plan
+from slurm_plugin.mig.problem import PlanInput, SitePlanInput
+from slurm_plugin.mig.steps import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+)
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.repartition.observe import gathered
 from slurm_plugin.repartition.survey import survey
@@ -53,31 +58,31 @@ def inventory() -> Iterator[Inventory]:
 
 
 @dataclass
-class Journal(OwnParts):
+class Journal(LedgerParts):
     """As the ledger has it."""
 
     surveyed: Mapping[str, Inventory] = field(default_factory=dict)
     age_s: float = 60.0
-    running: tuple[Recut, ...] = ()
-    ended: tuple[Recut, ...] = ()
-    seconds: Mapping[StepName, list[float]] = field(default_factory=dict)
+    running: tuple[Repartition, ...] = ()
+    ended: tuple[Repartition, ...] = ()
+    seconds: Mapping[RepartitionStep, list[float]] = field(default_factory=dict)
     saved: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     nominal: int = 20_000
 
     def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
         return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000))
 
-    def inventories(self) -> Mapping[str, Seen]:
+    def inventories(self) -> Mapping[str, NodeSurvey]:
         texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}
-        return {name: Seen(NOW_S - self.age_s, text) for name, text in texts.items()}
+        return {name: NodeSurvey(NOW_S - self.age_s, text) for name, text in texts.items()}
 
-    def unfinished(self) -> tuple[Recut, ...]:
+    def unfinished(self) -> tuple[Repartition, ...]:
         return self.running
 
-    def history(self, limit: int) -> tuple[Recut, ...]:
+    def history(self, limit: int) -> tuple[Repartition, ...]:
         return self.ended
 
-    def step_seconds(self) -> Mapping[StepName, list[float]]:
+    def step_seconds(self) -> Mapping[RepartitionStep, list[float]]:
         return self.seconds
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
@@ -115,15 +120,15 @@ class Site:
     def settings(self) -> Settings:
         files = {"slurm_conf": self.slurm_conf, "gres_conf": self.gres_conf}
         known = settings()
-        return known.model_copy(update={"recut": known.recut.model_copy(update=files)})
+        return known.model_copy(update={"repartition": known.repartition.model_copy(update=files)})
 
-    async def gathered(self) -> Gathered:
+    async def gathered(self) -> SitePlanInput:
         return await gathered(self.settings, self.slurm, self.journal)
 
     async def a100(self) -> PlanInput:
         return (await self.gathered()).boards[A100]
 
-    async def gpu(self) -> Gpu:
+    async def gpu(self) -> GpuState:
         (gpu,) = (await self.a100()).gpus
         return gpu
 
@@ -150,7 +155,7 @@ def holds(site: Site, *pairs: tuple[JobView, set[int]], held: set[int] | None = 
     site.slurm.known_nodes = (replace(first, gpus_held=frozenset(all_held)), *others)
 
 
-async def holder_of(site: Site, placement: Placement) -> Job | Replica | None:
+async def holder_of(site: Site, placement: Placement) -> JobHolder | ReplicaHolder | None:
     gpu = await site.gpu()
     return next(one.holder for one in gpu.instances if one.placement == placement)
 
@@ -161,10 +166,10 @@ async def test_an_instance_is_held_by_who_has_its_device(site: Site) -> None:
     gpu = await site.gpu()
     assert (gpu.name, gpu.node, gpu.cut_ago_s) == (site.inventory.gpus[0].uuid, "gpu01", None)
     assert {one.placement: one.holder for one in gpu.instances} == {
-        ONES[0]: Replica("vision/bert (job 814_0)", 60),
+        ONES[0]: ReplicaHolder("vision/bert (job 814_0)", 60),
         ONES[1]: None,
-        ONES[2]: Job("job 901", 90),
-        THREE: Job("the last of its type", 0),
+        ONES[2]: JobHolder("job 901", 90),
+        THREE: JobHolder("the last of its type", 0),
     }
 
 
@@ -177,31 +182,31 @@ async def test_what_slurm_can_not_give_is_another_s_and_moves_nobody_s_index(
     gpus = {"1g.10gb": 2, "3g.40gb": 1, "nvidia_h200": 1, "pad4": 3}
     site = Site(tmp_path, replace(site.inventory, gpus=(cut, whole)), node(gpus=gpus))
     holds(site, (runs(0), {0}))
-    assert await holder_of(site, ONES[0]) == Job("not Slurm's")
-    assert await holder_of(site, ONES[1]) == Replica("vision/bert (job 814_0)", 60)
+    assert await holder_of(site, ONES[0]) == JobHolder("not Slurm's")
+    assert await holder_of(site, ONES[1]) == ReplicaHolder("vision/bert (job 814_0)", 60)
     assert await holder_of(site, ONES[2]) is None
 
 
 @pytest.mark.parametrize(
     ("one", "holder"),
     [
-        (runs(0, state=JobState.COMPLETING), Job("job 814_0", 0)),
-        (runs(0, **PLAIN), Job("job 900")),
-        (runs(0, **PLAIN, end_s=5), Job("job 900", 0)),
+        (runs(0, state=JobState.COMPLETING), JobHolder("job 814_0", 0)),
+        (runs(0, **PLAIN), JobHolder("job 900")),
+        (runs(0, **PLAIN, end_s=5), JobHolder("job 900", 0)),
         # It needs two instances at a time, and its lease is made longer.
-        (runs(0, tres={"gres/gpu:1g.10gb": "2"}, end_s=9), Job("vision/bert (job 814_0)")),
+        (runs(0, tres={"gres/gpu:1g.10gb": "2"}, end_s=9), JobHolder("vision/bert (job 814_0)")),
     ],
 )
-async def test_who_can_not_move_stays(site: Site, one: JobView, holder: Job) -> None:
+async def test_who_can_not_move_stays(site: Site, one: JobView, holder: JobHolder) -> None:
     holds(site, (one, {0}))
     assert await holder_of(site, ONES[0]) == holder
 
 
 async def test_what_jobs_hide_or_claim_of_others_stays(site: Site) -> None:
     holds(site, (runs(0), {0}), (runs(1), {0}), held={0, 1})
-    assert [await holder_of(site, one) for one in ONES] == [Job("?"), Job("?"), None]
+    assert [await holder_of(site, one) for one in ONES] == [JobHolder("?"), JobHolder("?"), None]
     holds(site, (runs(0, nodes=("gpu02",)), {1}))
-    assert await holder_of(site, ONES[1]) == Job("?")
+    assert await holder_of(site, ONES[1]) == JobHolder("?")
     # It has ended since.
     holds(site, (runs(0), {1}), held=set())
     assert await holder_of(site, ONES[1]) is None
@@ -211,11 +216,11 @@ async def test_the_last_instance_of_each_type_stays_and_the_one_that_stays_anyho
     site: Site,
 ) -> None:
     holds(site, (runs(0), {0}), (runs(1, **PLAIN), {3}))
-    assert await holder_of(site, ONES[0]) == Job("vision/bert (job 814_0)")
-    assert await holder_of(site, THREE) == Job("job 901")
+    assert await holder_of(site, ONES[0]) == JobHolder("vision/bert (job 814_0)")
+    assert await holder_of(site, THREE) == JobHolder("job 901")
     site.slurm.known_nodes += (node("gpu02", states=frozenset({"DOWN"})),)
     holds(site, (runs(0), {0}))
-    assert isinstance(await holder_of(site, ONES[0]), Replica)
+    assert isinstance(await holder_of(site, ONES[0]), ReplicaHolder)
     assert await holder_of(site, THREE) is None
 
 
@@ -247,7 +252,7 @@ async def test_a_node_that_slurm_has_otherwise_is_left_out(
     site: Site, changes: dict[str, Any], why: str
 ) -> None:
     site.slurm.known_nodes = (node(**changes),)
-    assert (await site.gathered()) == Gathered({}, {"gpu01": why}, {})
+    assert (await site.gathered()) == SitePlanInput({}, {"gpu01": why}, {})
 
 
 async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site) -> None:
@@ -262,7 +267,9 @@ async def test_a_node_that_nobody_has_looked_at_for_long_is_left_out(site: Site)
 async def test_a_survey_of_another_version_says_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site.journal, "inventories", lambda: {"gpu01": Seen(NOW_S, '{"v": 0}')})
+    monkeypatch.setattr(
+        site.journal, "inventories", lambda: {"gpu01": NodeSurvey(NOW_S, '{"v": 0}')}
+    )
     assert "it was never surveyed" in (await site.gathered()).left_out["gpu01"]
 
 
@@ -282,16 +289,16 @@ async def test_files_that_can_not_be_read_are_an_error(site: Site) -> None:
 
 async def test_nodes_of_others_and_without_gpus_are_none(site: Site) -> None:
     site.slurm.known_nodes = (node(partitions=frozenset({"other"})), node("cpu01", gpus={}))
-    assert await site.gathered() == Gathered({}, {}, {})
+    assert await site.gathered() == SitePlanInput({}, {}, {})
 
 
-def recut(uuid: str, state: State, ended_s: float | None = None) -> Recut:
-    planned = Planned("gpu01", uuid, (*ONES, THREE), (THREE,), (), "", 0, 0)
-    return Recut(7, planned, "root", state, "", NOW_S - 999, ended_s, None, None)
+def repartition(uuid: str, state: RepartitionState, ended_s: float | None = None) -> Repartition:
+    planned = PlannedRepartition("gpu01", uuid, (*ONES, THREE), (THREE,), (), "", 0, 0)
+    return Repartition(7, planned, "root", state, "", NOW_S - 999, ended_s, None, None)
 
 
 async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(site: Site) -> None:
-    site.journal.running = (recut(site.inventory.gpus[0].uuid, State.RUNNING),)
+    site.journal.running = (repartition(site.inventory.gpus[0].uuid, RepartitionState.RUNNING),)
     found = await site.gathered()
     assert found.left_out == {"gpu01": "repartition 7 is at work there"}
     assert found.layouts == {site.inventory.gpus[0].uuid: (THREE,)}
@@ -301,17 +308,19 @@ async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(s
 
 
 async def test_a_gpu_that_is_in_work_elsewhere_is_not_planned(site: Site) -> None:
-    """Two nodes say that they have it: of two re-cuts of one GPU the journal refuses the second."""
+    """Two nodes say that they have it: of two repartitions of one GPU the journal refuses the
+    second.
+    """
     site = Site(site.slurm_conf.parent, site.inventory, node("gpu01"), node("gpu02"))
-    site.journal.running = (recut(site.inventory.gpus[0].uuid, State.STUCK),)
+    site.journal.running = (repartition(site.inventory.gpus[0].uuid, RepartitionState.STUCK),)
     assert [one.node for one in (await site.a100()).gpus] == ["gpu01"]
 
 
-@pytest.mark.parametrize("state", [State.DONE, State.ROLLED_BACK])
+@pytest.mark.parametrize("state", [RepartitionState.DONE, RepartitionState.ROLLED_BACK])
 async def test_a_gpu_that_was_just_cut_or_was_to_be_is_known_as_such(
-    site: Site, state: State
+    site: Site, state: RepartitionState
 ) -> None:
-    ended = (recut(site.inventory.gpus[0].uuid, state, NOW_S - ago_s) for ago_s in (40, 400))
+    ended = (repartition(site.inventory.gpus[0].uuid, state, NOW_S - ago_s) for ago_s in (40, 400))
     site.journal.ended = tuple(ended)
     assert (await site.gpu()).cut_ago_s == 40
 
@@ -393,17 +402,22 @@ async def test_what_guarantees_need_is_what_other_nodes_do_not_have(
 
 
 async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
-    of = {StepName.CUT: 5.0, StepName.TELL: 3.0, StepName.VERIFY: 1.0, StepName.RESUME: 0.2}
+    of = {
+        RepartitionStep.CUT: 5.0,
+        RepartitionStep.TELL: 3.0,
+        RepartitionStep.VERIFY: 1.0,
+        RepartitionStep.RESUME: 0.2,
+    }
     site.journal.seconds = {step: [seconds, seconds] for step, seconds in of.items()}
-    assert (await site.a100()).terms.recut_s == 60
+    assert (await site.a100()).terms.repartition_s == 60
     slow = {step: [seconds * 10, seconds, seconds] for step, seconds in of.items()}
     # Moves that found no replica say nothing about how long a move takes.
-    site.journal.seconds = slow | {StepName.MOVE: [0.1, 30.0, 20.0, 0.2, 25.0]}
+    site.journal.seconds = slow | {RepartitionStep.MOVE: [0.1, 30.0, 20.0, 0.2, 25.0]}
     holds(site, (runs(0), {1}), (runs(1), {0}))
     found = await site.a100()
-    assert found.terms.recut_s == 9
+    assert found.terms.repartition_s == 9
     assert {one.holder for one in found.gpus[0].instances} >= {
-        Replica("vision/bert (job 814_0)", 25)
+        ReplicaHolder("vision/bert (job 814_0)", 25)
     }
 
 
@@ -447,7 +461,7 @@ async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
     found = await site.gathered()
     one = Placement("1g.10gb", 2, 1)
 
-    def full(*_: object) -> Iterator[Step]:
+    def full(*_: object) -> Iterator[GpuPlan]:
         of = found.boards[A100]
         for step in plan(of.board, of.gpus, of.demand, of.terms):
             yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
@@ -498,10 +512,12 @@ async def test_a_survey_keeps_what_each_node_says_and_tells_who_did_not_answer(
     assert (found.seen, found.failed) == (("gpu01", "gpu03"), {"gpu02": "no core is free"})
     assert set(site.journal.saved) == {"gpu01", "gpu03"}
     probe = ("slicewise", "node", "probe", "--json")
-    on_node = site.settings.recut.on_node
+    on_node = site.settings.repartition.on_node
     assert nodes.asked[0] == ("gpu01", "", (*on_node, *probe))
     site.journal.surveyed = {}
-    saved = {name: Seen(time.time(), json.dumps(told)) for name, told in site.journal.saved.items()}
+    saved = {
+        name: NodeSurvey(time.time(), json.dumps(told)) for name, told in site.journal.saved.items()
+    }
     monkeypatch.setattr(site.journal, "inventories", lambda: saved)
     assert "gpu01" not in (await site.gathered()).left_out
 

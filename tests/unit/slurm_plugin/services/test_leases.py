@@ -13,10 +13,10 @@ from cluster.rpc.messages import SlotView
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange
 from slurm_plugin.common.qos_names import SHARED_QOS
-from slurm_plugin.daemon.lease_loop import Leases
+from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.services.leases import (
-    End,
     Leased,
+    LeaseEnd,
     LeasePlan,
     Spare,
     Wall,
@@ -63,7 +63,7 @@ def test_what_nobody_wants_is_not_extended() -> None:
 
 
 def test_where_leases_are_not_extended_each_says_its_end() -> None:
-    ends = {RUN_KEY: End(NOW_S + 500 - EARLY_S, "leases are not extended here")}
+    ends = {RUN_KEY: LeaseEnd(NOW_S + 500 - EARLY_S, "leases are not extended here")}
     assert planned(slot(500), extends=False) == LeasePlan({}, ends)
 
 
@@ -71,10 +71,10 @@ def test_up_to_a_wall_and_no_further() -> None:
     maintenance = Wall(NOW_S + 399, "reservation maint of gpu01 begins")
     last_s = NOW_S + 280 + 60
     assert planned(slot(280), maintenance) == LeasePlan(
-        {RUN_KEY: 11}, {RUN_KEY: End(last_s - EARLY_S, maintenance.why)}
+        {RUN_KEY: 11}, {RUN_KEY: LeaseEnd(last_s - EARLY_S, maintenance.why)}
     )
     assert planned(slot(340), maintenance) == LeasePlan(
-        {}, {RUN_KEY: End(NOW_S + 340 - EARLY_S, maintenance.why)}
+        {}, {RUN_KEY: LeaseEnd(NOW_S + 340 - EARLY_S, maintenance.why)}
     )
 
 
@@ -84,13 +84,13 @@ def test_a_far_wall_is_no_news() -> None:
 
 def test_a_wall_before_the_end_is_the_end() -> None:
     ends = planned(slot(500), Wall(NOW_S + 100, "maint"), Wall(NOW_S + 300, "later")).ends
-    assert ends == {RUN_KEY: End(NOW_S + 100 - EARLY_S, "maint")}
+    assert ends == {RUN_KEY: LeaseEnd(NOW_S + 100 - EARLY_S, "maint")}
 
 
 def test_behind_a_wall_it_ends_with_its_lease() -> None:
     """It runs in that reservation itself, or was there before."""
     plan = planned(slot(100), Wall(NOW_S - 100, "maint"))
-    assert plan == LeasePlan({}, {RUN_KEY: End(NOW_S + 100 - EARLY_S, "maint")})
+    assert plan == LeasePlan({}, {RUN_KEY: LeaseEnd(NOW_S + 100 - EARLY_S, "maint")})
 
 
 def test_a_wall_on_another_node_is_none() -> None:
@@ -101,10 +101,10 @@ def test_a_wall_on_another_node_is_none() -> None:
 def test_as_far_as_the_budget_pays() -> None:
     why = "the budget of vision is used up then"
     assert planned(slot(280), spare={"vision": 3999, "nlp": 0}) == LeasePlan(
-        {RUN_KEY: 13}, {RUN_KEY: End(NOW_S + 280 + 180 - EARLY_S, why)}
+        {RUN_KEY: 13}, {RUN_KEY: LeaseEnd(NOW_S + 280 + 180 - EARLY_S, why)}
     )
     assert planned(slot(280), spare={"vision": -1}) == LeasePlan(
-        {}, {RUN_KEY: End(NOW_S + 280 - EARLY_S, why)}
+        {}, {RUN_KEY: LeaseEnd(NOW_S + 280 - EARLY_S, why)}
     )
     assert planned(slot(280), spare={"nlp": 0, "vision": 10**6}) == LeasePlan({RUN_KEY: 16})
 
@@ -158,7 +158,7 @@ def test_a_borrowed_replica_ends_before_the_planned_start_of_a_bigger_job() -> N
     bigger = Wall(NOW_S + 399, "job 7 is to start", replace(WAITING, tres=BIGGER[0][0]))
     plan = planned(slot(280, run=replace(RUN, qos=SHARED_QOS)), bigger)
     last_s = NOW_S + 280 + 60
-    assert plan == LeasePlan({RUN_KEY: 11}, {RUN_KEY: End(last_s - EARLY_S, bigger.why)})
+    assert plan == LeasePlan({RUN_KEY: 11}, {RUN_KEY: LeaseEnd(last_s - EARLY_S, bigger.why)})
     assert last_s <= bigger.at_s
 
 
@@ -186,7 +186,7 @@ def reserved(**changes: Any) -> Wall:
 
 def test_in_its_own_reservation_a_lease_is_extended_until_that_ends() -> None:
     inside = slot(280, reservations=frozenset({"mine"}))
-    end = End(NOW_S + 280 + 60 - EARLY_S, "reservation mine of gpu01 ends")
+    end = LeaseEnd(NOW_S + 280 + 60 - EARLY_S, "reservation mine of gpu01 ends")
     assert planned(inside, reserved()) == LeasePlan({RUN_KEY: 11}, {RUN_KEY: end})
     assert planned(inside, reserved(end_s=NOW_S + 9999)) == LeasePlan({RUN_KEY: 16})
     # One that lets its jobs run on after its end.
@@ -220,11 +220,11 @@ def test_on_other_cores_than_the_reserved_ones_a_replica_stays(
 def test_the_launcher_sees_what_comes_first() -> None:
     running = SlotView(index=0, state="running")
     assert with_end(running, None, 0.0) == running
-    told = with_end(running, End(90.0, "maint"), 30.0)
+    told = with_end(running, LeaseEnd(90.0, "maint"), 30.0)
     assert (told.leaves_s, told.leaves_why) == (60, "maint")
-    assert with_end(running, End(90.0, "maint"), 95.0).leaves_s == 0
+    assert with_end(running, LeaseEnd(90.0, "maint"), 95.0).leaves_s == 0
     preempted = SlotView(index=0, state="running", leaves_s=20, leaves_why="it is preempted")
-    assert with_end(preempted, End(90.0, "maint"), 30.0) == preempted
+    assert with_end(preempted, LeaseEnd(90.0, "maint"), 30.0) == preempted
 
 
 class Loop:
@@ -233,8 +233,8 @@ class Loop:
     def __init__(self, left_s: int, known: Settings | None = None, **changes: Any) -> None:
         self.slurm = ScriptedSlurm()
         self.slurm.script += f"#SLICEWISE lease_s={LEASE_S}\n"
-        self.sync = sync_of(self.slurm)
-        self.leases = Leases(known or settings(), self.slurm, self.sync)
+        self.cluster_state = sync_of(self.slurm)
+        self.leases = LeaseLoop(known or settings(), self.slurm, self.cluster_state)
         self.left_s = left_s
         self.changes = changes
 
@@ -244,7 +244,7 @@ class Loop:
         end_s = NOW_S + self.left_s
         run = replace(RUN, start_s=end_s - 600, end_s=end_s, time_limit_s=600)
         self.slurm.shown = (replace(run, **self.changes), job(1))
-        await self.sync.turn()
+        await self.cluster_state.turn()
         await self.leases.turn()
 
     def limits(self) -> list[Any]:
@@ -317,7 +317,7 @@ async def test_what_a_run_was_given_that_ended_just_then_is_taken_back(
 async def test_the_loop_lets_end_what_is_not_wished(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(500)
     await loop.turn(monkeypatch)
-    await loop.sync.wish(814, frozenset())
+    await loop.cluster_state.set_desired_slots(814, frozenset())
     loop.left_s = 200
     await loop.turn(monkeypatch, NOW_S + 10)
     assert loop.limits() == []
@@ -325,10 +325,10 @@ async def test_the_loop_lets_end_what_is_not_wished(monkeypatch: pytest.MonkeyPa
 
 async def test_without_a_launcher_leases_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(280)
-    loop.sync.heard_s -= LEASE_S
+    loop.cluster_state.heard_s -= LEASE_S
     await loop.turn(monkeypatch)
     assert loop.limits() == []
-    loop.sync.hear()
+    loop.cluster_state.hear()
     await loop.turn(monkeypatch, NOW_S + 5)
     assert loop.limits() == MORE
 
@@ -342,23 +342,23 @@ async def test_an_end_is_in_the_next_view_and_of_that_run_only(
     )
     await loop.turn(monkeypatch)
     assert loop.limits() == []
-    await loop.sync.turn()
-    slots = loop.sync.view.services[0].slots
+    await loop.cluster_state.turn()
+    slots = loop.cluster_state.view.services[0].slots
     assert slots[0].leaves_s == 280 - EARLY_S
     assert slots[0].leaves_why == "reservation maint of gpu01 begins"
     assert slots[1].leaves_s is None
     loop.left_s = 600
     await loop.turn(monkeypatch, NOW_S + 1)
-    assert loop.sync.view.services[0].slots[0].leaves_s is None
+    assert loop.cluster_state.view.services[0].slots[0].leaves_s is None
 
 
 async def test_the_site_may_forbid_it(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = settings().daemon.model_copy(update={"extend_leases": False})
     loop = Loop(280, settings().model_copy(update={"daemon": daemon}))
     await loop.turn(monkeypatch)
-    await loop.sync.turn()
+    await loop.cluster_state.turn()
     assert loop.limits() == []
-    assert loop.sync.view.services[0].slots[0].leaves_s == 280 - EARLY_S
+    assert loop.cluster_state.view.services[0].slots[0].leaves_s == 280 - EARLY_S
 
 
 async def test_blind_the_loop_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

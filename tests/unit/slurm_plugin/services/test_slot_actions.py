@@ -6,15 +6,15 @@ from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView, SlotState, SlotView
 from cluster.rpc.order_messages import ServiceOrder
 from slurm_plugin.services.slot_actions import (
-    Room,
-    SlotPlan,
+    SlotActions,
+    TenantCapacity,
     after,
     check_may_retire,
+    desired_after_restart,
     lost_slots,
+    plan_desired,
     plan_guard,
-    plan_wish,
     released_millislices,
-    wished_after_restart,
 )
 
 
@@ -34,9 +34,9 @@ def service(*states: SlotState, tenant: str = "vision", reason: str = "x") -> Se
     )
 
 
-def holds(amount: int) -> Room:
+def holds(amount: int) -> TenantCapacity:
     """Of a tenant that may borrow nothing."""
-    return Room(own=3000, own_held=amount, most=3000, held=amount)
+    return TenantCapacity(own=3000, own_held=amount, most=3000, held=amount)
 
 
 ALL: tuple[SlotState, ...] = ("held", "released", "starting", "running", "ending", "gone")
@@ -46,47 +46,54 @@ def of(*indices: int) -> frozenset[int]:
     return frozenset(indices)
 
 
-WISHES = [
-    # slots, wish, what the tenant holds, the plan
-    (("held", "held"), of(0), 0, SlotPlan(release=of(0))),
-    (("held", "running"), of(0, 1), 1000, SlotPlan(release=of(0))),
-    (("running", "starting", "released"), of(), 3000, SlotPlan(hold=of(2), requeue_hold=of(0, 1))),
-    (ALL, of(0, 1, 2, 3, 4, 5), 0, SlotPlan(release=of(0))),
-    (ALL, of(), 3000, SlotPlan(hold=of(1), requeue_hold=of(2, 3))),
-    (("held",), of(7, -1), 0, SlotPlan()),
-    (("running",), of(0), 9000, SlotPlan()),
+DESIRED = [
+    # slots, desired, what the tenant holds, the plan
+    (("held", "held"), of(0), 0, SlotActions(release=of(0))),
+    (("held", "running"), of(0, 1), 1000, SlotActions(release=of(0))),
+    (
+        ("running", "starting", "released"),
+        of(),
+        3000,
+        SlotActions(hold=of(2), requeue_hold=of(0, 1)),
+    ),
+    (ALL, of(0, 1, 2, 3, 4, 5), 0, SlotActions(release=of(0))),
+    (ALL, of(), 3000, SlotActions(hold=of(1), requeue_hold=of(2, 3))),
+    (("held",), of(7, -1), 0, SlotActions()),
+    (("running",), of(0), 9000, SlotActions()),
 ]
 
 
-@pytest.mark.parametrize(("states", "wished", "held", "plan"), WISHES)
-def test_wish(states: tuple[SlotState, ...], wished: frozenset[int], held: int, plan: SlotPlan):
-    assert plan_wish(service(*states), wished, holds(held)) == plan
+@pytest.mark.parametrize(("states", "desired_slots", "held", "plan"), DESIRED)
+def test_wish(
+    states: tuple[SlotState, ...], desired_slots: frozenset[int], held: int, plan: SlotActions
+):
+    assert plan_desired(service(*states), desired_slots, holds(held)) == plan
 
 
 def test_the_quota_keeps_back_and_says_so() -> None:
-    plan = plan_wish(service(*["held"] * 4), of(0, 1, 2, 3), holds(1500))
+    plan = plan_desired(service(*["held"] * 4), of(0, 1, 2, 3), holds(1500))
     assert (plan.release, plan.kept_back) == (of(0), of(1, 2, 3))
     assert plan.note == "quota: vision holds 2.5 of 3 slices; a replica needs 1"
 
 
 def test_what_is_given_up_makes_no_room_yet() -> None:
-    plan = plan_wish(service("running", "held"), of(1), holds(3000))
+    plan = plan_desired(service("running", "held"), of(1), holds(3000))
     assert (plan.release, plan.kept_back, plan.requeue_hold) == (of(), of(1), of(0))
 
 
 def test_over_quota_nothing_is_released() -> None:
-    assert plan_wish(service("held"), of(0), holds(9000)).kept_back == of(0)
+    assert plan_desired(service("held"), of(0), holds(9000)).kept_back == of(0)
 
 
 def test_without_quota_nothing_is_released() -> None:
-    plan = plan_wish(service("held"), of(0), None)
+    plan = plan_desired(service("held"), of(0), None)
     assert (plan.release, plan.kept_back) == (of(), of(0))
     assert plan.note == "quota: vision has none"
 
 
 def test_without_a_price_nothing_is_released() -> None:
     unpriced = service("held").model_copy(update={"cost_millislices": 0})
-    assert plan_wish(unpriced, of(0), holds(0)).kept_back == of(0)
+    assert plan_desired(unpriced, of(0), holds(0)).kept_back == of(0)
 
 
 def borrowed(found: ServiceView, *indices: int) -> ServiceView:
@@ -95,11 +102,11 @@ def borrowed(found: ServiceView, *indices: int) -> ServiceView:
 
 
 class TestBorrowing:
-    ROOM = Room(own=3000, own_held=2000, most=5000, held=3000)
+    ROOM = TenantCapacity(own=3000, own_held=2000, most=5000, held=3000)
 
     def test_beyond_the_guarantee_slots_wait_in_the_borrowed_qos(self) -> None:
-        plan = plan_wish(service(*["held"] * 4), of(0, 1, 2, 3), self.ROOM)
-        assert plan == SlotPlan(
+        plan = plan_desired(service(*["held"] * 4), of(0, 1, 2, 3), self.ROOM)
+        assert plan == SlotActions(
             borrow=of(1),
             release=of(0, 1),
             kept_back=of(2, 3),
@@ -108,21 +115,21 @@ class TestBorrowing:
 
     def test_a_slot_that_rests_in_the_borrowed_qos_runs_where_there_is_room(self) -> None:
         resting = borrowed(service("held", "held"), 0, 1)
-        assert plan_wish(resting, of(0, 1), self.ROOM) == SlotPlan(
+        assert plan_desired(resting, of(0, 1), self.ROOM) == SlotActions(
             guarantee=of(0), release=of(0, 1)
         )
 
     def test_what_waits_on_borrowed_quota_takes_the_guarantee_first(self) -> None:
         waiting = borrowed(service("held", "released", "released"), 1, 2)
-        room = Room(own=3000, own_held=2000, most=6000, held=5000)
-        assert plan_wish(waiting, of(0, 1, 2), room) == SlotPlan(
+        room = TenantCapacity(own=3000, own_held=2000, most=6000, held=5000)
+        assert plan_desired(waiting, of(0, 1, 2), room) == SlotActions(
             guarantee=of(1), borrow=of(0), release=of(0)
         )
 
     def test_over_the_guarantee_nothing_goes_back(self) -> None:
         waiting = borrowed(service("released"), 0)
-        room = Room(own=3000, own_held=4000, most=6000, held=6000)
-        assert plan_wish(waiting, of(0), room) == SlotPlan()
+        room = TenantCapacity(own=3000, own_held=4000, most=6000, held=6000)
+        assert plan_desired(waiting, of(0), room) == SlotActions()
 
 
 def test_released_slots_count_by_the_qos_in_which_they_wait() -> None:
@@ -138,7 +145,7 @@ def test_released_slots_count_by_the_qos_in_which_they_wait() -> None:
 
 def test_guard_holds_what_is_loose() -> None:
     assert plan_guard(service(*ALL), of()).hold == of(1)
-    assert plan_guard(service(*ALL), of(1)) == SlotPlan()
+    assert plan_guard(service(*ALL), of(1)) == SlotActions()
 
 
 def test_guard_holds_again_what_its_user_could_release() -> None:
@@ -163,8 +170,8 @@ def gone(found: ServiceView, *indices: int) -> ServiceView:
 def test_what_is_lost_comes_back_when_it_is_time() -> None:
     lost = gone(service("held", "gone", "gone", "gone"), 1, 2)
     assert lost_slots(lost) == of(1, 2)
-    assert plan_guard(lost, of()) == SlotPlan()
-    assert plan_guard(lost, of(1), of(1, 3)) == SlotPlan(revive=of(1))
+    assert plan_guard(lost, of()) == SlotActions()
+    assert plan_guard(lost, of(1), of(1, 3)) == SlotActions(revive=of(1))
 
 
 def test_a_service_that_was_cancelled_as_a_whole_stays_so() -> None:
@@ -198,10 +205,10 @@ class TestRetiring:
 
 
 def test_after_a_restart_what_is_under_way_counts_as_wished() -> None:
-    assert wished_after_restart(service(*ALL)) == of(1, 2, 3)
+    assert desired_after_restart(service(*ALL)) == of(1, 2, 3)
 
 
 def test_the_view_after_a_plan() -> None:
-    plan = SlotPlan(release=of(0), hold=of(1), requeue_hold=of(3))
+    plan = SlotActions(release=of(0), hold=of(1), requeue_hold=of(3))
     states = [slot.state for slot in after(service(*ALL), plan).slots]
     assert states == ["released", "held", "starting", "ending", "ending", "gone"]

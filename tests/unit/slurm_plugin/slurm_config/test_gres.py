@@ -16,7 +16,7 @@ from cluster.mig.nvml import create_instance, read_inventory
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.slurm_config.gres import (
     Device,
-    Kind,
+    ProfileKind,
     devices,
     gres_conf,
     gres_faults,
@@ -61,7 +61,7 @@ def test_a_whole_gpu_has_the_site_s_type_for_its_model(inventory: Inventory) -> 
 
 def test_a_type_is_found_by_the_name_that_another_driver_has_for_its_profile() -> None:
     found = types_by_kind({"1g.23gb": board("GB200-186GB")})
-    assert found[Kind("GB200-186GB", "1g.24gb")] == "1g.23gb"
+    assert found[ProfileKind("GB200-186GB", "1g.24gb")] == "1g.23gb"
 
 
 def test_an_instance_is_its_gpu_and_both_capabilities(inventory: Inventory) -> None:

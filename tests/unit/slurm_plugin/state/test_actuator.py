@@ -9,7 +9,7 @@ from scripted import ScriptedSlurm, job, sync_of
 
 from cluster.language.jobs import JobState
 from cluster.slurm.interface import JobChange, Target, Tasks
-from slurm_plugin.services.slot_actions import SlotPlan
+from slurm_plugin.services.slot_actions import SlotActions
 from slurm_plugin.state.actuator import Actuator
 
 BORROWED = "slicewise_vision_borrowed"
@@ -29,10 +29,10 @@ class FirstOnly(ScriptedSlurm):
         return await super().update(changes)
 
 
-async def moved(slurm: ScriptedSlurm, plan: SlotPlan) -> list[Any]:
-    sync = sync_of(ScriptedSlurm(*slurm.shown))
-    await sync.turn()
-    await Actuator(slurm).apply(sync.view.services[0], plan)
+async def moved(slurm: ScriptedSlurm, plan: SlotActions) -> list[Any]:
+    cluster_state = sync_of(ScriptedSlurm(*slurm.shown))
+    await cluster_state.turn()
+    await Actuator(slurm).apply(cluster_state.view.services[0], plan)
     return [target for what, target in slurm.done if str(what).startswith("update")]
 
 
@@ -41,7 +41,7 @@ async def test_what_slurm_left_where_it_was_is_moved_one_by_one(
 ) -> None:
     slurm = FirstOnly(*(job(index, qos="slicewise_vision") for index in range(3)))
     some = frozenset({0, 1, 2})
-    said = await moved(slurm, SlotPlan(borrow=some, release=some))
+    said = await moved(slurm, SlotActions(borrow=some, release=some))
     assert said == [[0, 1, 2], [1], [2]]
     assert [one.qos for one in slurm.shown] == [BORROWED] * 3
     assert "slots_not_moved array=814 again=2 refused=0" in caplog.text
@@ -50,7 +50,7 @@ async def test_what_slurm_left_where_it_was_is_moved_one_by_one(
 async def test_what_has_moved_or_started_is_left_alone() -> None:
     running = job(2, JobState.RUNNING, qos="slicewise_vision")
     slurm = FirstOnly(job(0), job(1, qos=BORROWED), running)
-    said = await moved(slurm, SlotPlan(borrow=frozenset({0, 1, 2})))
+    said = await moved(slurm, SlotActions(borrow=frozenset({0, 1, 2})))
     assert said == [[0, 1, 2]]
-    alone = await moved(FirstOnly(job(0)), SlotPlan(guarantee=frozenset({0})))
+    alone = await moved(FirstOnly(job(0)), SlotActions(guarantee=frozenset({0})))
     assert alone == [[0]]

@@ -21,109 +21,113 @@ UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_
 
 async def test_the_scripts_of_all_arrays_are_read_at_once_and_once() -> None:
     slurm = ScriptedSlurm(job(0), UNTAGGED, job(0, array_job_id=816))
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     for _ in range(3):
-        await sync.turn()
+        await cluster_state.turn()
     assert slurm.done == [("scripts", [814, 816])]
-    services = sync.view.services
+    services = cluster_state.view.services
     assert [(one.name, one.directory) for one in services] == [("bert", "/home/alice")] * 2
 
 
 async def test_a_script_that_slurm_does_not_hand_out_is_asked_for_again() -> None:
     slurm = ScriptedSlurm(job(0))
     slurm.scriptless = {814}
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     with pytest.raises(OutsideError, match=r"script of job 814\. \[SW-SLURM-FAILED\]"):
-        await sync.turn()
-    assert not sync.view.complete
+        await cluster_state.turn()
+    assert not cluster_state.view.complete
     slurm.scriptless = set()
-    await sync.turn()
-    assert sync.view.complete
-    assert [service.name for service in sync.view.services] == ["bert"]
+    await cluster_state.turn()
+    assert cluster_state.view.complete
+    assert [service.name for service in cluster_state.view.services] == ["bert"]
 
 
 async def test_the_script_of_an_array_that_is_gone_is_not_missed() -> None:
     slurm = ScriptedSlurm(job(0))
     slurm.scriptless = {814}
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     with pytest.raises(OutsideError):
-        await sync.turn()
+        await cluster_state.turn()
     slurm.shown = ()
-    await sync.turn()
-    assert sync.view.complete
+    await cluster_state.turn()
+    assert cluster_state.view.complete
     assert slurm.done == [("scripts", [814])]
 
 
 async def test_one_script_that_fails_costs_the_others_nothing() -> None:
     slurm = ScriptedSlurm(job(0), job(0, array_job_id=813))
-    sync = sync_of(slurm)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
     slurm.shown += (job(0, array_job_id=815), job(0, array_job_id=816))
     slurm.scriptless = {815}
     for _ in range(2):
         with pytest.raises(OutsideError):
-            await sync.turn()
+            await cluster_state.turn()
     assert slurm.done == [("scripts", each) for each in ([813, 814], [815, 816], [815])]
-    assert len(sync.view.services) == 2
+    assert len(cluster_state.view.services) == 2
 
 
 async def test_a_script_that_slurm_has_lost_costs_its_own_service_only() -> None:
     slurm = ScriptedSlurm(job(0), job(0, array_job_id=815, job_id=950))
     slurm.scriptless = {815}
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     for _ in range(4):
         with pytest.raises(OutsideError, match="script of job 815"):
-            await sync.turn()
-        assert not sync.view.complete
+            await cluster_state.turn()
+        assert not cluster_state.view.complete
     for _ in range(3):
-        await sync.turn()
-        assert sync.view.complete
-        assert [service.array_job_id for service in sync.view.services] == [814]
+        await cluster_state.turn()
+        assert cluster_state.view.complete
+        assert [service.array_job_id for service in cluster_state.view.services] == [814]
     slurm.scriptless = set()
-    await sync.turn()
-    assert [service.array_job_id for service in sync.view.services] == [814, 815]
+    await cluster_state.turn()
+    assert [service.array_job_id for service in cluster_state.view.services] == [814, 815]
 
 
 async def test_a_script_that_is_no_services_is_read_once() -> None:
     slurm = ScriptedSlurm(job(0))
     slurm.script = "#SLICEWISE name\n"
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     for _ in range(2):
-        await sync.turn()
-    assert (sync.view.complete, sync.view.services) == (True, ())
+        await cluster_state.turn()
+    assert (cluster_state.view.complete, cluster_state.view.services) == (True, ())
     assert slurm.done == [("scripts", [814])]
 
 
 async def test_what_is_loose_is_held_on_sight() -> None:
     slurm = ScriptedSlurm(job(0))
-    sync = sync_of(slurm)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
     slurm.shown = (job(0, reason="JobHeldUser"), LOOSE, UNTAGGED)
-    await sync.turn()
+    await cluster_state.turn()
     assert slurm.actions == [("hold", [0, 1])]
 
 
 async def test_after_a_start_what_is_under_way_is_left_alone() -> None:
     slurm = ScriptedSlurm(LOOSE, job(2, JobState.RUNNING))
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     for _ in range(2):
-        await sync.turn()
+        await cluster_state.turn()
     assert slurm.actions == []
 
 
 async def test_a_wish_is_done_and_lasts() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
-    sync = sync_of(slurm)
-    await sync.turn()
-    answer = await sync.wish(814, frozenset({0, 1, 2}))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
-    assert [slot.state for slot in sync.view.services[0].slots] == ["released", "released", "held"]
-    assert sync.view.services[0].note == answer.note
+    assert [slot.state for slot in cluster_state.view.services[0].slots] == [
+        "released",
+        "released",
+        "held",
+    ]
+    assert cluster_state.view.services[0].note == answer.note
     slurm.shown = (replace(LOOSE, task_index=0), LOOSE, job(2))
-    await sync.turn()
+    await cluster_state.turn()
     assert slurm.actions == [("release", [0, 1])]
-    assert sync.view.services[0].note == answer.note
-    assert (await sync.wish(814, frozenset({0}))).held == (1,)
+    assert cluster_state.view.services[0].note == answer.note
+    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).held == (1,)
     assert slurm.actions[1:] == [("hold", [1])]
 
 
@@ -131,38 +135,38 @@ async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster() -> 
     slurm = ScriptedSlurm()
     gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
     node = NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, partitions)
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     for nodes, ceiling in (((node,), 1000), ((), 2000)):
         slurm.known_nodes = nodes
-        await sync.turn()
-        assert sync.snapshot is not None
-        assert sync.snapshot.ceilings == {"vision": ceiling}
+        await cluster_state.turn()
+        assert cluster_state.snapshot is not None
+        assert cluster_state.snapshot.ceilings == {"vision": ceiling}
 
 
 async def test_a_service_is_followed_from_its_first_wish_on() -> None:
-    sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
-    await sync.turn()
-    assert not sync.view.services[0].is_followed
-    await sync.wish(814, frozenset())
-    await sync.turn()
-    assert sync.view.services[0].is_followed
+    cluster_state = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
+    await cluster_state.turn()
+    assert not cluster_state.view.services[0].is_followed
+    await cluster_state.set_desired_slots(814, frozenset())
+    await cluster_state.turn()
+    assert cluster_state.view.services[0].is_followed
 
 
 async def test_the_launchers_note_is_shown_unless_quota_has_one() -> None:
-    sync = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
-    await sync.turn()
-    await sync.wish(814, frozenset({0}), "failed twice")
-    assert sync.view.services[0].note == "failed twice"
-    answer = await sync.wish(814, frozenset({0, 1, 2}), "failed twice")
-    assert sync.view.services[0].note == answer.note != ""
+    cluster_state = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset({0}), "failed twice")
+    assert cluster_state.view.services[0].note == "failed twice"
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}), "failed twice")
+    assert cluster_state.view.services[0].note == answer.note != ""
 
 
 async def test_released_slots_count_before_slurm_shows_them() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
-    sync = sync_of(slurm)
-    await sync.turn()
-    await sync.wish(814, frozenset({0, 1}))
-    assert (await sync.wish(814, frozenset({0, 1, 2}))).kept_back == (2,)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset({0, 1}))
+    assert (await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))).kept_back == (2,)
 
 
 async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_borrowed_quota(
@@ -172,24 +176,27 @@ async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_b
     borrows = {"borrowing_limit_millislices": Millislices(4000)}
     for waits, released in ((True, (0,)), (False, (0, 1, 2))):
         slurm = ScriptedSlurm(job(0), job(1), job(2))
-        sync = sync_of(slurm)
-        sync.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
-        await sync.turn()
-        monkeypatch.setattr(sync.leaving, "waits", {"vision": waits}.__getitem__)
-        answer = await sync.wish(814, frozenset({0, 1, 2}))
+        cluster_state = sync_of(slurm)
+        cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
+        await cluster_state.turn()
+        monkeypatch.setattr(cluster_state.evictions, "waits", {"vision": waits}.__getitem__)
+        answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
         assert answer.released == released
 
 
 async def test_blind_it_does_nothing() -> None:
     slurm = ScriptedSlurm(job(0))
-    sync = sync_of(slurm)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
     slurm.failure, slurm.shown = DOWN, (LOOSE,)
     with pytest.raises(UnreachableError):
-        await sync.turn()
-    assert not sync.view.complete
-    assert len(sync.view.services) == 1
-    for request in (sync.wish(814, frozenset({0})), sync.delete(814)):
+        await cluster_state.turn()
+    assert not cluster_state.view.complete
+    assert len(cluster_state.view.services) == 1
+    for request in (
+        cluster_state.set_desired_slots(814, frozenset({0})),
+        cluster_state.delete(814),
+    ):
         with pytest.raises(UnreachableError):
             await request
     assert slurm.actions == []
@@ -197,38 +204,38 @@ async def test_blind_it_does_nothing() -> None:
 
 async def test_a_failed_action_does_not_blind_it() -> None:
     slurm = ScriptedSlurm(LOOSE)
-    sync = sync_of(slurm)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
     slurm.shown = (LOOSE, job(0, held=False, reason="Priority"))
 
     def refuse(_name: str, _target: object) -> None:
         raise OutsideError("SW-SLURM-FAILED", "scontrol: no")
 
     slurm._act = refuse  # type: ignore[method-assign]
-    await sync.turn()
-    assert sync.view.complete
+    await cluster_state.turn()
+    assert cluster_state.view.complete
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 async def test_only_in_mode_enforce_something_is_changed(mode: str) -> None:
     slurm = ScriptedSlurm(job(0, reason="JobHeldUser"))
-    sync = sync_of(slurm, mode)
-    await sync.turn()
-    answer = await sync.wish(814, frozenset({0}))
+    cluster_state = sync_of(slurm, mode)
+    await cluster_state.turn()
+    answer = await cluster_state.set_desired_slots(814, frozenset({0}))
     assert (answer.kept_back, answer.note.startswith(f"mode {mode}")) == ((0,), True)
     with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-MODE\]"):
-        await sync.delete(814)
+        await cluster_state.delete(814)
     assert slurm.actions == []
 
 
 async def test_a_deleted_service_is_cancelled_whole() -> None:
     slurm = ScriptedSlurm(job(0))
-    sync = sync_of(slurm)
-    await sync.turn()
-    await sync.delete(814)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.delete(814)
     assert slurm.actions == [("cancel", 814)]
     with pytest.raises(SlicewiseError, match="not a service in Slurm's queue"):
-        await sync.delete(815)
+        await cluster_state.delete(815)
 
 
 async def test_admission_decides_on_what_was_seen() -> None:
@@ -238,12 +245,12 @@ async def test_admission_decides_on_what_was_seen() -> None:
     slurm.known_nodes = (
         NodeView("gpu01", "gpu01", frozenset(), node, {"1g.10gb": 1}, frozenset({"gpu"})),
     )
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     borrows = {"borrowing_limit_millislices": Millislices(9000)}
-    sync.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
-    sync.set_shares({"vision": 0.25})
-    await sync.turn()
-    seen = sync.snapshot
+    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
+    cluster_state.set_shares({"vision": 0.25})
+    await cluster_state.turn()
+    seen = cluster_state.snapshot
     assert seen is not None
     assert (seen.quotas, seen.ceilings) == ({"vision": 2000}, {"vision": 4000})
     assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
@@ -251,8 +258,10 @@ async def test_admission_decides_on_what_was_seen() -> None:
     assert seen.gpu_types["1g.10gb"].waiting == 1
     living = {("vision", "bert"): Living(814, 61001)}
     assert (seen.shares, seen.services) == ({"vision": 0.25}, living)
-    sync.set_policy(policy_of(tenant("vision", 1000)), {}, policy_of(tenant("vision", 3000)))
-    by_calendar = sync.snapshot
+    cluster_state.set_policy(
+        policy_of(tenant("vision", 1000)), {}, policy_of(tenant("vision", 3000))
+    )
+    by_calendar = cluster_state.snapshot
     assert by_calendar is not None
     assert (by_calendar.quotas, by_calendar.ceilings) == ({"vision": 1000}, {"vision": 3000})
     assert by_calendar.highest_quotas == {"vision": 3000}
@@ -260,11 +269,11 @@ async def test_admission_decides_on_what_was_seen() -> None:
 
 async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_lives() -> None:
     slurm = ScriptedSlurm(job(0))
-    sync = sync_of(slurm)
-    await sync.turn()
-    await sync.wish(814, frozenset(), "", 0.75)
-    await sync.turn()
-    assert sync.urgencies == {814: 0.75}
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset(), "", 0.75)
+    await cluster_state.turn()
+    assert cluster_state.urgencies == {814: 0.75}
     slurm.shown = ()
-    await sync.turn()
-    assert sync.urgencies == {}
+    await cluster_state.turn()
+    assert cluster_state.urgencies == {}

@@ -9,26 +9,26 @@ from scripted import ScriptedSlurm, job, sync_of
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
-from cluster.rpc.messages import WHEN_REPLACED_S, LeaveRequest, SlotView
+from cluster.rpc.messages import WHEN_REPLACED_S, EvictRequest, SlotView
 from slurm_plugin.quota.types import Recall
 from slurm_plugin.services.state import to_be_replaced
-from slurm_plugin.state.controller import Sync
-from slurm_plugin.state.eviction import REST_S, TOLD_S, Leaving
+from slurm_plugin.state.controller import ClusterState
+from slurm_plugin.state.eviction import EVICTION_S, REST_S, Evictions
 
 WHY = "its GPU is cut anew"
 RUNS = job(0, JobState.RUNNING, nodes=("gpu01",))
-ASKED = LeaveRequest(job_ids=(RUNS.job_id, 4711), why=WHY)
+ASKED = EvictRequest(job_ids=(RUNS.job_id, 4711), why=WHY)
 
 
-async def looked(*jobs: JobView) -> tuple[Sync, ScriptedSlurm]:
+async def looked(*jobs: JobView) -> tuple[ClusterState, ScriptedSlurm]:
     slurm = ScriptedSlurm(*jobs)
-    sync = sync_of(slurm)
-    await sync.turn()
-    return sync, slurm
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return cluster_state, slurm
 
 
-def ends(sync: Sync) -> list[tuple[int | None, str]]:
-    (service,) = sync.view.services
+def ends(cluster_state: ClusterState) -> list[tuple[int | None, str]]:
+    (service,) = cluster_state.view.services
     return [(slot.leaves_s, slot.leaves_why) for slot in service.slots]
 
 
@@ -37,82 +37,88 @@ GOES = (WHEN_REPLACED_S, WHY)
 
 
 async def test_who_is_told_leaves_once_another_serves_and_nobody_else_does() -> None:
-    sync, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
-    sync.leaving.take(ASKED, sync.view.services)
-    await sync.turn()
-    assert ends(sync) == [GOES, STAYS, STAYS]
+    cluster_state, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
+    cluster_state.evictions.take(ASKED, cluster_state.view.services)
+    await cluster_state.turn()
+    assert ends(cluster_state) == [GOES, STAYS, STAYS]
 
 
 async def test_what_nobody_repeats_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, _ = await looked(RUNS, job(1), job(2))
-    sync.leaving.take(ASKED, sync.view.services)
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    cluster_state.evictions.take(ASKED, cluster_state.view.services)
     told_s = time.monotonic()
-    for later_s, now in ((TOLD_S - 1, GOES), (TOLD_S + 1, STAYS)):
+    for later_s, now in ((EVICTION_S - 1, GOES), (EVICTION_S + 1, STAYS)):
         monkeypatch.setattr(
             "slurm_plugin.state.eviction.time.monotonic", lambda s=later_s: told_s + s
         )
-        await sync.turn()
-        assert ends(sync)[0] == now
+        await cluster_state.turn()
+        assert ends(cluster_state)[0] == now
 
 
 async def test_it_does_not_hold_for_the_next_run_of_the_slot() -> None:
-    sync, slurm = await looked(RUNS, job(1), job(2))
-    sync.leaving.take(ASKED, sync.view.services)
+    cluster_state, slurm = await looked(RUNS, job(1), job(2))
+    cluster_state.evictions.take(ASKED, cluster_state.view.services)
     slurm.shown = (replace(RUNS, start_s=2000, nodes=("gpu02",)), job(1), job(2))
-    await sync.turn()
-    assert ends(sync)[0] == STAYS
+    await cluster_state.turn()
+    assert ends(cluster_state)[0] == STAYS
 
 
 BACK = "its slice goes back to vision, job 12 waits"
 ENDS = (0, BACK)
 
 
-def told(sync: Sync, *job_ids: int, over: int = 9000) -> list[int]:
+def told(cluster_state: ClusterState, *job_ids: int, over: int = 9000) -> list[int]:
     victims = dict.fromkeys(job_ids, BACK)
     much = {"vision": over}
-    return [one.job_id for one in sync.leaving.end(victims, much, sync.view.services, 60.0)]
+    return [
+        one.job_id
+        for one in cluster_state.evictions.end(victims, much, cluster_state.view.services, 60.0)
+    ]
 
 
 async def test_who_is_told_to_end_now_is_named_once_and_told_on() -> None:
     starts = job(1, JobState.CONFIGURING, nodes=("gpu01",), start_s=None)
-    sync, _ = await looked(RUNS, starts, job(2))
-    assert told(sync, RUNS.job_id, starts.job_id, 902, 4711) == [RUNS.job_id, starts.job_id]
-    assert told(sync, RUNS.job_id, starts.job_id) == []
-    await sync.turn()
-    assert ends(sync) == [ENDS, ENDS, STAYS]
+    cluster_state, _ = await looked(RUNS, starts, job(2))
+    assert told(cluster_state, RUNS.job_id, starts.job_id, 902, 4711) == [
+        RUNS.job_id,
+        starts.job_id,
+    ]
+    assert told(cluster_state, RUNS.job_id, starts.job_id) == []
+    await cluster_state.turn()
+    assert ends(cluster_state) == [ENDS, ENDS, STAYS]
 
 
 async def test_who_is_told_stays_told_while_its_tenant_holds_too_much() -> None:
     """It drains already: to take another one in its place would cost two."""
-    sync, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
-    told(sync, RUNS.job_id)
+    cluster_state, _ = await looked(RUNS, job(1, JobState.RUNNING, nodes=("gpu01",)), job(2))
+    told(cluster_state, RUNS.job_id)
     for over, now in ((1, ENDS), (0, STAYS)):
-        told(sync, over=over)
-        await sync.turn()
-        assert ends(sync)[0] == now
+        told(cluster_state, over=over)
+        await cluster_state.turn()
+        assert ends(cluster_state)[0] == now
 
 
 async def test_who_is_needed_no_more_stays_if_the_others_suffice() -> None:
     """One of the jobs that waited was cancelled."""
     second = job(1, JobState.RUNNING, nodes=("gpu01",))
-    sync, _ = await looked(RUNS, second, job(2))
-    told(sync, RUNS.job_id, second.job_id)
+    cluster_state, _ = await looked(RUNS, second, job(2))
+    told(cluster_state, RUNS.job_id, second.job_id)
     for over, first in ((2000, ENDS), (1000, STAYS)):
-        assert told(sync, second.job_id, over=over) == []
-        await sync.turn()
-        assert ends(sync) == [first, ENDS, STAYS]
+        assert told(cluster_state, second.job_id, over=over) == []
+        await cluster_state.turn()
+        assert ends(cluster_state) == [first, ENDS, STAYS]
 
 
 async def test_its_end_is_its_run_s_and_goes_before_a_successor() -> None:
-    sync, slurm = await looked(RUNS, job(1), job(2))
-    sync.leaving.take(ASKED, sync.view.services)
-    told(sync, RUNS.job_id)
-    await sync.turn()
-    assert ends(sync)[0] == ENDS
+    cluster_state, slurm = await looked(RUNS, job(1), job(2))
+    cluster_state.evictions.take(ASKED, cluster_state.view.services)
+    told(cluster_state, RUNS.job_id)
+    await cluster_state.turn()
+    assert ends(cluster_state)[0] == ENDS
     slurm.shown = (replace(RUNS, start_s=2000), job(1), job(2))
-    await sync.turn()
-    assert told(sync) == []
-    assert ends(sync)[0] == STAYS
+    await cluster_state.turn()
+    assert told(cluster_state) == []
+    assert ends(cluster_state)[0] == STAYS
 
 
 CALLED = (Recall("lab", "vision", Millislices(1000), 5),)
@@ -136,10 +142,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def test_its_slots_wait_until_the_lender_has_started_its_job_and_some_more(
     clock: Clock,
 ) -> None:
-    sync, _ = await looked(RUNS, job(1), job(2))
-    leaving = sync.leaving
-    assert not leaving.waits("vision")
-    told(sync, RUNS.job_id)
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    evictions = cluster_state.evictions
+    assert not evictions.waits("vision")
+    told(cluster_state, RUNS.job_id)
     for now_s, recalls, starting, anybody, waits in (
         (1.0, CALLED, (), True, True),
         (2.0, CALLED, ("lab",), True, True),
@@ -149,40 +155,43 @@ async def test_its_slots_wait_until_the_lender_has_started_its_job_and_some_more
         (4.0 + REST_S, CALLED, ("lab",), False, False),
     ):
         clock.now_s = now_s
-        leaving.wait_on(recalls, starting)
-        assert (leaving.anybody_waits, leaving.waits("vision")) == (anybody, waits)
-        told(sync, over=0)
+        evictions.wait_on(recalls, starting)
+        assert (evictions.has_waiting, evictions.waits("vision")) == (anybody, waits)
+        told(cluster_state, over=0)
 
 
 async def test_its_slots_wait_while_it_goes_whatever_is_called(clock: Clock) -> None:
-    sync, _ = await looked(RUNS, job(1), job(2))
-    told(sync, RUNS.job_id)
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    told(cluster_state, RUNS.job_id)
     for now_s, over, waits in ((0.0, 9000, True), (59.0, 9000, True), (59.5, 0, False)):
         clock.now_s = now_s
-        told(sync, over=over)
-        sync.leaving.wait_on((), ())
-        assert sync.leaving.anybody_waits is waits
+        told(cluster_state, over=over)
+        cluster_state.evictions.wait_on((), ())
+        assert cluster_state.evictions.has_waiting is waits
 
 
 async def test_its_slots_wait_no_longer_than_the_grace(clock: Clock) -> None:
-    sync, _ = await looked(RUNS, job(1), job(2))
-    told(sync, RUNS.job_id)
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    told(cluster_state, RUNS.job_id)
     for now_s, waits in ((59.0, True), (60.0, False)):
         clock.now_s = now_s
-        sync.leaving.wait_on(CALLED, ("lab",))
-        assert (sync.leaving.waits("vision"), sync.leaving.anybody_waits) == (waits, waits)
+        cluster_state.evictions.wait_on(CALLED, ("lab",))
+        assert (cluster_state.evictions.waits("vision"), cluster_state.evictions.has_waiting) == (
+            waits,
+            waits,
+        )
 
 
 async def test_once_another_is_told_they_wait_anew(clock: Clock) -> None:
     second = job(1, JobState.RUNNING, nodes=("gpu01",))
-    sync, _ = await looked(RUNS, second, job(2))
-    told(sync, RUNS.job_id)
-    told(sync, over=0)
-    sync.leaving.wait_on((), ())
-    told(sync, second.job_id)
-    sync.leaving.wait_on(CALLED, ())
+    cluster_state, _ = await looked(RUNS, second, job(2))
+    told(cluster_state, RUNS.job_id)
+    told(cluster_state, over=0)
+    cluster_state.evictions.wait_on((), ())
+    told(cluster_state, second.job_id)
+    cluster_state.evictions.wait_on(CALLED, ())
     clock.now_s = 59.0
-    assert sync.leaving.waits("vision")
+    assert cluster_state.evictions.waits("vision")
 
 
 class Standby:
@@ -194,9 +203,9 @@ class Standby:
 
 
 async def test_a_daemon_that_stands_by_takes_none() -> None:
-    sync, _ = await looked(RUNS)
+    cluster_state, _ = await looked(RUNS)
     with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
-        Leaving(Standby()).take(ASKED, sync.view.services)
+        Evictions(Standby()).take(ASKED, cluster_state.view.services)
 
 
 RUNNING = SlotView(index=0, state="running")

@@ -6,8 +6,8 @@ from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.services.slot_actions import Room
-from slurm_plugin.state.quota_in_force import Quotas
+from slurm_plugin.services.slot_actions import TenantCapacity
+from slurm_plugin.state.quota_in_force import QuotaInForce
 
 BORROWER = policy_of(tenant("vision", 3000, borrowing_limit_millislices=Millislices(4000)))
 OWN, BORROWED, BEFORE = "slicewise_vision", "slicewise_vision_borrowed", "normal"
@@ -17,9 +17,9 @@ def runs(index: int, qos: str) -> JobView:
     return job(index, JobState.RUNNING, qos=qos)
 
 
-def quotas(lent: int | None = None) -> Quotas:
+def quotas(lent: int | None = None) -> QuotaInForce:
     """Of a tenant to which so much is lent now; None before the first compilation."""
-    found = Quotas(settings())
+    found = QuotaInForce(settings())
     found.set_policy(BORROWER, {}, None)
     if lent is not None:
         amounts = map(Millislices, (3000 + lent, 3000, 0, lent, 3000, lent))
@@ -36,21 +36,21 @@ def test_what_jobs_hold_in_qos_of_before_is_taken_off_as_slurms_limits_have_it(
     """First of what is lent. Slots were released that Slurm did not start."""
     jobs = [runs(0, OWN), runs(1, BORROWED), runs(2, BEFORE), runs(3, BEFORE)]
     room = quotas(lent).room("vision", jobs, [], borrows=True)
-    assert room == Room(own=3000, own_held=own_held, most=7000, held=4000)
+    assert room == TenantCapacity(own=3000, own_held=own_held, most=7000, held=4000)
 
 
 def test_what_they_hold_in_other_qos_is_never_more_than_the_own_part() -> None:
     jobs = [runs(index, BEFORE) for index in range(5)]
     room = quotas(0).room("vision", jobs, [], borrows=True)
-    assert room == Room(own=3000, own_held=3000, most=7000, held=5000)
+    assert room == TenantCapacity(own=3000, own_held=3000, most=7000, held=5000)
 
 
 async def test_slots_for_which_jobs_of_before_leave_nothing_go_to_the_borrowed_qos() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2), runs(7, BEFORE))
-    sync = sync_of(slurm)
-    sync.set_policy(BORROWER, {})
-    await sync.turn()
-    answer = await sync.wish(814, frozenset({0, 1, 2}))
+    cluster_state = sync_of(slurm)
+    cluster_state.set_policy(BORROWER, {})
+    await cluster_state.turn()
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
     assert answer.released == (0, 1, 2)
     (moved,) = (slots for name, slots in slurm.actions if BORROWED in name)
     assert moved == [2]

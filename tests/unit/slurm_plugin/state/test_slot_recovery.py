@@ -10,7 +10,7 @@ from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from cluster.rpc.order_messages import ServiceOrder
 from cluster.slurm.interface import JobChange, Target
-from slurm_plugin.state.controller import Sync
+from slurm_plugin.state.controller import ClusterState
 
 HELD, GONE = job(0), job(1, JobState.ENDED)
 
@@ -20,12 +20,12 @@ class Loop:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.slurm = ScriptedSlurm(HELD, GONE)
-        self.sync = sync_of(self.slurm)
+        self.cluster_state = sync_of(self.slurm)
         self._patch = monkeypatch
 
     async def turn(self, at_s: float) -> list[tuple[str, Any]]:
         self._patch.setattr("slurm_plugin.state.observer.time.time", lambda: at_s)
-        await self.sync.turn()
+        await self.cluster_state.turn()
         return self.slurm.actions
 
 
@@ -170,49 +170,55 @@ async def test_a_whole_cancel_long_after_is_slurms_own_affair(
     assert await loop.turn(107.0) == [REVIVED]
 
 
-async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, Sync]:
+async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
     slurm = ScriptedSlurm(*jobs)
-    sync = sync_of(slurm)
+    cluster_state = sync_of(slurm)
     limit = Millislices(1000)
-    sync.set_policy(policy_of(tenant("vision", 1000, borrowing_limit_millislices=limit)), {})
-    await sync.turn()
-    return slurm, sync
+    cluster_state.set_policy(
+        policy_of(tenant("vision", 1000, borrowing_limit_millislices=limit)), {}
+    )
+    await cluster_state.turn()
+    return slurm, cluster_state
 
 
 async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
-    slurm, sync = await borrowing(job(0), job(1), job(2))
-    answer = await sync.wish(814, frozenset({0, 1, 2}))
+    slurm, cluster_state = await borrowing(job(0), job(1), job(2))
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
     assert slurm.actions == [
         (f"update {JobChange(qos='slicewise_vision_borrowed')}", [1]),
         ("release", [0, 1]),
     ]
-    assert [slot.is_borrowed for slot in sync.view.services[0].slots] == [False, True, False]
-    assert (await sync.wish(814, frozenset({0, 1, 2}))).released == ()
+    assert [slot.is_borrowed for slot in cluster_state.view.services[0].slots] == [
+        False,
+        True,
+        False,
+    ]
+    assert (await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))).released == ()
 
 
 async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
     waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
-    slurm, sync = await borrowing(job(0), waiting)
-    await sync.wish(814, frozenset({1}))
+    slurm, cluster_state = await borrowing(job(0), waiting)
+    await cluster_state.set_desired_slots(814, frozenset({1}))
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]
 
 
 async def test_what_is_preempted_is_held_and_released_anew() -> None:
-    slurm, sync = await borrowing(job(0, JobState.RUNNING, qos="slicewise-borrowed"))
-    await sync.wish(814, frozenset({0}))
+    slurm, cluster_state = await borrowing(job(0, JobState.RUNNING, qos="slicewise-borrowed"))
+    await cluster_state.set_desired_slots(814, frozenset({0}))
     slurm.shown = (job(0, held=False, reason="BeginTime", qos="slicewise-borrowed"),)
-    await sync.turn()
+    await cluster_state.turn()
     assert slurm.actions == [("hold", [0])]
-    assert (await sync.wish(814, frozenset({0}))).released == (0,)
+    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).released == (0,)
 
 
 async def test_a_generation_is_retired_when_nothing_needs_it() -> None:
     slurm = ScriptedSlurm(job(0))
-    sync = sync_of(slurm)
-    await sync.turn()
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
     with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
-        await sync.retire(814)
-    sync.set_orders({("vision", "bert"): ServiceOrder(delete_s=1.0)})
-    await sync.retire(814)
+        await cluster_state.retire(814)
+    cluster_state.set_orders({("vision", "bert"): ServiceOrder(delete_s=1.0)})
+    await cluster_state.retire(814)
     assert slurm.actions == [("cancel", 814)]

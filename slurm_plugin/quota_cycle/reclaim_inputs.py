@@ -13,73 +13,73 @@ from slurm_plugin.quota.demand import (
     free_by_node,
     gpus_on_nodes,
     is_managed,
-    paid_by_own_part,
+    paid_by_guaranteed,
     wanted_on_nodes,
 )
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Recall
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
-from slurm_plugin.quota_cycle.world import World
-from slurm_plugin.reclaim.victims import Running, Taking, Wanting
+from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 from slurm_plugin.services.state import used_by_tenant
 
 
-def taking(world: World) -> Taking:
+def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     """The runs on borrowed quota and the free instances, before any tenant has to give up quota.
 
     Runs that have been told to go, that end soon, or that are completing count as leaving. A run's
     GPUs are assumed to be spread evenly over its nodes, since no more is known here.
     """
-    rules, seen, now_s = world.rules, world.seen, world.books.when.at_s
-    jobs = _managed(world)
+    rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
+    jobs = _managed(inputs)
     free = free_by_node(jobs, seen.nodes, rules.partitions)
     ending = {job.job_id for job in jobs if job.state is JobState.COMPLETING}
     above = Counter(used_by_tenant(jobs, rules.partitions, rules.costs))
-    return Taking(
+    return ReclaimInput(
         wanting=(),
         running=tuple(_running(jobs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
         free=free,
-        above_nominal_millislices=above - Counter(own_part(world.policy)),
+        above_nominal_millislices=above - Counter(guaranteed_quota(inputs.policy)),
         shrink={},
-        leaving=seen.told | leaving(seen.services, rules.grace_s) | ending,
-        weights={name: tenant.quota.weight for name, tenant in world.policy.items()},
+        leaving=seen.evicting | leaving(seen.services, rules.grace_s) | ending,
+        weights={name: tenant.quota.weight for name, tenant in inputs.policy.items()},
         now_s=now_s,
         term_s=rules.term_s,
     )
 
 
 def giving_back(
-    there: Taking, world: World, recalls: Iterable[Recall], excess: Mapping[str, int]
-) -> Taking:
+    there: ReclaimInput, inputs: QuotaInputs, recalls: Iterable[Recall], excess: Mapping[str, int]
+) -> ReclaimInput:
     """``there``, with the jobs that wait for what is recalled, and what must be given up.
 
     ``excess`` are millislices that tenants hold beyond a cap: their replicas may be drained in any
     QOS.
     """
-    policy, partitions, costs = world.policy, world.rules.partitions, world.rules.costs
+    policy, partitions, costs = inputs.policy, inputs.rules.partitions, inputs.rules.costs
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
-    jobs = _managed(world)
+    jobs = _managed(inputs)
     lenders = {recall.lender for recall in recalls}
     theirs = [job for job in jobs if job.account in lenders]
     held = used_by_tenant(theirs, partitions, costs)
     needs = own_needs_now(policy, theirs, partitions, costs)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
-    own, running, services = own_part(policy), there.running, world.seen.services
+    own, running, services = guaranteed_quota(policy), there.running, inputs.seen.services
     if excess:
         running = tuple(
             _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
         )
     return replace(
         there,
-        wanting=tuple(_wants(job, costs) for job in paid_by_own_part(theirs, own, costs)),
+        wanting=tuple(_wants(job, costs) for job in paid_by_guaranteed(theirs, own, costs)),
         running=running,
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )
 
 
-def _managed(world: World) -> list[JobView]:
-    return [job for job in world.jobs if is_managed(job, world.rules.partitions) and job.gpus]
+def _managed(inputs: QuotaInputs) -> list[JobView]:
+    return [job for job in inputs.jobs if is_managed(job, inputs.rules.partitions) and job.gpus]
 
 
 def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.tenants import ancestors, effective_nominal, own_part
+from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Policy
 
 COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
@@ -89,7 +89,7 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
     """The next tasks of all that move to a QOS fit there with what runs, in the tenant and in
     those above it.
     """
-    own, nominal = own_part(policy), effective_nominal(policy)
+    own, nominal = guaranteed_quota(policy), effective_nominal(policy)
     holds: Counter[tuple[str, str]] = Counter()
     arrives: Counter[tuple[str, str]] = Counter()
     for job in jobs:

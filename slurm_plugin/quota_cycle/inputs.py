@@ -8,18 +8,18 @@ from cluster.language.jobs import JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import capacity, qos_use
-from slurm_plugin.quota.tenants import own_part
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.state import used_by_tenant
 
 
 @dataclass(frozen=True)
-class Seen:
+class SlurmView:
     """One complete look at Slurm. Nothing is decided on an incomplete one.
 
     Attributes:
@@ -32,13 +32,13 @@ class Seen:
     jobs: tuple[JobView, ...] = field(hash=False)
     nodes: tuple[NodeView, ...] = field(hash=False)
     services: tuple[ServiceView, ...] = field(hash=False)
-    told: frozenset[int] = frozenset()
+    evicting: frozenset[int] = frozenset()
     lately: Mapping[str, int] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Rules:
+class QuotaRules:
     """The site's settings for quota decisions.
 
     Attributes:
@@ -59,29 +59,29 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class World:
+class QuotaInputs:
     """Everything that quota decisions take into account."""
 
-    books: Books
-    seen: Seen
-    rules: Rules
+    ledger_view: LedgerView
+    seen: SlurmView
+    rules: QuotaRules
 
     @property
     def policy(self) -> Policy:
-        """The policy in force at the moment of the books."""
-        return self.books.policy
+        """The policy in force at the moment of the ledger's view."""
+        return self.ledger_view.policy
 
     @cached_property
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs that were seen; those of managed partitions as their budgets let them start."""
-        rules, books = self.rules, self.books
+        rules, ledger_view = self.rules, self.ledger_view
         return as_budgets_let(
             self.policy,
-            books.run_minutes,
+            ledger_view.run_minutes,
             self.seen.jobs,
             rules.partitions,
             costs=rules.costs,
-            now_s=books.when.at_s,
+            now_s=ledger_view.when.at_s,
         )
 
     @cached_property
@@ -93,13 +93,15 @@ class World:
     def use(self) -> QosUse:
         """How much of the limits of tenants' QOS jobs use and wait for."""
         rules = self.rules
-        return qos_use(own_part(self.policy), self.seen.jobs, rules.partitions, rules.costs)
+        return qos_use(guaranteed_quota(self.policy), self.seen.jobs, rules.partitions, rules.costs)
 
     @cached_property
     def ceilings(self) -> Mapping[str, Ceiling]:
-        """What each tenant may hold, given the loans and recalls of the books."""
-        books = self.books
-        return ceilings(self.policy, books.loans, self.capacity_millislices, books.recalls)
+        """What each tenant may hold, given the ledger's loans and recalls."""
+        ledger_view = self.ledger_view
+        return ceilings(
+            self.policy, ledger_view.loans, self.capacity_millislices, ledger_view.recalls
+        )
 
     def allowed(self, use: QosUse | None = None) -> Allowed:
         """The state that Slurm's limits should have.
@@ -110,7 +112,7 @@ class World:
         return Allowed(
             policy=self.policy,
             ceilings=by_use(self.ceilings, use or self.use),
-            run_minutes=self.books.run_minutes,
+            run_minutes=self.ledger_view.run_minutes,
             costs=rules.costs,
             models=rules.models,
             term_s=rules.term_s,

@@ -12,13 +12,13 @@ _HARDLY = 0.001
 
 
 @dataclass(frozen=True)
-class Waiting:
+class InstanceRequest:
     """A request for one instance that has none yet.
 
     Attributes:
         waited_s: seconds for which it has waited.
         weight: 1 for an ordinary request; 2 counts as two.
-        is_guaranteed: whether it is within its tenant's own part.
+        is_guaranteed: whether it is within its tenant's guaranteed quota.
     """
 
     profile: str
@@ -28,7 +28,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Demand:
+class InstanceDemand:
     """Waiting and expected requests, and what guarantees need.
 
     Attributes:
@@ -39,7 +39,7 @@ class Demand:
             moment. A plan leaves fewer only for a request within its own tenant's guarantee.
     """
 
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[InstanceRequest, ...] = ()
     expected: Mapping[str, float] = field(default_factory=dict)
     claimed: Mapping[str, int] = field(default_factory=dict)
     guaranteed: Mapping[str, int] = field(default_factory=dict)
@@ -75,7 +75,10 @@ class Worth:
 
 
 def worth(
-    demand: Demand, costs_millislices: Mapping[str, int], held: Mapping[str, int], horizon_s: int
+    demand: InstanceDemand,
+    costs_millislices: Mapping[str, int],
+    held: Mapping[str, int],
+    horizon_s: int,
 ) -> Worth:
     """Compute the worth of free instances of each profile that has a cost.
 

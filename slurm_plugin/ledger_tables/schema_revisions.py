@@ -41,7 +41,7 @@ _KEPT = ("compilations", "known_limits", "watermarks")
 """Tables with rows that the daemon overwrites. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
-"""Tables that re-cutting and rebalancing write and overwrite. None of it is money."""
+"""Tables that repartitioning and rebalancing write and overwrite. None of it is money."""
 
 _FORGOTTEN = ("rebalance_runs", "rebalance_steps")
 """Journals from which old rows are deleted."""

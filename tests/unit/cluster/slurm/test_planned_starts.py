@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.language.jobs import PlannedStart, ReservationView
-from cluster.slurm.plans import (
+from cluster.slurm.planned_starts import (
     by_job,
     parse_cores,
     parse_devices,

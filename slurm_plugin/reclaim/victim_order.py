@@ -4,16 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from slurm_plugin.reclaim.capacity import Room, Run, Shape
+from slurm_plugin.reclaim.capacity import Candidate, Capacity, Shape
 
 
-def order(room: Room, run: Run, lacks: Mapping[str, int]) -> tuple[float, ...]:
+def victim_order(room: Capacity, run: Candidate, lacks: Mapping[str, int]) -> tuple[float, ...]:
     """Sort key of a run; the lowest is chosen first.
 
     Replicas come before batch jobs, then runs that free the fewest instances (by price) for
     nothing, then the largest runs. Of equal runs that of the tenant with the largest share above
-    its own part comes first, then the lowest rank. ``lacks`` is what the node on which the run
-    makes room is short of, by type.
+    its guaranteed quota comes first, then the lowest rank. ``lacks`` is what the node on which the
+    run makes room is short of, by type.
     """
     return (
         run.is_batch,
@@ -23,7 +23,9 @@ def order(room: Room, run: Run, lacks: Mapping[str, int]) -> tuple[float, ...]:
     )
 
 
-def _size_order(room: Room, total: Shape, cost: int, lacks: Mapping[str, int]) -> tuple[int, int]:
+def _size_order(
+    room: Capacity, total: Shape, cost: int, lacks: Mapping[str, int]
+) -> tuple[int, int]:
     for_nothing = 0
     for kind, count in total:
         useful = max(lacks.get(kind, 0), -room.balance[kind])
@@ -31,16 +33,16 @@ def _size_order(room: Room, total: Shape, cost: int, lacks: Mapping[str, int]) -
     return for_nothing, -cost
 
 
-class Queue:
+class VictimQueue:
     """Runs in the order in which they are chosen, regardless of size.
 
     The order stays valid while runs are taken, but not once a run was given back.
     """
 
-    def __init__(self, room: Room, runs: Iterable[Run]) -> None:
+    def __init__(self, room: Capacity, runs: Iterable[Candidate]) -> None:
         """``runs`` must come sorted by rank."""
         self._room = room
-        self._left: dict[str, list[Run]] = defaultdict(list)
+        self._left: dict[str, list[Candidate]] = defaultdict(list)
         for run in runs:
             self._left[run.tenant].append(run)
         for those in self._left.values():
@@ -51,7 +53,7 @@ class Queue:
     def _next(self, tenant: str) -> tuple[float, tuple[float, ...], str]:
         return -self._room.share(tenant), self._left[tenant][-1].rank, tenant
 
-    def first(self) -> Run | None:
+    def first(self) -> Candidate | None:
         """The next run that may be taken; None if there is none."""
         # Shares only fall, and ranks rise: a top entry that is still up to date is the first.
         while self._tenants:
@@ -68,9 +70,9 @@ class Queue:
         return None
 
 
-def in_order(room: Room) -> Sequence[Run]:
+def in_order(room: Capacity) -> Sequence[Candidate]:
     """All runs that may be taken, in the order of taking them until no more may; then the rest."""
-    queue, found = Queue(room, room.runs), list[Run]()
+    queue, found = VictimQueue(room, room.runs), list[Candidate]()
     may_go = [run for run in room.runs if room.may_take(run)]
     while (run := queue.first()) is not None:
         room.take(run)

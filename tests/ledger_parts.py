@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slurm_plugin.accounting.ledger_view import Books
+from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.calendar_times import moment
 
@@ -16,14 +16,14 @@ PARTS = (
     "audit",
     "orders",
     "keys",
-    "recuts",
+    "repartitions",
     "rebalances",
     "locks",
 )
 
 
-def books_of(when: Moment, **parts: Any) -> Books:
-    """A ledger's books; parts that are not given are empty."""
+def ledger_view_of(when: Moment, **parts: Any) -> LedgerView:
+    """A ledger's view; parts that are not given are empty."""
     empty: dict[str, Any] = {
         "change_id": 0,
         "compiled_id": 0,
@@ -32,20 +32,20 @@ def books_of(when: Moment, **parts: Any) -> Books:
         "loans": (),
         "recalls": (),
         "balances": {},
-        "rolls": {},
+        "rollovers": {},
         "reservations": (),
         "known": {},
     }
-    return Books(when, **{**empty, **parts})
+    return LedgerView(when, **{**empty, **parts})
 
 
-class OwnParts:
+class LedgerParts:
     """A ledger that is each of its parts: ``ledger.charges.post`` is its own ``post``, and so on.
 
     Parts of the books that it lacks are empty.
     """
 
-    def books(self, at_s: float, zone: str) -> Books:
+    def view(self, at_s: float, zone: str) -> LedgerView:
         names = {
             "change_id": "change_id",
             "tenants": "policy",
@@ -53,17 +53,19 @@ class OwnParts:
             "loans": "outstanding",
             "recalls": "recalls",
             "balances": "balances",
-            "rolls": "rolls",
+            "rollovers": "rollovers",
             "reservations": "open_reservations",
             "known": "known",
         }
         parts = {part: getattr(self, name)() for part, name in names.items() if hasattr(self, name)}
-        return books_of(moment(at_s, zone), compiled_id=getattr(self, "compiled_id", 0), **parts)
+        return ledger_view_of(
+            moment(at_s, zone), compiled_id=getattr(self, "compiled_id", 0), **parts
+        )
 
 
-def _self(self: OwnParts) -> OwnParts:
+def _self(self: LedgerParts) -> LedgerParts:
     return self
 
 
 for _name in PARTS:
-    setattr(OwnParts, _name, property(_self))
+    setattr(LedgerParts, _name, property(_self))

@@ -1,4 +1,4 @@
-"""Property: after any kills and failures a re-cut ends as planned or as before."""
+"""Property: after any kills and failures a repartition ends as planned or as before."""
 
 import asyncio
 from contextlib import suppress
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from recut_world import Crashes, Killed, MemoryJournal, RecutWorld, planned, run
+from repartition_world import Crashes, Killed, MemoryJournal, RepartitionWorld, planned, run
 
-from slurm_plugin.mig.steps import State
+from slurm_plugin.mig.steps import RepartitionState
 
-_ENDS = {State.DONE, State.ROLLED_BACK}
+_ENDS = {RepartitionState.DONE, RepartitionState.ROLLED_BACK}
 _FAILING = (
     "reserve",
     "undrain",
@@ -64,25 +64,25 @@ def test_it_ends_as_planned_or_as_before_and_the_node_takes_jobs(lives: list[Lif
 async def lived(lives: list[Life]) -> None:
     crashes = Crashes()
     journal = MemoryJournal(crashes)
-    recut = journal.open(planned(), "root")
-    world = RecutWorld(crashes)
+    repartition = journal.open(planned(), "root")
+    world = RepartitionWorld(crashes)
     for number, life in enumerate(lives):
         crashes.kill_at = len(crashes.calls) + life.kill_at
         crashes.after, crashes.fail = life.after, dict(life.fail)
         with suppress(Killed):
             await unless_ended(world, journal, taken_up=number > 0)
-        if life.lapses and journal.find(recut.recut_id).state not in _ENDS:
+        if life.lapses and journal.find(repartition.repartition_id).state not in _ENDS:
             world.lapse()
     crashes.kill_at, crashes.fail = 0, {}
     world.running.pop(world.intruder, None)
     await unless_ended(world, journal, taken_up=True)
-    ended = journal.find(recut.recut_id)
+    ended = journal.find(repartition.repartition_id)
     assert ended.state in _ENDS
-    assert world.is_after() if ended.state is State.DONE else world.is_before()
+    assert world.is_after() if ended.state is RepartitionState.DONE else world.is_before()
     assert not world.reserved
     assert not world.drained
 
 
-async def unless_ended(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> None:
+async def unless_ended(world: RepartitionWorld, journal: MemoryJournal, *, taken_up: bool) -> None:
     if journal.find(1).state not in _ENDS:
         await run(world, journal, taken_up=taken_up)

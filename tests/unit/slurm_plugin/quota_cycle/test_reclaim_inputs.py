@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from own_parts import books_of
+from ledger_parts import ledger_view_of
 from scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, NodeView
@@ -12,9 +12,9 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.types import Recall
-from slurm_plugin.quota_cycle.claims import giving_back, taking
-from slurm_plugin.quota_cycle.world import Rules, Seen, World
-from slurm_plugin.reclaim.victims import Taking
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
+from slurm_plugin.quota_cycle.reclaim_inputs import giving_back, reclaim_input
+from slurm_plugin.reclaim.victims import ReclaimInput
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -23,7 +23,7 @@ RECALL = Recall("vision", "nlp", Millislices(2000), NOW_S - 10)
 
 
 def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
-    """A waiting job of vision's own part."""
+    """A waiting job of vision's guaranteed quota."""
     values: Mapping[str, Any] = {
         "job_id": job_id,
         "array_job_id": None,
@@ -83,13 +83,13 @@ def service(*slots: SlotView) -> ServiceView:
     )
 
 
-def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> Taking:
-    books = books_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
+def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> ReclaimInput:
+    ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
     services, told = changes.get("services", ()), changes.get("leaving", frozenset())
-    rules = Rules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
-    world = World(books, Seen(jobs, tuple(nodes), tuple(services), told), rules)
+    rules = QuotaRules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
+    world = QuotaInputs(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
     recalls, excess = changes.get("recalls", [RECALL]), changes.get("excess", {})
-    return giving_back(taking(world), world, recalls, excess)
+    return giving_back(reclaim_input(world), world, recalls, excess)
 
 
 def waiting(*jobs: JobView, **changes: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""Re-cutting under a service's load, by runs that are killed, and by a driver that fails."""
+"""Repartitioning under a service's load, by runs that are killed, and by a driver that fails."""
 
 import asyncio
 import json
@@ -19,14 +19,14 @@ from cluster.language.jobs import SHAPES_NODE
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import Outcome, StepName
+from slurm_plugin.mig.steps import RepartitionStep, RepartitionStepOutcome
 
 pytestmark = pytest.mark.integration
 
 SERVICE = "nlp/steady"
 RATE_PER_S = 5.0
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
-STEPS = [str(step) for step in StepName]
+STEPS = [str(step) for step in RepartitionStep]
 BOUNDED = (
     "setpriv",
     "--no-new-privs",
@@ -64,7 +64,7 @@ class Cluster:
     def root(self, *argv: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         return self.sandbox.run("root", argv, check=check)
 
-    def recut(self, *argv: str) -> Any:
+    def repartition(self, *argv: str) -> Any:
         shown = self.root(*BOUNDED, "slicewise", "repartition", *argv, "--json", check=False)
         return json.loads(shown.stdout)
 
@@ -121,7 +121,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    running = Sandbox.up(path_for("recut"), progress=print)
+    running = Sandbox.up(path_for("repartition"), progress=print)
     own = Cluster(running)
     try:
         for tenant in ("vision", "nlp"):
@@ -145,14 +145,14 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     job, before = cluster.waiting("3g.40gb"), cluster.ceilings()
     url = f"{cluster.sandbox.layout.gateway_url}/{SERVICE}"
 
-    async def recut() -> tuple[SteadyLoad, Any]:
+    async def repartition() -> tuple[SteadyLoad, Any]:
         async with SteadyLoad(url, RATE_PER_S) as clients:
             await asyncio.sleep(2)
-            ended = await asyncio.to_thread(cluster.recut, "run")
+            ended = await asyncio.to_thread(cluster.repartition, "run")
             await asyncio.sleep(2)
         return clients, ended
 
-    clients, ended = asyncio.run(recut())
+    clients, ended = asyncio.run(repartition())
     (done,) = ended["recuts"]
     assert (done["state"], done["node"], len(done["moves"])) == ("done", "gpu01", 2), done
     assert clients.failed == []
@@ -161,7 +161,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     until_is(lambda: len(cluster.ready()), 2)
     assert cluster.ceilings() == before, "what tenants may hold is not what GPUs are cut into"
     assert cluster.reservations() == "No reservations in the system"
-    shown = cluster.recut("show", str(done["id"]))
+    shown = cluster.repartition("show", str(done["id"]))
     assert [one["step"] for one in shown["steps"]] == STEPS
     assert all(one["seconds"] > 0 for one in shown["steps"])
     cluster.root("scancel", "--account=vision")
@@ -178,7 +178,7 @@ def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) 
     cluster.root("slicewise-restart", "slurmctld")
     job = until(lambda: (said := asked("shaped")).isdigit() and said)
     until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
-    (planned,) = until(lambda: cluster.recut("plan")["plan"])
+    (planned,) = until(lambda: cluster.repartition("plan")["plan"])
     assert planned["after"] == "7g.141gb@0"
     cluster.root("scancel", job)
 
@@ -187,7 +187,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     cluster.running("gpu04", "3g.71gb")
     job = cluster.waiting("3g.71gb")
     before, files = cluster.gres(), conf_files(cluster)
-    (planned,) = cluster.recut("plan")["plan"]
+    (planned,) = cluster.repartition("plan")["plan"]
     cluster.sandbox.driver(planned["node"]).fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
     run = cluster.root("slicewise", "repartition", "run", "--json", check=False)
     (ended,) = json.loads(run.stdout)["recuts"]
@@ -196,7 +196,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     assert "SW-MIG-CUT" in ended["error"]
     assert (cluster.gres(), conf_files(cluster)) == (before, files)
     assert cluster.reservations() == "No reservations in the system"
-    again = [one["gpu"] for one in cluster.recut("plan")["plan"]]
+    again = [one["gpu"] for one in cluster.repartition("plan")["plan"]]
     assert planned["gpu"] not in again, "it would fail at each run"
     cluster.root("scancel", job)
 
@@ -208,30 +208,30 @@ def conf_files(cluster: Cluster) -> list[str]:
 
 def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster) -> None:
     job = cluster.waiting("3g.71gb")
-    for step in StepName:
+    for step in RepartitionStep:
         stall(cluster, step)
         run = cluster.sandbox.popen("root", ("slicewise", "repartition", "run"))
         until(lambda step=step: under_way(cluster) is step)
         run.kill()
         run.wait()
     stall(cluster, None)
-    (done,) = cluster.recut("run")["recuts"]
+    (done,) = cluster.repartition("run")["recuts"]
     assert done["state"] == "done", done
     begun = [one["step"] for one in done["steps"] if one["outcome"] == "begun"]
     assert begun == STEPS
     until_is(lambda: cluster.state(job), "RUNNING")
     assert cluster.reservations() == "No reservations in the system"
-    assert cluster.ledger.recuts.unfinished() == ()
+    assert cluster.ledger.repartitions.unfinished() == ()
 
 
-def under_way(cluster: Cluster) -> StepName | None:
-    for recut in cluster.ledger.recuts.unfinished():
-        if recut.records and recut.records[-1].outcome is Outcome.BEGUN:
-            return recut.records[-1].step
+def under_way(cluster: Cluster) -> RepartitionStep | None:
+    for repartition in cluster.ledger.repartitions.unfinished():
+        if repartition.records and repartition.records[-1].outcome is RepartitionStepOutcome.BEGUN:
+            return repartition.records[-1].step
     return None
 
 
-def stall(cluster: Cluster, step: StepName | None) -> None:
+def stall(cluster: Cluster, step: RepartitionStep | None) -> None:
     """Let that step's end take long in the journal: else it is over before it is killed."""
     with psycopg.connect(cluster.url, autocommit=True) as connection:
         connection.execute(

@@ -1,4 +1,6 @@
-"""Property: plans of re-cutting are legal at every step, near the optimum, and never taken back."""
+"""Property: plans of repartitioning are legal at every step, near the optimum, and never taken
+back.
+"""
 
 import random
 from collections import Counter
@@ -14,12 +16,12 @@ from hypothesis import strategies as st
 
 from cluster.language.mig_profiles import Board, board, cost_millislices
 from cluster.mig.layouts import Layout, geometry
-from slurm_plugin.mig.candidates import Gpu, Instance, Job, Replica
+from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.gpu_state import with_last_ones
-from slurm_plugin.mig.planner import Step, Terms, plan
-from slurm_plugin.mig.value import Demand, Waiting, worth
+from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest, worth
+from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
 
-TERMS = Terms(recut_s=60, horizon_s=3_600, nodes_at_once=2)
+TERMS = RepartitionTerms(repartition_s=60, horizon_s=3_600, nodes_at_once=2)
 
 
 def plain(model: str) -> Board:
@@ -32,47 +34,51 @@ A30, A100 = plain("A30-24GB"), plain("A100-80GB")
 
 
 @st.composite
-def clusters(draw: st.DrawFn, on: Board, most: int = 3) -> tuple[Gpu, ...]:
+def clusters(draw: st.DrawFn, on: Board, most: int = 3) -> tuple[GpuState, ...]:
     """Any layouts, each instance free, a job's or a replica's; two GPUs to a node."""
     gpus = []
     for number in range(draw(st.integers(1, most))):
         layout = draw(st.sampled_from(geometry(on).layouts))
-        instances = tuple(Instance(one, draw(holders(number))) for one in sorted(layout))
-        gpus.append(Gpu(str(number), str(number // 2), instances))
+        instances = tuple(InstanceState(one, draw(holders(number))) for one in sorted(layout))
+        gpus.append(GpuState(str(number), str(number // 2), instances))
     return tuple(gpus)
 
 
 @cache
-def holders(gpu: int) -> st.SearchStrategy[Job | Replica | None]:
+def holders(gpu: int) -> st.SearchStrategy[JobHolder | ReplicaHolder | None]:
     ends = st.sampled_from([None, 30, 600])
     return st.one_of(
-        st.none(), st.builds(Job, st.just(f"j{gpu}"), ends), st.just(Replica(f"r{gpu}", 30))
+        st.none(),
+        st.builds(JobHolder, st.just(f"j{gpu}"), ends),
+        st.just(ReplicaHolder(f"r{gpu}", 30)),
     )
 
 
-def demands(on: Board) -> st.SearchStrategy[Demand]:
+def demands(on: Board) -> st.SearchStrategy[InstanceDemand]:
     profiles = st.sampled_from(sorted(on.profiles))
     waiting = st.lists(
-        st.builds(Waiting, profiles, st.integers(0, 7_200), st.sampled_from([0.5, 1.0, 2.0])),
+        st.builds(
+            InstanceRequest, profiles, st.integers(0, 7_200), st.sampled_from([0.5, 1.0, 2.0])
+        ),
         max_size=5,
     )
     expected = st.dictionaries(profiles, st.floats(0.1, 6), max_size=3)
-    return st.builds(Demand, waiting.map(tuple), expected)
+    return st.builds(InstanceDemand, waiting.map(tuple), expected)
 
 
-def applied(on: Board, gpus: Iterable[Gpu], steps: Iterable[Step]) -> tuple[Gpu, ...]:
+def applied(on: Board, gpus: Iterable[GpuState], steps: Iterable[GpuPlan]) -> tuple[GpuState, ...]:
     """Move by move and instance by instance; each must be possible when its turn comes."""
     there = {gpu.name: {one.placement: one for one in gpu.instances} for gpu in gpus}
     for step in steps:
         here = there[step.gpu]
         for move in step.moves:
             assert there[move.gpu][move.target].holder is None
-            there[move.gpu][move.target] = Instance(move.target, here[move.source].holder)
-            here[move.source] = Instance(move.source)
+            there[move.gpu][move.target] = InstanceState(move.target, here[move.source].holder)
+            here[move.source] = InstanceState(move.source)
         for one in step.destroy:
             assert here.pop(one).holder is None
         for one in step.create:
-            here[one] = Instance(one)
+            here[one] = InstanceState(one)
             assert geometry(on).is_legal(here)
     changed = {step.gpu for step in steps}
     return tuple(
@@ -95,7 +101,7 @@ def test_every_step_is_possible_and_no_job_is_touched(data: st.DataObject, on: B
         (gpu.name, one.placement)
         for gpu in gpus
         for one in gpu.instances
-        if isinstance(one.holder, Job)
+        if isinstance(one.holder, JobHolder)
     }
     assert not jobs & {(step.gpu, one) for step in steps for one in step.destroy}
     assert len({step.node for step in steps}) <= TERMS.nodes_at_once
@@ -122,11 +128,13 @@ def test_plans_end_and_none_takes_another_back(data: st.DataObject, on: Board, r
         seen.append(layouts(gpus))
 
 
-def layouts(gpus: Iterable[Gpu]) -> tuple[Layout, ...]:
+def layouts(gpus: Iterable[GpuState]) -> tuple[Layout, ...]:
     return tuple(frozenset(one.placement for one in gpu.instances) for gpu in gpus)
 
 
-def started(gpus: Iterable[Gpu], demand: Demand) -> tuple[tuple[Gpu, ...], Demand]:
+def started(
+    gpus: Iterable[GpuState], demand: InstanceDemand
+) -> tuple[tuple[GpuState, ...], InstanceDemand]:
     """The most urgent first."""
     waiting = sorted(demand.waiting, key=lambda one: -one.weight * (3_600 + one.waited_s))
     changed = []
@@ -136,7 +144,7 @@ def started(gpus: Iterable[Gpu], demand: Demand) -> tuple[tuple[Gpu, ...], Deman
             taker = next((w for w in waiting if w.profile == one.placement.profile), None)
             if one.holder is None and taker:
                 waiting.remove(taker)
-                instances.append(replace(one, holder=Job("new")))
+                instances.append(replace(one, holder=JobHolder("new")))
             else:
                 instances.append(one)
         changed.append(replace(gpu, instances=tuple(instances)))
@@ -149,13 +157,13 @@ def test_who_finds_a_free_instance_needs_no_plan(data: st.DataObject, on: Board)
     gpus = data.draw(clusters(on))
     free = [one.placement.profile for g in gpus for one in g.instances if one.holder is None]
     served = [profile for profile in free if data.draw(st.booleans())]
-    demand = Demand(tuple(Waiting(profile, 60) for profile in served))
+    demand = InstanceDemand(tuple(InstanceRequest(profile, 60) for profile in served))
     assert plan(on, gpus, demand, TERMS) == ()
 
 
 @given(clusters(A100), demands(A100))
 @settings(max_examples=examples(25))
-def test_what_was_just_cut_waits_for_somebody_new(gpus: Sequence[Gpu], demand: Demand):
+def test_what_was_just_cut_waits_for_somebody_new(gpus: Sequence[GpuState], demand: InstanceDemand):
     cut = tuple(replace(gpu, cut_ago_s=0) for gpu in gpus)
     assert plan(A100, cut, demand, TERMS) == ()
 
@@ -173,26 +181,30 @@ def test_plans_reach_nearly_what_the_best_of_all_plans_does():
     assert 0.97 * best <= found <= best + 40
 
 
-def drawn_cluster(chance: random.Random) -> tuple[Gpu, ...]:
-    held = [None, None, Job("j"), Job("j", 30), Replica("r", 30)]
+def drawn_cluster(chance: random.Random) -> tuple[GpuState, ...]:
+    held = [None, None, JobHolder("j"), JobHolder("j", 30), ReplicaHolder("r", 30)]
     drawn = ([chance.choice(geometry(A30).layouts), chance.choice(["a", "b"])] for _ in range(2))
     return tuple(
-        Gpu(str(n), node, tuple(Instance(one, chance.choice(held)) for one in sorted(layout)))
+        GpuState(
+            str(n), node, tuple(InstanceState(one, chance.choice(held)) for one in sorted(layout))
+        )
         for n, (layout, node) in enumerate(drawn)
     )
 
 
-def drawn_demand(chance: random.Random) -> Demand:
+def drawn_demand(chance: random.Random) -> InstanceDemand:
     profiles = sorted(A30.profiles)
     waiting = [
-        Waiting(chance.choice(profiles), chance.randint(0, 7_200), chance.choice([0.5, 1, 2]))
+        InstanceRequest(
+            chance.choice(profiles), chance.randint(0, 7_200), chance.choice([0.5, 1, 2])
+        )
         for _ in range(chance.randint(0, 5))
     ]
     expected = {name: chance.uniform(0.1, 6) for name in chance.sample(profiles, 2)}
-    return Demand(tuple(waiting), expected)
+    return InstanceDemand(tuple(waiting), expected)
 
 
-def brute_force(on: Board, gpus: Sequence[Gpu], demand: Demand) -> float:
+def brute_force(on: Board, gpus: Sequence[GpuState], demand: InstanceDemand) -> float:
     """Over all layouts of all GPUs; instances that are in no job's way are destroyed, too."""
     costs = {name: int(cost_millislices(on, name, Fraction(1))) for name in on.profiles}
     instances = [one for gpu in gpus for one in gpu.instances]
@@ -211,27 +223,27 @@ def brute_force(on: Board, gpus: Sequence[Gpu], demand: Demand) -> float:
             more.update(one.profile for one in created)
             more.subtract(one.profile for one in destroyed)
             gone.update(one.profile for one in destroyed)
-            drained += TERMS.recut_s * max(
+            drained += TERMS.repartition_s * max(
                 sum(costs[one.profile] for one in made) for made in (destroyed, created)
             )
             drained += sum(
                 costs[one.profile] * there[one].holder.move_s
                 for one in destroyed
-                if isinstance(there[one].holder, Replica)
+                if isinstance(there[one].holder, ReplicaHolder)
             )
         if len(nodes) <= TERMS.nodes_at_once and gone <= spare:
             best = max(best, served.gain(free, more) - TERMS.margin * drained)
     return best
 
 
-def targets_of(on: Board, gpu: Gpu) -> Iterator[Layout]:
-    stays = {one.placement for one in gpu.instances if isinstance(one.holder, Job)}
+def targets_of(on: Board, gpu: GpuState) -> Iterator[Layout]:
+    stays = {one.placement for one in gpu.instances if isinstance(one.holder, JobHolder)}
     return (layout for layout in geometry(on).layouts if stays <= layout)
 
 
-def free_soon(one: Instance) -> bool:
-    if isinstance(one.holder, Job):
-        return one.holder.ends_in_s is not None and one.holder.ends_in_s <= TERMS.recut_s
+def free_soon(one: InstanceState) -> bool:
+    if isinstance(one.holder, JobHolder):
+        return one.holder.ends_in_s is not None and one.holder.ends_in_s <= TERMS.repartition_s
     return one.holder is None
 
 
@@ -280,7 +292,7 @@ def test_a_gpu_is_cut_full_unless_a_larger_shape_that_is_in_want_could_be_there(
             assert any(cost_millislices(on, one, Fraction(1)) > cost for one in wanted)
 
 
-def profiles(gpus: Iterable[Gpu]) -> Counter[str]:
+def profiles(gpus: Iterable[GpuState]) -> Counter[str]:
     return Counter(one.placement.profile for gpu in gpus for one in gpu.instances)
 
 

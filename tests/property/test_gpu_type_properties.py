@@ -32,7 +32,7 @@ def gpu_types(draw: st.DrawFn) -> list[GpuType]:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> dict[str, Any]:
+def desired_by_array(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "count": draw(st.integers(1, 4)),
         "need_mib": draw(st.none() | st.integers(1, 5)),
@@ -41,26 +41,26 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def fits(one: GpuType, wish: dict[str, Any]) -> bool:
-    need, count = wish["need_mib"], wish["count"]
+def fits(one: GpuType, desired: dict[str, Any]) -> bool:
+    need, count = desired["need_mib"], desired["count"]
     has_memory = need is None or (one.memory_mib is not None and one.memory_mib >= need)
-    is_allowed = wish["limits"].get(one.name, count) >= count
-    return has_memory and is_allowed and bool(one.partitions & wish["partitions"])
+    is_allowed = desired["limits"].get(one.name, count) >= count
+    return has_memory and is_allowed and bool(one.partitions & desired["partitions"])
 
 
-@given(gpu_types(), wishes(), st.randoms())
+@given(gpu_types(), desired_by_array(), st.randoms())
 def test_it_fits_and_none_that_fits_is_cheaper(
-    types: list[GpuType], wish: dict[str, Any], random: Random
+    types: list[GpuType], desired: dict[str, Any], random: Random
 ) -> None:
-    best = choose_type(types, **wish)
-    fitting = [one for one in types if fits(one, wish)]
+    best = choose_type(types, **desired)
+    fitting = [one for one in types if fits(one, desired)]
     assert (best is None) == (fitting == [])
     if best is None:
         return
     assert best in fitting
     cheapest = [one for one in fitting if one.cost_millislices <= best.cost_millislices]
     assert all(one.cost_millislices == best.cost_millislices for one in cheapest)
-    if best.free < wish["count"]:
-        assert all(one.free < wish["count"] for one in cheapest)
+    if best.free < desired["count"]:
+        assert all(one.free < desired["count"] for one in cheapest)
         assert best.waiting == min(one.waiting for one in cheapest)
-    assert choose_type(random.sample(types, len(types)), **wish) == best
+    assert choose_type(random.sample(types, len(types)), **desired) == best

@@ -5,7 +5,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from cluster.language.periods import Period
-from slurm_plugin.ledger_tables import schema
+from slurm_plugin.ledger_tables import schema_revisions
 
 
 def test_the_migrations_files_say_the_revisions_as_alembic_knows_them():
@@ -13,8 +13,8 @@ def test_the_migrations_files_say_the_revisions_as_alembic_knows_them():
     config.set_main_option("script_location", str(files("migrations")))
     scripts = ScriptDirectory.from_config(config)
     known = [script.revision for script in scripts.walk_revisions()]
-    assert schema.revisions() == (schema.BASE, *reversed(known))
-    assert schema.head() == scripts.get_current_head()
+    assert schema_revisions.revisions() == (schema_revisions.BASE, *reversed(known))
+    assert schema_revisions.head() == scripts.get_current_head()
 
 
 def test_the_newest_migration_of_periods_knows_those_of_the_program():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cluster.language.jobs import PlannedStart, ReservationView
 from cluster.slurm.fields import gpu_indices, hosts, named, names, numbers, time_s
-from cluster.slurm.unread import Told, each
+from cluster.slurm.unread import ReportsUnread, each
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
 RESERVED_FIELDS = ("JobId", "Reservation")
@@ -18,7 +18,7 @@ _JOB = re.compile(r"^JobId=(\d{1,10}) ", re.MULTILINE)
 _THREADS = re.compile(r"^(\S+) ([1-9][0-9]{0,3})$", re.MULTILINE)
 
 
-def parse_plans(rows: Sequence[Mapping[str, str]], told: Told) -> tuple[PlannedStart, ...]:
+def parse_plans(rows: Sequence[Mapping[str, str]], told: ReportsUnread) -> tuple[PlannedStart, ...]:
     """Planned starts of jobs that backfill has placed; equal ones of an array's tasks only once."""
     plans = each("plan", rows, _plan, told, lambda row: row["JobId"])
     found = {plan for plan in plans if plan is not None}
@@ -31,7 +31,7 @@ def _plan(row: Mapping[str, str]) -> PlannedStart | None:
     return PlannedStart(int(row["JobId"]), start_s or 0, nodes) if is_placed else None
 
 
-def parse_reservations(text: str, told: Told) -> tuple[ReservationView, ...]:
+def parse_reservations(text: str, told: ReportsUnread) -> tuple[ReservationView, ...]:
     """Read ``scontrol --oneliner show reservation``.
 
     A reservation that can't be read is left out: Slurm itself starts nothing in it.
@@ -53,7 +53,9 @@ def _reservation(line: str) -> ReservationView:
     )
 
 
-def parse_reserved(rows: Sequence[Mapping[str, str]], told: Told) -> Mapping[int, frozenset[str]]:
+def parse_reserved(
+    rows: Sequence[Mapping[str, str]], told: ReportsUnread
+) -> Mapping[int, frozenset[str]]:
     """Names of reservations by the job that runs in them, from rows with JobId and Reservation."""
     named_by = each("reserved job", rows, _reserved, told, lambda row: row["JobId"])
     return {job_id: those for job_id, those in named_by if those}

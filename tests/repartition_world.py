@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ledger_parts import LedgerParts
 from no_threads import no_threads
-from own_parts import OwnParts
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.gres import parse_gpu_requests
@@ -19,13 +19,13 @@ from slurm_plugin.mig.steps import (
     UNFINISHED,
     Direction,
     Next,
-    Outcome,
-    Planned,
-    Recut,
-    State,
-    StepRecord,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
 )
-from slurm_plugin.repartition.actions import Work
+from slurm_plugin.repartition.actions import RepartitionActions
 from slurm_plugin.repartition.executor import Executor
 from slurm_plugin.slurm_config import gres as slurm_gres
 from slurm_plugin.slurm_config import node_lines
@@ -84,65 +84,75 @@ class Crashes:
             raise Killed
 
 
-class MemoryJournal(OwnParts):
-    """The ledger's journal of re-cuts, in memory."""
+class MemoryJournal(LedgerParts):
+    """The ledger's journal of repartitions, in memory."""
 
     def __init__(self, crashes: Crashes) -> None:
         self.crashes = crashes
-        self.kept: dict[int, Recut] = {}
+        self.kept: dict[int, Repartition] = {}
         self._records = 0
 
-    def open(self, planned: Planned, author: str) -> Recut:
-        recut_id = len(self.kept) + 1
-        opened = Recut(recut_id, planned, author, State.RUNNING, "", 0.0, None, None, None)
-        self.kept[recut_id] = opened
+    def open(self, planned: PlannedRepartition, author: str) -> Repartition:
+        repartition_id = len(self.kept) + 1
+        opened = Repartition(
+            repartition_id, planned, author, RepartitionState.RUNNING, "", 0.0, None, None, None
+        )
+        self.kept[repartition_id] = opened
         return opened
 
-    def unfinished(self) -> tuple[Recut, ...]:
+    def unfinished(self) -> tuple[Repartition, ...]:
         return tuple(one for one in self.kept.values() if one.state in UNFINISHED)
 
-    def begin_step(self, recut_id: int, step: Next) -> int:
+    def begin_step(self, repartition_id: int, step: Next) -> int:
         with self.crashes.call("begin_step"):
             self._records += 1
-            recut = self.kept[recut_id]
-            new = StepRecord(step.step, step.direction, Outcome.BEGUN, 0.0, record_id=self._records)
-            self.kept[recut_id] = replace(recut, records=(*recut.records, new))
+            repartition = self.kept[repartition_id]
+            new = RepartitionStepRecord(
+                step.step,
+                step.direction,
+                RepartitionStepOutcome.BEGUN,
+                0.0,
+                record_id=self._records,
+            )
+            self.kept[repartition_id] = replace(repartition, records=(*repartition.records, new))
             return self._records
 
-    def end_step(self, record_id: int, outcome: Outcome, words: str) -> None:
+    def end_step(self, record_id: int, outcome: RepartitionStepOutcome, words: str) -> None:
         with self.crashes.call("end_step"):
-            for recut in self.kept.values():
+            for repartition in self.kept.values():
                 records = tuple(
                     replace(one, outcome=outcome, words=words, ended_s=1.0)
                     if one.record_id == record_id
                     else one
-                    for one in recut.records
+                    for one in repartition.records
                 )
-                self.kept[recut.recut_id] = replace(recut, records=records)
+                self.kept[repartition.repartition_id] = replace(repartition, records=records)
 
-    def keep_texts(self, recut_id: int, slurm_conf: str, gres_conf: str) -> Recut:
+    def keep_texts(self, repartition_id: int, slurm_conf: str, gres_conf: str) -> Repartition:
         with self.crashes.call("keep_texts"):
-            recut = self.kept[recut_id]
-            if recut.gres_conf is None:
-                recut = replace(recut, slurm_conf=slurm_conf, gres_conf=gres_conf)
-            self.kept[recut_id] = recut
-            return recut
+            repartition = self.kept[repartition_id]
+            if repartition.gres_conf is None:
+                repartition = replace(repartition, slurm_conf=slurm_conf, gres_conf=gres_conf)
+            self.kept[repartition_id] = repartition
+            return repartition
 
-    def finish(self, recut_id: int, state: State, error: str) -> None:
+    def finish(self, repartition_id: int, state: RepartitionState, error: str) -> None:
         with self.crashes.call("finish"):
             ended_s = None if state in UNFINISHED else 1.0
-            recut = self.kept[recut_id]
-            self.kept[recut_id] = replace(recut, state=state, error=error, ended_s=ended_s)
+            repartition = self.kept[repartition_id]
+            self.kept[repartition_id] = replace(
+                repartition, state=state, error=error, ended_s=ended_s
+            )
 
-    def find(self, recut_id: int) -> Recut:
-        return self.kept[recut_id]
+    def find(self, repartition_id: int) -> Repartition:
+        return self.kept[repartition_id]
 
     def save_inventory(self, node: str, inventory: Mapping[str, Any]) -> None:
         must(node == NODE)
         must(bool(inventory["gpus"]))
 
 
-class RecutWorld:
+class RepartitionWorld:
     """The node and slurmctld; each call asserts that it is legal in the state in which it comes.
 
     Attributes:
@@ -267,10 +277,10 @@ class RecutWorld:
             self._require_srun(node, reservation)
             return inventory_of(self.foreign_layout or self.layout)
 
-    async def cut(self, recut: Recut, direction: Direction) -> Gpu:
+    async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         with self.crashes.call("cut"):
-            self._require_srun(recut.planned.node, recut.reservation)
-            before, after = map(set, recut.layouts(direction))
+            self._require_srun(repartition.planned.node, repartition.reservation)
+            before, after = map(set, repartition.layouts(direction))
             must(before & after <= self.layout <= before | after)
             going = {one.files for one in self.found(self.layout - after)}
             if self.intruder in self.running and self.running[self.intruder].files in going:
@@ -298,15 +308,15 @@ class RecutWorld:
             gres = slurm_gres.node_gres(padded)
             self.slurm_conf = node_lines.with_node_gres(self.slurm_conf, node, gres)
 
-    def put_back(self, recut: Recut) -> None:
-        if recut.slurm_conf is None or recut.gres_conf is None:
+    def put_back(self, repartition: Repartition) -> None:
+        if repartition.slurm_conf is None or repartition.gres_conf is None:
             return
         with self.crashes.call("put_back"):
             self.told = self.told or self.texts()
-            self.slurm_conf = node_lines.as_kept(self.slurm_conf, recut.slurm_conf, NODE)
-            self.gres_conf = node_lines.as_kept(self.gres_conf, recut.gres_conf, NODE)
+            self.slurm_conf = node_lines.as_kept(self.slurm_conf, repartition.slurm_conf, NODE)
+            self.gres_conf = node_lines.as_kept(self.gres_conf, repartition.gres_conf, NODE)
 
-    def put_told(self, recut: Recut) -> None:
+    def put_told(self, repartition: Repartition) -> None:
         if self.told is None:
             return
         with self.crashes.call("put_told"):
@@ -315,7 +325,7 @@ class RecutWorld:
             self.gres_conf = node_lines.as_kept(self.gres_conf, gres_conf, NODE)
         self.told = None
 
-    def forget_told(self, recut: Recut) -> None:
+    def forget_told(self, repartition: Repartition) -> None:
         self.told = None
 
     async def restart_node(self, node: str, reservation: str) -> None:
@@ -363,14 +373,16 @@ class RecutWorld:
         return node_lines.node_positions(self.slurm_conf, self.gres_conf, NODE)
 
 
-def planned() -> Planned:
-    return Planned(NODE, GPU, BEFORE, AFTER, ("vision/bert",), "3g more: 1 waits", 9000, 420)
+def planned() -> PlannedRepartition:
+    return PlannedRepartition(
+        NODE, GPU, BEFORE, AFTER, ("vision/bert",), "3g more: 1 waits", 9000, 420
+    )
 
 
-async def run(world: RecutWorld, journal: MemoryJournal, *, taken_up: bool) -> Recut:
-    """Carry out the newest re-cut as one process does."""
-    work = Work(world, journal, move_s=20, is_ours=lambda: True)
-    executor = Executor(work, journal, lambda recut, record: None)
+async def run(world: RepartitionWorld, journal: MemoryJournal, *, taken_up: bool) -> Repartition:
+    """Carry out the newest repartition as one process does."""
+    work = RepartitionActions(world, journal, move_s=20, is_ours=lambda: True)
+    executor = Executor(work, journal, lambda repartition, record: None)
     (*_, newest) = journal.kept.values()
     with no_threads():
         return await executor.carry_out(newest, taken_up=taken_up)
