@@ -61,7 +61,7 @@ class Daemon:
         argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), method, target, body.decode())
         return dict(json.loads(self.sandbox.run(user, argv).stdout))
 
-    def desired(self, array: int, *slots: int) -> dict[str, Any]:
+    def set_desired_slots(self, array: int, *slots: int) -> dict[str, Any]:
         return self.ask("slicewise", op="wish", array_job_id=array, run=slots)
 
     def slots(self, array: int) -> list[dict[str, Any]]:
