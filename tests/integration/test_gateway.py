@@ -242,6 +242,22 @@ async def test_after_a_kill_every_request_waits_for_the_launcher(
     assert (await gateway.ask(f"/t/none{INFER}"))[0] == 404
 
 
+async def test_a_request_that_waits_for_its_route_goes_on_where_a_reload_leads(
+    gateway: Harness, replicas
+):
+    """The new process has its route, and only what a client may ask goes there."""
+    await gateway.kill()
+    await gateway.start()
+    asked = gateway.asking(3)
+    denied = asyncio.create_task(gateway.ask("/t/a/v2/repository/index"))
+    # Time for all of them to have come: HAProxy counts them for no backend yet.
+    await asyncio.sleep(1.0)
+    await gateway.reload()
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    assert (await denied)[0] == 403
+
+
 async def test_without_a_launcher_the_wait_for_routes_ends_with_retry_after(tmp_path: Path):
     async with gateway_up(tmp_path, hold_s=1) as gateway:
         await gateway.kill()
