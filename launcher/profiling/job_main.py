@@ -4,7 +4,8 @@
 
 WORK is JSON; the server's process id is written to FILE each time the server starts. The server
 listens on SOCKET, in a directory that only this user may enter: a client that reaches it may load
-any model, hence run code. ENGINE says what to send and reads the answers.
+any model, hence run code. ENGINE says what to send and reads the answers; scripts of former
+versions that still wait in Slurm's queue name none.
 """
 
 import asyncio
@@ -275,7 +276,7 @@ async def _run(work: ProfileTask, data: str | None, started: _Started) -> None:
             sys.stdout.flush()
 
 
-def main(work_json: str, socket: str, identity: str, file: str, engine: str) -> None:
+def main(work_json: str, socket: str, identity: str, file: str, engine: str = "triton") -> None:
     """Measure everything; raises SystemExit if there is no server to measure it with."""
     work, found = ProfileTask.model_validate_json(work_json), ENGINES[engine]
     data = Path(work.data).read_text(encoding="utf-8") if work.data else None
