@@ -95,7 +95,15 @@ def require_writable(directory: Path) -> None:
 
 def _is_model(engine: Engine, directory: Path) -> bool:
     entries = _entries(directory)
-    return engine.is_model(frozenset(f"{one.name}{'/' * one.is_dir()}" for one in entries))
+    return engine.is_model(frozenset(f"{one.name}{'/' * _is_directory(one)}" for one in entries))
+
+
+def _is_directory(entry: Path) -> bool:
+    """Whether it is one for certain: a link may lead where the submitter may not look."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _entries(directory: Path) -> tuple[Path, ...]:
