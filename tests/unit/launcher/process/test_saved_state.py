@@ -77,6 +77,16 @@ async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() 
     assert rows.writes == [({"a/b", "a/c"}, set()), ({"a/b"}, {"a/c"})]
 
 
+async def test_desired_slots_are_known_by_their_former_name_too() -> None:
+    rows = Rows(
+        a__b={"generations": {"7": {"wish": {"run": [0, 1], "at_s": 5.0, "kept_back": [1]}}}}
+    )
+    (state,) = (await SavedState(rows).load()).values()
+    assert state.generations[7].desired == DesiredSlots(
+        frozenset({0, 1}), 5.0, kept_back=frozenset({1})
+    )
+
+
 async def test_what_another_version_has_written_is_learnt_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
