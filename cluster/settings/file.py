@@ -471,11 +471,17 @@ def load_settings(path: Path | None = None) -> Settings:
     return settings
 
 
+_FORMER = {"recut": "repartition", "recut_s": "repartition_s"}
+"""Former names, read for one more release, and those of today."""
+
+
 def _problem(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return f"{key}: missing"
+    if item["type"] == "extra_forbidden" and (now := _FORMER.get(str(item["loc"][-1]))):
+        return f"{key}: {now} is its name now, and stands there, too: give one of them"
     return message if not key else f"{key}: {message}, not {item.get('input')!r}"
 
 

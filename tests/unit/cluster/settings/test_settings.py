@@ -50,6 +50,23 @@ def test_repartition_is_read_by_its_former_names_too(
     assert (found.allowed, found.repartition_s) == (True, 7)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[repartition]\n[recut]\n", "recut: repartition is its name now"),
+        (
+            "[repartition]\nrecut_s = 7\nrepartition_s = 8\n",
+            "recut_s: repartition_s is its name now",
+        ),
+    ],
+)
+def test_a_name_and_its_former_one_are_one_too_many(tmp_path: Path, more: str, said: str) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(MINIMAL + more)
+    with pytest.raises(InvalidInputError, match=f"{said}.*give one of them.*SW-SETTINGS"):
+        load_settings(place)
+
+
 def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_path: Path) -> None:
     place = tmp_path / "slicewise.toml"
     more = "whole = ['a100']\n[gpus.'L40S']\nweight = '1/2'\nwhole = ['l40s', 'nvidia_l40s']\n"
