@@ -196,7 +196,7 @@ no job wait for a type that no node has.
 
 REPARTITION_RESERVATION = "slicewise_recut_"
 """Prefix of the names of Slicewise's reservations. Each is of a node with a GPU that is being
-repartition, for root only and for a few minutes.
+repartitioned, for root only and for a few minutes.
 """
 
 

@@ -53,9 +53,9 @@ def unspent(balance: Balance | None) -> int:
 def due_periods(
     rollovers: Mapping[str, int], period_starts_s: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the starts of the periods that have begun without a roll, by tenant.
+    """Return the starts of the periods that have begun without a rollover, by tenant.
 
-    ``rollovers`` are the starts of the periods that were rolled last. If the daemon was away for
+    ``rollovers`` are the starts of the periods whose rollover was last. If the daemon was away for
     several periods, only the last one is due.
     """
     return {

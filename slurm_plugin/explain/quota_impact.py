@@ -1,4 +1,4 @@
-"""Finds the impact that a change of quotas would do, beyond what is so already.
+"""Finds the impact that a change of quotas would have, beyond what is so already.
 
 A change never ends anything that runs on a tenant's guaranteed quota.
 """

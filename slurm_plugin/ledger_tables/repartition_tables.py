@@ -79,7 +79,7 @@ recut_steps = Table(
     CheckConstraint(f"outcome IN ({_listed(RepartitionStepOutcome)})", name="outcome_known"),
     CheckConstraint("(ended_at IS NULL) = (outcome = 'begun')", name="ended_with_outcome"),
     Index("ix_recut_steps_recut", "recut_id", "id"),
-    comment="Steps of a repartition; one without an end was under way when its process was killed.",
+    comment="Steps of a re-cut; one without an end was under way when its process was killed.",
 )
 
 mig_nodes = Table(
