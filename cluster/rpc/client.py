@@ -2,9 +2,12 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from socket import gaierror
+from threading import Thread
 
 from pydantic import ValidationError
 
@@ -57,11 +60,27 @@ class DaemonClient:
         return self._answer(places[-1], request)
 
     async def ask(self, request: Asks[Answered]) -> Answered:
-        """Call in a thread, for a program that does other things meanwhile."""
+        """Call in a thread, for a program that does other things meanwhile.
+
+        The end of the program does not wait for a daemon that hangs.
+        """
         # Imported here: commands that only call don't need it.
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(self.call, request)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Answered] = loop.create_future()
+
+        def call() -> None:
+            outcome: Callable[[], None]
+            try:
+                outcome = partial(answered.set_result, self.call(request))
+            except BaseException as error:  # noqa: BLE001 -- it is raised where it is awaited
+                outcome = partial(answered.set_exception, error)
+            with suppress(RuntimeError):  # The program ends: its loop is closed.
+                loop.call_soon_threadsafe(lambda: None if answered.done() else outcome())
+
+        Thread(target=call, name="ask the daemon", daemon=True).start()
+        return await answered
 
     def _answer(self, place: str, request: Asks[Answered]) -> Answered:
         kind: type[Answered] = answer_of(type(request))

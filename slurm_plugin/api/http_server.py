@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -143,18 +144,28 @@ class HttpServer:
         except web.HTTPRequestEntityTooLarge:
             return connection.refuse(too_long(self.limits.body_bytes), _TOO_LARGE)
         connection.asks()
-        response = await self._handle(Question(request, body, connection))
+        try:
+            response = await self._handle(Question(request, body, connection))
+        finally:
+            connection.rests()
         response.force_close()
+        response.headers["Server"] = SERVER
         return response
 
 
+SERVER = "slicewise"
+"""In place of the names and versions of Python and aiohttp."""
 _TOO_LARGE = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 class Connection(web.RequestHandler):
-    """One connection, which takes one question."""
+    """One connection, which takes one question.
 
-    __slots__ = ("_deadline", "_received", "_server", "wire")
+    While its handler works, the connection keeps its place, even if the peer goes: otherwise a peer
+    that asks and goes could have any number of handlers work.
+    """
+
+    __slots__ = ("_deadline", "_has_asked", "_received", "_server", "_works", "wire")
 
     def __init__(self, server: HttpServer, manager: web.Server) -> None:
         super().__init__(
@@ -168,6 +179,7 @@ class Connection(web.RequestHandler):
         )
         self._server = server
         self._received = 0
+        self._has_asked = self._works = False
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -187,8 +199,11 @@ class Connection(web.RequestHandler):
             self.refuse(BUSY, HTTPStatus.SERVICE_UNAVAILABLE)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a question; more than the longest is refused unread."""
-        if self in self._server.refused:
+        """Take a part of a question; more than the longest is refused unread.
+
+        What follows a whole question is thrown away.
+        """
+        if self._has_asked or self in self._server.refused:
             return
         self._received += len(data)
         if self._received > self._server.limits.body_bytes + _HEAD_BYTES:
@@ -196,36 +211,59 @@ class Connection(web.RequestHandler):
         else:
             super().data_received(data)
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp always closes
+        """Whether it stays open: while a handler works, its peer may still want the answer."""
+        return self._works
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Free everything that the connection held."""
         self._wait(None)
         self._server.open.discard(self)
         self._server.refused.discard(self)
-        self._server.places.leave(self)
+        self._leave()
         super().connection_lost(exc)
 
     def asks(self) -> None:
         """Note that the question is there: how long its answer takes is not the peer's matter."""
         self._wait(None)
+        self._has_asked = self._works = True
         self._server.places.busy(self)
 
     def answers(self) -> None:
         """Note that the answer is ready: from now on the peer must read it."""
-        self._wait(self._server.limits.answer_s)
-        self._server.places.idle(self)
+        self.rests()
+        if self._is_served():
+            self._wait(self._server.limits.answer_s)
+            self._server.places.idle(self)
+
+    def rests(self) -> None:
+        """Note that no handler works for the connection: its place is free if it has gone."""
+        self._works = False
+        if not self._is_served():
+            self._leave()
 
     def drop(self) -> None:
         """Close the connection without an answer."""
-        self._server.places.leave(self)
+        self._leave()
         self.wire.abort()
+
+    def _is_served(self) -> bool:
+        return self in self._server.open and self not in self._server.refused
+
+    def _leave(self) -> None:
+        if not self._works:
+            self._server.places.leave(self)
 
     def refuse(self, refusal: Refusal, status: HTTPStatus) -> web.Response:
         """Say why without waiting for the question's end, give up the place, and close.
 
-        The response that is returned goes nowhere: it ends a handler.
+        The response that is returned goes nowhere: it ends a handler. A connection that has gone,
+        or was refused before, is told nothing.
         """
+        if not self._is_served():
+            return web.Response()
         server, self.transport = self._server, None
-        server.places.leave(self)
+        self._leave()
         if len(server.refused) >= server.limits.refused:
             self.wire.abort()
             return web.Response()
@@ -236,7 +274,8 @@ class Connection(web.RequestHandler):
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
             + body
         )
-        self.wire.write_eof()
+        with suppress(OSError):  # The peer may be gone.
+            self.wire.write_eof()
         if not self.wire.is_reading():
             self.wire.resume_reading()
         self._wait(_LINGER_S)
@@ -267,5 +306,5 @@ class Connection(web.RequestHandler):
         self._deadline = None if seconds is None else loop.call_later(seconds, self.drop)
 
 
-_PEERS_FAULTS = (web.RequestPayloadError, ConnectionError)
+_PEERS_FAULTS = (web.RequestPayloadError, OSError)
 _FAILED = Refusal("SW-INTERNAL", "The daemon failed; its log says how.")

@@ -23,7 +23,7 @@ from cluster.rpc.munge import Munge
 from cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
 from cluster.settings.file import DaemonSettings, host_and_port
 from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.http_server import Connection, HttpServer, Limits, Question
+from slurm_plugin.api.http_server import SERVER, Connection, HttpServer, Limits, Question
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import Asked, Routes, status_of
 from slurm_plugin.common.connection_places import ConnectionLimits
@@ -133,6 +133,7 @@ class RemoteSocket:
         question.connection.answers()
         response = web.StreamResponse()
         response.force_close()
+        response.headers["Server"] = SERVER
         try:
             await response.prepare(question.request)
             while credential:

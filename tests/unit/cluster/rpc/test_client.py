@@ -3,6 +3,8 @@
 import asyncio
 import re
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -281,3 +283,20 @@ def test_this_hosts_own_address_is_not_asked_beside_its_socket(tmp_path: Path):
 def test_one_address_or_a_list_of_them(tmp_path: Path):
     for value, places in (("", ()), ("a:1", ("a:1",)), (["a:1", "b:2"], ("a:1", "b:2"))):
         assert DaemonSettings.model_validate({"connect": value}).connect == places
+
+
+def test_a_program_ends_without_waiting_for_a_daemon_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    hangs = threading.Event()
+    monkeypatch.setattr(DaemonClient, "call", lambda _client, _request: hangs.wait(60))
+
+    async def gives_up() -> None:
+        async with asyncio.timeout(0.1):
+            await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(StatusRequest())
+
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(gives_up())
+    assert time.monotonic() - began_s < 30
+    hangs.set()

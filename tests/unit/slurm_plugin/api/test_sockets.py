@@ -361,6 +361,82 @@ async def test_who_is_answered_is_not_cut_off(
         assert response.said == DONE
 
 
+async def test_who_asks_and_goes_keeps_the_place_while_the_daemon_works(tmp_path: Path) -> None:
+    """Else one user could have any number of questions worked on."""
+    working, finish, answered = asyncio.Event(), asyncio.Event(), 0
+
+    async def slow(_request: Request, _uid: int) -> BaseModel:
+        nonlocal answered
+        working.set()
+        await finish.wait()
+        answered += 1
+        return DoneAnswer()
+
+    users = replace(USERS, connections_per_uid=1)
+    async with serving(tmp_path / "s.sock", users, PATIENT, {ViewRequest: slow}) as path:
+        first = await connected(path)
+        first.say(GET_VIEW)
+        await working.wait()
+        first.close()
+        for _ in range(5):
+            assert await busy(path)
+        finish.set()
+        while await busy(path):  # noqa: ASYNC110 -- what is waited for sets no event
+            await asyncio.sleep(0.01)
+    assert answered == 2
+
+
+async def test_what_follows_a_question_is_thrown_away(tmp_path: Path) -> None:
+    """Also much of it, while the daemon works."""
+    working, finish = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: Request, _uid: int) -> BaseModel:
+        working.set()
+        await finish.wait()
+        return DoneAnswer()
+
+    async with serving(tmp_path / "s.sock", handlers={ViewRequest: slow}) as path:
+        peer = await connected(path)
+        peer.say(GET_VIEW)
+        await working.wait()
+        peer.say(b"x" * 500_000)
+        await asyncio.sleep(0.1)
+        finish.set()
+        response = await peer.reads()
+        assert response is not None
+        assert response.said == DONE
+
+
+async def test_who_goes_in_the_middle_of_a_question_leaves_refusals_to_others(path: Path) -> None:
+    for _ in range(2 * LIMITS.refused):
+        peer = await connected(path)
+        peer.say(TO_DELETE + b"Content-Length: 10\r\n\r\n")
+        await asyncio.sleep(0.005)
+        peer.close()
+    await asyncio.sleep(0.1)
+    assert (await ask(path, b"rubbish\r\n\r\n")).said["code"] == "SW-WIRE"
+
+
+async def test_a_peer_may_close_its_half_while_the_daemon_works(tmp_path: Path) -> None:
+    working, finish = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: Request, _uid: int) -> BaseModel:
+        working.set()
+        await finish.wait()
+        return DoneAnswer()
+
+    async with serving(tmp_path / "s.sock", handlers={ViewRequest: slow}) as path:
+        peer = await connected(path)
+        peer.say(GET_VIEW)
+        await working.wait()
+        peer.writer.write_eof()
+        await asyncio.sleep(0.1)
+        finish.set()
+        response = await peer.reads()
+        assert response is not None
+        assert response.said == DONE
+
+
 async def test_many_questions_leave_the_program_its_turns(tmp_path: Path) -> None:
     """Else each step of a look at Slurm waits until all connections of a user are answered."""
     turn, answered_in = 0, []
