@@ -413,8 +413,10 @@ async def test_who_goes_in_the_middle_of_a_question_leaves_refusals_to_others(pa
         peer.say(TO_DELETE + b"Content-Length: 10\r\n\r\n")
         await asyncio.sleep(0.005)
         peer.close()
-    await asyncio.sleep(0.1)
-    assert (await ask(path, b"rubbish\r\n\r\n")).said["code"] == "SW-WIRE"
+    # The last of them may still have their places.
+    while (code := (await ask(path, b"rubbish\r\n\r\n")).said["code"]) == "SW-BUSY":  # noqa: ASYNC110 -- no event
+        await asyncio.sleep(0.05)
+    assert code == "SW-WIRE"
 
 
 async def test_a_peer_may_close_its_half_while_the_daemon_works(tmp_path: Path) -> None:
