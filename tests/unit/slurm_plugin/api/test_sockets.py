@@ -335,27 +335,35 @@ async def test_silent_connections_of_many_uids_lock_nobody_out(
         assert (await silent[-1].asks(GET_VIEW)).said == DONE
 
 
+class Slow:
+    """A handler that works until it may finish."""
+
+    def __init__(self) -> None:
+        self.working, self.finish = asyncio.Event(), asyncio.Event()
+        self.answered = 0
+
+    async def __call__(self, _request: Request, _uid: int) -> BaseModel:
+        self.working.set()
+        await self.finish.wait()
+        self.answered += 1
+        return DoneAnswer()
+
+
 async def test_who_is_answered_is_not_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uids_of(monkeypatch, 1000, 1001)
-    working, finish = asyncio.Event(), asyncio.Event()
-
-    async def slow(_request: Request, _uid: int) -> BaseModel:
-        working.set()
-        await finish.wait()
-        return DoneAnswer()
-
+    slow = Slow()
     users = replace(USERS, connections=1)
     # However long the daemon takes, that is not the peer's matter.
     limits = replace(LIMITS, question_s=0.1, answer_s=0.1)
     async with serving(tmp_path / "s.sock", users, limits, {ViewRequest: slow}) as path:
         first = await connected(path)
         first.say(GET_VIEW)
-        await working.wait()
+        await slow.working.wait()
         assert await busy(path)
         await asyncio.sleep(0.3)
-        finish.set()
+        slow.finish.set()
         response = await first.reads()
         assert response is not None
         assert response.said == DONE
@@ -363,45 +371,31 @@ async def test_who_is_answered_is_not_cut_off(
 
 async def test_who_asks_and_goes_keeps_the_place_while_the_daemon_works(tmp_path: Path) -> None:
     """Else one user could have any number of questions worked on."""
-    working, finish, answered = asyncio.Event(), asyncio.Event(), 0
-
-    async def slow(_request: Request, _uid: int) -> BaseModel:
-        nonlocal answered
-        working.set()
-        await finish.wait()
-        answered += 1
-        return DoneAnswer()
-
+    slow = Slow()
     users = replace(USERS, connections_per_uid=1)
     async with serving(tmp_path / "s.sock", users, PATIENT, {ViewRequest: slow}) as path:
         first = await connected(path)
         first.say(GET_VIEW)
-        await working.wait()
+        await slow.working.wait()
         first.close()
         for _ in range(5):
             assert await busy(path)
-        finish.set()
+        slow.finish.set()
         while await busy(path):  # noqa: ASYNC110 -- what is waited for sets no event
             await asyncio.sleep(0.01)
-    assert answered == 2
+    assert slow.answered == 2
 
 
 async def test_what_follows_a_question_is_thrown_away(tmp_path: Path) -> None:
     """Also much of it, while the daemon works."""
-    working, finish = asyncio.Event(), asyncio.Event()
-
-    async def slow(_request: Request, _uid: int) -> BaseModel:
-        working.set()
-        await finish.wait()
-        return DoneAnswer()
-
+    slow = Slow()
     async with serving(tmp_path / "s.sock", handlers={ViewRequest: slow}) as path:
         peer = await connected(path)
         peer.say(GET_VIEW)
-        await working.wait()
+        await slow.working.wait()
         peer.say(b"x" * 500_000)
         await asyncio.sleep(0.1)
-        finish.set()
+        slow.finish.set()
         response = await peer.reads()
         assert response is not None
         assert response.said == DONE
@@ -420,20 +414,14 @@ async def test_who_goes_in_the_middle_of_a_question_leaves_refusals_to_others(pa
 
 
 async def test_a_peer_may_close_its_half_while_the_daemon_works(tmp_path: Path) -> None:
-    working, finish = asyncio.Event(), asyncio.Event()
-
-    async def slow(_request: Request, _uid: int) -> BaseModel:
-        working.set()
-        await finish.wait()
-        return DoneAnswer()
-
+    slow = Slow()
     async with serving(tmp_path / "s.sock", handlers={ViewRequest: slow}) as path:
         peer = await connected(path)
         peer.say(GET_VIEW)
-        await working.wait()
+        await slow.working.wait()
         peer.writer.write_eof()
         await asyncio.sleep(0.1)
-        finish.set()
+        slow.finish.set()
         response = await peer.reads()
         assert response is not None
         assert response.said == DONE
