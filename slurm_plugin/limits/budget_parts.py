@@ -312,8 +312,12 @@ class _Division:
                 # QOS that also draw on tighter budgets took less, so that the others get more.
                 heappush(shares, (now, name))
                 continue
-            for number, qos in zip(range(len(of), 0, -1), sorted(of), strict=True):
-                self.give(qos, self._left[name] // number)
+            takers = sorted(of, reverse=True)
+            for qos in takers:
+                self.give(qos, int(share))
+            for qos in takers:
+                # A tighter budget may have the whole minutes of the share, but no more.
+                self.give(qos, min(1, self.most(qos)))
                 for budget in self.draws[qos]:
                     sharing[budget].discard(qos)
 

@@ -58,6 +58,18 @@ def test_what_no_job_claims_is_shared_evenly():
     assert divided({"a": 101}) == {"a": 50, "a_borrowed": 51}
 
 
+def test_a_share_that_is_rounded_up_takes_no_more_than_a_tighter_budget_has():
+    """Of 47 minutes 5 QOS get 9.4 each, of 19 minutes 2 of them 9.5: no part may be 10 and 10."""
+    policy = tree(dept="", team="dept", other="dept")
+    usable = ("dept", "dept_borrowed", "other", "team", "team_borrowed")
+    limits = {f"slicewise_{one}": 1 for one in usable}
+    found = divided({"dept": 47, "team": 19}, policy=policy, limits=limits)
+    assert found["team"] + found["team_borrowed"] == 19
+    assert sum(found.values()) == 47
+    assert max(found.values()) == 10
+    assert min(found[one] for one in usable) == 9
+
+
 def test_where_no_job_may_start_nothing_waits_for_one():
     assert divided({"a": 100}, limits={"slicewise_a": 1}) == {"a": 100, "a_borrowed": 0}
     assert divided({"a": 100}, limits={}) == {"a": 0, "a_borrowed": 0}
