@@ -166,7 +166,7 @@ def _triton(place: Path) -> Iterator[None]:
     settings = models / MODEL / "config.pbtxt"
     text = settings.read_text(encoding="utf-8")
     settings.write_text(text.replace("count: 2", f"count: {INSTANCES}"), encoding="utf-8")
-    server = triton.stage(place / "bin", place / "server")
+    server = triton.stage(place / "bin", place / "triton")
     process = subprocess.Popen(
         (
             *(str(server), f"--model-repository={models}"),
@@ -183,7 +183,7 @@ def _triton(place: Path) -> Iterator[None]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
-        triton.remove_shared_memory(place / "server")
+        triton.remove_shared_memory(place / "triton")
 
 
 @contextmanager
