@@ -54,3 +54,12 @@ def learn_arrivals(known: Arrivals, arrived: int, elapsed_s: float) -> Arrivals:
         counts=tuple(n * fade + arrived for n, fade in zip(known.counts, fades, strict=True)),
         spans=tuple(s * fade + elapsed_s for s, fade in zip(known.spans, fades, strict=True)),
     )
+
+
+def at_rest(known: Arrivals) -> Arrivals:
+    """Return what counts for a service that has neither a request nor a replica.
+
+    Its load has ended: the shorter averages no longer expect the requests of before. The usual rate
+    stays.
+    """
+    return replace(known, counts=(*(0.0 for _ in AVERAGED_S), known.counts[-1]))

@@ -6,8 +6,9 @@ service that gets a request a minute and one that gets a thousand a second. What
 (bursts, drift, long requests) makes the distribution wider, and is learnt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import exp, sqrt
 from operator import add
 
@@ -28,8 +29,27 @@ _TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
 """Assumed weights of surprises, added to those seen: nearly at random, with a heavier upper tail,
 from which bursts come."""
 _NOTHING = (0.0,) * len(_LOWS)
+_QUIET = 1.0
+"""Requests in parallel below which a forecast counts as one of a quiet service."""
 _CALM = 0.375
 """Added under the square root; makes the deviation 1 at small numbers, too."""
+
+
+@dataclass(frozen=True)
+class SeenLoad:
+    """How many requests there are at a look.
+
+    Attributes:
+        present: in flight or waiting.
+        unqueued: how many of them would be there if none had had to wait.
+    """
+
+    present: int
+    unqueued: int
+
+    def most(self, other: "SeenLoad") -> "SeenLoad":
+        """Return the larger of each number."""
+        return SeenLoad(max(self.present, other.present), max(self.unqueued, other.unqueued))
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,26 @@ class Step:
 
     at_s: float
     forecasts: tuple[float, ...]
-    most: int
+    most: SeenLoad
+
+
+@dataclass(frozen=True)
+class Surprises:
+    """Weights of how far the requests in parallel were from a forecast; old ones fade away.
+
+    Attributes:
+        within: of the peak until a start would have ended.
+        after: of the peak when it would have ended.
+    """
+
+    within: tuple[float, ...] = _NOTHING
+    after: tuple[float, ...] = _NOTHING
+
+    def added(self, within: float, after: float, keep: float) -> "Surprises":
+        """Add one of each; ``keep`` is the share of the previous weights that stays."""
+        return Surprises(
+            added(self.within, _EDGES, within, keep), added(self.after, _EDGES, after, keep)
+        )
 
 
 @dataclass(frozen=True)
@@ -47,15 +86,21 @@ class Errors:
 
     Attributes:
         weight, total, squares: number, sum and sum of squares of its surprises; old ones fade away.
-        within: weights of the surprises of the peak until a start would have ended.
-        after: weights of the surprises of the peak when it would have ended.
+        busy: surprises where at least one request was expected.
+        quiet: surprises where less was expected. What a busy service's load does says little of
+            what follows one request to a service at rest. Requests that waited are not counted
+            here: they wait because the service was at rest, not because so many come.
     """
 
     weight: float = 0.0
     total: float = 0.0
     squares: float = 0.0
-    within: tuple[float, ...] = _NOTHING
-    after: tuple[float, ...] = _NOTHING
+    busy: Surprises = Surprises()
+    quiet: Surprises = Surprises()
+
+    def of(self, forecast: float) -> Surprises:
+        """Return the surprises that apply to a forecast."""
+        return self.quiet if forecast < _QUIET else self.busy
 
     @property
     def spread(self) -> float:
@@ -65,9 +110,9 @@ class Errors:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Forecasts under way (``steps``), and the errors of those before, by average."""
+    """Forecasts under way (``under_way``), and the errors of those before, by average."""
 
-    steps: tuple[Step, ...] = ()
+    under_way: tuple[Step, ...] = ()
     errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
 
     @property
@@ -85,7 +130,7 @@ def expected(load: int, rate: float, horizon_s: float, service_s: float) -> floa
 
 def learn_forecasts(
     known: Forecasts,
-    load: int,
+    load: SeenLoad,
     at_s: float,
     horizon_s: float,
     forecasts: tuple[float, ...] | None,
@@ -95,43 +140,53 @@ def learn_forecasts(
     ``forecasts`` is None if too little is known to forecast anything. What is judged now does not
     depend on ``load``.
     """
-    while known.steps and at_s - known.steps[0].at_s >= _AFTER * horizon_s:
+    while known.under_way and at_s - known.under_way[0].at_s >= _AFTER * horizon_s:
         known = _judged(known, at_s, horizon_s)
-    steps = known.steps
+    steps = known.under_way
     if steps and at_s - steps[-1].at_s < horizon_s / _STEPS:
-        newest = steps[-1]
-        if load <= newest.most:
-            return known
-        return replace(known, steps=(*steps[:-1], Step(newest.at_s, newest.forecasts, load)))
+        newest = replace(steps[-1], most=steps[-1].most.most(load))
+        return replace(known, under_way=(*steps[:-1], newest))
     if forecasts is None:
         return known
-    return replace(known, steps=(*steps, Step(at_s, forecasts, load)))
+    return replace(known, under_way=(*steps, Step(at_s, forecasts, load)))
 
 
 def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:
     """Judge the oldest forecast, which is due; after a pause in looking, drop all of them."""
-    oldest, *later = known.steps
+    oldest, *later = known.under_way
     if at_s - oldest.at_s > 2 * _AFTER * horizon_s:
-        return replace(known, steps=())
+        return replace(known, under_way=())
     until_s = oldest.at_s + horizon_s
-    within = max(step.most for step in known.steps if step.at_s < until_s)
-    after = max((step.most for step in later if step.at_s >= until_s), default=within)
+    within = _most(step.most for step in known.under_way if step.at_s < until_s)
+    ended = [step.most for step in later if step.at_s >= until_s]
+    after = _most(ended) if ended else within
     judged = zip(known.errors, oldest.forecasts, strict=True)
     errors = tuple(_with(e, f, within, after, horizon_s / _STEPS) for e, f in judged)
     return Forecasts(tuple(later), errors)
 
 
-def _with(known: Errors, forecast: float, within: int, after: int, step_s: float) -> Errors:
-    calm = sqrt(forecast + _CALM)
-    off = 2 * (sqrt(after + _CALM) - calm)
+def _most(loads: Iterable[SeenLoad]) -> SeenLoad:
+    return reduce(SeenLoad.most, loads)
+
+
+def _with(
+    known: Errors, forecast: float, within: SeenLoad, after: SeenLoad, step_s: float
+) -> Errors:
     fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
+    is_quiet = forecast < _QUIET
+    off_within = _surprise(forecast, within.unqueued if is_quiet else within.present)
+    off = _surprise(forecast, after.unqueued if is_quiet else after.present)
     return Errors(
         known.weight * fade + 1,
         known.total * fade + off,
         known.squares * fade + off * off,
-        added(known.within, _EDGES, 2 * (sqrt(within + _CALM) - calm), keep),
-        added(known.after, _EDGES, off, keep),
+        known.busy if is_quiet else known.busy.added(off_within, off, keep),
+        known.quiet.added(off_within, off, keep) if is_quiet else known.quiet,
     )
+
+
+def _surprise(forecast: float, came: int) -> float:
+    return 2 * (sqrt(came + _CALM) - sqrt(forecast + _CALM))
 
 
 def at_once(

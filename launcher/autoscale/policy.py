@@ -4,11 +4,17 @@ The method, its sources and the reason for each number: docs/explanation/autosca
 """
 
 from dataclasses import dataclass, field, replace
-from math import ceil, floor
+from math import ceil, exp, floor
 from operator import attrgetter
 
-from launcher.autoscale.arrivals import Arrivals, learn_arrivals
-from launcher.autoscale.forecasts import Forecasts, at_once, expected, learn_forecasts
+from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
+from launcher.autoscale.forecasts import (
+    Forecasts,
+    SeenLoad,
+    at_once,
+    expected,
+    learn_forecasts,
+)
 from launcher.autoscale.idle import Pauses, is_worth_keeping, learn_pause
 from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
@@ -61,7 +67,12 @@ class LastCounters:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the autoscaler remembers of a service; ``Memory()`` is a service that was never seen."""
+    """What the autoscaler remembers of a service; ``Memory()`` is a service that was never seen.
+
+    Attributes:
+        peaks: needs that still count, the largest first.
+        unqueued: how many requests would be in parallel now if none had had to wait.
+    """
 
     seen: LastCounters | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -70,6 +81,7 @@ class Memory:
     delays: Delays = field(default_factory=Delays)
     idle: Pauses = field(default_factory=Pauses)
     peaks: tuple[Peak, ...] = ()
+    unqueued: float = 0.0
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
@@ -121,21 +133,26 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
         return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
-    arrivals = learn_arrivals(memory.arrivals, _more(before.arrived, load.arrived), elapsed_s)
+    arrived = _more(before.arrived, load.arrived)
+    arrivals = learn_arrivals(memory.arrivals, arrived, elapsed_s)
+    if not (load.total or look.supply.coming):
+        arrivals = at_rest(arrivals)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
     work = learn_work(memory.work, busy_s, _more(before.answered, load.answered))
-    forecasts = _forecasts(memory.forecasts, arrivals, work, look, _horizon_s(delays))
-    return Memory(seen, arrivals, forecasts, work, delays, idle, memory.peaks)
+    unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + arrived
+    seen_load = SeenLoad(load.total, min(load.total, ceil(unqueued)))
+    made = _forecasts_now(arrivals, work, load.total, _horizon_s(delays))
+    forecasts = learn_forecasts(memory.forecasts, seen_load, look.at_s, _horizon_s(delays), made)
+    return Memory(seen, arrivals, forecasts, work, delays, idle, memory.peaks, unqueued)
 
 
-def _forecasts(
-    known: Forecasts, arrivals: Arrivals, work: WorkDone, look: ServiceLook, horizon_s: float
-) -> Forecasts:
-    load, made = look.load.total, None
-    if arrivals.seen_s >= 2 * horizon_s:
-        rates = arrivals.rates
-        made = tuple(expected(load, rate, horizon_s, work.service_s) for rate in rates)
-    return learn_forecasts(known, load, look.at_s, horizon_s, made)
+def _forecasts_now(
+    arrivals: Arrivals, work: WorkDone, load: int, horizon_s: float
+) -> tuple[float, ...] | None:
+    """Return the forecast of each average; None while too little was seen."""
+    if arrivals.seen_s < 2 * horizon_s:
+        return None
+    return tuple(expected(load, rate, horizon_s, work.service_s) for rate in arrivals.rates)
 
 
 def _more(before: int, now: int) -> int:
@@ -170,8 +187,9 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
     forecast = expected(look.load.total, rate, horizon_s, service_s)
     worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
-    after = at_once(errors.after, bursts, forecast, _LATE_AFTER * worth)
-    within = at_once(errors.within, bursts, forecast, _LATE_WITHIN * worth)
+    surprises = errors.of(forecast)
+    after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
+    within = at_once(surprises.within, bursts, forecast, _LATE_WITHIN * worth)
     patience = service_s / (service_s + _MARGIN * _wait_s(scaling, service_s))
     needed = max(
         after * patience,

@@ -4,7 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.autoscale.forecasts import Errors, Forecasts, at_once, expected, learn_forecasts
+from launcher.autoscale.forecasts import (
+    Errors,
+    Forecasts,
+    SeenLoad,
+    at_once,
+    expected,
+    learn_forecasts,
+)
 
 HORIZON_S = 32.0
 STEP_S = 4
@@ -23,16 +30,21 @@ def test_what_is_there_ends_and_what_comes_takes_its_place(
     assert found == pytest.approx(at_once_then, rel=0.01)
 
 
+def seen(load: int) -> SeenLoad:
+    """A load of which no request has waited."""
+    return SeenLoad(load, load)
+
+
 def lived(loads: list[int], forecasts: tuple[float, ...] = CALM) -> Forecasts:
     """A look each second."""
     known = Forecasts()
     for second, load in enumerate(loads):
-        known = learn_forecasts(known, load, float(second), HORIZON_S, forecasts)
+        known = learn_forecasts(known, seen(load), float(second), HORIZON_S, forecasts)
     return known
 
 
 def reckoned(errors: Errors, worth_per_s: float = 20.0) -> float:
-    return at_once(errors.after, 1.0, CALM[0], worth_per_s)
+    return at_once(errors.busy.after, 1.0, CALM[0], worth_per_s)
 
 
 def test_bursts_that_were_seen_are_reckoned_with():
@@ -44,7 +56,11 @@ def test_bursts_that_were_seen_are_reckoned_with():
 
 def test_a_forecast_that_is_always_too_high_is_mended():
     errors = lived([10] * 1200, forecasts=(14.0, 14.0, 14.0)).errors[0]
-    assert at_once(errors.after, 1.0, 14.0, 1.0) < 14 < at_once(Errors().after, 1.0, 14.0, 1.0)
+    assert (
+        at_once(errors.busy.after, 1.0, 14.0, 1.0)
+        < 14
+        < at_once(Errors().busy.after, 1.0, 14.0, 1.0)
+    )
 
 
 def test_the_average_that_scatters_least_is_believed_not_the_one_that_is_nearest():
@@ -52,7 +68,9 @@ def test_the_average_that_scatters_least_is_believed_not_the_one_that_is_nearest
     known = Forecasts()
     for second in range(1200):
         scatters = 7.0 if second % 8 < STEP_S else 13.0
-        known = learn_forecasts(known, 10, float(second), HORIZON_S, (scatters, 30.0, scatters))
+        known = learn_forecasts(
+            known, seen(10), float(second), HORIZON_S, (scatters, 30.0, scatters)
+        )
     assert known.best == 1
 
 
@@ -60,14 +78,14 @@ def test_nothing_is_judged_before_a_start_would_have_ended_and_few_steps_are_kep
     assert lived([10] * 40).errors == Forecasts().errors
     judged = lived([10] * 200)
     assert judged.errors[0].weight > 1
-    assert len(judged.steps) <= 11
+    assert len(judged.under_way) <= 11
 
 
 def test_a_pause_in_looking_is_no_surprise():
     known = lived([10] * 30)
-    after = learn_forecasts(known, 500, 3000.0, HORIZON_S, CALM)
+    after = learn_forecasts(known, seen(500), 3000.0, HORIZON_S, CALM)
     assert after.errors == known.errors
-    assert [step.most for step in after.steps] == [500]
+    assert [step.most for step in after.under_way] == [seen(500)]
 
 
 def test_what_is_worth_more_gets_more_and_never_less():
@@ -78,4 +96,32 @@ def test_what_is_worth_more_gets_more_and_never_less():
 
 
 def test_short_requests_leave_little_of_the_assumed_bursts():
-    assert at_once(Errors().after, 0.01, 0.0, 100.0) < at_once(Errors().after, 1.0, 0.0, 100.0)
+    assert at_once(Errors().busy.after, 0.01, 0.0, 100.0) < at_once(
+        Errors().busy.after, 1.0, 0.0, 100.0
+    )
+
+
+QUIET = (0.1, 0.1, 0.1)
+
+
+def test_what_a_busy_service_does_says_nothing_of_a_quiet_one():
+    bursty = lived([BURSTY if second % 120 < 10 else 10 for second in range(1200)])
+    assert bursty.errors[0].of(QUIET[0]) == Errors().quiet
+    rare = lived([1 if second % 300 < 10 else 0 for second in range(1200)], QUIET)
+    assert rare.errors[0].of(CALM[0]) == Errors().busy
+    assert rare.errors[0].weight > 1
+
+
+def test_requests_that_wait_for_a_quiet_service_are_no_surprise():
+    """One request a second waits for a minute; each takes a second: two would be in parallel."""
+    known = Forecasts()
+    for second in range(240):
+        waiting = second if second < 60 else 0
+        load = SeenLoad(waiting, min(waiting, 2))
+        known = learn_forecasts(known, load, float(second), HORIZON_S, QUIET)
+    assert 0 < at_once(known.errors[0].quiet.after, 1.0, QUIET[0], 20.0) < 5
+    as_seen = Forecasts()
+    for second in range(240):
+        load = second if second < 60 else 0
+        as_seen = learn_forecasts(as_seen, seen(load), float(second), HORIZON_S, QUIET)
+    assert at_once(as_seen.errors[0].quiet.after, 1.0, QUIET[0], 20.0) > 40

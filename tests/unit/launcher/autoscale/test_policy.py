@@ -137,6 +137,32 @@ def test_zero_only_when_a_pause_is_long_for_the_service():
     assert decisions[-1].wanted == 0
 
 
+@pytest.mark.parametrize("rest_s", [20, 300, 3000])
+def test_a_request_after_a_rest_wakes_one_replica_whatever_the_service_did_before(rest_s: int):
+    """The demo's service: woken, 23 requests a second of 0.2 s each, then none, then one."""
+    scaling = Scaling(0, 40, 2, max_queue_s=0.3, keep_alive_s=3)
+    memory, at_s, arrived, ready = initial(Supply(), 0.0), 0.0, 0, 0
+    piled = (1, 0, 0, 23, 23, 23)
+    for came in (*piled, *[23] * 80):
+        arrived += came
+        waiting = 0 if ready else arrived
+        load = Load(5 if ready else 0, waiting, arrived=arrived, answered=arrived - waiting)
+        look = ServiceLook(at_s, load, Supply(ready=ready, starting=0 if ready else 1))
+        memory, decision = autoscale(scaling, memory, look)
+        at_s, ready = at_s + 1, decision.wanted if at_s > len(piled) else 0
+    assert decision.wanted > 2
+    quiet = Load(arrived=arrived, answered=arrived)
+    for _ in range(rest_s):
+        memory, decision = autoscale(scaling, memory, ServiceLook(at_s, quiet, Supply()))
+        at_s += 1
+    assert decision.wanted == 0
+    one = Load(0, 1, arrived=arrived + 1, answered=arrived)
+    for supply in (Supply(), Supply(starting=1), Supply(starting=1), Supply(ready=1)):
+        memory, decision = autoscale(scaling, memory, ServiceLook(at_s, one, supply))
+        assert decision.wanted == 1
+        at_s += 1
+
+
 def test_keep_alive_is_kept_to_the_second():
     scaling = replace(SCALING, keep_alive_s=100.0, aim=0.5)
     memory, _ = lived(60, lambda second: float(second < 2), scaling)
