@@ -188,6 +188,33 @@ async def test_held_requests_of_a_deleted_service_are_refused_at_once(gateway: H
     assert "SW-GATEWAY-UNKNOWN" in answers[0][1]
 
 
+async def test_a_client_that_hangs_up_leaves_the_hold(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    gone, asked = gateway.asking(5), gateway.asking(1)
+    await eventually(lambda: gateway.waits(Load(held=6)))
+    for request in gone:
+        request.cancel()
+    await eventually(lambda: gateway.waits(Load(held=1)))
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    assert replicas[0].served == 1
+
+
+async def test_a_client_that_hangs_up_leaves_the_queue(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    replicas[0].pause()
+    asked = gateway.asking(2)
+    await eventually(lambda: gateway.waits(Load(in_flight=2)))
+    gone = gateway.asking(5)
+    await eventually(lambda: gateway.waits(Load(in_flight=2, queued=5)))
+    for request in gone:
+        request.cancel()
+    await eventually(lambda: gateway.waits(Load(in_flight=2)))
+    replicas[0].go_on()
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    assert replicas[0].served == 2
+
+
 async def test_a_hold_ends_with_retry_after(tmp_path: Path):
     async with gateway_up(tmp_path, hold_s=1) as gateway:
         await gateway.set_replicas()

@@ -119,6 +119,19 @@ async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
         assert (await asking).code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_cancelled_call_leaves_the_hold(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    async with gateway.channel() as channel:
+        calls = [stub(channel).ModelInfer(REQUEST, metadata=METADATA) for _ in range(5)]
+        await eventually(lambda: gateway.waits(Load(held=5)))
+        for call in calls[1:]:
+            call.cancel()
+        await eventually(lambda: gateway.waits(Load(held=1)))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
+        await calls[0]
+    assert replicas[0].served == 1
+
+
 async def test_a_deleted_services_held_calls_are_not_found(gateway: Harness):
     await gateway.set_replicas()
     asking = asyncio.create_task(refused(gateway, slicewise_service="t/a"))

@@ -203,11 +203,24 @@ async def test_nobody_comes_in_before_the_first_word_about_keys(gateway: Harness
     await gateway.runtime.apply([MarkComplete()])
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     asked = gateway.asking(3)
+    assert await half_closed(gateway) == b""
     await asyncio.sleep(0.5)
     assert not any(request.done() for request in asked)
     await gateway.runtime.set_keys(KEYS)
     assert statuses(await asyncio.gather(*asked)) == {401}
     assert (await gateway.ask(x_api_key=KEY))[0] == 200
+
+
+async def half_closed(gateway: Harness) -> bytes:
+    """What a client is answered that sends nothing more after its request."""
+    host, _, port = gateway.settings.bind.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET /t/a{INFER} HTTP/1.1\r\nhost: g\r\n\r\n".encode())
+    writer.write_eof()
+    try:
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()
 
 
 async def test_every_service_may_want_a_key(tmp_path: Path):
