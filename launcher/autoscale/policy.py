@@ -19,6 +19,7 @@ from launcher.autoscale.idle import Pauses, is_worth_keeping, learn_pause
 from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
+from launcher.gateway.types import Load
 
 _HOLD_LOADS = 0.5
 """Share of a model's loading time for which a need that has passed still counts; less makes the
@@ -63,6 +64,7 @@ class LastCounters:
     arrived: int
     answered: int
     in_flight: int
+    given_up: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Memory:
     Attributes:
         peaks: needs that still count, the largest first.
         unqueued: how many requests would be in parallel now if none had had to wait.
+        is_given_up: whether its replicas were started only for requests that have left before a
+            replica had them.
     """
 
     seen: LastCounters | None = None
@@ -82,6 +86,7 @@ class Memory:
     idle: Pauses = field(default_factory=Pauses)
     peaks: tuple[Peak, ...] = ()
     unqueued: float = 0.0
+    is_given_up: bool = False
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
@@ -123,7 +128,7 @@ def _bounded(scaling: Scaling, replicas: int) -> int:
 
 def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     load, delays = look.load, learn_starts(memory.delays, look.starts)
-    seen = LastCounters(look.at_s, load.arrived, load.answered, load.in_flight)
+    seen = LastCounters(look.at_s, load.arrived, load.answered, load.in_flight, load.given_up)
     idle = learn_pause(memory.idle, load.total, look.at_s)
     before = memory.seen
     if before is None or look.at_s <= before.at_s:
@@ -133,17 +138,42 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
         return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
-    arrived = _more(before.arrived, load.arrived)
-    arrivals = learn_arrivals(memory.arrivals, arrived, elapsed_s)
+    given_up = _given_up(before, load)
+    came = max(0, _more(before.arrived, load.arrived) - given_up)
+    arrivals = learn_arrivals(memory.arrivals, came, elapsed_s)
     if not (load.total or look.supply.coming):
         arrivals = at_rest(arrivals)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
-    work = learn_work(memory.work, busy_s, _more(before.answered, load.answered))
-    unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + arrived
+    answered = _more(before.answered, load.answered)
+    work = learn_work(memory.work, busy_s, answered)
+    unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + came
     seen_load = SeenLoad(load.total, min(load.total, ceil(unqueued)))
     made = _forecasts_now(arrivals, work, load.total, _horizon_s(delays))
     forecasts = learn_forecasts(memory.forecasts, seen_load, look.at_s, _horizon_s(delays), made)
-    return Memory(seen, arrivals, forecasts, work, delays, idle, memory.peaks, unqueued)
+    peaks, is_given_up = memory.peaks, memory.is_given_up
+    if answered or load.in_flight:
+        is_given_up = False
+    elif given_up > 0 and not look.supply.ready:
+        peaks = _cut(peaks, look.at_s + _HOLD_LOADS * delays.load_s)
+        is_given_up = not load.total
+    return Memory(seen, arrivals, forecasts, work, delays, idle, peaks, unqueued, is_given_up)
+
+
+def _given_up(before: LastCounters, load: Load) -> int:
+    """Return how many requests have left since ``before`` without having had a replica.
+
+    It is below 0 where the last look counted one too early: HAProxy goes on while it counts.
+    """
+    return load.given_up - (before.given_up if load.arrived >= before.arrived else 0)
+
+
+def _cut(peaks: tuple[Peak, ...], until_s: float) -> tuple[Peak, ...]:
+    """Return the peaks, none of which counts beyond ``until_s``.
+
+    Their requests have left, so nothing is kept for them. A start goes on meanwhile, since clients
+    whose patience is shorter than it come again.
+    """
+    return tuple(replace(peak, until_s=min(peak.until_s, until_s)) for peak in peaks)
 
 
 def _forecasts_now(
@@ -203,7 +233,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
 
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
     """Whether running replicas are kept though there is no request; without one nothing starts."""
-    if not memory.peaks or not memory.peaks[0].replicas:
+    if memory.is_given_up or not memory.peaks or not memory.peaks[0].replicas:
         return False
     if scaling.keep_alive_s is not None:
         return memory.idle.age_s(look.at_s) < scaling.keep_alive_s

@@ -393,14 +393,17 @@ class _Shown:
         again.
         """
         halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        sessions = sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves)
+        arrived = sum(half["BACKEND"].total - half[AGAIN].total for half in halves)
+        carried = [half[line] for half in halves for line in lines]
+        answered = sum(row.total - row.sessions for row in carried)
         return Backend(
-            sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves),
+            sessions,
             sum(half["BACKEND"].queued for half in halves),
             servers,
-            arrived=sum(half["BACKEND"].total - half[AGAIN].total for half in halves),
-            answered=sum(
-                half[line].total - half[line].sessions for half in halves for line in lines
-            ),
+            arrived=arrived,
+            answered=answered,
+            given_up=max(0, arrived - answered - sessions),
         )
 
 

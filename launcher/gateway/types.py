@@ -72,6 +72,8 @@ class Backend:
         servers: its lines, ``r1`` first; any line may carry any replica.
         arrived: requests that have come since HAProxy began to count.
         answered: how many of them have left a replica.
+        given_up: how many of them have left before a replica had them: their clients have hung up,
+            or the gateway has refused them.
         elsewhere: what processes of HAProxy that a reload has replaced still work on, by replica.
     """
 
@@ -80,6 +82,7 @@ class Backend:
     servers: tuple[Server, ...]
     arrived: int = 0
     answered: int = 0
+    given_up: int = 0
     elsewhere: tuple[Server, ...] = ()
 
     @cached_property
@@ -182,6 +185,7 @@ class Load:
         arrived: requests that have come since the gateway began to count; if it is less than
             before, the count started again at 0.
         answered: how many of these a replica has answered.
+        given_up: how many of these have left before a replica had them.
     """
 
     in_flight: int = 0
@@ -189,6 +193,7 @@ class Load:
     held: int = 0
     arrived: int = 0
     answered: int = 0
+    given_up: int = 0
 
     @property
     def waiting(self) -> int:
@@ -210,4 +215,5 @@ def load_of(backend: Backend | None) -> Load:
     queued = backend.queued + sum(server.queued for server in backend.servers)
     is_served = any(one.up and one.mode is ServerMode.READY for one in backend.servers)
     held = 0 if is_served else max(0, backend.sessions - in_flight - queued)
-    return Load(in_flight, queued, held, backend.arrived, backend.answered)
+    counted = (backend.arrived, backend.answered, backend.given_up)
+    return Load(in_flight, queued, held, *counted)

@@ -195,6 +195,8 @@ async def test_a_client_that_hangs_up_leaves_the_hold(gateway: Harness, replicas
     for request in gone:
         request.cancel()
     await eventually(lambda: gateway.waits(Load(held=1)))
+    load = await gateway.load()
+    assert (load.arrived, load.given_up) == (6, 5)
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert statuses(await asyncio.gather(*asked)) == {200}
     assert replicas[0].served == 1

@@ -178,6 +178,64 @@ def test_a_restart_does_not_shrink_what_runs():
         assert decision.wanted == 3
 
 
+def test_requests_that_gave_up_between_two_looks_are_no_demand():
+    """Five a second of 0.2 s each, so that each look sees one of them: it is as if one waited."""
+
+    def woken(arrive_each_s: int, give_up_each_s: int) -> list[int]:
+        memory, found = Memory(), [0]
+        for second in range(20):
+            load = Load(
+                held=1, arrived=arrive_each_s * second + 1, given_up=give_up_each_s * second
+            )
+            look = ServiceLook(float(second), load, Supply(pending=found[-1]))
+            memory, decision = autoscale(SCALING, memory, look)
+            found.append(decision.wanted)
+        return found
+
+    assert woken(5, 5) == woken(0, 0)
+    assert max(woken(5, 5)) < max(woken(5, 0))
+
+
+WAITS, GAVE_UP = Load(held=9, arrived=9), Load(arrived=9, given_up=9)
+
+
+def after_hang_ups(scaling: Scaling, load: Load, supply: Supply) -> list[int]:
+    """What is wanted each second after nine requests, of which ``load`` is left."""
+    memory = autoscale(scaling, Memory(), ServiceLook(0.0, WAITS, Supply()))[0]
+    found = []
+    for second in range(1, 60):
+        memory, decision = autoscale(scaling, memory, ServiceLook(second, load, supply))
+        found.append(decision.wanted)
+    return found
+
+
+@pytest.mark.parametrize("keep_alive_s", [None, 300.0])
+@pytest.mark.parametrize("supply", [Supply(pending=1), Supply(starting=1)])
+def test_what_was_started_for_requests_that_gave_up_is_not_kept(
+    keep_alive_s: float | None, supply: Supply
+):
+    scaling = replace(SCALING, keep_alive_s=keep_alive_s)
+    wanted_each_s = after_hang_ups(scaling, GAVE_UP, supply)
+    # A client whose patience is shorter than the start comes again soon: the start goes on so long.
+    assert wanted_each_s[0] > 0
+    assert wanted_each_s[30] == 0
+
+
+def test_what_others_still_wait_for_is_kept():
+    wanted_each_s = after_hang_ups(
+        replace(SCALING, keep_alive_s=300.0), Load(held=1, arrived=9, given_up=8), Supply(pending=1)
+    )
+    assert min(wanted_each_s) == 1
+
+
+def test_a_replica_that_was_ready_is_kept_though_others_gave_up():
+    scaling = replace(SCALING, keep_alive_s=300.0)
+    wanted_each_s = after_hang_ups(
+        scaling, Load(arrived=9, answered=4, given_up=5), Supply(ready=1)
+    )
+    assert min(wanted_each_s) >= 1
+
+
 def test_a_launcher_that_was_away_learns_nothing_of_that_time_and_shrinks_nothing_at_once():
     memory, before = lived(600, steady(2.0))
     running, answered = before[-1].wanted, memory.seen.answered

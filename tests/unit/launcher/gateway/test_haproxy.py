@@ -117,6 +117,7 @@ def test_a_backend_is_both_its_halves():
         ),
         arrived=75 - 5 + 11,
         answered=(40 - 3) + (20 - 1) + (9 - 2) + 1,
+        given_up=(75 - 5 + 11) - (37 + 19 + 7 + 1) - (14 - 2 + 3),
     )
 
 
