@@ -105,6 +105,19 @@ class SetInTime:
     before: int | None
 
 
+@dataclass(frozen=True)
+class SetFailing:
+    """Set why replicas of ``tenant/service`` do not start; "": they do, as far as is known.
+
+    Attributes:
+        before: its value until now.
+    """
+
+    service: str
+    reason: str
+    before: str
+
+
 GatewayChange = (
     SetMode
     | SetTarget
@@ -117,6 +130,7 @@ GatewayChange = (
     | SetClosing
     | SetRetryAfter
     | SetInTime
+    | SetFailing
 )
 
 
@@ -137,6 +151,8 @@ class Route:
             replica with ports that are not known now.
         in_time: how many requests may wait before the newest go first; None: first come, first
             served.
+        failing: why its replicas do not start: while none serves its requests are refused with
+            that; "": they wait for one.
     """
 
     service: str
@@ -147,6 +163,7 @@ class Route:
     closing: bool = False
     spared: frozenset[str] = frozenset()
     in_time: int | None = None
+    failing: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,6 +203,11 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     changes += [
         SetInTime(name, None, before)
         for name, before in gateway.in_time.items()
+        if name not in living
+    ]
+    changes += [
+        SetFailing(name, "", before)
+        for name, before in gateway.failing.items()
         if name not in living
     ]
     used = {name for service, name in gateway.routes.items() if service in living}
@@ -292,6 +314,9 @@ def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
     before = gateway.in_time.get(route.service)
     if _is_other(route.in_time, before):
         yield SetInTime(route.service, route.in_time, before)
+    reason = gateway.failing.get(route.service, "")
+    if route.failing != reason:
+        yield SetFailing(route.service, route.failing, reason)
 
 
 def _is_other(in_time: int | None, before: int | None) -> bool:

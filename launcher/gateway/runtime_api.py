@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
@@ -20,6 +21,7 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
@@ -78,6 +80,11 @@ class Maps:
         return self.directory / "in_time.map"
 
     @cached_property
+    def failing(self) -> Path:
+        """Map of why replicas do not start, percent-encoded as in gRPC, by ``tenant/service``."""
+        return self.directory / "failing.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -95,7 +102,7 @@ class Maps:
     @cached_property
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
-        told = (self.services, self.closing, self.retry_after, self.in_time)
+        told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         return (*told, self.keys, self.protected, self.replicas)
 
     def certificate(self, server: str) -> Path:
@@ -150,7 +157,13 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
 
 
 def _map_command(
-    change: AddRoute | RemoveRoute | MarkComplete | SetClosing | SetRetryAfter | SetInTime,
+    change: AddRoute
+    | RemoveRoute
+    | MarkComplete
+    | SetClosing
+    | SetRetryAfter
+    | SetInTime
+    | SetFailing,
     maps: Maps,
 ) -> str:
     match change:
@@ -162,13 +175,24 @@ def _map_command(
             return f"add map {maps.services} {COMPLETE_KEY} yes"
         case SetClosing(service, closing):
             return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
+        case SetRetryAfter() | SetInTime() | SetFailing():
+            return _told_command(change, maps)
+
+
+def _told_command(change: SetRetryAfter | SetInTime | SetFailing, maps: Maps) -> str:
+    match change:
         case SetRetryAfter(service, value, before):
-            return _number_command(maps.retry_after, service, value, before)
+            return _entry_command(maps.retry_after, service, value, before)
         case SetInTime(service, value, before):
-            return _number_command(maps.in_time, service, value, before)
+            return _entry_command(maps.in_time, service, value, before)
+        case SetFailing(service, reason, reason_before):
+            said = quote(reason, safe="") or None
+            return _entry_command(maps.failing, service, said, reason_before or None)
 
 
-def _number_command(path: Path, service: str, value: int | None, before: int | None) -> str:
+def _entry_command(
+    path: Path, service: str, value: int | str | None, before: int | str | None
+) -> str:
     if value is None:
         return f"del map {path} {service}"
     return f"{'add' if before is None else 'set'} map {path} {service} {value}"
@@ -230,8 +254,8 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
-    shown = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.replicas)
-    return tuple(f"show map {path}" for path in shown)
+    told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
+    return tuple(f"show map {path}" for path in (*told, maps.replicas))
 
 
 @dataclass(frozen=True)
@@ -355,6 +379,7 @@ class _Shown:
     closing: frozenset[str]
     retry_after_s: Mapping[str, int]
     in_time: Mapping[str, int]
+    failing: Mapping[str, str]
     digests: Mapping[str, str]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
@@ -362,7 +387,13 @@ class _Shown:
     def gateway(self, backends: Mapping[str, Backend]) -> Gateway:
         """Return the gateway that was shown, with these backends."""
         return Gateway(
-            self.routes, backends, self.complete, self.closing, self.retry_after_s, self.in_time
+            self.routes,
+            backends,
+            self.complete,
+            self.closing,
+            self.retry_after_s,
+            self.in_time,
+            failing=self.failing,
         )
 
     def backend(self, name: str) -> Backend:
@@ -410,7 +441,7 @@ class _Shown:
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    routes, closing, retry_after, in_time, digests = (_parse_map(lines) for _ in range(5))
+    routes, closing, retry_after, in_time, failing, digests = (_parse_map(lines) for _ in range(6))
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -427,6 +458,7 @@ def _parse_shown(text: str) -> _Shown:
         frozenset(closing),
         _numbers(retry_after),
         _numbers(in_time),
+        {service: unquote(reason) for service, reason in failing.items()},
         digests,
         rows,
         admin,

@@ -132,6 +132,8 @@ class Gateway:
             ``tenant/service``.
         in_time: how many requests may wait before the newest go first, by ``tenant/service``.
         per_tenant: how many services of one tenant get a backend; None: no limit.
+        failing: why replicas do not start, by ``tenant/service``: its requests are refused with
+            that while none serves.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -141,6 +143,7 @@ class Gateway:
     retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
     in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
     per_tenant: int | None = None
+    failing: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def pool(self, name: str) -> Mapping[str, Backend]:
         """Return the backends of one engine: those with this name before their number."""

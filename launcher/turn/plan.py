@@ -26,6 +26,8 @@ from launcher.turn.urgency import urgency
 
 RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 """Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
+_REASON_LENGTH = 200
+"""Characters of the reason that clients of a service get whose replicas do not start."""
 ASK_AGAIN_S = 2.0
 """Seconds after which desired slots that were not all released are sent again; so is a retirement,
 and, while slots wait for Slurm, those whose urgency has changed."""
@@ -143,6 +145,7 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
         retry_after_s=gateway.retry_after_s.get(key),
         closing=key in gateway.closing,
         in_time=gateway.in_time.get(key),
+        failing=gateway.failing.get(key, ""),
     )
 
 
@@ -220,6 +223,15 @@ def _fallback(seen: Sequence[Generation]) -> Generation | None:
     return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
 
 
+def _refuses(seen: Sequence[Generation]) -> bool:
+    """Whether the gateway refuses the service's requests: no start succeeds, and nothing serves.
+
+    A generation that takes over is waited for.
+    """
+    serves = any(_serving(one.slots) for one in seen)
+    return seen[-1].state.backoff.is_failing and not serves and _fallback(seen) is None
+
+
 def _scaled(
     look: ServiceInput,
     seen: Sequence[Generation],
@@ -231,6 +243,8 @@ def _scaled(
     slots = [slot for one in seen for slot in one.slots]
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
+    if not falls_back and _refuses(seen) and known.memory is not None:
+        load = scaling_inputs.with_refused(load, known.memory.seen)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     asked = scaling_inputs.scaling(look.spec, look.newest.order, min(look.most, usable))
     if look.newest.order.delete_s is not None:
@@ -267,7 +281,8 @@ def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -
     if left_s <= 0:
         return decision
     pause = f"{backoff.failures} failed start(s) in a row, next start in {left_s:.0f} s"
-    return replace(decision, reason=f"{decision.reason}; {pause}")
+    ready_in_s = None if decision.ready_in_s is None else left_s + decision.ready_in_s
+    return replace(decision, reason=f"{decision.reason}; {pause}", ready_in_s=ready_in_s)
 
 
 def _goal(
@@ -344,6 +359,8 @@ def _route(
         if slot in one.runs
     }
     serves = any(_serving(one.slots) for one in seen)
+    newest = seen[-1]
+    failed = failure_text(newest.view, newest.state.backoff.failures) if _refuses(seen) else ""
     return Route(
         look.key,
         look.spec.concurrency,
@@ -353,6 +370,7 @@ def _route(
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(one.unknown for one in seen)),
         in_time=decision.in_time,
+        failing=note((failed,))[:_REASON_LENGTH],
     )
 
 

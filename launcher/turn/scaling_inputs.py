@@ -1,11 +1,13 @@
 """Prepares the autoscaler's inputs: a service's bounds, its supply, the room that quota leaves."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from cluster.language.service import ServiceSpec
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
+from launcher.autoscale.policy import LastCounters
 from launcher.autoscale.types import Scaling, ScalingDecision, Supply
 from launcher.gateway.types import Load
 from launcher.turn.generations import Generation
@@ -39,6 +41,17 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Sc
     left = ceil(load.total / asked.concurrency) if goes_on else 0
     reason = f"is being deleted: {load.in_flight} in flight + {load.waiting} waiting"
     return ScalingDecision(min(left, asked.max_replicas), reason)
+
+
+def with_refused(load: Load, before: LastCounters | None) -> Load:
+    """Count the requests that the gateway has refused since the last look as if they waited.
+
+    While starts fail no request waits, and without one no start would be tried any more.
+    """
+    if before is None:
+        return load
+    came = load.arrived - before.arrived if load.arrived >= before.arrived else load.arrived
+    return replace(load, held=max(load.held, came))
 
 
 def supply(slots: Iterable[Slot]) -> Supply:

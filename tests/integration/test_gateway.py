@@ -227,6 +227,23 @@ async def test_a_hold_ends_with_retry_after(tmp_path: Path):
         assert "SW-GATEWAY-WAKING" in body["error"]
 
 
+async def test_while_starts_fail_requests_are_refused_with_the_reason(gateway: Harness, replicas):
+    said = 'can\'t load "m": 100% of C:\\m; try again'
+    await gateway.set_replicas()
+    asked = gateway.asking(3)
+    await eventually(lambda: gateway.waits(Load(held=3)))
+    await gateway.set_replicas(failing=said, retry_after_s=60)
+    answers = await asyncio.gather(*asked)
+    assert statuses(answers) == {503}
+    assert error_of(answers[0][1]) == f"SW-GATEWAY-FAILING: replicas of 't/a' do not start: {said}"
+    async with gateway.session.post(f"{gateway.settings.url}/t/a{INFER}") as answer:
+        assert (answer.status, answer.headers["retry-after"]) == (503, "60")
+    assert (await gateway.runtime.observe()).failing == {"t/a": said}
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert (await gateway.ask())[0] == 200
+    assert (await gateway.runtime.observe()).failing == {}
+
+
 async def test_what_clients_are_told_is_right_again_a_turn_after_a_start(
     gateway: Harness, replicas
 ):

@@ -109,6 +109,15 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path
     assert ("retry-after", "42") in told
 
 
+async def test_while_starts_fail_calls_are_unavailable_with_the_reason(gateway: Harness):
+    said = "can't load: 100% of it"
+    await gateway.set_replicas(failing=said, retry_after_s=60)
+    error = await refused(gateway, slicewise_service="t/a")
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert error.details() == f"SW-GATEWAY-FAILING: replicas of 't/a' do not start: {said}"
+    assert ("retry-after", "60") in tuple(error.initial_metadata() or error.trailing_metadata())
+
+
 async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
     async with replica_process() as replica:
         await gateway.route(Route("t/a", 2, {replica.endpoint: ServerMode.READY}, "pool"))

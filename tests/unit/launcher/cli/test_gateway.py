@@ -41,6 +41,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
     assert files == [
         "closing.map",
         "concurrent.map",
+        "failing.map",
         "haproxy.cfg",
         "hold.lua",
         "identity.pem",

@@ -18,6 +18,7 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
@@ -47,6 +48,7 @@ SHOWN = f"""\
 0x7f0f9404bf50 nlp/bert pool2
 
 0x7f0f9404bef0 nlp/bert yes
+
 
 
 
@@ -129,9 +131,11 @@ def test_what_a_replica_says_of_its_health_splits_no_row(word: str):
 
 
 def test_estimates_and_how_many_may_wait_are_read():
-    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n0x7"
-    told = parse(SHOWN.replace("\n\n\n\n0x7", entries, 1))
+    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n"
+    why = "0x7f0f9404bef0 nlp/bert no%20such%20file%3B%20100%25\n\n0x7"
+    told = parse(SHOWN.replace("\n\n\n\n\n0x7", f"{entries}{why}", 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
+    assert told.failing == {"nlp/bert": "no such file; 100%"}
 
 
 def test_the_mark_is_no_route():
@@ -210,6 +214,9 @@ def test_something_else_is_no_observation(text: str):
         (SetRetryAfter("t/a", 7, None), (f"add map {DIRECTORY}/retry.map t/a 7",)),
         (SetRetryAfter("t/a", 7, 9), (f"set map {DIRECTORY}/retry.map t/a 7",)),
         (SetRetryAfter("t/a", None, 9), (f"del map {DIRECTORY}/retry.map t/a",)),
+        (SetFailing("t/a", "no; 1%", ""), (f"add map {DIRECTORY}/failing.map t/a no%3B%201%25",)),
+        (SetFailing("t/a", "none", "no"), (f"set map {DIRECTORY}/failing.map t/a none",)),
+        (SetFailing("t/a", "", "no"), (f"del map {DIRECTORY}/failing.map t/a",)),
         (SetInTime("t/a", 7, None), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
         (SetInTime("t/a", 0, 9), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
         (SetInTime("t/a", None, 9), (f"del map {DIRECTORY}/in_time.map t/a",)),
@@ -303,6 +310,7 @@ GLANCE = f"""\
 
 
 
+
 0x7f0f9404bef0 pool1/r2 d1635
 
 {STATS}
@@ -385,7 +393,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[5:] == (
+    assert asked[6:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",

@@ -12,6 +12,7 @@ from launcher.gateway.routing import (
     Route,
     SendRound,
     SetClosing,
+    SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
@@ -211,6 +212,17 @@ def test_how_many_may_wait_is_told_when_it_is_another_by_more_than_a_quarter(
 def test_how_many_may_wait_is_forgotten_with_the_route():
     shown = replace(gateway({"t/a": "pool1"}, pool1=backend()), in_time={"t/a": 8})
     assert plan_routes(shown, []).changes == (RemoveRoute("t/a"), SetInTime("t/a", None, 8))
+
+
+def test_why_starts_fail_is_told_once_and_forgotten_with_the_route():
+    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    failing = replace(route({}), failing="no such file")
+    assert plan_routes(shown, [failing]).changes == (SetFailing("t/a", "no such file", ""),)
+    told = replace(shown, failing={"t/a": "no such file"})
+    assert plan_routes(told, [failing]).changes == ()
+    forgotten = SetFailing("t/a", "", "no such file")
+    assert plan_routes(told, [route({})]).changes == (forgotten,)
+    assert plan_routes(told, []).changes == (RemoveRoute("t/a"), forgotten)
 
 
 def test_what_is_right_is_left_alone():

@@ -14,7 +14,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from cluster.rpc.order_messages import ServiceOrder
-from launcher.autoscale.policy import initial
+from launcher.autoscale.policy import LastCounters, Memory, initial
 from launcher.autoscale.types import ReplicaStart, Supply
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
@@ -28,7 +28,7 @@ from launcher.gateway.routing import (
 )
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import plan as services
-from launcher.turn.backoff import Backoff
+from launcher.turn.backoff import FAILING, Backoff
 from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, ReplicaRun, Verified
 from launcher.turn.generations import Answers, GenerationInput, generation, unverified
 from launcher.turn.plan import ASK_AGAIN_S, TurnPlan
@@ -529,6 +529,43 @@ def test_after_a_failed_start_one_at_a_time_is_tried():
     assert plan.services[0].desired == {1}
     _, plan = decided(view(*slots, max_replicas="4"), shown)
     assert plan.services[0].desired == {0, 1, 2, 3}
+
+
+def refuses(failures: int, *slots: SlotView, shown: Gateway | None = None) -> str:
+    state = having(GenerationState(backoff=Backoff(failures, 99.0)))
+    _, plan = decided(view(*slots), shown or gateway(sessions=1), state)
+    return plan.services[0].route.failing
+
+
+def test_while_no_start_succeeds_clients_are_told_so():
+    said = in_state(0, "held").model_copy(update={"said": "ended with 1"})
+    assert refuses(FAILING - 1, said) == ""
+    assert refuses(FAILING, said) == (
+        f"{FAILING} starts in a row have failed: slicewise service logs chat;"
+        " the last one ended with 1"
+    )
+    ready = gateway(server(1, ServerMode.READY))
+    assert refuses(FAILING, said, running(1), shown=ready) == ""
+
+
+def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
+    """None waits: without it the service would sleep for ever."""
+    failed = {ARRAY: GenerationState(backoff=Backoff(FAILING, 50.0))}
+    seen = LastCounters(99.0, arrived=7, answered=0, in_flight=0, given_up=7)
+    found = []
+    for arrived in (7, 8):
+        state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
+        pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=arrived, given_up=arrived)}
+        shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
+        _, plan = decided(view(in_state(0, "held")), shown, state)
+        found.append(plan.services[0].decision.wanted)
+    assert found == [0, 1]
+
+
+def test_a_client_of_a_failing_service_is_told_to_come_after_the_pause():
+    state = having(GenerationState(backoff=Backoff(12, 90.0)))
+    _, plan = decided(view(in_state(0, "held")), gateway(sessions=1), state)
+    assert plan.services[0].route.retry_after_s == 600
 
 
 def test_an_order_to_restart_ends_the_pause():
