@@ -162,6 +162,14 @@ class Engine(Protocol):
         """The same by gRPC."""
 
     @property
+    def health_paths(self) -> tuple[str, ...]:
+        """Paths of both protocols by which clients ask whether the server lives or is ready.
+
+        The gateway itself answers them, without a body by HTTP. By gRPC it answers with a message
+        whose first field is 1 or true.
+        """
+
+    @property
     def stream_paths(self) -> tuple[str, ...]:
         """Paths, of both protocols, on which an answer may go on for long."""
 

@@ -49,12 +49,16 @@ class Triton:
     # No client loads or unloads models, maps shared memory or changes logging and tracing.
     http_paths = (
         "/v2/?",
-        "/v2/health/(live|ready)",
         f"{_MODEL}(/versions/[0-9]+)?(/(ready|config|stats|infer|generate|generate_stream))?",
     )
     grpc_paths = (
-        f"{_CALL}Server(Live|Ready|Metadata)",
+        f"{_CALL}ServerMetadata",
         f"{_CALL}Model(Ready|Metadata|Config|Statistics|Infer|StreamInfer)",
+    )
+    health_paths = (
+        "/v2/health/(live|ready)",
+        "/health",
+        f"{_CALL}Server(Live|Ready)",
         r"/grpc\.health\.v1\.Health/Check",
     )
     stream_paths = (

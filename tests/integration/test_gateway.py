@@ -227,6 +227,30 @@ async def test_a_hold_ends_with_retry_after(tmp_path: Path):
         assert "SW-GATEWAY-WAKING" in body["error"]
 
 
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/health"])
+async def test_health_is_answered_without_a_replica_and_wakes_none(
+    gateway: Harness, replicas, path: str
+):
+    async def health() -> tuple[int, str]:
+        async with gateway.session.get(f"{gateway.settings.url}/t/a{path}") as answer:
+            return answer.status, answer.headers["x-slicewise-state"]
+
+    await gateway.set_replicas()
+    assert await health() == (200, "asleep")
+    assert (await gateway.load()).arrived == 0
+    await gateway.set_replicas(failing="no model")
+    assert await health() == (503, "failing")
+    await gateway.set_replicas()
+    asked = gateway.asking(1)
+    await eventually(lambda: gateway.waits(Load(held=1)))
+    assert await health() == (200, "waking")
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    await asyncio.gather(*asked)
+    assert await health() == (200, "ready")
+    assert (await gateway.load()).arrived == 1
+    assert (await gateway.ask(f"/t/none{path}", "GET"))[0] == 404
+
+
 async def test_while_starts_fail_requests_are_refused_with_the_reason(gateway: Harness, replicas):
     said = 'can\'t load "m": 100% of C:\\m; try again'
     await gateway.set_replicas()

@@ -109,6 +109,24 @@ async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path
     assert ("retry-after", "42") in told
 
 
+@pytest.mark.parametrize("name", ["ServerLive", "ServerReady"])
+async def test_health_is_answered_without_a_replica_and_wakes_none(gateway: Harness, name: str):
+    await gateway.set_replicas()
+    request = getattr(service_pb2, f"{name}Request")()
+    async with gateway.channel() as channel:
+        ask = getattr(stub(channel), name)
+        for _ in range(20):
+            call = ask(request, metadata=METADATA)
+            answer = await call
+            assert getattr(answer, name.removeprefix("Server").lower())
+            assert ("x-slicewise-state", "asleep") in tuple(await call.initial_metadata())
+        await gateway.set_replicas(failing="no model")
+        with pytest.raises(grpc.aio.AioRpcError, match="SW-GATEWAY-FAILING"):
+            await ask(request, metadata=METADATA)
+    load = await gateway.load()
+    assert (load.arrived, load.waiting) == (0, 0)
+
+
 async def test_while_starts_fail_calls_are_unavailable_with_the_reason(gateway: Harness):
     said = "can't load: 100% of it"
     await gateway.set_replicas(failing=said, retry_after_s=60)

@@ -41,7 +41,8 @@ def test_no_two_share_backends_of_the_gateway():
 @EVERY
 def test_clients_reach_what_follows_a_service_s_address(engine: Engine):
     assert any(path.startswith(f"{engine.api}/") for path in engine.http_paths)
-    assert all(path.startswith("/") for path in (*engine.http_paths, *engine.grpc_paths))
+    paths = (*engine.http_paths, *engine.grpc_paths, *engine.health_paths)
+    assert all(path.startswith("/") for path in paths)
 
 
 @EVERY
@@ -49,5 +50,5 @@ def test_clients_reach_what_follows_a_service_s_address(engine: Engine):
     "path", ["", "/", "/metrics", "/v2/repository/models/m/load", "/v2/logging", "/../v2"]
 )
 def test_clients_change_nothing_that_a_replica_serves(engine: Engine, path: str):
-    let_in = product((*engine.http_paths, *engine.grpc_paths), (path,))
+    let_in = product((*engine.http_paths, *engine.grpc_paths, *engine.health_paths), (path,))
     assert not any(re.fullmatch(*one) for one in let_in)

@@ -209,8 +209,9 @@ class Other(Triton):
     pool = "other"
     api = "/v9"
     health_path = "/fit"
-    http_paths = ("/v9/ask", "/fit")
+    http_paths = ("/v9/ask",)
     grpc_paths = ()
+    health_paths = ("/fit",)
     stream_paths = ("/v9/ask",)
     served = "questions"
 
@@ -235,7 +236,8 @@ def test_each_engine_has_backends_and_paths_of_its_own():
     }
     assert 'replicas/other2.r1.pem" crt' in text
     allowed = re.findall(r"set-var\(txn.allowed\) bool\(true\) if of_other (.*)", text)
-    assert allowed == ["!grpc { path_reg ^/v9/ask$ }", "!grpc { path_reg ^/fit$ }"]
+    assert allowed == ["!grpc { path_reg ^/v9/ask$ }"]
+    assert "acl asks_health_of_other path_reg ^/fit$" in text
     assert "unless { var(txn.allowed) -m bool }" in text
     assert "acl streams path_reg ^/v9/ask$" in text
     assert "HTTP: /TENANT/SERVICE/v2/..., /TENANT/SERVICE/v9/...; gRPC" in files["hold.lua"]
