@@ -250,6 +250,45 @@ async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
         assert error_of(refused[0]).startswith("SW-GATEWAY-RATE")
 
 
+async def test_clients_that_hang_up_leave_their_tenant_room(tmp_path: Path, replicas):
+    async with gateway_up(tmp_path, limits={"concurrent": 3}) as gateway:
+        await gateway.set_replicas()
+        gone = gateway.asking(3)
+        await eventually(lambda: gateway.waits(Load(held=3)))
+        assert (await gateway.ask())[0] == 429
+        for request in gone:
+            request.cancel()
+        await eventually(lambda: gateway.waits(Load()))
+        asked = gateway.asking(3)
+        await eventually(lambda: gateway.waits(Load(held=3)))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
+        assert statuses(await asyncio.gather(*asked)) == {200}
+
+
+async def test_a_tenant_s_held_requests_leave_others_room_by_default(gateway: Harness, replicas):
+    """They come over connections of which each could carry more than a tenant may have."""
+    awake = Route("u/b", 4, {replicas[0].endpoint: ServerMode.READY}, "pool")
+    await gateway.route(Route("t/a", 4, {}, "pool"), awake)
+    most = gateway.settings.limits.concurrent
+    request = service_pb2.ModelInferRequest(model_name="m")
+    async with AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(gateway.channel()) for _ in range(2)]
+        stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
+        calls = [
+            stub.ModelInfer(request, metadata=(("slicewise-service", "t/a"),))
+            for stub in stubs
+            for _ in range(most * 3 // 4)
+        ]
+
+        async def are_refused() -> bool:
+            return sum(call.done() for call in calls) >= len(calls) - most
+
+        await eventually(are_refused)
+        refused = [await call.code() for call in calls if call.done()]
+        assert set(refused) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert (await gateway.ask(f"/u/b{INFER}"))[0] == 200
+
+
 async def _are_done(asked: "list[asyncio.Task[tuple[int, str]]]", count: int) -> bool:
     return sum(request.done() for request in asked) == count
 
