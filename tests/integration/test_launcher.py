@@ -307,17 +307,16 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
 
     began_s = time.monotonic()
 
-    async def asking() -> None:
+    async def asking() -> list[RequestRecord]:
         sending = asyncio.create_task(world.send(1))
         await asyncio.to_thread(until, lambda: "3 starts in a row" in world.status()["note"])
         # The launcher may see that it has ended a turn before it sees how.
         ended = f"slicewise service logs {NAME}; the last one ended with 1"
         await asyncio.to_thread(until, lambda: ended in world.status()["note"])
-        sending.cancel()
-        with suppress(asyncio.CancelledError):
-            await sending
+        return await sending
 
-    asyncio.run(asking())
+    (refused,) = asyncio.run(asking())
+    assert refused.error == "status 503"
     logs = list(world.home.glob(f"{NAME}-{array}_*.log"))
     starts = sum(log.read_text().count("starting on") for log in logs)
     elapsed_s = time.monotonic() - began_s
