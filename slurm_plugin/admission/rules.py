@@ -128,6 +128,7 @@ def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> 
         account=check.tenant,
         partition=spec.partition or min(partitions),
         array=f"0-{spec.max_replicas - 1}",
+        time_limit_min=spec.time_limit_min,
         directives=check.directives,
     )
 
@@ -232,7 +233,7 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
     if standing is not None:
         words = f"QOS {request.qos} stands for class {standing} here; the quota decides the rest."
         where = replace(where, notices=(words, *where.notices))
-    _check_limits(gpus, submission)
+    _check_limits(gpus, submission, "--time")
     is_flexible = where.is_flexible
     tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
     answer = _admitted(tag, where, gpus, snapshot)
@@ -255,7 +256,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     gpus = _replica(spec, request, snapshot)
     wants = submission.wants(gpus, may_move=False)
     where = submission.place(wants)
-    _check_limits(gpus, submission)
+    _check_limits(gpus, submission, "lease_s")
     _check_owner(spec, submission)
     check_generations(spec, snapshot, submission.recent)
     check_place(spec, snapshot, submission.recent)
@@ -390,7 +391,10 @@ def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> 
     return best.name
 
 
-def _check_limits(gpus: ResolvedRequest, submission: _Submission) -> None:
+def _check_limits(
+    gpus: ResolvedRequest, submission: _Submission, key: Literal["--time", "lease_s"]
+) -> None:
+    """Check one task against limits of types and the budget; ``key`` sets its time limit."""
     tenant, snapshot = submission.tenant, submission.snapshot
     limits = snapshot.type_limits.get(tenant, {})
     for gres_type, count in gpus.instances.items():
@@ -402,20 +406,29 @@ def _check_limits(gpus: ResolvedRequest, submission: _Submission) -> None:
                 "Ask for fewer or another type, or the operator for a higher limit.",
             )
     budget, time_limit_min = snapshot.budgets.get(tenant), submission.request.time_limit_min
-    if budget is not None and time_limit_min is not None:
-        _check_budget(tenant, gpus.cost_millislices, time_limit_min, budget)
+    if budget is None or time_limit_min is None:
+        return
+    cost_a_minute = gpus.cost_millislices * 60
+    # Slurm would never start such a task.
+    if cost_a_minute * time_limit_min > budget:
+        raise _beyond_budget(tenant, gpus.cost_millislices, time_limit_min, budget, key)
 
 
-def _check_budget(tenant: str, cost: int, time_limit_min: int, budget: int) -> None:
-    """Refuse a task that could use up more than a period's budget: Slurm would never start it."""
-    if cost * time_limit_min * 60 > budget:
-        raise InvalidInputError(
-            "SW-BUDGET-EXCEEDED",
-            f"One task of {slices_words(cost)} for {time_limit_min} min could use up "
-            f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
-            f"{_hours(budget)} in a period: it could never start.",
-            "Write a shorter --time, or ask for less, or the operator for a larger budget.",
-        )
+def _beyond_budget(
+    tenant: str, cost: int, time_limit_min: int, budget: int, key: Literal["--time", "lease_s"]
+) -> InvalidInputError:
+    most_min = budget // (cost * 60)
+    what, value = "task", f"{most_min}"
+    if key == "lease_s":
+        what, value = "replica", f"{most_min * 60}"
+    shorter = f"Write {key}={value} or less" if most_min else "Ask for less"
+    return InvalidInputError(
+        "SW-BUDGET-EXCEEDED",
+        f"{key}: one {what} of {slices_words(cost)} for {time_limit_min} min could use up "
+        f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
+        f"{_hours(budget)} in a period: it could never start.",
+        f"{shorter}, or ask the operator for a larger budget.",
+    )
 
 
 def _hours(millislice_s: int) -> str:

@@ -82,7 +82,7 @@ def service(*, explain: bool = False, **changes: str | None) -> SubmitRequest:
     return submit(directives=said, array="0-3", gres="", explain=explain)
 
 
-def altered(request: SubmitRequest, **changes: str | bool) -> SubmitRequest:
+def altered(request: SubmitRequest, **changes: str | int) -> SubmitRequest:
     return request.model_copy(update=changes)
 
 
@@ -352,7 +352,37 @@ def test_membership() -> None:
 
 def test_a_check_is_the_submission_it_stands_for() -> None:
     check = CheckRequest(tenant="vision", directives=directives())
-    assert submission_of(check, ALICE, SNAPSHOT.partitions) == service()
+    submitted = altered(service(), time_limit_min=15)
+    assert submission_of(check, ALICE, SNAPSHOT.partitions) == submitted
+
+
+class TestLeaseAndBudget:
+    """A replica's lease against a period of the budget, as checked and as submitted."""
+
+    BUDGET = 3_600_000
+    """An hour of a slice."""
+
+    @pytest.mark.parametrize(("lease_s", "code"), [(3600, ""), (3601, "SW-BUDGET-EXCEEDED")])
+    def test_plan_answers_as_apply(self, lease_s: int, code: str) -> None:
+        snapshot = replace(SNAPSHOT, budgets={"vision": self.BUDGET})
+        check = CheckRequest(tenant="vision", directives=directives(lease_s=str(lease_s)))
+        planned = decide(submission_of(check, ALICE, snapshot.partitions), snapshot, TOKEN)
+        minutes = -(-lease_s // 60)
+        applied = altered(service(lease_s=str(lease_s)), time_limit_min=minutes)
+        assert planned == decide(applied, snapshot, TOKEN)
+        assert planned.code == code
+
+    def test_the_refusal_names_the_lease_that_fits(self) -> None:
+        snapshot = replace(SNAPSHOT, budgets={"vision": 300_000})
+        asked = altered(service(), time_limit_min=15)
+        answer = decide(asked, snapshot, TOKEN)
+        assert answer.message.startswith("lease_s: one replica of 1 slice for 15 min")
+        assert answer.hint.startswith("Write lease_s=300 or less")
+
+    def test_no_lease_fits_into_less_than_a_minute(self) -> None:
+        snapshot = replace(SNAPSHOT, budgets={"vision": 59_000})
+        answer = decide(altered(service(), time_limit_min=1), snapshot, TOKEN)
+        assert answer.hint == "Ask for less, or ask the operator for a larger budget."
 
 
 def with_rule(untyped: str) -> Snapshot:
