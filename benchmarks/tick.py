@@ -29,7 +29,10 @@ def view(at_s: float, services: int = SERVICES) -> ViewAnswer:
     found = tuple(_service(number) for number in range(services))
     tenants = tuple(
         TenantView(
-            name=f"t{number}", nominal_millislices=services * SLOTS * COST, used_millislices=0
+            name=f"t{number}",
+            nominal_millislices=services * SLOTS * COST,
+            in_use_millislices=0,
+            own_in_use_millislices=0,
         )
         for number in range(TENANTS)
     )

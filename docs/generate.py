@@ -295,10 +295,13 @@ def _families(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
 def _of_daemon() -> CollectorRegistry:
     """With a value of each metric."""
     metrics, one = DaemonMetrics(), "vision"
-    tenant = SimpleNamespace(name=one, nominal_millislices=0, used_millislices=0)
+    tenant = SimpleNamespace(
+        name=one, nominal_millislices=0, in_use_millislices=0, own_in_use_millislices=0
+    )
+    ceiling = SimpleNamespace(ceiling_millislices=0, lent_millislices=0, borrowed_millislices=0)
     sync: Any = SimpleNamespace(
         view=SimpleNamespace(tenants=(tenant,), complete=True, observed_s=0),
-        snapshot=SimpleNamespace(ceilings={one: 0}),
+        quotas=SimpleNamespace(ceilings={one: ceiling}, highest_ceilings={one: 0}),
         clock=SimpleNamespace(stepped_s=0),
         unadmitted=SimpleNamespace(count=0),
         jobs=(),

@@ -213,15 +213,32 @@ class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launch
 
 
 class TenantView(Message):
-    """A tenant's quota and what it holds now, in millislices."""
+    """A tenant's quota and what it holds now, in millislices.
+
+    Attributes:
+        nominal_millislices: what is guaranteed to the tenant and the tenants below it together.
+        in_use_millislices: what running jobs of the tenant and of the tenants below it hold.
+        own_in_use_millislices: what its own running jobs hold.
+        ceiling_millislices: what the tenant and the tenants below it may hold now: their nominal,
+            less what is lent, plus what is borrowed; None if limits were not compiled yet.
+    """
 
     name: str
     nominal_millislices: int
-    used_millislices: int
+    in_use_millislices: int
+    own_in_use_millislices: int
     ceiling_millislices: int | None = None
-    """What the tenant's jobs may hold together now: its quota and what is lent to it; None is
-    unknown.
-    """
+
+    @property
+    def limit_millislices(self) -> int:
+        """The ceiling; the nominal while the ceiling is not known."""
+        known = self.ceiling_millislices
+        return self.nominal_millislices if known is None else known
+
+    @property
+    def room_millislices(self) -> int:
+        """What may still start below the limit; negative if more is in use."""
+        return self.limit_millislices - self.in_use_millislices
 
 
 class ViewAnswer(Answer):

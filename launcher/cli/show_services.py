@@ -24,6 +24,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 def as_json(service: ServiceObservation) -> Mapping[str, object]:
     """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
     generations, report = (service.array_job_id, *service.older), service.report
+    quota = service.quota
     return {
         "service": service.service,
         "tenant": service.tenant,
@@ -49,8 +50,9 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
             for array in generations
         ],
         "replicas": [_replica_as_json(one) for one in service.replicas if _is_shown(one)],
-        "used_millislices": service.used_millislices,
-        "nominal_millislices": service.nominal_millislices,
+        "nominal_millislices": quota.nominal_millislices if quota is not None else None,
+        "ceiling_millislices": quota.ceiling_millislices if quota is not None else None,
+        "in_use_millislices": quota.in_use_millislices if quota is not None else None,
         "note": service.note,
         "loss": service.loss,
     }
@@ -238,7 +240,14 @@ def _replicas_words(count: int) -> str:
 
 
 def _quota(service: ServiceObservation) -> str:
-    if service.used_millislices is None or service.nominal_millislices is None:
+    quota = service.quota
+    if quota is None:
         return "none"
-    used, nominal = service.used_millislices, service.nominal_millislices
-    return f"{service.tenant} holds {slices_text(used)} of {slices_words(nominal)}"
+    in_use, nominal = quota.in_use_millislices, quota.nominal_millislices
+    if quota.ceiling_millislices is None:
+        return (
+            f"{service.tenant} holds {slices_text(in_use)} of its nominal {slices_words(nominal)}"
+        )
+    ceiling = slices_words(quota.ceiling_millislices)
+    holds = f"{service.tenant} holds {slices_text(in_use)} of its ceiling of {ceiling}"
+    return f"{holds}; nominal {slices_text(nominal)}"

@@ -108,10 +108,10 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     """Say how new replicas fit into the quota; without room, old ones make room one at a time."""
     if tenant is None or not replicas or not cost:
         return ()
-    ceiling = _ceiling(tenant)
-    room = max(0, ceiling - tenant.used_millislices) // cost
+    ceiling = tenant.limit_millislices
+    room = max(0, tenant.room_millislices) // cost
     held = (
-        f"{tenant.name} holds {slices_text(tenant.used_millislices)} of {slices_words(ceiling)}, "
+        f"{tenant.name} holds {slices_text(tenant.in_use_millislices)} of {slices_words(ceiling)}, "
         f"a new replica needs {slices_text(cost)}"
     )
     if room >= replicas:
@@ -122,22 +122,17 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     return (f"quota: {held}: old replicas are drained one at a time to make room{gap}",)
 
 
-def _ceiling(tenant: TenantView) -> int:
-    known = tenant.ceiling_millislices
-    return tenant.nominal_millislices if known is None else known
-
-
 def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tuple[str, ...]:
     """Say if quota allows fewer replicas than the file asks for, even without other jobs."""
     if tenant is None or not cost:
         return ()
-    most = _ceiling(tenant) // cost
+    most = tenant.limit_millislices // cost
     if most >= spec.max_replicas:
         return ()
     key, asked = "max_replicas", spec.max_replicas
     if most < spec.min_replicas:
         key, asked = "min_replicas", spec.min_replicas
-    holds = f"{tenant.name} may hold {slices_words(_ceiling(tenant))} now, loans included"
+    holds = f"{tenant.name} may hold {slices_words(tenant.limit_millislices)} now, loans included"
     need = f"{most or 'none'} of {key} {asked} can run, {slices_words(cost)} each"
     return (f"quota: {holds}: {need}",)
 

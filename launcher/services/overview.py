@@ -71,7 +71,7 @@ class ServiceObservation:
             seen.
         report: the launcher's report of it; None: nothing.
         replicas: slots of all generations, the newest first.
-        used_millislices, nominal_millislices: the tenant's; None if this user may not see them.
+        quota: of its tenant; None if this user may not see it.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
     """
@@ -91,8 +91,7 @@ class ServiceObservation:
     load: Load | None
     report: ServiceReport | None
     replicas: tuple[ReplicaView, ...]
-    used_millislices: int | None
-    nominal_millislices: int | None
+    quota: TenantView | None
     note: str
 
     @property
@@ -220,8 +219,7 @@ def _service(
             for view in living
             for slot in view.slots
         ),
-        used_millislices=tenant.used_millislices if tenant is not None else None,
-        nominal_millislices=tenant.nominal_millislices if tenant is not None else None,
+        quota=tenant,
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from cluster.language.service import ServiceSpec
-from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
+from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
 from launcher.autoscale.policy import LastCounters
 from launcher.autoscale.types import Scaling, ScalingDecision, Supply
@@ -73,17 +73,12 @@ _COUNTED = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING}
 
 def free_millislices(view: ViewAnswer) -> Mapping[str, int]:
     """Return the millislices that each tenant may still take, besides what waits for Slurm."""
-    free = {tenant.name: _limit(tenant) - tenant.used_millislices for tenant in view.tenants}
+    free = {tenant.name: tenant.room_millislices for tenant in view.tenants}
     for service in view.services:
         if service.tenant in free:
             pending = sum(slot.state == "released" for slot in service.slots)
             free[service.tenant] -= pending * service.cost_millislices
     return free
-
-
-def _limit(tenant: TenantView) -> int:
-    ceiling = tenant.ceiling_millislices
-    return tenant.nominal_millislices if ceiling is None else ceiling
 
 
 def room(generations: Sequence[Generation], free: Mapping[str, int]) -> int | None:

@@ -30,8 +30,8 @@ def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, .
                 draining=len(service.in_state("draining")),
                 held=len(service.in_state("held")),
             ),
-            service.used_millislices or 0,
-            service.nominal_millislices or 0,
+            service.quota.in_use_millislices if service.quota else 0,
+            service.quota.nominal_millislices if service.quota else 0,
         )
         for service in found
         if service.load is not None

@@ -30,7 +30,7 @@ class ServiceState:
     Attributes:
         service: ``tenant/name``, as in its address.
         backlog: requests that wait for a replica, at the gateway or in Triton.
-        used_millislices, nominal_millislices: use and nominal of its tenant.
+        used_millislices, nominal_millislices: in use and nominal of its tenant.
     """
 
     service: str

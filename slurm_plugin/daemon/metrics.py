@@ -21,6 +21,7 @@ from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.state.controller import ClusterState
 
+_SUBTREE = "the tenant and the tenants below it"
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 
 
@@ -159,14 +160,21 @@ class _State(Collector):
         return unread
 
     def _of_tenants(self) -> Iterator[Metric]:
-        tenants = self._cluster_state.view.tenants
+        tenants, quotas = self._cluster_state.view.tenants, self._cluster_state.quotas
         nominal = {one.name: one.nominal_millislices for one in tenants}
-        used = {one.name: one.used_millislices for one in tenants}
-        yield _by_tenant("nominal", "The tenant's guaranteed quota.", nominal)
-        yield _by_tenant("used", "What its jobs hold.", used)
-        snapshot = self._cluster_state.snapshot
-        ceilings = snapshot.ceilings if snapshot else {}
-        yield _by_tenant("ceiling", "The most that its jobs could hold.", ceilings)
+        in_use = {one.name: one.in_use_millislices for one in tenants}
+        own = {one.name: one.own_in_use_millislices for one in tenants}
+        yield _by_tenant("nominal", f"What is guaranteed to {_SUBTREE}.", nominal)
+        yield _by_tenant("in_use", f"What running jobs of {_SUBTREE} hold.", in_use)
+        yield _by_tenant("own_in_use", "What the tenant's own running jobs hold.", own)
+        ceilings = {name: one.ceiling_millislices for name, one in quotas.ceilings.items()}
+        lent = {name: one.lent_millislices for name, one in quotas.ceilings.items()}
+        borrowed = {name: one.borrowed_millislices for name, one in quotas.ceilings.items()}
+        yield _by_tenant("ceiling", f"What {_SUBTREE} may hold now.", ceilings)
+        yield _by_tenant("lent", f"What {_SUBTREE} lend to others.", lent)
+        yield _by_tenant("borrowed", f"What {_SUBTREE} borrow from others.", borrowed)
+        highest = f"The most that {_SUBTREE} could ever hold, with all that may be borrowed."
+        yield _by_tenant("highest_ceiling", highest, quotas.highest_ceilings)
 
 
 def _by_tenant(what: str, text: str, values: Mapping[str, int]) -> Metric:

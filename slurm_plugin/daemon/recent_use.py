@@ -46,7 +46,8 @@ class TenantUse:
         if holdings is not None:
             self.now = recorded(holdings, now_s, self._half_life_s)
             return
-        held = {tenant.name: tenant.used_millislices for tenant in self._cluster_state.view.tenants}
+        tenants = self._cluster_state.view.tenants
+        held = {tenant.name: tenant.own_in_use_millislices for tenant in tenants}
         self.now = folded(self.now, held, now_s, self._half_life_s)
 
     async def _recorded(self, now_s: float) -> tuple[Holding, ...] | None:

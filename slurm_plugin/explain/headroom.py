@@ -90,8 +90,9 @@ class Explanation:
 
     Attributes:
         nominal_millislices: the effective nominal of the tenant and the tenants below it.
-        held_millislices: what the subtree's jobs hold in any QOS.
-        guaranteed_millislices: what the tenant's own jobs hold in its own QOS.
+        in_use_millislices: what running jobs of the tenant and of the tenants below it hold, in any
+            QOS.
+        guaranteed_in_use_millislices: what the tenant's own jobs hold in its own QOS.
         payer: the tenant with the budget that leaves the least, among this tenant and those above;
             "" if no budget limits its runs.
         startable_millislice_s: what that budget leaves for new runs, with its overdraft; or None.
@@ -101,8 +102,8 @@ class Explanation:
     tenant: str
     nominal_millislices: Millislices
     ceiling: Ceiling
-    held_millislices: Millislices
-    guaranteed_millislices: Millislices
+    in_use_millislices: Millislices
+    guaranteed_in_use_millislices: Millislices
     payer: str
     startable_millislice_s: int | None
     types: tuple[TypeRoom, ...]
@@ -162,8 +163,8 @@ def explain(tenant: str, now: Situation) -> Explanation:
         tenant=tenant,
         nominal_millislices=Millislices(effective_nominal(now.policy)[tenant]),
         ceiling=now.ceilings[tenant],
-        held_millislices=_held(tenant, now),
-        guaranteed_millislices=_guaranteed(tenant, now),
+        in_use_millislices=_held(tenant, now),
+        guaranteed_in_use_millislices=_guaranteed(tenant, now),
         payer=payer,
         startable_millislice_s=startable,
         types=tuple(_room(tenant, name, now) for name in types),

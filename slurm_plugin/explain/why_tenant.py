@@ -22,7 +22,7 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
         and not sight.partitions.isdisjoint(job.partition.split(","))
     ]
     count = sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
-    held = slices_text(found.held_millislices)
+    held = slices_text(found.in_use_millislices)
     ceiling = slices_words(found.ceiling.ceiling_millislices)
     wait = "waits" if count == 1 else "wait"
     return WhyAnswer(
@@ -50,7 +50,7 @@ def _sentences(found: Explanation) -> Iterable[str]:
         f" {slices_text(ceiling.borrowed_millislices)} borrowed from others."
     )
     yield (
-        f"Guaranteed in its own QOS: {slices_text(found.guaranteed_millislices)} of"
+        f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
         f" {slices_words(ceiling.guarantee_millislices)} in use."
     )
     if found.startable_millislice_s is None:
@@ -62,7 +62,7 @@ def _sentences(found: Explanation) -> Iterable[str]:
 
 def _holding(tenant: str, found: Explanation, sight: WhyInput) -> tuple[WhyRow, ...]:
     own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
-    below = found.held_millislices - sum(cost for _, cost in own)
+    below = found.in_use_millislices - sum(cost for _, cost in own)
     rows = own_rows(own)
     if len(subtree(sight.situation.policy, tenant)) > 1 and below:
         return (*rows, WhyRow(what=f"tenants below {tenant}", amount_millislices=below))

@@ -271,20 +271,25 @@ def used_by_tenant(
 
 
 def tenant_views(
-    quotas: Mapping[str, int], used: Mapping[str, int], ceilings: Mapping[str, int]
+    nominal: Mapping[str, int],
+    own: Mapping[str, int],
+    together: Mapping[str, int],
+    ceilings: Mapping[str, int],
 ) -> tuple[TenantView, ...]:
-    """Views of all tenants with a quota, sorted by name.
+    """Views of all tenants with a nominal, sorted by name.
 
+    ``own`` is what each tenant's own jobs hold, ``together`` includes the tenants below it.
     ``ceilings`` are those in force; an unknown one is None in the view.
     """
     return tuple(
         TenantView(
             name=tenant,
-            nominal_millislices=nominal,
-            used_millislices=used.get(tenant, 0),
+            nominal_millislices=amount,
+            in_use_millislices=together.get(tenant, 0),
+            own_in_use_millislices=own.get(tenant, 0),
             ceiling_millislices=ceilings.get(tenant),
         )
-        for tenant, nominal in sorted(quotas.items())
+        for tenant, amount in sorted(nominal.items())
     )
 
 

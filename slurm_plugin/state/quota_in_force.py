@@ -7,13 +7,14 @@ from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, TenantView
 from cluster.settings.file import Settings
+from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import (
@@ -38,6 +39,7 @@ class QuotaInForce:
 
     Attributes:
         policy: the policy as compiled last.
+        ceilings: what each tenant may hold now, as compiled last; empty before that.
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
     """
@@ -48,12 +50,13 @@ class QuotaInForce:
         self._memory_mib = settings.memory_mib
         self._highest: Policy | None = None
         self._nominal: Mapping[str, int] = {}
+        self._guaranteed: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self._budgets: Mapping[str, int] = {}
         self._bounds = Attainable({}, {}, {})
-        self._ceilings: Mapping[str, Ceiling] = {}
         self._capacity: int | None = None
         self.policy: Policy = {}
+        self.ceilings: Mapping[str, Ceiling] = {}
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
 
@@ -65,7 +68,8 @@ class QuotaInForce:
     ) -> None:
         """Take the policy in force, and ``highest``, the most that the calendar ever gives."""
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
-        self._nominal = guaranteed_quota(policy)
+        self._nominal = effective_nominal(policy)
+        self._guaranteed = guaranteed_quota(policy)
         self._budgets = period_budgets(policy)
         self._bounds = attainable(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
@@ -74,14 +78,14 @@ class QuotaInForce:
         """Take each tenant's ceilings in Slurm, and the millislice-minutes that jobs of tenants
         with a budget may still run.
         """
-        self._ceilings, self.run_minutes = ceilings, run_minutes
+        self.ceilings, self.run_minutes = ceilings, run_minutes
 
     @property
     def borrowed_limits(self) -> Mapping[str, int]:
         """Millislices that jobs may hold now in Slurm in each borrowed QOS."""
         return {
             borrowed_qos(name): one.borrowed_limit_millislices
-            for name, one in self._ceilings.items()
+            for name, one in self.ceilings.items()
         }
 
     def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
@@ -89,9 +93,16 @@ class QuotaInForce:
         return used_by_tenant(jobs, self._partitions, self._settings.costs)
 
     def views(self, used: Mapping[str, int]) -> tuple[TenantView, ...]:
-        """Each tenant as the launcher sees it; ``used`` is what it holds, in millislices."""
-        together = {name: one.ceiling_millislices for name, one in self._ceilings.items()}
-        return tenant_views(self._nominal, used, together)
+        """Each tenant as the launcher sees it; ``used`` is what its own jobs hold."""
+        most = {name: one.ceiling_millislices for name, one in self.ceilings.items()}
+        return tenant_views(self._nominal, used, with_those_below(self.policy, used), most)
+
+    @property
+    def highest_ceilings(self) -> Mapping[str, int]:
+        """The most millislices that each tenant's jobs could ever hold, with all that may be
+        borrowed.
+        """
+        return self._bounds.ceilings
 
     def room(
         self,
@@ -105,9 +116,9 @@ class QuotaInForce:
 
         None if it has no quota.
         """
-        if tenant not in self._nominal:
+        if tenant not in self._guaranteed:
             return None
-        own = self._nominal[tenant]
+        own = self._guaranteed[tenant]
         in_own = self.used(job for job in jobs if job.qos == qos_name(tenant)).get(tenant, 0)
         released = released_millislices(tenant, services, borrowed=False)
         on_loan = released_millislices(tenant, services, borrowed=True)
@@ -124,8 +135,8 @@ class QuotaInForce:
         """
         its_own = {qos_name(tenant), borrowed_qos(tenant)}
         elsewhere = self.used(job for job in jobs if job.qos not in its_own).get(tenant, 0)
-        own = Millislices(self._nominal[tenant])
-        found = replace(self._ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
+        own = Millislices(self._guaranteed[tenant])
+        found = replace(self.ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
         less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
         return own - less.own_limit_millislices
 
@@ -145,7 +156,7 @@ class QuotaInForce:
             self._capacity, self._bounds = whole, attainable(self.policy, self._highest, whole)
         return Snapshot(
             partitions=partitions,
-            quotas=self._nominal,
+            quotas=self._guaranteed,
             borrowing_limits=self._bounds.borrowing_limits,
             ceilings=self._bounds.ceilings,
             type_limits=self._type_limits,

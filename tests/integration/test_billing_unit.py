@@ -107,7 +107,7 @@ def test_a_quota_starts_the_jobs_that_it_should_in_the_sites_own_unit(site: Site
             until(lambda: words in site.users.slicewise("why", waiting, check=False))
             explained = json.loads(site.users.slicewise("why", "--limits", "vision", "--json"))
             assert explained["ceiling"]["own_limit_millislices"] == 4600
-            assert explained["held_millislices"] == 4500
+            assert explained["in_use_millislices"] == 4500
             site.sandbox.run("root", ("scancel", jobs[1]))
             until_is(lambda: site.states([waiting]), ["RUNNING"])
             site.users.clear()

@@ -56,7 +56,7 @@ def seen(users: Users, tenant: str) -> tuple[int, int]:
     daemon = DaemonClient(load_settings(users.sandbox.layout.settings_file).daemon)
     tenants = daemon.call(ViewRequest()).tenants
     found = [one for one in tenants if one.name == tenant]
-    return (found[0].nominal_millislices, found[0].used_millislices) if found else (0, 0)
+    return (found[0].nominal_millislices, found[0].own_in_use_millislices) if found else (0, 0)
 
 
 def places(users: Users) -> Counter[tuple[str, str]]:

@@ -113,7 +113,10 @@ class World:
         )
         used = sum(slot.state in {"running", "ending"} for _, _, slot in self.slots())
         tenant = TenantView(
-            name="t", nominal_millislices=1000 * self.quota, used_millislices=1000 * used
+            name="t",
+            nominal_millislices=1000 * self.quota,
+            in_use_millislices=1000 * used,
+            own_in_use_millislices=1000 * used,
         )
         return ViewAnswer(
             observed_s=self.now_s, complete=True, services=services, tenants=(tenant,)

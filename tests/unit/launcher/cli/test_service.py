@@ -169,7 +169,9 @@ def test_plan_says_what_a_dry_run_says(place, submitted, checked):
 
 
 def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
-    vision = TenantView(name="vision", nominal_millislices=2000, used_millislices=0)
+    vision = TenantView(
+        name="vision", nominal_millislices=2000, in_use_millislices=0, own_in_use_millislices=0
+    )
     lives(monkeypatch, "", services=(), tenants=(vision,))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
     quota = "quota: vision may hold 2 slices now, loans included: 2 of max_replicas 3"
@@ -183,7 +185,9 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
 def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatch):
     two = property(lambda spec: ReplicaShape(spec.profile, gpus=2))
     monkeypatch.setattr(ServiceSpec, "replica_shape", two)
-    vision = TenantView(name="vision", nominal_millislices=5000, used_millislices=0)
+    vision = TenantView(
+        name="vision", nominal_millislices=5000, in_use_millislices=0, own_in_use_millislices=0
+    )
     lives(monkeypatch, "", services=(), tenants=(vision,))
     assert "2 of max_replicas 3 can run, 2 slices each" in invoke("plan", "chat.toml")
 

@@ -46,7 +46,8 @@ def view(*services: ServiceView, used: int = 0, ceiling: int | None = None) -> V
     tenant = TenantView(
         name="vision",
         nominal_millislices=4000,
-        used_millislices=used,
+        in_use_millislices=used,
+        own_in_use_millislices=used,
         ceiling_millislices=ceiling,
     )
     return ViewAnswer(observed_s=1.0, complete=True, services=services, tenants=(tenant,))

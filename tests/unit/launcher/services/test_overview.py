@@ -52,7 +52,9 @@ SERVICE = service(
     *(slot(index, state) for index, state in enumerate(STATES)),
     note="quota: vision holds 4 of 4 slices",
 )
-TENANT = TenantView(name="vision", nominal_millislices=4000, used_millislices=3500)
+TENANT = TenantView(
+    name="vision", nominal_millislices=4000, in_use_millislices=3500, own_in_use_millislices=1000
+)
 VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(SERVICE,), tenants=(TENANT,))
 
 
@@ -195,7 +197,7 @@ def test_load_address_and_quota():
     found = observed()
     assert (found.load, found.backlog, found.in_flight) == (Load(3, 6), 6, 3)
     assert found.url == "http://gw:8080/vision/chat"
-    assert (found.used_millislices, found.nominal_millislices) == (3500, 4000)
+    assert found.quota == TENANT
 
 
 def test_without_the_gateway_load_is_unknown_not_zero():
@@ -243,7 +245,7 @@ def test_without_a_route_nothing_is_ready():
 
 def test_a_tenant_that_one_may_not_see_has_no_figures():
     found = observed(view=VIEW.model_copy(update={"tenants": ()}))
-    assert (found.used_millislices, found.nominal_millislices) == (None, None)
+    assert found.quota is None
 
 
 def test_json_has_the_same_facts():
@@ -271,7 +273,7 @@ def printed(value: object, width: int = 200) -> str:
         "http://gw:8080/vision/chat/v2/...",
         "1 ready (0), 3 starting (2-4), 2 draining (1,5), 2 held (6-7), 1 gone (8)",
         "3 in flight, 6 waiting",
-        "vision holds 3.5 of 4 slices",
+        "vision holds 3.5 of its nominal 4 slices",
         "quota: vision holds 4 of 4 slices",
     ],
 )
@@ -308,7 +310,14 @@ def test_one_slice_is_not_slices():
     tenants = (TENANT.model_copy(update={"nominal_millislices": 1000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
     lines = [line.rstrip() for line in printed(show_services.service_details(one)).splitlines()]
-    assert "quota     vision holds 3.5 of 1 slice" in lines
+    assert "quota     vision holds 3.5 of its nominal 1 slice" in lines
+
+
+def test_the_quota_is_the_ceiling_once_it_is_known():
+    tenants = (TENANT.model_copy(update={"ceiling_millislices": 6000}),)
+    one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
+    said = printed(show_services.service_details(one))
+    assert "vision holds 3.5 of its ceiling of 6 slices; nominal 4" in said
 
 
 def test_the_schema_names_every_key():

@@ -287,7 +287,8 @@ def tenant(used: int, ceiling: int | None = None) -> TenantView:
     return TenantView(
         name="vision",
         nominal_millislices=4000,
-        used_millislices=used,
+        in_use_millislices=used,
+        own_in_use_millislices=used,
         ceiling_millislices=ceiling,
     )
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cluster.language.errors import Refusal
+from cluster.rpc.messages import TenantView
 from launcher.gateway.types import Load
 from launcher.services.overview import ReplicaView, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
@@ -61,8 +62,12 @@ OBSERVED = ServiceObservation(
         ReplicaView(1, 3, "starting"),
         *(ReplicaView(1, slot, "held") for slot in range(4, 8)),
     ),
-    used_millislices=4000,
-    nominal_millislices=5000,
+    quota=TenantView(
+        name="vision",
+        nominal_millislices=5000,
+        in_use_millislices=4000,
+        own_in_use_millislices=4000,
+    ),
     note="",
 )
 

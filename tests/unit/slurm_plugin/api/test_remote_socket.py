@@ -161,7 +161,13 @@ async def test_an_answer_comes_back_whatever_its_length(daemon: Daemon):
         {
             **VIEW.model_dump(),
             "tenants": [
-                {"name": name, "nominal_millislices": 1, "used_millislices": 0} for name in names
+                {
+                    "name": name,
+                    "nominal_millislices": 1,
+                    "in_use_millislices": 0,
+                    "own_in_use_millislices": 0,
+                }
+                for name in names
             ],
         }
     )

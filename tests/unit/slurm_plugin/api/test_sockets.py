@@ -547,7 +547,9 @@ def test_others_see_their_own_tenants_only() -> None:
         )
 
     def tenant(name: str) -> TenantView:
-        return TenantView(name=name, nominal_millislices=1, used_millislices=0)
+        return TenantView(
+            name=name, nominal_millislices=1, in_use_millislices=0, own_in_use_millislices=0
+        )
 
     mine, colleagues, strangers = (
         service("vision", "alice"),

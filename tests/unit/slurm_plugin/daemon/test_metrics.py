@@ -61,8 +61,9 @@ SHOWN = {
     ("slicewise_view_complete", ""): 1,
     ("slicewise_pending_jobs", ""): 2,
     ("slicewise_tenant_nominal_millislices", "vision"): 2000,
-    ("slicewise_tenant_used_millislices", "vision"): 0,
-    ("slicewise_tenant_ceiling_millislices", "vision"): 2000,
+    ("slicewise_tenant_in_use_millislices", "vision"): 0,
+    ("slicewise_tenant_own_in_use_millislices", "vision"): 0,
+    ("slicewise_tenant_highest_ceiling_millislices", "vision"): 2000,
 }
 
 

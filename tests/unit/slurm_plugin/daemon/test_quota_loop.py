@@ -300,7 +300,7 @@ async def test_a_change_of_the_policy_is_compiled_at_once() -> None:
     await world.limits.turn()
     assert world.ledger.marked == [7, 8]
     views = {view.name: view.nominal_millislices for view in world.cluster_state.view.tenants}
-    assert views == {"physics": 0, "vision": 2500}
+    assert views == {"physics": 2500, "vision": 2500}
 
 
 async def test_what_slurm_refuses_does_not_keep_a_change_from_admission(

@@ -81,9 +81,9 @@ def test_a_tenant_s_situation():
     )
     found = explain("a", now)
     assert (found.nominal_millislices, found.ceiling.ceiling_millislices) == (6000, 7000)
-    assert (found.held_millislices, found.guaranteed_millislices) == (5000, 3000)
+    assert (found.in_use_millislices, found.guaranteed_in_use_millislices) == (5000, 3000)
     assert (found.payer, found.startable_millislice_s) == ("", None)
-    assert explain("lab", now).held_millislices == 6000
+    assert explain("lab", now).in_use_millislices == 6000
     assert room(now) == TypeRoom(
         gres_type="1g.10gb",
         cost_millislices=Millislices(1000),

@@ -189,10 +189,11 @@ def test_used_counts_what_is_allotted_on_managed_partitions() -> None:
 
 def test_tenants_are_those_with_a_quota() -> None:
     quotas = {"vision": Millislices(6000), "nlp": Millislices(1000)}
-    found = tenant_views(quotas, {"vision": 1500, "guest": 9}, {"vision": 7000})
+    own, together = {"vision": 1500, "guest": 9}, {"vision": 2500}
+    found = tenant_views(quotas, own, together, {"vision": 7000})
     assert [tuple(t.model_dump().values()) for t in found] == [
-        ("nlp", 1000, 0, None),
-        ("vision", 6000, 1500, 7000),
+        ("nlp", 1000, 0, 0, None),
+        ("vision", 6000, 2500, 1500, 7000),
     ]
 
 

@@ -1,0 +1,184 @@
+"""Tests that a number of a tenant is the same in every command and metric, for one world."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+
+from cluster.language.jobs import JobState, NodeView
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.messages import ServiceView, TenantView
+from cluster.runtime.leadership import ALONE
+from cluster.slurm.unread import UnreadLog
+from launcher.cli import show_services
+from launcher.services.overview import join
+from slurm_plugin.accounting.overview import OverviewInput, tenant_statuses
+from slurm_plugin.accounting.types import Reservation, RunKey
+from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.cli_views.tenants import status_json
+from slurm_plugin.daemon.metrics import Metrics
+from slurm_plugin.explain.headroom import explain
+from slurm_plugin.explain.headroom import situation as situation_of
+from slurm_plugin.quota.types import Loan
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.state.controller import ClusterState
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
+LIMIT = Millislices(5000)
+LIMITS = {"borrowing_limit_millislices": LIMIT, "lending_limit_millislices": LIMIT}
+POLICY = policy_of(
+    tenant("lab", 6000, **LIMITS),
+    tenant("vision", 4000, "lab", **LIMITS),
+    tenant("nlp", 4000, **LIMITS),
+)
+"""lab may hold 6 slices, of which 4 are vision's; nlp lends one to vision."""
+LOANS = (Loan("nlp", "vision", Millislices(1000)),)
+HOLDERS = ("vision", "vision", "lab")
+"""Each runs one 1g.10gb."""
+NUMBERS = {
+    "lab": {
+        "nominal": 6000,
+        "ceiling": 7000,
+        "in_use": 3000,
+        "own_in_use": 1000,
+        "lent": 0,
+        "borrowed": 1000,
+    },
+    "vision": {
+        "nominal": 4000,
+        "ceiling": 5000,
+        "in_use": 2000,
+        "own_in_use": 2000,
+        "lent": 0,
+        "borrowed": 1000,
+    },
+    "nlp": {
+        "nominal": 4000,
+        "ceiling": 3000,
+        "in_use": 0,
+        "own_in_use": 0,
+        "lent": 1000,
+        "borrowed": 0,
+    },
+}
+"""What each number is, in millislices."""
+
+JOBS = tuple(
+    job(index, JobState.RUNNING, account=name, qos=f"slicewise_{name}", admin_comment="")
+    for index, name in enumerate(HOLDERS)
+)
+NODE = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 14}, {}, frozenset({"gpu"}))
+INPUTS = inputs_of(
+    ScriptedLedger(shown=POLICY, lent=LOANS).view(0, "UTC"),
+    settings(),
+    SlurmView(JOBS, (NODE,), ()),
+)
+
+
+def own_names(shown: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of the table among a command's values, without the unit."""
+    names = NUMBERS["lab"]
+    amounts = {name.removesuffix("_millislices"): value for name, value in shown.items()}
+    return {name: value for name, value in amounts.items() if name in names}
+
+
+@pytest.fixture
+async def daemon() -> ClusterState:
+    """A daemon that has seen these jobs and compiled these quotas."""
+    slurm = ScriptedSlurm(*JOBS)
+    slurm.known_nodes = (NODE,)
+    state = sync_of(slurm)
+    state.set_policy(POLICY, {})
+    state.quotas.set_ceilings(INPUTS.allowed().ceilings, {})
+    await state.turn()
+    return state
+
+
+def test_tenant_list() -> None:
+    runs = tuple(
+        Reservation(
+            RunKey("c", index, 1000),
+            name,
+            "alice",
+            "1",
+            {},
+            Millislices(1000),
+            payer=name,
+            reserved_millislice_s=MillisliceSeconds(0),
+            posted_millislice_s=MillisliceSeconds(0),
+            transfers=1,
+        )
+        for index, name in enumerate(HOLDERS)
+    )
+    found = tenant_statuses(OverviewInput(POLICY, LOANS, (), runs, {}, 14_000, None))
+    assert {one.tenant.name: own_names(status_json(one)) for one in found} == NUMBERS
+
+
+def test_why_limits() -> None:
+    for name, numbers in NUMBERS.items():
+        shown = asdict(explain(name, situation_of(INPUTS)))
+        found = own_names({**shown, **shown["ceiling"]})
+        assert found == {key: value for key, value in numbers.items() if key != "own_in_use"}
+
+
+def test_the_daemon_s_view_and_service_status(daemon: ClusterState) -> None:
+    tenants = {one.name: one for one in daemon.view.tenants}
+    service = ServiceView(
+        array_job_id=7,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=0,
+        directives={},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(),
+    )
+    for name, numbers in NUMBERS.items():
+        wanted = {key: value for key, value in numbers.items() if key not in {"lent", "borrowed"}}
+        assert own_names(tenants[name].model_dump()) == wanted
+        services = (service.model_copy(update={"tenant": name}),)
+        (one,) = join(daemon.view.model_copy(update={"services": services}), None, "http://gw")
+        del wanted["own_in_use"]
+        assert own_names(show_services.as_json(one)) == wanted
+
+
+def test_metrics(daemon: ClusterState) -> None:
+    metrics = Metrics()
+    admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
+    metrics.watch(admission, daemon, ALONE, UnreadLog(lambda *_, **__: None))
+    found: dict[str, dict[str, float]] = {name: {} for name in NUMBERS}
+    for family in metrics.registry.collect():
+        number = re.fullmatch(r"slicewise_tenant_(\w+)_millislices", family.name)
+        for sample in family.samples if number else ():
+            found[sample.labels["tenant"]][number[1]] = sample.value
+    highest = {name: shown.pop("highest_ceiling") for name, shown in found.items()}
+    assert found == NUMBERS
+    assert highest == {"lab": 11_000, "vision": 9000, "nlp": 9000}
+
+
+def test_room_is_the_ceiling_less_what_all_below_hold(daemon: ClusterState) -> None:
+    assert {one.name: one.room_millislices for one in daemon.view.tenants} == {
+        "lab": 4000,
+        "vision": 3000,
+        "nlp": 3000,
+    }
+    before = TenantView(
+        name="a", nominal_millislices=2, in_use_millislices=3, own_in_use_millislices=1
+    )
+    assert (before.limit_millislices, before.room_millislices) == (2, -1)
+
+
+def test_the_table_names_each_number() -> None:
+    text = (DOCS / "numbers.md").read_text(encoding="utf-8")
+    metrics = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    for name in (*NUMBERS["lab"], "highest_ceiling"):
+        assert f"`slicewise_tenant_{name}_millislices`" in text
+        assert f"`slicewise_tenant_{name}_millislices`" in metrics
+    for name in re.findall(r"`(slicewise_\w+)`", text):
+        assert f"`{name}`" in metrics
