@@ -1,10 +1,19 @@
 """Computes rows and totals of a statement on what tenants' runs cost, or of a part of it."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cluster.language.units import MillisliceSeconds
-from slurm_plugin.accounting.types import Reservation, StatementRow, TenantTotal
+from slurm_plugin.accounting.types import InvoiceLine, Reservation, StatementRow, TenantTotal
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of the calendar: when it begins, in Unix seconds, and its date, ``2026-01-31``."""
+
+    start_s: int
+    text: str
 
 
 def open_row(held: Reservation, now_s: int) -> StatementRow:
@@ -68,15 +77,55 @@ def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
     by_tenant: dict[str, list[StatementRow]] = {}
     for row in rows:
         by_tenant.setdefault(row.run.tenant, []).append(row)
-    return tuple(_total(tenant, by_tenant[tenant]) for tenant in sorted(by_tenant))
+    return tuple(TenantTotal(tenant, *_sums(by_tenant[tenant])) for tenant in sorted(by_tenant))
 
 
-def _total(tenant: str, rows: list[StatementRow]) -> TenantTotal:
-    return TenantTotal(
-        tenant,
-        runs=len(rows),
-        running=sum(row.end_s is None for row in rows),
-        used_millislice_s=MillisliceSeconds(sum(row.used_millislice_s for row in rows)),
-        waived_millislice_s=MillisliceSeconds(sum(row.waived_millislice_s for row in rows)),
-        reserved_millislice_s=MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
+def by_user(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
+    """One line per tenant and user, sorted by both; they add up to the tenants' totals."""
+    return _lines((row.run.user, row) for row in rows)
+
+
+def by_day(rows: Iterable[StatementRow], days: Sequence[Day]) -> tuple[InvoiceLine, ...]:
+    """One line per tenant and day, sorted by both; they add up to the tenants' totals.
+
+    ``days`` are consecutive and begin before all rows. A run is cut at each midnight, and counts
+    as one run on each of its days.
+    """
+    return _lines(_by_day(rows, days))
+
+
+def _by_day(
+    rows: Iterable[StatementRow], days: Sequence[Day]
+) -> Iterator[tuple[str, StatementRow]]:
+    starts = [day.start_s for day in days]
+    for row in rows:
+        place = max(0, bisect_right(starts, row.run.key.start_s) - 1)
+        amount = row.used_millislice_s + row.waived_millislice_s
+        last_s = row.run.key.start_s - (-amount // row.run.cost_millislices)
+        while place < len(days) and starts[place] <= last_s:
+            end_s = starts[place + 1] if place + 1 < len(days) else None
+            for piece in part((row,), starts[place], end_s):
+                yield days[place].text, piece
+            place += 1
+
+
+def _lines(keyed: Iterable[tuple[str, StatementRow]]) -> tuple[InvoiceLine, ...]:
+    found: dict[tuple[str, str], list[StatementRow]] = {}
+    for key, row in keyed:
+        found.setdefault((row.run.tenant, key), []).append(row)
+    return tuple(
+        InvoiceLine(tenant, key, *_sums(rows)) for (tenant, key), rows in sorted(found.items())
+    )
+
+
+def _sums(
+    rows: Sequence[StatementRow],
+) -> tuple[int, int, MillisliceSeconds, MillisliceSeconds, MillisliceSeconds]:
+    """Runs, running ones, and what all used, were waived, and have reserved."""
+    return (
+        len(rows),
+        sum(row.end_s is None for row in rows),
+        MillisliceSeconds(sum(row.used_millislice_s for row in rows)),
+        MillisliceSeconds(sum(row.waived_millislice_s for row in rows)),
+        MillisliceSeconds(sum(row.reserved_millislice_s for row in rows)),
     )

@@ -198,6 +198,23 @@ class TenantTotal:
 
 
 @dataclass(frozen=True)
+class InvoiceLine:
+    """The sum of some of a tenant's rows in a statement: those of one user or of one day.
+
+    Attributes:
+        key: the user, or the day as ``2026-01-31``.
+    """
+
+    tenant: str
+    key: str
+    runs: int
+    running: int
+    used_millislice_s: MillisliceSeconds
+    waived_millislice_s: MillisliceSeconds
+    reserved_millislice_s: MillisliceSeconds
+
+
+@dataclass(frozen=True)
 class Statement:
     """Runs in the order of their starts, and a total per tenant."""
 

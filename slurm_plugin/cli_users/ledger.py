@@ -4,9 +4,10 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated
@@ -16,8 +17,8 @@ import typer
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.accounting.statement import part, totals
-from slurm_plugin.accounting.types import Statement, Verification
+from slurm_plugin.accounting.statement import Day, by_day, by_user, part, totals
+from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
 from slurm_plugin.cli_common.options import AnyTenant, Json, local_time, opened_ledger
 from slurm_plugin.cli_common.output import counting, spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source
@@ -51,6 +52,17 @@ Until = Annotated[
 ]
 
 
+class Grouping(StrEnum):
+    """What a line of a statement is about, besides its tenant."""
+
+    USER = "user"
+    DAY = "day"
+
+
+By = Annotated[Grouping, typer.Option(help="What each line is about.")]
+Journal = Annotated[bool, typer.Option("--journal", help="Show every run.")]
+
+
 class Format(StrEnum):
     """Format of an export."""
 
@@ -62,7 +74,8 @@ class Format(StrEnum):
     "statement",
     epilog="Examples: slicewise ledger statement"
     " | slicewise ledger statement vision --from 2026-01-01 --until 2026-02-01"
-    " | slicewise ledger statement --csv",
+    " | slicewise ledger statement --by day --from 7d"
+    " | slicewise ledger statement --journal --from today --csv",
 )
 def statement(
     tenant: AnyTenant = None,
@@ -70,14 +83,19 @@ def statement(
     since: Since = None,
     begin: From = None,
     end: Until = None,
+    by: By = Grouping.USER,
+    journal: Journal = False,
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
-    """Show what was used, run by run, in slice-seconds; running jobs count up to now.
+    """Show what was used, in slice-hours, line by line, and the sum of each tenant.
+
+    Running jobs count up to now. --journal shows every run instead, in slice-seconds.
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs
-    are cut at these times, so that consecutive periods such as months add up. Times are local. JSON
-    and CSV have integers in millislice-seconds. Users see the tenants that they belong to.
+    are cut at these times, so that consecutive periods such as months add up. --by day cuts them at
+    midnight. Times are local. JSON and CSV have integers in millislice-seconds. Users see the
+    tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
     if since is not None and (begin is not None or end is not None):
@@ -89,15 +107,38 @@ def statement(
     if begin is not None or end is not None:
         rows = part(found.rows, _since_s(begin), int(end.timestamp()) if end else None)
         found = Statement(rows, totals(rows))
+    lines = _lines(found.rows, by)
     if as_json:
-        print_json(present.statement_json(found, now_s))
+        shown = present.statement_json(found.totals, lines, by, now_s)
+        runs = {"runs": present.runs_json(found.rows, now_s)} if journal else {}
+        print_json({**shown, **runs})
     elif as_csv:
-        sys.stdout.write(present.statement_csv(found, now_s))
+        text = present.runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
+        sys.stdout.write(text)
     elif not found.rows:
         console().print("No runs.")
     else:
-        console().print(present.runs_table(found.rows, now_s))
+        runs_table = present.runs_table(found.rows, now_s)
+        console().print(runs_table if journal else present.invoice_table(lines, by))
         console().print(present.totals_table(found.totals))
+
+
+def _lines(rows: Sequence[StatementRow], by: Grouping) -> tuple[InvoiceLine, ...]:
+    if by is Grouping.USER:
+        return by_user(rows)
+    first_s = min((row.run.key.start_s for row in rows), default=0)
+    return by_day(rows, _days(first_s))
+
+
+def _days(first_s: int) -> Sequence[Day]:
+    """Return the local days from the one of ``first_s`` up to now."""
+    day = datetime.fromtimestamp(first_s, UTC).astimezone().date()
+    last = datetime.now(UTC).astimezone().date()
+    dates = (day + timedelta(days=number) for number in range((last - day).days + 1))
+    return [
+        Day(int(datetime.combine(date, time_of_day()).astimezone().timestamp()), date.isoformat())
+        for date in dates
+    ]
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from cluster.runtime.console import Column, FittingTable, column
 from slurm_plugin.accounting.types import (
     BalanceLine,
-    Statement,
+    InvoiceLine,
     StatementRow,
     TenantTotal,
     Verification,
@@ -83,13 +83,47 @@ def _waived(heading: str, amounts_millislice_s: Sequence[int]) -> Iterable[Colum
         yield column(heading, map(slice_seconds_text, amounts_millislice_s), right=True)
 
 
-def statement_json(statement: Statement, now_s: int) -> Mapping[str, object]:
+def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
+    """One line per tenant and user, or whatever else the lines are ``by``."""
+    used = [line.used_millislice_s for line in lines]
+    waived = [line.waived_millislice_s for line in lines]
+    return FittingTable(
+        (
+            column("tenant", (line.tenant for line in lines)),
+            column(by, (line.key for line in lines)),
+            column("runs", (line.runs for line in lines), right=True, rank=1),
+            column("running", (line.running for line in lines), right=True, rank=2),
+            column("slice-hours", map(slice_hours_text, used), right=True),
+            *_waived("waived slice-seconds", waived),
+        )
+    )
+
+
+def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
+    """One line per line of the invoice, with the same names and integers as JSON."""
+    return csv_text([_line_json(line, by) for line in lines])
+
+
+def statement_json(
+    totals: Sequence[TenantTotal], lines: Sequence[InvoiceLine], by: str, now_s: int
+) -> Mapping[str, object]:
     """A statement in integers; ``now_s`` is the time up to which running jobs are counted."""
     return {
         "now_s": now_s,
-        "tenants": [asdict(total) for total in statement.totals],
-        "runs": [_row_json(row, now_s) for row in statement.rows],
+        "by": by,
+        "lines": [_line_json(line, by) for line in lines],
+        "tenants": [asdict(total) for total in totals],
     }
+
+
+def _line_json(line: InvoiceLine, by: str) -> Mapping[str, object]:
+    values = asdict(line)
+    return {"tenant": values.pop("tenant"), by: values.pop("key"), **values}
+
+
+def runs_json(rows: Iterable[StatementRow], now_s: int) -> Sequence[Mapping[str, object]]:
+    """Every run, in integers."""
+    return [_row_json(row, now_s) for row in rows]
 
 
 def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
@@ -109,11 +143,9 @@ def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
 _RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
 
 
-def statement_csv(statement: Statement, now_s: int) -> str:
+def runs_csv(rows: Iterable[StatementRow], now_s: int) -> str:
     """One line per run, with the same names and integers as JSON."""
-    return csv_text(
-        [{**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in statement.rows]
-    )
+    return csv_text([{**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows])
 
 
 def _seconds(row: StatementRow, now_s: int) -> int:

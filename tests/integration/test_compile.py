@@ -83,7 +83,7 @@ def refused(sandbox: Sandbox, *argv: str) -> str:
 
 
 def statement(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
-    argv = ("slicewise", "ledger", "statement", tenant, "--json")
+    argv = ("slicewise", "ledger", "statement", tenant, "--journal", "--json")
     return json.loads(sandbox.run("root", argv).stdout)
 
 

@@ -121,7 +121,7 @@ class Daemon:
 
     def statement(self) -> Mapping[tuple[str, int], int]:
         """Settled millislice-seconds by task and start, waived ones included."""
-        rows = json.loads(self.slicewise("ledger", "statement", "--json"))["runs"]
+        rows = json.loads(self.slicewise("ledger", "statement", "--journal", "--json"))["runs"]
         return {
             (row["task"], row["start_s"]): row["used_millislice_s"] + row["waived_millislice_s"]
             for row in rows
@@ -558,7 +558,9 @@ def test_what_a_failed_node_ends_is_waived_where_that_is_the_rule(daemon: Daemon
     assert daemon.scontrol("root", "update", f"NodeName={node}", "State=DOWN", "Reason=test") == 0
     try:
         until(lambda: text.strip() in {task for task, _ in daemon.statement()})
-        rows = json.loads(daemon.slicewise("ledger", "statement", "vision", "--json"))["runs"]
+        rows = json.loads(daemon.slicewise("ledger", "statement", "vision", "--journal", "--json"))[
+            "runs"
+        ]
         (row,) = [row for row in rows if row["task"] == text.strip()]
         assert row["used_millislice_s"] == 0
         assert row["waived_millislice_s"] == daemon.accounting()[text.strip(), row["start_s"]]

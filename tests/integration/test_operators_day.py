@@ -122,7 +122,9 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     posted = [row for row in own_rows if row["kind"] == "post"]
     assert sum(int(row["amount_millislice_s"]) for row in posted) == run["used_millislice_s"]
     assert {row["kind"] for row in own_rows} == {"grant", "reserve", "post", "void"}
-    (line,) = csv.DictReader(io.StringIO(operator.said("ledger", "statement", below, "--csv")))
+    (line,) = csv.DictReader(
+        io.StringIO(operator.said("ledger", "statement", below, "--journal", "--csv"))
+    )
     assert line["used_millislice_s"] == str(run["used_millislice_s"])
 
     # And who did what.
@@ -135,7 +137,7 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
 
 def settled(operator: Operator, tenant: str) -> list[dict[str, Any]]:
     """Its runs that have ended, as the ledger has them."""
-    runs = operator.read("ledger", "statement", tenant)["runs"]
+    runs = operator.read("ledger", "statement", tenant, "--journal")["runs"]
     return [run for run in runs if run["end_s"] is not None]
 
 

@@ -77,7 +77,9 @@ class Cluster:
 
     def charged(self) -> dict[int, int]:
         """Millislice-seconds of the tenant's runs that have ended, by job."""
-        shown = json.loads(self.root("slicewise", "ledger", "statement", "--json").stdout)
+        shown = json.loads(
+            self.root("slicewise", "ledger", "statement", "--journal", "--json").stdout
+        )
         ours = (run for run in shown["runs"] if run["tenant"] == TENANT and run["end_s"])
         return {run["job_id"]: run["used_millislice_s"] for run in ours}
 

@@ -144,7 +144,7 @@ class Lent:
 
     def charged(self, tenant: str) -> dict[tuple[int, int], int]:
         """Millislice-seconds of the service's runs that have ended, and of the lender's jobs'."""
-        argv = ("slicewise", "ledger", "statement", tenant, "--json")
+        argv = ("slicewise", "ledger", "statement", tenant, "--journal", "--json")
         runs: list[dict[str, Any]] = json.loads(self.sandbox.run("root", argv).stdout)["runs"]
         return {
             (run["job_id"], run["start_s"]): run["used_millislice_s"]

@@ -146,7 +146,7 @@ class Storm:
         """Millislice-seconds by job and start; None of a run that has not ended in the ledger."""
         found: dict[tuple[int, int], int | None] = {}
         for tenant in TENANTS:
-            argv = ("slicewise", "ledger", "statement", tenant, "--json")
+            argv = ("slicewise", "ledger", "statement", tenant, "--journal", "--json")
             for run in json.loads(self.sandbox.run("root", argv).stdout)["runs"]:
                 used = run["used_millislice_s"] if run["end_s"] else None
                 found[run["job_id"], run["start_s"]] = used

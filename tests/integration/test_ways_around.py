@@ -280,7 +280,7 @@ def test_who_gives_nodes_back_is_charged_to_the_end(users: Users, clean: None) -
 
 
 def runs_of(users: Users, task: str) -> list[dict[str, Any]]:
-    shown = json.loads(users.slicewise("ledger", "statement", "nlp", "--json"))["runs"]
+    shown = json.loads(users.slicewise("ledger", "statement", "nlp", "--journal", "--json"))["runs"]
     return [run for run in shown if run["task"] == task]
 
 
@@ -373,7 +373,9 @@ def running(users: Users) -> list[int]:
 
 
 def statement(users: Users) -> list[dict[str, object]]:
-    return list(json.loads(users.slicewise("ledger", "statement", "vision", "--json"))["runs"])
+    return list(
+        json.loads(users.slicewise("ledger", "statement", "vision", "--journal", "--json"))["runs"]
+    )
 
 
 SMUGGLED = (

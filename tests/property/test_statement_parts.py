@@ -1,5 +1,6 @@
 """Property: statements of parts of time add up to the statement of the whole."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from effort import examples
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.statement import open_row, part, totals
+from slurm_plugin.accounting.statement import Day, by_day, by_user, open_row, part, totals
 from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
 
 NOW_S, LONG_AGO_S = 1000, -(10**9)
@@ -47,6 +48,35 @@ def test_any_parts_of_time_add_up_to_the_whole(rows: list[StatementRow], cuts: l
     assert {one.run.key for one in parts} == {one.run.key for one in rows}
     whole = part(rows, LONG_AGO_S, None)
     assert totals(whole) == totals(rows)
+
+
+days = st.lists(st.integers(1, 2 * NOW_S), max_size=6, unique=True).map(sorted)
+
+
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
+@given(rows_of_any, days)
+def test_lines_add_up_to_the_totals(rows: list[StatementRow], midnights: list[int]) -> None:
+    calendar = [Day(at_s, f"{at_s:05}") for at_s in (0, *midnights)]
+    (whole,) = totals(rows) or (None,)
+    for lines in (by_user(rows), by_day(rows, calendar)):
+        for name in ("used_millislice_s", "waived_millislice_s", "reserved_millislice_s"):
+            assert sum(getattr(one, name) for one in lines) == getattr(whole, name, 0)
+    assert all(
+        [line.used_millislice_s for line in by_day(rows, calendar) if line.key == day.text]
+        == [one.used_millislice_s for one in totals(part(rows, day.start_s, next_s))]
+        for day, next_s in pairwise([*calendar, None])
+        for next_s in [next_s.start_s if next_s else None]
+    )
+
+
+def test_a_line_for_each_user_and_day() -> None:
+    rows = [settled(1, 100, 60, 1000, waived=False), settled(2, 150, 10, 500, waived=True)]
+    first, second = by_day(rows, [Day(0, "2026-01-31"), Day(140, "2026-02-01")])
+    assert (first.key, first.runs, first.used_millislice_s) == ("2026-01-31", 1, 40_000)
+    assert (second.key, second.runs, second.used_millislice_s) == ("2026-02-01", 2, 20_000)
+    assert second.waived_millislice_s == 5000
+    bobs = replace(rows[1], run=replace(rows[1].run, user="bob"))
+    assert [(one.key, one.runs) for one in by_user([bobs, rows[0]])] == [("bob", 1), ("u", 1)]
 
 
 def test_a_run_over_the_end_of_a_month_is_in_both() -> None:

@@ -394,10 +394,17 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     ledger.charges.post([Charge(run, 0, steps)])
     times = [datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)]  # noqa: DTZ006 -- local, as they are read
     found = [
-        read("ledger", "statement", "--from", begin, "--until", end)
+        read("ledger", "statement", "--journal", "--from", begin, "--until", end)
         for begin, end in pairwise(times)
     ]
     assert [one["runs"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    assert [one["lines"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    assert "runs" not in read("ledger", "statement")
+    (day,) = read("ledger", "statement", "--by", "day")["lines"]
+    assert day["day"] == times[1].partition("T")[0]
+    assert day["used_millislice_s"] == 60_000
+    assert "alice" in said("ledger", "statement")
+    assert said("ledger", "statement", "--from", "1h") == "No runs.\n"
     for wrong in (("--since", times[0]), ("--until", times[0])):
         words = ("ledger", "statement", "--from", times[1], *wrong)
         assert CliRunner().invoke(app, words).exit_code == 2
@@ -566,7 +573,8 @@ def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
         result = CliRunner().invoke(app, ("ledger", command, "--since", "yes"))
         assert result.exit_code == 2
         assert "--since': 'yes' is not a time. Write it as 2026-01-31" in result.output
-    for since in ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05"):
+    days = ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05", "today", "yesterday")
+    for since in (*days, "30min", "1h", "7d"):
         result = CliRunner().invoke(app, ("ledger", "statement", "--since", since))
         assert result.exit_code == 0
 

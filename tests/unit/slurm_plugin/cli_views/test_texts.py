@@ -6,7 +6,7 @@ from rich.console import Console
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import Details, TenantStatus
-from slurm_plugin.accounting.statement import open_row, totals
+from slurm_plugin.accounting.statement import Day, by_day, by_user, open_row, totals
 from slurm_plugin.accounting.types import (
     Balance,
     BalanceLine,
@@ -14,7 +14,6 @@ from slurm_plugin.accounting.types import (
     Reservation,
     Run,
     RunKey,
-    Statement,
     StatementRow,
 )
 from slurm_plugin.cli_views import budgets, ledger, tenants
@@ -102,9 +101,9 @@ def test_gpus_as_people_write_them():
 
 
 def test_a_statement_in_integers():
-    statement = Statement((SETTLED, RUNNING), totals((SETTLED, RUNNING)))
-    content = ledger.statement_json(statement, 1003)
-    first, second = content["runs"]  # type: ignore[misc]
+    rows = (SETTLED, RUNNING)
+    content = ledger.statement_json(totals(rows), by_user(rows), "user", 1003)
+    first, second = ledger.runs_json(rows, 1003)
     assert first["used_millislice_s"] == 55_000
     assert (first["cluster"], first["job_id"], first["start_s"], first["end_s"]) == (
         "c",
@@ -142,12 +141,28 @@ def test_waived_use_has_a_column_only_where_there_is_some():
 
 
 def test_a_statement_as_csv_has_the_same_integers_as_json():
-    statement = Statement((SETTLED, RUNNING), totals((SETTLED, RUNNING)))
-    first, second = csv.DictReader(io.StringIO(ledger.statement_csv(statement, 1003)))
+    rows = (SETTLED, RUNNING)
+    first, second = csv.DictReader(io.StringIO(ledger.runs_csv(rows, 1003)))
     assert first["used_millislice_s"] == "55000"
     assert (second["gres"], second["end_s"]) == ("2 × 1g.10gb + 3g.40gb", "")
-    runs = ledger.statement_json(statement, 1003)["runs"]
-    assert list(first) == list(runs[0])  # type: ignore[index]
+    assert list(first) == list(ledger.runs_json(rows, 1003)[0])
+    lines = by_user(rows)
+    content = ledger.statement_json(totals(rows), lines, "user", 1003)
+    in_csv = list(csv.DictReader(io.StringIO(ledger.invoice_csv(lines, "user"))))
+    assert [{name: str(value) for name, value in line.items()} for line in content["lines"]] == (  # type: ignore[attr-defined]
+        in_csv
+    )
+    assert in_csv[1]["user"] == "alice"
+
+
+def test_an_invoice_is_whole_on_a_narrow_terminal():
+    lines = by_day([SETTLED, WAIVED, RUNNING], [Day(0, "1970-01-01")])
+    for width in (80, 120):
+        said = shown(ledger.invoice_table(lines, "day"), width)
+        assert [
+            word for word in ("vision", "1970-01-01", "slice-hours", "0.02") if word not in said
+        ] == []
+        assert "…" not in said
 
 
 # Tenants
