@@ -131,6 +131,10 @@ class MemoryStore(LedgerParts):
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
 
+    def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
+        rows = self.statement(None, since_s, now_s).rows
+        return tuple(row for row in rows if row.run.payer == payer)
+
     def statement_page(
         self,
         tenants: Collection[str] | None,

@@ -71,6 +71,21 @@ class BalanceRequest(Request, Asks[BalanceAnswer], get="balance"):
     tenant: TenantText | None = None
 
 
+class BudgetsAnswer(Answer):
+    """One record for each budget."""
+
+    budgets: tuple[Record, ...]
+
+
+class BudgetsRequest(Request, Asks[BudgetsAnswer], get="budgets"):
+    """Asks what is left of the budgets that pay for a tenant, or for all that the user may read.
+
+    Of a tenant, also what was used in the running period.
+    """
+
+    tenant: TenantText | None = None
+
+
 class WhyRow(Message):
     """A line of a table, such as a tenant's jobs, what they hold and until when.
 

@@ -51,6 +51,7 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli_users.ledger:ledger_app",
         "What was used: statements, balances, checks; and the database in which it stands.",
     ),
+    "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
 }
 
 FOR_OPERATORS: Mapping[str, Command] = {
@@ -61,7 +62,6 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slurm_plugin.cli.tenant_quota:tenant_quota_app",
         "Who may hold how many slices: quotas, plans, loans, the calendar.",
     ),
-    "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
     "compile": Command(
         "slurm_plugin.cli.compile:compile_command",
         "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",

@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_plugin.accounting.types import Reservation, StatementRow
+from cluster.language.periods import next_start_s
+from slurm_plugin.accounting.budgets import unspent
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.accounting.types import Balance, Reservation, StatementRow
 from slurm_plugin.quota import tenants
 from slurm_plugin.quota.ceilings import Ceiling, ceilings
-from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, Tenant
+from slurm_plugin.quota.types import Budget, Loan, Policy, QuotaChange, Recall, Tenant
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,72 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
         )
         for name, depth in in_tree_order(policy)
     )
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """A tenant's budget as it is now. Left and used add up to what the period had.
+
+    Attributes:
+        left_millislice_s: what is left; None until the daemon has begun its first period.
+        reserved_millislice_s: how much of that running jobs may still use up.
+        used_millislice_s: what the runs that it pays for have used since its period began; None if
+            not asked for.
+        rate_millislices: what the running jobs that it pays for hold: a second uses up as many
+            millislice-seconds.
+        ends_s: when nothing is left at this rate, in Unix seconds; None if nothing is used up.
+        resets_s: when the next period begins, in Unix seconds; None if never.
+    """
+
+    tenant: str
+    budget: Budget
+    left_millislice_s: int | None
+    reserved_millislice_s: int
+    used_millislice_s: int | None
+    rate_millislices: int
+    ends_s: int | None
+    resets_s: int | None
+
+    @property
+    def had_millislice_s(self) -> int | None:
+        """What the running period had: its amount, with what was carried over, granted, adjusted.
+
+        None if left or used is not known.
+        """
+        if self.left_millislice_s is None or self.used_millislice_s is None:
+            return None
+        return self.left_millislice_s + self.used_millislice_s
+
+
+def budget_status(
+    tenant: str, budget: Budget, ledger_view: LedgerView, zone: str, used_millislice_s: int | None
+) -> BudgetStatus:
+    """The status of a tenant's budget; ``zone`` is the time zone of its periods."""
+    found, now_s = ledger_view.left.get(tenant), ledger_view.now_s
+    left = found.left_millislice_s if found is not None else None
+    held = (run for run in ledger_view.reservations if run.payer == tenant)
+    rate = sum(run.cost_millislices for run in held)
+    return BudgetStatus(
+        tenant,
+        budget,
+        left,
+        _still_reserved(ledger_view.balances.get(tenant), left),
+        used_millislice_s,
+        rate,
+        now_s + max(0, left) // rate if rate and left is not None else None,
+        next_start_s(budget.period, now_s, zone),
+    )
+
+
+def _still_reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
+    """Return what running jobs may still use of the budget, in millislice-seconds.
+
+    That is what is reserved, less what they have used so far, which is no longer left; not below 0.
+    """
+    if balance is None or left_millislice_s is None:
+        return 0
+    used_so_far = unspent(balance) - left_millislice_s
+    return max(0, balance.reserved_millislice_s - used_so_far)
 
 
 def with_those_below(policy: Policy, own: Mapping[str, int]) -> Mapping[str, int]:

@@ -20,6 +20,8 @@ from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceAnswer,
     BalanceRequest,
+    BudgetsAnswer,
+    BudgetsRequest,
     ExplainAnswer,
     ExplainRequest,
     PriorityAnswer,
@@ -32,13 +34,14 @@ from cluster.rpc.read_messages import (
 )
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
+from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import balance_lines, ledger_view_now
+from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.state.controller import ClusterState
@@ -62,6 +65,7 @@ _TELL_PLACES = frozenset(
 _EXPLANATION = TypeAdapter(Explanation)
 _ROW = TypeAdapter(StatementRow)
 _BALANCE = TypeAdapter(BalanceLine)
+_BUDGET = TypeAdapter(BudgetStatus)
 
 
 class Reads:
@@ -91,6 +95,7 @@ class Reads:
                 ExplainRequest: self._explain,
                 StatementRequest: self._statement,
                 BalanceRequest: self._balance,
+                BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
             }
@@ -109,6 +114,10 @@ class Reads:
     async def _balance(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:
         require_own(request.tenant, principal)
         return await self.from_ledger(principal.uid, partial(self._balances, request, principal))
+
+    async def _budgets(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
+        require_own(request.tenant, principal)
+        return await self.from_ledger(principal.uid, partial(self._statuses, request, principal))
 
     async def _why(self, request: WhyRequest, principal: Principal) -> WhyAnswer:
         self.require_complete_view()
@@ -169,6 +178,16 @@ class Reads:
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
         )
+
+    def _statuses(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
+        ledger_view = ledger_view_now(
+            self._ledger, self._settings, self._cluster_state.clock.shown_s
+        )
+        if request.tenant is not None:
+            require_known(request.tenant, ledger_view.tenants.keys(), principal)
+        zone = self._settings.ledger.time_zone
+        found = budget_statuses(self._ledger, ledger_view, zone, request.tenant, principal.tenants)
+        return BudgetsAnswer(budgets=tuple(_BUDGET.dump_python(one, mode="json") for one in found))
 
     def require_complete_view(self) -> None:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""

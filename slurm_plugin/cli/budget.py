@@ -12,9 +12,8 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from slurm_plugin.accounting.budgets import Amend, amended, unspent
-from slurm_plugin.accounting.overview import used_since
-from slurm_plugin.accounting.types import Balance, BudgetEntry
+from slurm_plugin.accounting.budgets import Amend, amended
+from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.cli_common.amounts import (
     BudgetWords,
     budget_from_words,
@@ -29,9 +28,9 @@ from slurm_plugin.cli_common.options import (
     author_name,
     opened_ledger,
     require_tenant,
-    resets_s,
     wait_until,
 )
+from slurm_plugin.cli_common.read_backend import opened_source
 from slurm_plugin.cli_views import budgets as present
 from slurm_plugin.cli_views.texts import budget_text, hours_change_text, slice_hours_text
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
@@ -171,67 +170,36 @@ def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
     "show", epilog="Examples: slicewise budget show | slicewise budget show vision --json"
 )
 def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
-    """Show what is left of budgets, in slice-hours, and when their next periods begin.
+    """Show what is left of budgets, in slice-hours, and when they end at this rate.
 
-    For a single tenant, also show what the runs that it pays for have used since its period began.
+    For a single tenant it is the budget that pays for it, with what was used: left and used add up
+    to what the period had. Users see the budgets that pay for the tenants that they belong to.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        if tenant is not None:
-            _require_budget(ledger, tenant)
-        lines = _lines(ledger, settings, tenant)
+    with opened_source(load_settings()) as source:
+        found = source.budgets(tenant)
+    if tenant is not None and not found:
+        raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:
-        print_json([present.budget_json(line) for line in lines])
-    elif lines:
-        console().print(present.budgets_table(lines))
+        print_json([present.budget_json(one) for one in found])
+    elif found:
+        console().print(present.budgets_table(found, int(time.time())))
     else:
         console().print("No budgets. Set one: slicewise budget set NAME --period month --amount H")
-
-
-def _lines(ledger: "Ledger", settings: Settings, only: str | None) -> list[present.BudgetLine]:
-    ledger_view = ledger_view_now(ledger, settings)
-    left, balances = left_millislice_s(ledger_view), ledger_view.balances
-    return [
-        present.BudgetLine(
-            tenant=name,
-            budget=budget,
-            left_millislice_s=left.get(name),
-            reserved_millislice_s=_reserved(balances.get(name), left.get(name)),
-            used_millislice_s=_used(ledger, settings, name, budget) if name == only else None,
-            resets_s=resets_s(budget, settings),
-        )
-        for name, tenant in sorted(ledger_view.tenants.items())
-        if (budget := tenant.budget) is not None and only in {None, name}
-    ]
-
-
-def _reserved(balance: Balance | None, left_millislice_s: int | None) -> int:
-    """Return what running jobs may still use of the budget, in millislice-seconds.
-
-    That is what is reserved, less what they have used so far, which is no longer left; not below 0.
-    """
-    if balance is None or left_millislice_s is None:
-        return 0
-    used_so_far = unspent(balance) - left_millislice_s
-    return max(0, balance.reserved_millislice_s - used_so_far)
-
-
-def _used(ledger: "Ledger", settings: Settings, name: str, budget: Budget) -> int:
-    """Return millislice-seconds used since the period began by the runs that the tenant pays."""
-    start_s = period_begun_s(budget, settings)
-    rows = ledger.audit.statement(None, start_s, int(time.time())).rows
-    return used_since(rows, name, start_s)
 
 
 def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
     budget = require_tenant(ledger.tenants.policy(), tenant).budget
     if budget is None:
-        raise InvalidInputError(
-            "SW-BUDGET-NONE",
-            f"Tenant {tenant!r} has no budget of its own.",
-            "Set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
-        )
+        raise _no_budget(f"Tenant {tenant!r} has no budget of its own.")
     return budget
+
+
+def _no_budget(message: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-BUDGET-NONE",
+        message,
+        "Operators set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
+    )
 
 
 def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:

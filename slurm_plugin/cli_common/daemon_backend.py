@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.read_messages import BalanceRequest, ExplainRequest, StatementRequest
+from cluster.rpc.read_messages import (
+    BalanceRequest,
+    BudgetsRequest,
+    ExplainRequest,
+    StatementRequest,
+)
 from slurm_plugin.accounting.statement import totals
 from slurm_plugin.accounting.types import BalanceLine, Statement, StatementRow
 
 if TYPE_CHECKING:
+    from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
 
 
@@ -46,3 +52,11 @@ class DaemonSource:
         """See ``Source``."""
         answer = self._daemon.call(BalanceRequest.of(tenant=tenant))
         return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)
+
+    def budgets(self, tenant: str | None) -> "tuple[BudgetStatus, ...]":
+        """See ``Source``."""
+        # Imported here: statements and balances don't need it.
+        from slurm_plugin.accounting.overview import BudgetStatus  # noqa: PLC0415
+
+        answer = self._daemon.call(BudgetsRequest.of(tenant=tenant))
+        return TypeAdapter(tuple[BudgetStatus, ...]).validate_python(answer.budgets)

@@ -8,9 +8,10 @@ from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import require_tenant
-from slurm_plugin.ledger.summaries import balance_lines, ledger_view_now
+from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
 
 if TYPE_CHECKING:
+    from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
     from slurm_plugin.ledger.store import Ledger
 
@@ -51,6 +52,14 @@ class LedgerSource:
             return balance_lines(ledger_view, None)
         _require_known(tenant, {*ledger_view.tenants, *ledger_view.balances})
         return balance_lines(ledger_view, {tenant})
+
+    def budgets(self, tenant: str | None) -> "tuple[BudgetStatus, ...]":
+        """See ``Source``."""
+        ledger_view = ledger_view_now(self._ledger, self._settings)
+        if tenant is not None:
+            require_tenant(ledger_view.tenants, tenant)
+        zone = self._settings.ledger.time_zone
+        return budget_statuses(self._ledger, ledger_view, zone, tenant, None)
 
 
 def _require_known(tenant: str, known: Collection[str]) -> None:

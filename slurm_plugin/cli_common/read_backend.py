@@ -10,6 +10,7 @@ from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import opened_ledger
 
 if TYPE_CHECKING:
+    from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
 
 
@@ -27,6 +28,12 @@ class Source(Protocol):
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """Return current balances; None stands for all tenants that the caller may see."""
+
+    def budgets(self, tenant: str | None) -> "tuple[BudgetStatus, ...]":
+        """Return the status of budgets that pay for the tenant, or for all that the caller may see.
+
+        Of a tenant it has what was used of it; empty if no budget pays for the tenant.
+        """
 
 
 @contextmanager

@@ -3,61 +3,65 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from rich.text import Text
+
 from cluster.runtime.console import Column, FittingTable, column
+from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.cli_views.texts import NOTHING, budget_text, hours_cell, reset_text, times_column
-from slurm_plugin.quota.types import Budget, QuotaChange
+from slurm_plugin.quota.types import QuotaChange
 
 
-@dataclass(frozen=True)
-class BudgetLine:
-    """A tenant's budget as it is now.
-
-    Attributes:
-        left_millislice_s: what is left; None until the daemon has begun its first period.
-        reserved_millislice_s: what running jobs may still use up of it.
-        used_millislice_s: what the runs that it pays for have used since its period began; None if
-            not asked for.
-        resets_s: when the next period begins, in Unix seconds; None if never.
-    """
-
-    tenant: str
-    budget: Budget
-    left_millislice_s: int | None
-    reserved_millislice_s: int
-    used_millislice_s: int | None
-    resets_s: int | None
-
-
-def budgets_table(lines: Sequence[BudgetLine]) -> FittingTable:
+def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
     """One line per budget, in slice-hours."""
-    reserved = (hours_cell(line.reserved_millislice_s) for line in lines)
+    reserved = (hours_cell(one.reserved_millislice_s) for one in found)
     return FittingTable(
         (
-            column("tenant", (line.tenant for line in lines)),
-            column("left", map(_left, lines), right=True),
-            *_used(lines),
+            column("tenant", (one.tenant for one in found)),
+            *_of_period(found),
+            column("left", (_hours(one.left_millislice_s) for one in found), right=True),
             column("reserved", reserved, right=True, rank=2),
-            column("resets", (reset_text(line.resets_s) for line in lines), rank=1),
-            column("rule", (budget_text(line.budget) for line in lines), folds=True),
+            column("at this rate", (_end(one, now_s) for one in found)),
+            column("resets", (reset_text(one.resets_s) for one in found), rank=1),
+            column("rule", (budget_text(one.budget) for one in found), folds=True),
         )
     )
 
 
-def _left(line: BudgetLine) -> object:
-    return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
+def _hours(amount_millislice_s: int | None) -> Text:
+    return NOTHING if amount_millislice_s is None else hours_cell(amount_millislice_s)
 
 
-def _used(lines: Sequence[BudgetLine]) -> Iterable[Column]:
-    """The column of what was used, only if it is known for all lines."""
-    used = [line.used_millislice_s for line in lines]
-    if None not in used:
-        yield column("used", (hours_cell(amount or 0) for amount in used), right=True)
+def _of_period(found: Sequence[BudgetStatus]) -> Iterable[Column]:
+    """The columns of what the period had and what was used, only if known for all budgets."""
+    if all(one.used_millislice_s is not None for one in found):
+        yield column("had", (_hours(one.had_millislice_s) for one in found), right=True)
+        yield column("used", (_hours(one.used_millislice_s) for one in found), right=True)
 
 
-def budget_json(line: BudgetLine) -> Mapping[str, object]:
-    """A line as values, in millislice-seconds and Unix seconds."""
-    return asdict(line)
+def _end(one: BudgetStatus, now_s: int) -> Text:
+    """When nothing is left, if not before the next period: ``ends in 3 h``."""
+    if one.ends_s is None:
+        return NOTHING
+    if one.resets_s is not None and one.ends_s >= one.resets_s:
+        return Text("lasts")
+    left_s = one.ends_s - now_s
+    if left_s <= 0:
+        return Text("ended", style="red")
+    return Text(f"ends in {_span_text(left_s)}", style="yellow")
+
+
+def _span_text(seconds: int) -> str:
+    unit = next(((name, size) for name, size in _UNITS if seconds >= 2 * size), ("s", 1))
+    return f"{seconds // unit[1]} {unit[0]}"
+
+
+_UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
+
+
+def budget_json(one: BudgetStatus) -> Mapping[str, object]:
+    """A budget as values, in millislice-seconds and Unix seconds."""
+    return {**asdict(one), "had_millislice_s": one.had_millislice_s}
 
 
 @dataclass(frozen=True)

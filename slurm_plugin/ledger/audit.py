@@ -28,6 +28,17 @@ class Audit(LedgerPart):
         rows = tuple(queries.statement_row(row, now_s) for row in found)
         return Statement(rows, totals(rows))
 
+    def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
+        """Rows of such a statement of the runs that one tenant's budget pays for.
+
+        Raises UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+        """
+        query = queries.statement_paid_by(self._cluster, payer, since_s)
+        with reading(self._engine) as connection:
+            connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
+            found = connection.execute(query).all()
+        return tuple(queries.statement_row(row, now_s) for row in found)
+
     def statement_page(
         self,
         tenants: Collection[str] | None,

@@ -4,10 +4,14 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from cluster.language.periods import period_start_s
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.accounting.overview import BudgetStatus, budget_status, used_since
 from slurm_plugin.accounting.types import BalanceLine
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
+from slurm_plugin.quota import tenants
+from slurm_plugin.quota.types import Budget
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -33,15 +37,50 @@ def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[st
 
 
 def balance_lines(
-    ledger_view: LedgerView, tenants: Collection[str] | None
+    ledger_view: LedgerView, names: Collection[str] | None
 ) -> tuple[BalanceLine, ...]:
     """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
     left = left_millislice_s(ledger_view)
     return tuple(
         BalanceLine(balance, left.get(name))
         for name, balance in sorted(ledger_view.balances.items())
-        if tenants is None or name in tenants
+        if names is None or name in names
     )
+
+
+def budget_statuses(
+    ledger: "Ledger",
+    ledger_view: LedgerView,
+    zone: str,
+    tenant: str | None,
+    readers: Collection[str] | None,
+) -> tuple[BudgetStatus, ...]:
+    """Status of the budgets that pay for these tenants (``readers``; None: all), by name.
+
+    With ``tenant``, of the budget that pays for this tenant alone, with what was used of it. Empty
+    if none does.
+    """
+    policy = ledger_view.tenants
+    payers = tenants.payers(policy)
+    asked = readers if tenant is None else {tenant}
+    names = {payer for name, payer in payers.items() if asked is None or name in asked}
+    return tuple(
+        budget_status(
+            name,
+            budget,
+            ledger_view,
+            zone,
+            None if tenant is None else _used(ledger, ledger_view, zone, name, budget),
+        )
+        for name in sorted(names)
+        if (budget := policy[name].budget) is not None
+    )
+
+
+def _used(ledger: "Ledger", ledger_view: LedgerView, zone: str, payer: str, budget: Budget) -> int:
+    """Return millislice-seconds used since the period began by the runs that the payer pays."""
+    start_s = period_start_s(budget.period, ledger_view.now_s, zone)
+    return used_since(ledger.audit.paid_by(payer, start_s, ledger_view.now_s), payer, start_s)
 
 
 def left_millislice_s(ledger_view: LedgerView) -> Mapping[str, int]:

@@ -82,6 +82,11 @@ def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
     return query if tenant is None else query.where(runs.c.tenant == tenant)
 
 
+def statement_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
+    """Select the same of the runs that one tenant pays for, its own or of tenants below it."""
+    return _statement(cluster, since_s).where(_PAYER.in_((payer,)))
+
+
 def statement_page_of(
     cluster: str,
     tenants: Collection[str] | None,

@@ -27,6 +27,7 @@ from cluster.rpc.messages import (
 )
 from cluster.rpc.read_messages import (
     BalanceRequest,
+    BudgetsRequest,
     ExplainRequest,
     StatementCursor,
     StatementRequest,
@@ -203,6 +204,7 @@ def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str)
         (WhyRequest, "about"),
         (ExplainRequest, "tenant"),
         (BalanceRequest, "tenant"),
+        (BudgetsRequest, "tenant"),
         (StatementRequest, "tenant"),
     ):
         with pytest.raises(InvalidInputError, match="SW-WIRE"):

@@ -12,10 +12,12 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sy
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, NodeView
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceRequest,
+    BudgetsRequest,
     ExplainRequest,
     PriorityAnswer,
     PriorityRequest,
@@ -26,6 +28,7 @@ from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, Transfe
 from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
+from slurm_plugin.quota.types import Budget
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
 ROOT = Principal(0, "root", None)
@@ -103,6 +106,21 @@ async def test_balances_are_of_own_tenants_only(reads: Reads):
     assert {one["balance"]["tenant"] for one in everyone["balances"]} == {"lab", "nlp", "vision"}
 
 
+async def test_users_see_the_budgets_that_pay_for_their_tenants(reads: Reads):
+    month = Budget(Period.MONTH, MillisliceSeconds(100_000))
+    reads._ledger.shown = {  # type: ignore[attr-defined]
+        name: replace(one, budget=month if name in {"lab", "bio"} else None)
+        for name, one in POLICY.items()
+    }
+    mine = await ask(reads, BudgetsRequest())
+    assert [one["tenant"] for one in mine["budgets"]] == ["lab"]
+    assert (await ask(reads, BudgetsRequest(tenant="vision")))["budgets"][0]["tenant"] == "lab"
+    everyone = await ask(reads, BudgetsRequest(), ROOT)
+    assert [one["tenant"] for one in everyone["budgets"]] == ["bio", "lab"]
+    outsider = replace(ALICE, tenants=frozenset({"guest"}))
+    assert (await ask(reads, BudgetsRequest(), outsider))["budgets"] == []
+
+
 async def test_an_explanation_is_what_the_operator_sees_of_that_tenant(reads: Reads):
     request = ExplainRequest(tenant="vision")
     assert await ask(reads, request) == await ask(reads, request, ROOT)
@@ -124,6 +142,7 @@ REQUESTS = (
     lambda name: ExplainRequest(tenant=name),
     lambda name: StatementRequest(tenant=name),
     lambda name: BalanceRequest(tenant=name),
+    lambda name: BudgetsRequest(tenant=name),
 )
 
 

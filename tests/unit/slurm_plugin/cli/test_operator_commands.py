@@ -451,6 +451,32 @@ def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgete
     assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
 
 
+def test_what_is_left_and_used_of_a_budget_adds_up_and_ends_at_this_rate(budgeted: FakeLedger):
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "paper")
+    start_s = int(time.time()) - 1800
+    run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(2000), "bio")
+    steps = Transfer(TransferKind.RESERVE, MillisliceSeconds(2000 * 3600), start_s + 3600)
+    budgeted.post([Charge(run, 0, (steps,))])
+    before_s = int(time.time())
+    (found,) = read("budget", "show", "bio")
+    assert found["had_millislice_s"] == 12 * 3_600_000
+    assert found["left_millislice_s"] + found["used_millislice_s"] == 12 * 3_600_000
+    assert found["rate_millislices"] == 2000
+    # 12 slice-hours less the 1 that is used last for 5.5 hours of 2 slices.
+    assert abs(found["ends_s"] - before_s - 5.5 * 3600) < 600
+    (listed,) = read("budget", "show")
+    assert (listed["used_millislice_s"], listed["had_millislice_s"]) == (None, None)
+    text = said("budget", "show", "bio")
+    assert "ends in 5 h" in text or "lasts" in text
+
+
+def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
+    said("tenant", "import")
+    said("budget", "set", "physics", "--period", "none", "--amount", "1")
+    (found,) = read("budget", "show", "optics")
+    assert found["tenant"] == "physics"
+
+
 def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
     assert "only its quota limits it" in said("budget", "remove", "bio")
     said("budget", "set", "physics", "--period", "day", "--amount", "1")

@@ -80,6 +80,7 @@ def test_both_tell_the_same(sources: tuple[Source, Source]):
     direct, through = sources
     assert through.explanation("vision") == direct.explanation("vision")
     assert through.balances("vision") == direct.balances("vision")
+    assert through.budgets("vision") == direct.budgets("vision") == ()
 
 
 def test_a_statement_of_several_pages_is_the_whole_one(sources: tuple[Source, Source]):
