@@ -21,12 +21,14 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
 from cluster.language.service import ServiceSpec, allowed_words
+from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from docs import wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.service import EXAMPLE
 from launcher.process.metrics import Metrics as LauncherMetrics
+from launcher.turn.quality import Counts
 from slurm_plugin.daemon.metrics import Metrics as DaemonMetrics
 
 FOLDER = Path(__file__).parent / "reference"
@@ -332,6 +334,8 @@ def _of_launcher() -> CollectorRegistry:
         state={service.service: SimpleNamespace(generations={generation: known})},
     )
     metrics.turned(turned, 0)
+    quality = ServiceQuality(span_s=0, answered=0, p50_ms=0.0, p95_ms=0.0, in_time=0.0)
+    metrics.measured({service.service: quality}, {service.service: Counts(0.0)})
     metrics.failed("SW-DAEMON-DOWN", 0)
     return metrics.registry
 

@@ -178,6 +178,31 @@ SlotPlace = tuple[int, int]
 """Array job id and slot."""
 
 
+class ServiceQuality(Message):
+    """How well a service answered lately. Streams are not counted.
+
+    Attributes:
+        span_s: seconds that the figures cover.
+        answered: requests whose answer the gateway passed on.
+        p50_ms, p95_ms: milliseconds within which half and 95 % of these were answered, waiting
+            included; None without any.
+        in_time: share of these that met the objective, from 0 to 1; None without an objective.
+        errors: answers that say that the server failed.
+        unanswered: other requests that have ended: refused or given up by the gateway, lost with
+            their replica, or left by their client.
+        cold_starts: how often requests had to wait because no replica was ready.
+    """
+
+    span_s: int
+    answered: int
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    in_time: float | None = None
+    errors: int = 0
+    unanswered: int = 0
+    cold_starts: int = 0
+
+
 class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
@@ -190,6 +215,7 @@ class ServiceReport(Message):
         draining: slots of replicas that only finish the requests that they have.
         failures: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
+        quality: None without requests lately.
     """
 
     tenant: str = Field(max_length=64)
@@ -204,6 +230,7 @@ class ServiceReport(Message):
     draining: tuple[SlotPlace, ...] = ()
     failures: int = 0
     next_start_s: float | None = None
+    quality: ServiceQuality | None = None
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

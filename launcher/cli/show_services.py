@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cluster.language.units import slices_text, slices_words
-from cluster.runtime.console import Facts, FittingTable, column
+from cluster.rpc.messages import ServiceQuality
+from cluster.runtime.console import Column, Facts, FittingTable, column
 from launcher.services.overview import ReplicaView, ServiceObservation, State
 
 _STATES: tuple[State, ...] = get_args(State)
@@ -44,6 +45,8 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "reason": report.reason if report is not None else None,
         "failed_starts": report.failures if report is not None else None,
         "next_start_s": report.next_start_s if report is not None else None,
+        "objective": service.objective or None,
+        "quality": service.quality.model_dump() if service.quality is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
             {"array_job_id": array, "slots": _slots_by_state(service, array)}
@@ -100,6 +103,7 @@ def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
             column("outdated", (_outdated_count(s) for s in services), right=True, rank=1),
             column("backlog", (_number(s.backlog) for s in services), right=True),
             column("in flight", (_number(s.in_flight) for s in services), right=True),
+            *_quality_columns(services),
             column("address", (s.url for s in services), rank=4),
         )
     )
@@ -121,6 +125,31 @@ def _outdated_count(service: ServiceObservation) -> Text:
     return Text(str(count), style="yellow" if count else "dim")
 
 
+def _quality_columns(services: Iterable[ServiceObservation]) -> Iterable[Column]:
+    found = [service.quality or _UNKNOWN for service in services]
+    yield column("p50", (_ms(one.p50_ms) for one in found), right=True, rank=7)
+    yield column("p95", (_ms(one.p95_ms) for one in found), right=True, rank=6)
+    yield column("in time", (_percent(one.in_time) for one in found), right=True, rank=5)
+    yield column("errors", (one.errors or "–" for one in found), right=True, rank=7)
+    yield column("cold starts", (one.cold_starts or "–" for one in found), right=True, rank=8)
+
+
+_UNKNOWN = ServiceQuality(span_s=0, answered=0)
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f} ms" if value < _SECOND_MS else f"{value / 1000:.1f} s"
+
+
+_SECOND_MS = 1000
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
 def _number(value: int | None) -> str:
     return "–" if value is None else str(value)
 
@@ -137,6 +166,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "address", Text(f"{service.url}{service.api}/...")
     yield "replicas", _replicas(service)
     yield "requests", Text(_requests(service))
+    if service.quality is not None:
+        yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
         yield "wanted", Text(f"{_replicas_words(service.report.wanted)}: {service.report.reason}")
     yield "slice", Text(_slice(service))
@@ -232,6 +263,18 @@ def _requests(service: ServiceObservation) -> str:
     return (
         f"{load.in_flight} in flight, {load.waiting} waiting"
         f"{' for a first replica' if load.held else ''}{rate}"
+    )
+
+
+def _quality(service: ServiceObservation, one: ServiceQuality) -> str:
+    """Say how well it answered, against its objective."""
+    met = f", {_percent(one.in_time)} in time" if one.in_time is not None else ""
+    objective = f" (objective: {service.objective}{met})" if service.objective else ""
+    times = f"p50 {_ms(one.p50_ms)}, p95 {_ms(one.p95_ms)}{objective}; " if one.answered else ""
+    cold = "1 cold start" if one.cold_starts == 1 else f"{one.cold_starts} cold starts"
+    return (
+        f"{times}{one.answered:,} answered, {one.errors:,} errors,"
+        f" {one.unanswered:,} unanswered, {cold} in {_span(one.span_s)}"
     )
 
 

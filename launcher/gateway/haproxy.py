@@ -48,6 +48,7 @@ from launcher.gateway.runtime_api import (
     without_digests,
 )
 from launcher.gateway.streams import SHOW_SESSIONS, SHOW_STREAMS, end_commands, without_key
+from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
 from launcher.gateway.types import Gateway, with_replaced
 
 DEADLINE_S = 2.0
@@ -119,6 +120,10 @@ class HaproxyRuntime:
         who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
         found = _parsed(shown)
         return found, LastLook.of(who, found)
+
+    async def timings(self) -> Mapping[str, Timings]:
+        """Return how long each service's requests took, by ``tenant/service``."""
+        return timings_of(await _ask(self._socket, SHOW_TIMINGS))
 
     async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""

@@ -108,7 +108,7 @@ class Launcher:
         self._late: State = {}
         self._left: frozenset[str] = frozenset()
         self._reporter = Reporter()
-        self._reporter_of_services = ServiceReporter(daemon)
+        self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
@@ -213,6 +213,8 @@ class Launcher:
             return
         try:
             await self._reporter_of_services.report_services()
+            reporter = self._reporter_of_services
+            self._metrics.measured(reporter.qualities, reporter.counts)
         except SlicewiseError as error:
             self._reporter.once("", "users_not_told", str(error))
         else:

@@ -1,19 +1,22 @@
 """Metrics of the launcher for Prometheus, at ``launcher.metrics`` = HOST:PORT."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Summary
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import gauge, served
 from launcher.process.tick import Turned
 from launcher.turn.plan import ServicePlan
+from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase
 
+_LATELY = "of the last 5 to 10 minutes"
 _OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
 
 
@@ -44,6 +47,12 @@ class Metrics:
         if turned.plan is not None:
             self._last.turned, self._last.decided_s = turned, time.time()
 
+    def measured(
+        self, qualities: Mapping[str, ServiceQuality], counts: Mapping[str, Counts]
+    ) -> None:
+        """Take how well each service answered lately, and what was counted of it."""
+        self._last.qualities, self._last.counts = qualities, counts
+
     def failed(self, code: str, took_s: float) -> None:
         """Count a turn that has failed."""
         self._turn_s.observe(took_s)
@@ -54,6 +63,7 @@ class Metrics:
     def stands_by(self) -> None:
         """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
         self._last.turned = None
+        self._last.qualities, self._last.counts = {}, {}
 
     def served(self, address: str) -> AbstractContextManager[None]:
         """Answer Prometheus at HOST:PORT: does and raises what ``prometheus.served`` does."""
@@ -68,6 +78,8 @@ class _Last(Collector):
         self.turned: Turned | None = None
         self.decided_s = time.time()
         self.gateway_seen = False
+        self.qualities: Mapping[str, ServiceQuality] = {}
+        self.counts: Mapping[str, Counts] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -86,6 +98,7 @@ class _Last(Collector):
         turned = self.turned
         if turned is not None and turned.plan is not None:
             yield from _of_services(turned, turned.plan.services)
+            yield from _of_quality(self.qualities, self.counts)
 
 
 def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
@@ -105,6 +118,45 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         for service in services:
             family.add_metric(service.service.split("/", 1), value(service))
         yield family
+
+
+def _of_quality(
+    qualities: Mapping[str, ServiceQuality], counts: Mapping[str, Counts]
+) -> Iterator[Metric]:
+    labels = ["tenant", "service"]
+    gauges: tuple[tuple[str, str, Callable[[ServiceQuality], float | None]], ...] = (
+        ("p50_seconds", f"Half of the answers {_LATELY} took at most this.", _p50_s),
+        ("p95_seconds", f"95 % of the answers {_LATELY} took at most this.", _p95_s),
+        ("in_time_ratio", f"Answers {_LATELY} that met the objective.", lambda one: one.in_time),
+    )
+    for what, text, value in gauges:
+        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=labels)
+        for key, one in qualities.items():
+            if (found := value(one)) is not None:
+                family.add_metric(key.split("/", 1), found)
+        yield family
+    counters: tuple[tuple[str, str, Callable[[Counts], int]], ...] = (
+        ("answers", "Requests whose answer was passed on.", lambda one: one.timings.answered),
+        ("errors", "Answers that say that the server failed.", lambda one: one.timings.errors),
+        ("cold_starts", "Times that requests waited: no replica was ready.", _cold_starts),
+    )
+    for what, text, count in counters:
+        counter = CounterMetricFamily(f"slicewise_service_{what}", text, labels=labels)
+        for key, seen in counts.items():
+            counter.add_metric(key.split("/", 1), count(seen))
+        yield counter
+
+
+def _p50_s(one: ServiceQuality) -> float | None:
+    return None if one.p50_ms is None else one.p50_ms / 1000
+
+
+def _p95_s(one: ServiceQuality) -> float | None:
+    return None if one.p95_ms is None else one.p95_ms / 1000
+
+
+def _cold_starts(one: Counts) -> int:
+    return one.cold_starts
 
 
 def _ready(service: ServicePlan) -> float:

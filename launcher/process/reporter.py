@@ -1,14 +1,19 @@
 """Tells the daemon what the launcher sees of services, so that their users can read it there."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
-from cluster.rpc.messages import ServiceReport
+from cluster.rpc.messages import ServiceQuality, ServiceReport
+from launcher.gateway.timings import Timings
 from launcher.turn.plan import TurnPlan
+from launcher.turn.quality import NONE_YET, Counts, Window, followed, quality
 from launcher.turn.reports import Samples, sampled, service_report
 from launcher.turn.state import ServiceState, State
 
+TIMINGS_S = 5.0
+"""Seconds between two questions to the gateway how long requests took."""
 AGAIN_S = 10.0
 """Seconds after which an unchanged report is sent again: the daemon may have restarted."""
 _MESSAGE_BYTES = 48 * 1024
@@ -24,8 +29,16 @@ class ReceivesReports(Protocol):
 class ServiceReporter:
     """Keeps what it has reported, and what the last turn found."""
 
-    def __init__(self, daemon: ReceivesReports) -> None:
+    def __init__(
+        self, daemon: ReceivesReports, timings: Callable[[], Awaitable[Mapping[str, Timings]]]
+    ) -> None:
         self._daemon = daemon
+        self._timings = timings
+        self._timed_s = 0.0
+        self._cold: frozenset[str] = frozenset()
+        self._cold_starts: Counter[str] = Counter()
+        self._windows: dict[str, Window] = {}
+        self.qualities: Mapping[str, ServiceQuality] = {}
         self._plan: TurnPlan | None = None
         self._state: State = {}
         self._samples: dict[str, Samples] = {}
@@ -34,6 +47,14 @@ class ServiceReporter:
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found."""
         self._plan, self._state = plan, state
+        cold = frozenset(one.service for one in plan.services if one.load.held)
+        self._cold_starts.update(cold - self._cold)
+        self._cold = cold
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """What was counted of each service until the last look."""
+        return {key: window.last for key, window in self._windows.items()}
 
     async def report_services(self) -> None:
         """Report what is new, or was reported long ago; raises what ``DaemonCalls.report_services``
@@ -43,12 +64,33 @@ class ServiceReporter:
         if plan is None:
             return
         now_s = time.time()
+        if not 0 <= now_s - self._timed_s < TIMINGS_S:
+            await self._measure(plan, now_s)
         found = dict(self._found(plan, now_s))
         self._told = {key: told for key, told in self._told.items() if key in found}
         due = {key: one for key, one in found.items() if self._is_due(key, one, now_s)}
         for some in _messages(due):
             await self._daemon.report_services(tuple(some.values()))
             self._told |= {key: (now_s, one) for key, one in some.items()}
+
+    async def _measure(self, plan: TurnPlan, now_s: float) -> None:
+        """Ask how long requests took; what was counted before the first look is left out."""
+        shown, is_first = await self._timings(), not self._timed_s
+        self._timed_s = now_s
+        windows: dict[str, Window] = {}
+        for one in plan.services:
+            key = one.service
+            now = Counts(now_s, shown.get(key, NONE_YET), self._cold_starts[key])
+            begin = now if is_first else Counts(now_s)
+            before = self._windows.get(key, Window(begin, begin, begin))
+            windows[key] = followed(before, now)
+        self._windows = windows
+        self._cold_starts = Counter({key: self._cold_starts[key] for key in windows})
+        self.qualities = {
+            one.service: found
+            for one in plan.services
+            if (found := quality(windows[one.service], one.objective_ms)) is not None
+        }
 
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, self._samples = self._samples, {}
@@ -59,7 +101,10 @@ class ServiceReporter:
                 self._state.get(key, ServiceState()),
                 plan.routes.unrouted.get(key, ""),
             )
-            yield key, service_report(one, state, self._samples[key], unrouted)
+            yield (
+                key,
+                service_report(one, state, self._samples[key], unrouted, self.qualities.get(key)),
+            )
 
     def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))

@@ -19,6 +19,7 @@ from cluster.rpc.messages import (
 from launcher.engines.engine import Answer
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import GatewayChange
+from launcher.gateway.timings import Timings
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
@@ -54,6 +55,7 @@ class Runtime(Protocol):
 
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[GatewayChange, ...]) -> None: ...  # noqa: D102
+    async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_keys(  # noqa: D102
         self, tenants: Mapping[str, str], protected: Collection[str] = ()

@@ -16,6 +16,7 @@ from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
 from launcher.gateway.streams import STREAMS
+from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
 from launcher.profiling.figures import ProfileTask
 
 if TYPE_CHECKING:
@@ -165,6 +166,11 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "header_bytes": _HEADER_BYTES,
         "unread_refusals": _UNREAD_REFUSALS,
         "streams": STREAMS,
+        "timings": TIMINGS,
+        "bounds_ms": BOUNDS_MS,
+        "errors_counter": ERRORS,
+        "came_counter": CAME,
+        "timing_counters": COUNTERS,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

@@ -8,6 +8,7 @@ from cluster.language.errors import UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    ServiceQuality,
     ServiceReport,
     ServiceView,
     SlotPlace,
@@ -71,6 +72,7 @@ class ServiceObservation:
             seen.
         report: the launcher's report of it; None: nothing.
         replicas: slots of all generations, the newest first.
+        objective: as the newest generation's script says, such as ``p95_ms 800``; "" without one.
         quota: of its tenant; None if this user may not see it.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
@@ -91,6 +93,7 @@ class ServiceObservation:
     load: Load | None
     report: ServiceReport | None
     replicas: tuple[ReplicaView, ...]
+    objective: str
     quota: TenantView | None
     note: str
 
@@ -106,6 +109,11 @@ class ServiceObservation:
             for one in self.replicas
             if one.state == state and array_job_id in {None, one.array_job_id}
         )
+
+    @property
+    def quality(self) -> ServiceQuality | None:
+        """How well it answered lately; None if that is not known."""
+        return self.report.quality if self.report is not None else None
 
     @property
     def loss(self) -> str:
@@ -219,9 +227,18 @@ def _service(
             for view in living
             for slot in view.slots
         ),
+        objective=_objective(newest),
         quota=tenant,
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
     )
+
+
+def _objective(newest: ServiceView) -> str:
+    found = (f"{key} {newest.directives[key]}" for key in _OBJECTIVES if key in newest.directives)
+    return next(found, "")
+
+
+_OBJECTIVES = ("p95_ms", "max_queue_s")
 
 
 def _load(backend: Backend | None, look: _Look) -> Load | None:

@@ -47,6 +47,7 @@ class ServicePlan:
         load: its requests at the gateway.
         urgency: how much its backlog presses, from 0 to 1.
         lost: slots of the newest generation with a task that ended for good.
+        objective_ms: within how many milliseconds an answer is in time; None without an objective.
     """
 
     array_job_id: int
@@ -60,6 +61,7 @@ class ServicePlan:
     load: Load
     urgency: float
     lost: frozenset[int]
+    objective_ms: float | None = None
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -202,7 +204,8 @@ def decide_service(
     slots = tuple(slot for one in seen for slot in one.slots)
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
     state = ServiceState(memory, {one.array_job_id: one.state for one in seen})
-    return state, _service_plan(look, seen, decision, plan, now_s)
+    found = _service_plan(look, seen, decision, plan, now_s)
+    return state, replace(found, objective_ms=scaling_inputs.objective_ms(look.spec, memory))
 
 
 def _generation(

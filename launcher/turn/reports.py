@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from cluster.rpc.messages import ServiceReport, SlotPlace
+from cluster.rpc.messages import ServiceQuality, ServiceReport, SlotPlace
 from launcher.gateway.types import Load
 from launcher.turn.backoff import Backoff
 from launcher.turn.notes import note
@@ -28,7 +28,11 @@ def sampled(before: Samples, at_s: float, load: Load) -> Samples:
 
 
 def service_report(
-    plan: ServicePlan, state: ServiceState, samples: Samples, unrouted: str = ""
+    plan: ServicePlan,
+    state: ServiceState,
+    samples: Samples,
+    unrouted: str = "",
+    quality: ServiceQuality | None = None,
 ) -> ServiceReport:
     """Build the report of one service.
 
@@ -51,6 +55,7 @@ def service_report(
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
         failures=backoff.failures,
         next_start_s=backoff.until_s or None,
+        quality=quality,
     )
 
 

@@ -7,7 +7,7 @@ from math import ceil
 from cluster.language.service import ServiceSpec
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
-from launcher.autoscale.policy import LastCounters
+from launcher.autoscale.policy import LastCounters, Memory
 from launcher.autoscale.types import Scaling, ScalingDecision, Supply
 from launcher.gateway.types import Load
 from launcher.turn.generations import Generation
@@ -29,6 +29,18 @@ def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
         p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
         keep_alive_s=spec.keep_alive_s,
     )
+
+
+def objective_ms(spec: ServiceSpec, memory: Memory | None) -> float | None:
+    """Return within how many milliseconds an answer is in time; None without an objective.
+
+    Of ``max_queue_s`` it is the wait that it allows, and the time that a request takes on average.
+    """
+    if spec.p95_ms is not None:
+        return spec.p95_ms
+    if spec.max_queue_s is None or memory is None:
+        return None
+    return 1000 * (spec.max_queue_s + memory.work.service_s)
 
 
 def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> ScalingDecision:

@@ -43,6 +43,7 @@ class Replica:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.work_s = WORK_S
+        self.status = 200
         self.headers: dict[str, str] = {}
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
@@ -93,7 +94,7 @@ class Replica:
     async def _infer(self, request: web.Request) -> web.Response:
         self.header_lines = [(key.lower(), value) for key, value in request.headers.items()]
         await self.infer(dict(self.header_lines))
-        return web.json_response({"by": self.port})
+        return web.json_response({"by": self.port}, status=self.status)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})

@@ -29,6 +29,7 @@ from launcher.gateway.routing import (
     plan_routes,
 )
 from launcher.gateway.runtime_api import Maps
+from launcher.gateway.timings import BOUNDS_MS, Timings
 from launcher.gateway.types import Gateway, Load, ServerMode
 from launcher.scripts.render import CONFIGURATION
 from launcher.services.address import wait_for_route
@@ -57,6 +58,42 @@ async def test_what_does_not_fit_waits_and_is_counted(gateway: Harness, replicas
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*asked)) == {200}
     await eventually(lambda: gateway.waits(Load()))
+
+
+async def test_answers_are_counted_by_time_and_errors_and_losses_beside_them(
+    gateway: Harness, replicas
+):
+    async def timings() -> Timings:
+        return (await gateway.runtime.timings()).get("t/a", Timings())
+
+    async def has(answered: int, errors: int, unanswered: int) -> bool:
+        now = await timings()
+        return (now.answered, now.errors, now.unanswered) == (answered, errors, unanswered)
+
+    await gateway.set_replicas()
+    asked = gateway.asking(5)
+    await eventually(lambda: gateway.waits(Load(0, 0, 5)))
+    assert await has(0, 0, 0)
+    assert (await timings()).now == 5
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    await eventually(lambda: has(5, 0, 0))
+    # None was faster than the replica works.
+    fast = sum(BOUNDS_MS[index] < 1000 * WORK_S for index in range(len(BOUNDS_MS)))
+    assert sum((await timings()).buckets[:fast]) == 0
+
+    replicas[0].status = 500
+    assert statuses(await asyncio.gather(*gateway.asking(3))) == {500}
+    await eventually(lambda: has(8, 3, 0))
+    replicas[0].pause()
+    lost = gateway.asking(2)
+    await eventually(lambda: gateway.waits(Load(in_flight=2)))
+    await replicas[0].stop()
+    assert statuses(await asyncio.gather(*lost)) == {502}
+    await eventually(lambda: has(8, 3, 2))
+    # An address without a service has no counters.
+    assert (await gateway.ask(path=f"/t/none{INFER}"))[0] == 404
+    assert (await gateway.runtime.timings()).keys() == {"t/a"}
 
 
 async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, replicas):

@@ -52,7 +52,9 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
 
     async def are_counted() -> bool:
         load = await gateway.load()
-        return (load.arrived, load.answered) == (20, 20)
+        timed = (await gateway.runtime.timings())["t/a"]
+        counted = (load.arrived, load.answered, timed.came, timed.answered, timed.errors)
+        return counted == (20, 20, 20, 20, 0)
 
     # HAProxy counts an answer a moment after its client has it.
     await eventually(are_counted)

@@ -8,14 +8,17 @@ from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.language.errors import SlicewiseError
+from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
 from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
+from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
 from launcher.process.metrics import Metrics
 from launcher.process.tick import Turned
 from launcher.turn.backoff import Backoff
 from launcher.turn.plan import ServicePlan, TurnPlan
+from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState
 
@@ -59,6 +62,9 @@ async def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
 async def test_services_and_turns_are_shown() -> None:
     metrics = Metrics(ALONE)
     metrics.turned(TURNED, 0.25)
+    answered = ServiceQuality(span_s=300, answered=4, p50_ms=20.0, p95_ms=80.0, in_time=0.75)
+    counts = Counts(1.0, Timings((4,) * BUCKETS, errors=2), cold_starts=3)
+    metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts})
     metrics.turned(BLIND, 0.5)
     metrics.failed("SW-DAEMON-DOWN", 0.25)
     found = await samples(metrics)
@@ -77,6 +83,12 @@ SHOWN = {
     ("slicewise_service_waiting_requests", "bert,nlp"): 3,
     ("slicewise_service_in_flight_requests", "bert,nlp"): 4,
     ("slicewise_service_failed_starts", "bert,nlp"): 2,
+    ("slicewise_service_p50_seconds", "bert,nlp"): 0.02,
+    ("slicewise_service_p95_seconds", "bert,nlp"): 0.08,
+    ("slicewise_service_in_time_ratio", "bert,nlp"): 0.75,
+    ("slicewise_service_answers_total", "bert,nlp"): 4 * BUCKETS,
+    ("slicewise_service_errors_total", "bert,nlp"): 2,
+    ("slicewise_service_cold_starts_total", "bert,nlp"): 3,
 }
 
 

@@ -14,6 +14,7 @@ from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, View
 from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES
 from launcher.gateway.routing import AddRoute, GatewayChange, RoutePlan, SetTarget
+from launcher.gateway.timings import Timings
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.probing.prober import Replica
 from launcher.process import loop, tick
@@ -109,6 +110,9 @@ class World:
 
     async def observe(self) -> Gateway:
         return GATEWAY
+
+    async def timings(self) -> Mapping[str, Timings]:
+        return {}
 
     async def apply(self, changes: Sequence[GatewayChange]) -> None:
         self.log.extend(changes)

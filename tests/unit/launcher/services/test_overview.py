@@ -5,6 +5,7 @@ from rich.console import Console
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    ServiceQuality,
     ServiceReport,
     ServiceView,
     SlotView,
@@ -311,6 +312,42 @@ def test_one_slice_is_not_slices():
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
     lines = [line.rstrip() for line in printed(show_services.service_details(one)).splitlines()]
     assert "quota     vision holds 3.5 of its nominal 1 slice" in lines
+
+
+def test_how_well_it_answers_is_shown_against_its_objective():
+    quality = ServiceQuality(
+        span_s=420,
+        answered=1234,
+        p50_ms=12.0,
+        p95_ms=1500.0,
+        in_time=0.991,
+        errors=3,
+        unanswered=2,
+        cold_starts=1,
+    )
+    told = ServiceReport(
+        tenant="vision",
+        name="chat",
+        in_flight=0,
+        queued=0,
+        held=0,
+        rate_per_s=0.0,
+        wanted=1,
+        reason="why",
+        quality=quality,
+    )
+    directed = SERVICE.model_copy(update={"directives": {"p95_ms": "800"}})
+    view = of(directed).model_copy(update={"news": (told,)})
+    one = observed(view=view)
+    said = " ".join(printed(show_services.service_details(one), 200).split())
+    assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
+    assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in 7 min" in said
+    shown = show_services.as_json(one)
+    assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
+    listed = printed(show_services.services_overview([one]), 250)
+    assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
+    unknown = show_services.as_json(observed())
+    assert (unknown["objective"], unknown["quality"]) == (None, None)
 
 
 def test_the_quota_is_the_ceiling_once_it_is_known():

@@ -8,6 +8,7 @@ from cluster.language.errors import UnreachableError
 from cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
 from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
+from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
 from launcher.process import reporter
 from launcher.process.reporter import AGAIN_S, ServiceReporter
@@ -80,10 +81,16 @@ def test_a_counter_that_began_anew_makes_no_rate():
 
 
 class Daemon:
+    """The daemon, and the gateway's timings."""
+
     def __init__(self) -> None:
+        self.counted: dict[str, Timings] = {}
         self.heard: list[tuple[str, ...]] = []
         self.sizes: list[int] = []
         self.fails = False
+
+    async def timings(self) -> dict[str, Timings]:
+        return self.counted
 
     async def report_services(self, services: tuple[ServiceReport, ...]) -> None:
         if self.fails:
@@ -101,7 +108,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 async def test_what_is_new_is_told_and_all_now_and_then(clock: list[float]):
     daemon = Daemon()
-    found = ServiceReporter(daemon)
+    found = ServiceReporter(daemon, daemon.timings)
     other = replace(PLAN, service="vision/other")
     steps = (
         (1, PLAN, ("chat", "other")),
@@ -119,7 +126,7 @@ async def test_what_is_new_is_told_and_all_now_and_then(clock: list[float]):
 
 async def test_without_a_new_turn_nothing_is_told(clock: list[float]):
     daemon = Daemon()
-    found = ServiceReporter(daemon)
+    found = ServiceReporter(daemon, daemon.timings)
     found.turned(plan(PLAN), {})
     await found.report_services()
     clock[0] += AGAIN_S
@@ -129,7 +136,7 @@ async def test_without_a_new_turn_nothing_is_told(clock: list[float]):
 
 async def test_what_the_daemon_did_not_hear_is_told_again(clock: list[float]):
     daemon = Daemon()
-    found = ServiceReporter(daemon)
+    found = ServiceReporter(daemon, daemon.timings)
     daemon.fails = True
     found.turned(plan(PLAN), {})
     with pytest.raises(UnreachableError):
@@ -142,7 +149,7 @@ async def test_what_the_daemon_did_not_hear_is_told_again(clock: list[float]):
 
 async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: list[float]):
     daemon = Daemon()
-    found = ServiceReporter(daemon)
+    found = ServiceReporter(daemon, daemon.timings)
     slots = tuple(Slot(SlotId(60_000_000, index), Phase.SERVING) for index in range(256))
     reason = ScalingDecision(256, "r" * 500)
     many = tuple(
@@ -158,7 +165,29 @@ async def test_many_services_are_told_in_messages_that_the_daemon_takes(clock: l
 
 async def test_small_ones_go_together(clock: list[float]):
     daemon = Daemon()
-    found = ServiceReporter(daemon)
+    found = ServiceReporter(daemon, daemon.timings)
     found.turned(plan(*(replace(PLAN, service=f"vision/s{index}") for index in range(60))), {})
     await found.report_services()
     assert [len(some) for some in daemon.heard] == [60]
+
+
+async def test_how_well_it_answered_since_the_first_look_is_told(clock: list[float]):
+    daemon = Daemon()
+    found = ServiceReporter(daemon, daemon.timings)
+    fast = replace(PLAN, load=Load(), objective_ms=100.0)
+    daemon.counted = {"vision/chat": Timings((9,) * BUCKETS, came=9 * BUCKETS)}
+    found.turned(plan(fast), {})
+    await found.report_services()
+    assert found.qualities == {}
+    before = daemon.counted["vision/chat"]
+    more = (*before.buckets[:1], before.buckets[1] + 4, *before.buckets[2:])
+    daemon.counted = {"vision/chat": replace(before, buckets=more, errors=1, came=before.came + 6)}
+    waiting = replace(fast, load=Load(held=1))
+    for one in (waiting, waiting, fast, waiting):
+        found.turned(plan(one), {})
+    clock[0] += 5
+    await found.report_services()
+    (told,) = found.qualities.values()
+    assert (told.answered, told.errors, told.unanswered) == (4, 1, 2)
+    assert (told.cold_starts, told.in_time, told.span_s) == (2, 1.0, 5)
+    assert found.counts["vision/chat"].cold_starts == 2

@@ -62,6 +62,7 @@ OBSERVED = ServiceObservation(
         ReplicaView(1, 3, "starting"),
         *(ReplicaView(1, slot, "held") for slot in range(4, 8)),
     ),
+    objective="",
     quota=TenantView(
         name="vision",
         nominal_millislices=5000,

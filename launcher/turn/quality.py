@@ -1,0 +1,99 @@
+"""Computes how well a service answered lately, from counters that only grow."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cluster.rpc.messages import ServiceQuality
+from launcher.gateway.timings import BOUNDS_MS, Timings
+
+SPAN_S = 300.0
+"""Seconds that the figures cover at least; at most twice as many."""
+
+
+NONE_YET = Timings()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was counted of a service until a moment, in Unix seconds."""
+
+    at_s: float
+    timings: Timings = NONE_YET
+    cold_starts: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """The counts of three moments: figures cover the time from ``first`` to ``last``.
+
+    ``middle`` becomes the first once it is old enough.
+    """
+
+    first: Counts
+    middle: Counts
+    last: Counts
+
+
+def followed(before: Window, now: Counts) -> Window:
+    """Add a look. HAProxy's counters start again at 0 when it is started or reloaded."""
+    if now.timings.came < before.last.timings.came:
+        before = _from_zero(before)
+    if now.at_s - before.middle.at_s >= SPAN_S:
+        return Window(before.middle, now, now)
+    return replace(before, last=now)
+
+
+def _from_zero(before: Window) -> Window:
+    """What was counted before the restart is lost; cold starts are counted by the launcher."""
+    first = Counts(before.first.at_s, cold_starts=before.first.cold_starts)
+    middle = Counts(before.middle.at_s, cold_starts=before.middle.cold_starts)
+    return Window(first, middle, Counts(before.last.at_s))
+
+
+def quality(window: Window, objective_ms: float | None) -> ServiceQuality | None:
+    """Compute the figures; None if there were no requests.
+
+    ``objective_ms`` is within how many milliseconds an answer is in time.
+    """
+    first, last = window.first, window.last
+    pairs = zip(first.timings.buckets, last.timings.buckets, strict=True)
+    buckets = tuple(max(0, after - before) for before, after in pairs)
+    answered = sum(buckets)
+    is_measured = answered and objective_ms is not None
+    found = ServiceQuality(
+        span_s=round(last.at_s - first.at_s),
+        answered=answered,
+        p50_ms=_percentile(buckets, 0.5) if answered else None,
+        p95_ms=_percentile(buckets, 0.95) if answered else None,
+        in_time=_share_within(buckets, objective_ms or 0.0) if is_measured else None,
+        errors=max(0, last.timings.errors - first.timings.errors),
+        unanswered=max(0, last.timings.unanswered - first.timings.unanswered),
+        cold_starts=last.cold_starts - first.cold_starts,
+    )
+    return found if answered or found.errors or found.unanswered or found.cold_starts else None
+
+
+def _bounds(buckets: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Each bucket's lower and upper bound, and its count; the last one counts as its lower."""
+    yield from zip((0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1]), buckets, strict=True)
+
+
+def _percentile(buckets: tuple[int, ...], share: float) -> float:
+    """Return the time in ms within which that share was answered, even within each bucket."""
+    left = share * sum(buckets)
+    for low, high, count in _bounds(buckets):
+        if count and left <= count:
+            return round(low + (high - low) * left / count, 1)
+        left -= count
+    return float(BOUNDS_MS[-1])
+
+
+def _share_within(buckets: tuple[int, ...], limit_ms: float) -> float:
+    """Return the share of answers within the limit, taking each bucket as evenly filled."""
+    within = 0.0
+    for low, high, count in _bounds(buckets):
+        if high <= limit_ms and high > low:
+            within += count
+        elif low < limit_ms < high:
+            within += count * (limit_ms - low) / (high - low)
+    return round(within / sum(buckets), 4)
