@@ -18,7 +18,7 @@ from cluster.language.errors import (
     UnreachableError,
 )
 from cluster.rpc import remote_client
-from cluster.rpc.exchange import exchange
+from cluster.rpc.exchange import UnsentError, exchange
 from cluster.rpc.message import Answered, Asks, FailureAnswer, Request, answer_of
 from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.settings.file import DaemonSettings
@@ -26,8 +26,10 @@ from cluster.settings.file import DaemonSettings
 DEADLINE_S = 15.0
 """For one answer; desired slots wait for Slurm's commands."""
 
-_ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY"})
+UNSURE = "SW-DAEMON-UNSURE"
+_ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY", UNSURE})
 """After a failure with one of these codes another daemon may give a better answer."""
+_LOOK_FIRST = "The change may have been made all the same: look before you repeat it."
 _HERE = ""
 """The place that stands for the user socket of this host."""
 
@@ -36,7 +38,8 @@ class DaemonClient:
     """Asks one question per connection: at the user socket if this host has it, and at ``connect``.
 
     If a daemon is down or stands by, the next place is asked; the one that answers is asked first
-    from then on. Threads may share a client.
+    from then on. A change may therefore reach two daemons of a pair, if the first one has made it
+    and could not answer: every change is one that may be made twice. Threads may share a client.
     """
 
     def __init__(self, settings: DaemonSettings) -> None:
@@ -46,18 +49,20 @@ class DaemonClient:
     def call(self, request: Asks[Answered]) -> Answered:
         """Return the answer to a request.
 
-        Raises UnreachableError (SW-DAEMON-DOWN), InvalidInputError with the daemon's own code for a
-        refusal, or OutsideError (SW-WIRE) for an answer that can't be read; asking another host,
-        also what ``remote_client.ask`` raises.
+        Raises UnreachableError (SW-DAEMON-DOWN; SW-DAEMON-UNSURE if a change was sent to a daemon
+        that gave no answer, and no other one has made it), InvalidInputError with the daemon's own
+        code for a refusal, or OutsideError (SW-WIRE) for an answer that can't be read; asking
+        another host, also what ``remote_client.ask`` raises.
         """
-        places = self._places
-        for place in places[:-1]:
+        failures: list[SlicewiseError] = []
+        for place in self._places:
             try:
                 return self._answer(place, request)
             except SlicewiseError as error:
                 if error.refusal.code not in _ELSEWHERE:
                     raise
-        return self._answer(places[-1], request)
+                failures.append(error)
+        raise next((one for one in failures if one.refusal.code == UNSURE), failures[-1])
 
     async def ask(self, request: Asks[Answered]) -> Answered:
         """Call in a thread, for a program that does other things meanwhile.
@@ -99,12 +104,18 @@ class DaemonClient:
             answer = self._send(place, request)
         except (RemoteDisconnected, IncompleteRead):
             pass
+        except UnsentError as error:
+            raise self._no_answer(place, error.__cause__ or error, _hint(place)) from error
         except (OSError, ValueError) as error:
+            if request.changes:
+                raise self._no_answer(place, error, _LOOK_FIRST, code=UNSURE) from error
+            raise self._no_answer(place, error, _hint(place)) from error
+        if not answer and request.changes:
             raise UnreachableError(
-                "SW-DAEMON-DOWN",
-                f"The slicewise daemon does not answer {self._words_of(place)}: {_words(error)}.",
-                _hint(place),
-            ) from error
+                UNSURE,
+                "The slicewise daemon closed the connection without an answer to a change.",
+                _LOOK_FIRST,
+            )
         if not answer:
             raise UnreachableError(
                 "SW-DAEMON-DOWN",
@@ -112,6 +123,12 @@ class DaemonClient:
                 "Try again.",
             )
         return answer
+
+    def _no_answer(
+        self, place: str, error: BaseException, hint: str, code: str = "SW-DAEMON-DOWN"
+    ) -> UnreachableError:
+        where, why = self._words_of(place), _words(error)
+        return UnreachableError(code, f"The slicewise daemon does not answer {where}: {why}.", hint)
 
     def _send(self, place: str, request: Request) -> bytes:
         """The answer's bytes; none if the daemon hangs up."""
@@ -157,7 +174,7 @@ def _hint(place: str) -> str:
     return "Check that it runs on this host; if it runs on another, set daemon.connect."
 
 
-def _words(error: OSError | ValueError) -> str:
+def _words(error: BaseException) -> str:
     match error:
         case TimeoutError():
             return f"no answer within {DEADLINE_S:g} s"

@@ -17,6 +17,10 @@ Place = Path | tuple[str, int]
 _HEADERS = {"Content-Type": "application/json", "Connection": "close"}
 
 
+class UnsentError(OSError):
+    """No connection was made, so nothing was sent; ``__cause__`` says why."""
+
+
 class _Socket(socket.socket):
     """A socket that waits until a deadline in all, however slowly the peer sends."""
 
@@ -42,21 +46,33 @@ def exchange(
 ) -> Iterator[HTTPResponse]:
     """Send a request; the response's body is to be read inside.
 
-    Raises OSError, TimeoutError at ``until_s`` (of the monotonic clock), UnicodeError for a host's
-    name that can't be one, and HTTPException for what is no HTTP.
+    Raises UnsentError if no connection is made, OSError, TimeoutError at ``until_s`` (of the
+    monotonic clock), and HTTPException for what is no HTTP.
     """
     connection = HTTPConnection("localhost")
     with closing(connection):
-        if isinstance(place, Path):
-            connection.sock = made = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        else:
-            plain = socket.create_connection(place, left_s(until_s))
-            connection.sock = made = _Socket(fileno=plain.detach())
-        made.until_s = until_s
-        made.settimeout(left_s(until_s))
-        if isinstance(place, Path):
-            made.connect(str(place))
+        try:
+            connection.sock = _connected(place, until_s)
+        except (OSError, UnicodeError) as error:
+            raise UnsentError from error
         # What is busy answers and closes before it has read the request.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, target, body or None, _HEADERS)
         yield connection.getresponse()
+
+
+def _connected(place: Place, until_s: float) -> _Socket:
+    if isinstance(place, Path):
+        made = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    else:
+        plain = socket.create_connection(place, left_s(until_s))
+        made = _Socket(fileno=plain.detach())
+    made.until_s = until_s
+    try:
+        made.settimeout(left_s(until_s))
+        if isinstance(place, Path):
+            made.connect(str(place))
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -57,19 +57,28 @@ class Request(Message):
 
     Attributes:
         method, path: of HTTP.
+        changes: whether the daemon may have changed something once it has read the request.
         asker: who may ask at all; handlers see to the rest.
     """
 
     method: ClassVar[Literal["GET", "POST"]]
+    changes: ClassVar[bool]
     path: ClassVar[str]
     asker: ClassVar[Asker]
 
     def __init_subclass__(
-        cls, *, get: str = "", post: str = "", asker: Asker = "everybody", **options: Any
+        cls,
+        *,
+        get: str = "",
+        post: str = "",
+        changes: bool = True,
+        asker: Asker = "everybody",
+        **options: Any,
     ) -> None:
         """Keep what the request declares."""
         super().__init_subclass__(**options)
         cls.method, cls.path = ("GET" if get else "POST"), VERSION_PATH + (get or post)
+        cls.changes = bool(post) and changes
         cls.asker = asker
 
     @classmethod

@@ -345,7 +345,7 @@ class DeleteRequest(Request, Asks[DoneAnswer], post="delete"):
     array_job_id: int
 
 
-class CheckRequest(Request, Asks[SubmitAnswer], post="check"):
+class CheckRequest(Request, Asks[SubmitAnswer], post="check", changes=False):
     """Asks what the answer to this submission would be; leaves nothing behind."""
 
     tenant: str

@@ -1,8 +1,9 @@
 """Keeps API keys of tenants: their hashes, and which are revoked."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, extract, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, extract, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.language.errors import InvalidInputError
@@ -40,10 +41,10 @@ class Keys(LedgerPart):
             )
 
     def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
-        """Add a key.
+        """Add a key; a second time does nothing while the key is valid.
 
-        Raises InvalidInputError: SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if the id or
-        hash exists already.
+        A command sends its change once more if it got no answer. Raises InvalidInputError:
+        SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if another key has the id or hash.
         """
         values = {
             "cluster": self._cluster,
@@ -56,18 +57,28 @@ class Keys(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
-            key = api_keys.c
-            mine = select(func.count()).where(key.cluster == self._cluster)
-            same = mine.where(or_(key.key_id == key_id, key.sha256 == sha256))
+            if self._is_made(connection, values):
+                return
             if connection.execute(self._valid(tenant)).scalar_one() >= MOST_KEYS:
                 raise InvalidInputError(
                     "SW-KEY-LIMIT",
                     f"Tenant {tenant!r} has {MOST_KEYS} keys already.",
                     "Revoke one that is not used: slicewise key list",
                 )
-            if connection.execute(same).scalar_one():
-                raise InvalidInputError("SW-KEY-TWICE", "This key exists already.", "Try again.")
             connection.execute(insert(api_keys).values(values))
+
+    def _is_made(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+        """Whether exactly this key is there and valid; raises InvalidInputError (SW-KEY-TWICE)."""
+        key = api_keys.c
+        same = or_(key.key_id == values["key_id"], key.sha256 == values["sha256"])
+        columns = (key[name] for name in values)
+        known = select(*columns, _is_revoked().label("revoked")).where(
+            key.cluster == self._cluster, same
+        )
+        found = [dict(row) for row in connection.execute(known).mappings()]
+        if found and found != [{**values, "revoked": False}]:
+            raise InvalidInputError("SW-KEY-TWICE", "This key exists already.", "Try again.")
+        return bool(found)
 
     def revoke(self, key_id: str, author: str) -> None:
         """Revoke an existing key; a second time does nothing."""

@@ -142,6 +142,24 @@ def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: 
     assert ledger.keys.grants().protected == ("nlp", "vision")
 
 
+def test_a_key_that_is_sent_twice_is_made_once(ledger: Ledger) -> None:
+    """A command sends it to the other daemon of a pair if the first one gave no answer."""
+    made = (IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(*made)
+    ledger.keys.add(*made)
+    assert [key.key_id for key in ledger.keys.all()] == [IDS[0]]
+    for other in (
+        (IDS[0], "vision", "ci", HASHES[1], "alice"),
+        (IDS[1], "vision", "ci", HASHES[0], "alice"),
+        (IDS[0], "vision", "ci", HASHES[0], "bob"),
+    ):
+        with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
+            ledger.keys.add(*other)
+    ledger.keys.revoke(IDS[0], "alice")
+    with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
+        ledger.keys.add(*made)
+
+
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:
     for number in range(MOST_KEYS - 1):
         ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")

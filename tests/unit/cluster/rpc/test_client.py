@@ -16,6 +16,7 @@ import pytest
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.rpc import client
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.exchange import UnsentError
 from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
 from cluster.rpc.message import Answered, Asks
 from cluster.rpc.messages import (
@@ -219,7 +220,7 @@ DONE = '{"v":1,"ok":true}'
 
 
 class Pair:
-    """What each daemon answers ("" is one that is down), and who was asked."""
+    """What each daemon answers ("" is one that is down, "mute" hears and is silent)."""
 
     def __init__(self, run_dir: Path, **answers: str) -> None:
         self.answers = answers
@@ -232,8 +233,10 @@ class Pair:
     def _send(self, place: str, _request: object) -> bytes:
         name = place.removesuffix(":6830") or "here"
         self.asked.append(name)
+        if self.answers[name] == "mute":
+            raise TimeoutError
         if not self.answers[name]:
-            raise ConnectionRefusedError
+            raise UnsentError from ConnectionRefusedError()
         return self.answers[name].encode()
 
     def delete(self) -> list[str]:
@@ -270,6 +273,23 @@ def test_if_none_will_the_last_says_why(tmp_path: Path):
     with pytest.raises(UnreachableError, match=r"at ctl2:6830: nothing listens.*SW-DAEMON-DOWN"):
         pair.delete()
     assert pair.asked == ["ctl1", "ctl2"]
+
+
+def test_a_change_that_one_has_heard_and_the_other_refuses_may_have_been_made(tmp_path: Path):
+    pair = Pair(tmp_path, ctl1="mute", ctl2=STANDBY)
+    with pytest.raises(UnreachableError, match=r"look before you repeat it.*SW-DAEMON-UNSURE"):
+        pair.delete()
+    assert pair.asked == ["ctl1", "ctl2"]
+    pair.answers |= {"ctl2": DONE}
+    assert pair.delete() == ["ctl1", "ctl2"]
+
+
+async def test_a_change_that_was_never_sent_was_not_made(tmp_path: Path):
+    with pytest.raises(UnreachableError, match=r"nothing listens there.*SW-DAEMON-DOWN"):
+        DaemonClient(DaemonSettings(run_dir=tmp_path)).call(DeleteRequest(array_job_id=1))
+    for what, code in ((DeleteRequest(array_job_id=1), "UNSURE"), (StatusRequest(), "DOWN")):
+        with pytest.raises(UnreachableError, match=f"SW-DAEMON-{code}"):
+            await ask(tmp_path, b"", what, status="")
 
 
 def test_this_hosts_own_address_is_not_asked_beside_its_socket(tmp_path: Path):

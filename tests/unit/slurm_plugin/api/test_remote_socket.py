@@ -468,7 +468,7 @@ async def test_parts_in_another_order_or_left_out_are_no_answer(
         with pytest.raises(OutsideError, match="another request"):
             await ask(own, monkeypatch)
     async with impostor(own, first):
-        with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+        with pytest.raises(UnreachableError, match="SW-DAEMON-UNSURE"):
             await ask(own, monkeypatch)
 
 
