@@ -1,5 +1,6 @@
 """Processes, known by pid and start time, so that a signal never reaches another process."""
 
+import errno
 import os
 import signal
 import time
@@ -15,6 +16,9 @@ MARK = "SLICEWISE_SANDBOX"
 POLL_S = 0.05
 _KILLED_WITHIN_S = 5.0
 _PROC = Path("/proc")
+_HAS_ENDED = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
+"""Errors of pidfd_open for a process that has ended. Its id may be a thread's since: ENOENT, EINVAL
+before Linux 6.9."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal exactly that process; nothing happens if it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
+    except OSError as error:
+        if error.errno not in _HAS_ENDED:
+            raise
         return
     try:
         if is_alive(process):
