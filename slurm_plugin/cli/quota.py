@@ -9,7 +9,14 @@ from rich.text import Text
 
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.cli_common.options import AnyTenant, Json, Reason, opened_ledger, require_tenant
+from slurm_plugin.cli_common.options import (
+    AnyTenant,
+    Json,
+    Reason,
+    WaitS,
+    opened_ledger,
+    require_tenant,
+)
 from slurm_plugin.cli_views import quota_plan as present
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ def plan_quotas(
         ),
     ] = False,
     reason: Reason = "",
+    wait_s: WaitS = None,
     as_json: Json = False,
 ) -> None:
     """Show what a change of quotas would do now, and which tenants it would hurt.
@@ -62,7 +70,9 @@ def plan_quotas(
     # Imported here: planning takes three times as long to import as the rest, for this command.
     from slurm_plugin.cli import quota_plan  # noqa: PLC0415
 
-    quota_plan.plan(file, apply=apply, overcommit=overcommit, reason=reason, as_json=as_json)
+    quota_plan.plan(
+        file, apply=apply, overcommit=overcommit, reason=reason, wait_s=wait_s, as_json=as_json
+    )
 
 
 @plan_and_loans_app.command(

@@ -20,7 +20,12 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.cli.budget import amend_of, period_begun_s
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.cli.tenant_quota import check_capacity
-from slurm_plugin.cli_common.options import author_name, opened_ledger, wait_until_compiled
+from slurm_plugin.cli_common.options import (
+    author_name,
+    opened_ledger,
+    require_in_force,
+    wait_until_compiled,
+)
 from slurm_plugin.cli_common.quota_file import FileFaults, read_quota_file
 from slurm_plugin.cli_common.slurm_look import SlurmLook
 from slurm_plugin.cli_views import quota_plan as present
@@ -66,7 +71,9 @@ class _Planned:
     ended_windows: tuple[int, ...]
 
 
-def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: bool) -> None:
+def plan(
+    file: Path, *, apply: bool, overcommit: bool, reason: str, wait_s: int | None, as_json: bool
+) -> None:
     """Run ``slicewise tenant-quota plan``: print what the file would do, and apply it if asked."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -75,7 +82,11 @@ def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: boo
             _print_plan(planned)
         if apply and not overcommit and planned.capacity_millislices is not None:
             check_capacity(planned.before, planned.policy, planned.capacity_millislices)
-        took_s = _apply(planned.updates, ledger, settings, reason) if apply else None
+        changed_s = time.monotonic()
+        change_id = _apply(planned.updates, ledger, settings, reason) if apply else None
+        took_s = (
+            None if change_id is None else wait_until_compiled(ledger, change_id, changed_s, wait_s)
+        )
     if as_json:
         print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
     elif apply:
@@ -84,6 +95,8 @@ def plan(file: Path, *, apply: bool, overcommit: bool, reason: str, as_json: boo
         console().print(
             Text(f"Nothing was changed. To set it: the same with {_apply_words(planned)}")
         )
+    if apply:
+        require_in_force(took_s, wait_s)
 
 
 def _apply_words(planned: _Planned) -> str:
@@ -216,15 +229,13 @@ def _period_ends(policy: Policy, settings: Settings, now_s: int) -> Mapping[str,
 
 def _apply(
     updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
-) -> float | None:
-    """Apply all updates or none; return after how many seconds Slurm had them, None if not yet."""
+) -> int:
+    """Apply all updates or none; return the newest change's id."""
 
     def amend(tenant: str, budget: Budget) -> Amend:
         return amend_of(tenant, budget, settings, reason)
 
-    began_s = time.monotonic()
-    changes = ledger.tenants.change_together(updates, author_name(), reason, amend)
-    return wait_until_compiled(ledger, changes[-1].change_id, began_s)
+    return ledger.tenants.change_together(updates, author_name(), reason, amend)[-1].change_id
 
 
 def _print_plan(planned: _Planned) -> None:

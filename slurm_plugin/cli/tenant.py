@@ -16,8 +16,11 @@ from slurm_plugin.cli_common.options import (
     Json,
     Reason,
     TenantName,
+    WaitS,
+    Yes,
     author_name,
     opened_ledger,
+    require_in_force,
     wait_until_compiled,
 )
 from slurm_plugin.cli_common.output import counting
@@ -151,25 +154,43 @@ def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
         console().print(present.details_table(found))
 
 
-@tenant_app.command("remove", epilog="Example: slicewise tenant remove vision --reason 'moved out'")
-def remove_tenant(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
+@tenant_app.command(
+    "remove",
+    epilog="Examples: slicewise tenant remove vision --reason 'moved out'"
+    " | slicewise tenant remove vision --yes --wait 60",
+)
+def remove_tenant(
+    tenant: TenantName,
+    yes: Yes = False,
+    reason: Reason = "",
+    wait_s: WaitS = None,
+    as_json: Json = False,
+) -> None:
     """Remove a tenant from the ledger's policy: its account may start nothing more.
 
     Its running jobs continue and are charged. Its history, runs and balance stay in the ledger,
     and its account stays in Slurm.
     """
     with opened_ledger(load_settings()) as ledger:
-        began_s = time.monotonic()
         update = TenantUpdate(tenant, removed=True)
+        changed(ledger.tenants.policy(), update)
+        if not yes:
+            typer.confirm(
+                f"{tenant} may then start nothing more, and its quota and loans end. Remove it?",
+                abort=True,
+                err=True,
+            )
+        began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, change.change_id, began_s)
+        took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
         running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
     if as_json:
         print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
-        return
-    console().print(Text(f"{tenant} is no longer a tenant, {present.force_text(took_s)}."))
-    if running:
-        console().print(f"{running} of its runs go on and are charged.")
+    else:
+        console().print(Text(f"{tenant} is no longer a tenant, {present.force_text(took_s)}."))
+        if running:
+            console().print(f"{running} of its runs go on and are charged.")
+    require_in_force(took_s, wait_s)
 
 
 @tenant_app.command(

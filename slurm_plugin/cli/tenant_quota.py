@@ -24,8 +24,10 @@ from slurm_plugin.cli_common.options import (
     Overcommit,
     Reason,
     TenantName,
+    WaitS,
     author_name,
     opened_ledger,
+    require_in_force,
     wait_until_compiled,
 )
 from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
@@ -54,6 +56,7 @@ tenant_quota_app.add_typer(calendar_app, name="calendar")
 @tenant_quota_app.command(
     "set",
     epilog="Examples: slicewise tenant-quota set vision --nominal 6"
+    " | slicewise tenant-quota set vision --nominal 6 --wait 60"
     " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
     " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'",
 )
@@ -81,6 +84,7 @@ def set_quota(
     ] = None,
     overcommit: Overcommit = False,
     reason: Reason = "",
+    wait_s: WaitS = None,
     as_json: Json = False,
 ) -> None:
     """Set what a tenant may hold at one time; options left out keep their values.
@@ -115,7 +119,7 @@ def set_quota(
             check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, change.change_id, began_s)
+        took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
     outcome = present.QuotaOutcome(
         policy.get(tenant), changed(policy, update)[tenant], change, took_s
     )
@@ -125,6 +129,7 @@ def set_quota(
         console().print(Text(present.outcome_text(outcome)))
     if look is not None:
         _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+    require_in_force(took_s, wait_s)
 
 
 def _read(

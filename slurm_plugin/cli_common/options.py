@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.settings.file import Settings, database_url, load_settings
 from slurm_plugin.quota.types import Budget, Policy, Tenant
@@ -82,6 +82,18 @@ LendingLimit = Annotated[
         metavar="SLICES", help="Most of its idle slices that others may borrow, or unlimited."
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+WaitS = Annotated[
+    int | None,
+    typer.Option(
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="Exit 1 unless Slurm's limits have the change within these seconds. The change stays"
+        " recorded either way. Without it: wait 5 s at most, and exit 0.",
+        show_default=False,
+    ),
+]
 Overcommit = Annotated[
     bool,
     typer.Option("--overcommit", help="Allow quotas that exceed the cluster's slices together."),
@@ -129,23 +141,40 @@ def resets_s(budget: Budget | None, settings: Settings) -> int | None:
     return next_start_s(budget.period, now_s, zone) if budget else None
 
 
-def wait_until_compiled(ledger: "Ledger", change_id: int, began_s: float) -> float | None:
+def wait_until_compiled(
+    ledger: "Ledger", change_id: int, began_s: float, wait_s: int | None = None
+) -> float | None:
     """Wait until Slurm's limits have the change; return the seconds since ``began_s`` (monotonic).
 
-    None if they don't within 5 s, or if Slicewise was taken out of Slurm: then they never will.
+    None if they don't within ``wait_s`` (5 s if it is None), or if Slicewise was taken out of
+    Slurm: then they never will.
     """
     if ledger.limits.is_uninstalled():
         return None
-    in_force = wait_until(lambda: ledger.limits.compiled(change_id))
+    in_force = wait_until(lambda: ledger.limits.compiled(change_id), wait_s)
     return time.monotonic() - began_s if in_force else None
 
 
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Poll until the condition holds; return whether it did within 5 s.
+def require_in_force(took_s: float | None, wait_s: int | None) -> None:
+    """Raise UnreachableError (SW-COMPILE-WAIT) for a change that was waited for in vain.
+
+    ``took_s`` is what ``wait_until_compiled`` returned.
+    """
+    if wait_s is not None and took_s is None:
+        raise UnreachableError(
+            "SW-COMPILE-WAIT",
+            f"The change is recorded, and is not in force in Slurm after {wait_s} s.",
+            "The daemon brings it into force: systemctl status slicewise-daemon",
+        )
+
+
+def wait_until(condition: Callable[[], bool], wait_s: float | None = None) -> bool:
+    """Poll until the condition holds; return whether it did within ``wait_s``; None is 5 s.
 
     Conditions look at what the daemon writes into the ledger: the daemon itself is not asked.
     """
-    until_s, pause_s = time.monotonic() + _PATIENCE_S, _POLL_S
+    patience_s = _PATIENCE_S if wait_s is None else wait_s
+    until_s, pause_s = time.monotonic() + patience_s, _POLL_S
     while not condition():
         if time.monotonic() > until_s:
             return False

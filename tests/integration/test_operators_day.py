@@ -70,7 +70,7 @@ def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
     yield operator, above, below
     sandbox.run("slurm", ("scancel", "-A", below))
     for name in (below, above):
-        operator.run("tenant", "remove", name, check=False)
+        operator.run("tenant", "remove", name, "--yes", check=False)
 
 
 def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str, str]):
@@ -184,7 +184,7 @@ def test_slurms_tree_is_taken_over_and_compared(sandbox: Sandbox, alone: Operato
     }
     sandbox.run("slurm", ("sacctmgr", "-i", "delete", "account", below))
     assert alone.refused("tenant", "check") == "SW-TENANT-TREE"
-    alone.said("tenant", "remove", below)
+    alone.said("tenant", "remove", below, "--yes")
     assert alone.read("tenant", "check") == []
 
 
@@ -196,7 +196,7 @@ BAD = (
     (("tenant", "add", NOT_UTF_8), "SW-TENANT-NAME"),
     (("tenant", "add", "vision", "--parent", "vision"), "SW-TENANT-CYCLE"),
     (("tenant", "remove", SQL_NAME), "SW-TENANT-NAME"),
-    (("tenant", "remove", "nlp", "--reason", NOT_UTF_8), "SW-TEXT"),
+    (("tenant", "remove", "nlp", "--yes", "--reason", NOT_UTF_8), "SW-TEXT"),
     (("tenant-quota", "set", "vision", "--nominal=-1"), "SW-UNITS"),
     (("tenant-quota", "set", "vision", "--nominal", "9999999"), "SW-QUOTA-RANGE"),
     (("tenant-quota", "set", "vision", "--weight", "9" * 40), "SW-WEIGHT-RANGE"),

@@ -29,7 +29,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     until_in_force(sandbox, "idle", "vision", "nlp")
     yield users
     users.clear()
-    users.slicewise("tenant", "remove", "idle")
+    users.slicewise("tenant", "remove", "idle", "--yes")
     sandbox.run("root", ("sacctmgr", "-i", "delete", "account", "name=idle"))
 
 

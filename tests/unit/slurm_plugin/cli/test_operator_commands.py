@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -213,9 +213,41 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
 
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     said("tenant", "import")
-    assert "optics is no longer a tenant" in said("tenant", "remove", "optics")
+    assert "optics is no longer a tenant" in said("tenant", "remove", "optics", "--yes")
     assert "removed" in said("tenant-quota", "history", "optics")
-    assert read("tenant", "remove", "bio") == {"tenant": "bio", "running": 0, "in_force": True}
+    assert read("tenant", "remove", "bio", "--yes") == {
+        "tenant": "bio",
+        "running": 0,
+        "in_force": True,
+    }
+
+
+def test_a_tenant_is_removed_on_confirmation_only(ledger: FakeLedger):
+    said("tenant", "add", "bio")
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="n\n")
+    assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (1, True)
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio", "--json"], input="y\n")
+    assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (0, False)
+    assert json.loads(asked.stdout[asked.stdout.index("{") :])["tenant"] == "bio"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("tenant-quota", "set", "bio", "--nominal", "6"), ("tenant", "remove", "bio", "--yes")],
+)
+def test_a_script_learns_that_a_change_is_not_in_force_in_time(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+):
+    said("tenant", "add", "bio")
+    said(*words, "--wait", "0")
+    monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
+    if "remove" in words:
+        said("tenant", "add", "bio")
+    assert "recorded" in said("tenant-quota", "set", "bio", "--nominal", "5")
+    before = len(ledger.changes)
+    with pytest.raises(UnreachableError, match="SW-COMPILE-WAIT"):
+        CliRunner().invoke(app, [*words, "--wait", "0"], catch_exceptions=False)
+    assert len(ledger.changes) == before + 1
 
 
 def test_without_tenants_lists_say_what_to_do(ledger: FakeLedger):
@@ -322,7 +354,7 @@ def test_after_an_uninstall_nobody_waits_for_limits(
     said("tenant", "add", "bio")
     ledger.compiled_id = UNINSTALLED_ID
     monkeypatch.setattr(options, "wait_until", lambda _condition: pytest.fail("it waits"))
-    assert "slicewise compile --again" in said("tenant", "remove", "bio")
+    assert "slicewise compile --again" in said("tenant", "remove", "bio", "--yes")
 
 
 def test_a_quotas_outcome_as_values(ledger: FakeLedger):
@@ -554,7 +586,7 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
         (("tenant", "remove", "nobody"), "SW-TENANT-UNKNOWN"),
         (("tenant", "remove", "physics"), "SW-TENANT-CHILDREN"),
-        (("tenant", "remove", "bio", "--reason", "\udcff"), "SW-TEXT"),
+        (("tenant", "remove", "bio", "--yes", "--reason", "\udcff"), "SW-TEXT"),
         (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
         (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-TENANT-NAME"),
         (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-UNITS"),
