@@ -34,6 +34,8 @@ WEEK_DAYS = 7
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _NO_CAP = 1 << 62
+_SLICE = 1000
+"""Millislices of a slice."""
 _NEWEST = 1 << 62
 
 
@@ -298,7 +300,7 @@ def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
     """Fit nominals into caps and into the nominals above them, then limit borrowing by the caps.
 
     If the nominals below a tenant do not fit, they and its guaranteed quota are scaled down in
-    proportion.
+    proportion, to whole slices.
     """
     below = by_parent(policy)
     whole: dict[str, int] = {}
@@ -311,11 +313,36 @@ def _fitted(policy: Policy, caps: Mapping[str, int]) -> Policy:
     has = {ALL: asks[ALL]}
     cap = {ALL: caps.get(ALL, _NO_CAP)}
     for name in (ALL, *downward(policy)):
-        for child in below.get(name, ()):
-            fits = has[name] >= whole[name]
-            has[child] = asks[child] if fits else asks[child] * has[name] // whole[name]
+        children = below.get(name, ())
+        own = whole[name] - sum(asks[child] for child in children)
+        shares = _shares([*(asks[child] for child in children), own], has[name])
+        for child, share in zip(children, shares[:-1], strict=True):
+            has[child] = share
             cap[child] = min(cap[name], caps.get(child, _NO_CAP))
     return _bounded(policy, has, cap)
+
+
+def _shares(asks: Sequence[int], total: int) -> Sequence[int]:
+    """Split ``total`` millislices in proportion to what is asked for; at most that is given.
+
+    A part of a slice runs no job, so each share is a whole number of slices unless it is all that
+    was asked for; the largest remainders are rounded up first.
+    """
+    whole = sum(asks)
+    if total >= whole:
+        return asks
+    shares = [ask * total // whole // _SLICE * _SLICE for ask in asks]
+    order = sorted(range(len(asks)), key=lambda one: shares[one] * whole - asks[one] * total)
+    left = total - sum(shares)
+    before = left + 1
+    while left < before:
+        before = left
+        for one in order:
+            more = min(_SLICE, asks[one] - shares[one])
+            if more <= left:
+                shares[one] += more
+                left -= more
+    return shares
 
 
 def _bounded(policy: Policy, has: Mapping[str, int], cap: Mapping[str, int]) -> Policy:

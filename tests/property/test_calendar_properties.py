@@ -103,6 +103,24 @@ def test_nobody_has_more_than_a_cap_above_it(
 
 
 @MANY
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 60))
+def test_a_cap_is_given_out_whole_and_in_whole_slices(slices: list[int], cap: int) -> None:
+    tenants = [
+        Tenant(name, "", Quota(Millislices(1000 * one)))
+        for name, one in zip(NAMES, slices, strict=False)
+    ]
+    every_day = Window(1, ALL, WindowKind.CAP, Millislices(1000 * cap))
+    after = in_force({one.name: one for one in tenants}, [every_day], moment(1_800_000_000, "UTC"))
+    has = [one.quota.nominal_millislices for one in after.values()]
+    assert sum(has) == 1000 * min(cap, sum(slices))
+    for before, share in zip(slices, has, strict=True):
+        assert share % 1000 == 0
+        exact = 1000 * before * min(cap, sum(slices)) / max(1, sum(slices))
+        assert share <= 1000 * before
+        assert abs(share - exact) < 1000
+
+
+@MANY
 @given(policies(), SOME, MOMENTS)
 def test_only_holding_windows_matter_and_only_to_those_they_concern(
     policy: Policy, some: list[Window], now: Moment

@@ -155,6 +155,17 @@ def test_a_cap_takes_the_same_share_from_a_tenants_own_part_and_from_those_below
     assert nominals(found) == {"lab": 10000, "a": 5000, "b": 2000}
 
 
+def test_a_cap_leaves_no_parts_of_slices() -> None:
+    found = in_force(FLAT, [window("cap", 9000, ALL)], at(0, 2))
+    assert nominals(found) == {"vision": 3000, "nlp": 6000}
+    thirds = tree(*(tenant(name, 4000) for name in "abc"))
+    found = in_force(thirds, [window("cap", 10000, ALL)], at(0, 2))
+    assert nominals(found) == {"a": 4000, "b": 3000, "c": 3000}
+    lab = tree(tenant("lab", 9000), tenant("a", 4000, "lab"), tenant("b", 500, "lab"))
+    found = in_force(lab, [window("cap", 7500, "lab")], at(0, 2))
+    assert nominals(found) == {"lab": 7500, "a": 3000, "b": 500}
+
+
 def test_a_capped_group_stays_a_group() -> None:
     policy = tree(tenant("lab", 0), tenant("a", 6000, "lab", 9000), tenant("b", 3000, "lab"))
     found = in_force(policy, [window("cap", 3000, "lab")], at(0, 2))
