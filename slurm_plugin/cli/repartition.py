@@ -15,6 +15,7 @@ from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import repartitions as present
+from slurm_plugin.cli_views.mig import survey_json, survey_table
 from slurm_plugin.mig.due import cuts_due
 from slurm_plugin.mig.problem import SitePlanInput
 from slurm_plugin.mig.steps import (
@@ -189,9 +190,10 @@ def look(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look up how each node's GPUs are cut now, through short jobs of root; for cron.
+    """Look up and show how each node's GPUs are cut now, through short jobs of root; for cron.
 
-    Exits 1 if a node could not be looked at.
+    Memory slices in brackets form an instance; a dot is a free memory slice. The answers are kept
+    for repartition plan and run. Exits 1 if a node could not be looked at.
     """
     settings = load_settings()
     _require_root("look at all nodes")
@@ -200,8 +202,11 @@ def look(
             survey(settings, open_slurm(settings), ledger.repartitions, nodes or ())
         )
     if as_json:
-        print_json({"seen": list(found.seen), "failed": dict(found.failed)})
+        gpus = survey_json(found.seen)
+        print_json({"seen": list(found.seen), "failed": dict(found.failed), "gpus": gpus})
     else:
+        if found.seen:
+            console().print(survey_table(found.seen))
         console().print(f"Looked at {len(found.seen)} nodes.")
         for node, why in sorted(found.failed.items()):
             console().print(Text(f"{node}: {why}", style="yellow"), soft_wrap=True)

@@ -1,6 +1,6 @@
 """GPUs, instances and layouts, for people: a board is drawn as a bar of its memory slices."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,6 +9,7 @@ from cluster.language.mig_profiles import Board, MigProfile
 from cluster.mig.checks import gpu_faults
 from cluster.mig.inventory import Gpu, GpuProcess, Instance, Inventory
 from cluster.mig.layouts import Layout, Placement
+from cluster.mig.placement_text import placements_text
 from cluster.runtime.console import FittingTable, column
 from slurm_plugin.cli_views.texts import NOTHING
 
@@ -26,6 +27,39 @@ def node_report(inventory: Inventory) -> RenderableType:
     if cut:
         parts.append(_instances_table(cut))
     return Group(*parts)
+
+
+def survey_table(inventories: Mapping[str, Inventory]) -> FittingTable:
+    """How the GPUs of these nodes are cut: a line per GPU."""
+    seen = [(node, gpu) for node, one in inventories.items() for gpu in one.gpus]
+    vendors = {node: one.vendor for node, one in inventories.items()}
+    names = [gpu.name.removeprefix(f"{vendors[node]} ") for node, gpu in seen]
+    return FittingTable(
+        (
+            column("node", (node for node, _ in seen)),
+            column("GPU", (gpu.index for _, gpu in seen), right=True),
+            column("name", names, brief=map(_short, names), rank=2),
+            column("memory slices", (_gpu_bar(gpu) for _, gpu in seen)),
+            column("health", (_health(gpu) for _, gpu in seen), rank=1),
+        )
+    )
+
+
+def survey_json(inventories: Mapping[str, Inventory]) -> list[dict[str, object]]:
+    """The same as values: ``instances`` are text such as ``1g.10gb@0,3g.40gb@4``."""
+    return [
+        {
+            "node": node,
+            "gpu": gpu.uuid,
+            "index": gpu.index,
+            "name": gpu.name,
+            "mig": gpu.mig,
+            "instances": placements_text(one.placement for one in gpu.instances),
+            "held": placements_text(one.placement for one in gpu.instances if one.holders),
+        }
+        for node, inventory in inventories.items()
+        for gpu in inventory.gpus
+    ]
 
 
 def _gpus_table(gpus: Sequence[Gpu], vendor: str) -> FittingTable:

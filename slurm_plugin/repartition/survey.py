@@ -33,11 +33,11 @@ class Survey:
     """The result of a survey.
 
     Attributes:
-        seen: nodes that answered.
+        seen: how the GPUs of each node that answered are cut now, in the order of names.
         failed: what went wrong, by node that did not answer.
     """
 
-    seen: tuple[str, ...]
+    seen: Mapping[str, Inventory]
     failed: Mapping[str, str]
 
 
@@ -61,13 +61,15 @@ async def survey(
     wanted = sorted(set(names) or known)
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(node: str) -> str:
+    async def one(node: str) -> Inventory | str:
         async with turn:
             return await _looked(settings, journal, node)
 
     said = dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
-    failed = {node: why for node, why in said.items() if why}
-    return Survey(tuple(node for node in wanted if node not in failed), failed)
+    return Survey(
+        seen={node: one for node, one in said.items() if not isinstance(one, str)},
+        failed={node: why for node, why in said.items() if isinstance(why, str)},
+    )
 
 
 async def probe(
@@ -78,13 +80,14 @@ async def probe(
     return inventory_of(await node_command.run_on(node, reservation, argv, deadline_s))
 
 
-async def _looked(settings: Settings, journal: SurveyStore, node: str) -> str:
-    """Survey a node; return what went wrong, or "". A failure of the ledger is raised: it concerns
-    all.
+async def _looked(settings: Settings, journal: SurveyStore, node: str) -> Inventory | str:
+    """Survey a node; return its inventory, or what went wrong.
+
+    A failure of the ledger is raised: it concerns all nodes.
     """
     try:
-        inventory = asdict(await probe(settings.repartition, node, "", _PROBE_S))
+        inventory = await probe(settings.repartition, node, "", _PROBE_S)
     except SlicewiseError as error:
         return error.refusal.message
-    await asyncio.to_thread(journal.save_inventory, node, inventory)
-    return ""
+    await asyncio.to_thread(journal.save_inventory, node, asdict(inventory))
+    return inventory

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from repartition_world import Crashes, MemoryJournal, RepartitionWorld, planned
+from repartition_world import Crashes, MemoryJournal, RepartitionWorld, inventory_of, planned
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board
@@ -18,7 +18,9 @@ from slurm_plugin.mig.planner import RepartitionTerms
 from slurm_plugin.mig.problem import PlanInput, SitePlanInput
 from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.repartition import cluster_run
+from slurm_plugin.repartition.survey import Survey
 
+GPUS = ("gpu01", "gpu02")
 TOML = """
 [cluster]
 name = "c"
@@ -119,6 +121,33 @@ def test_json_has_each_step_with_its_seconds(
     assert [one["seconds"] for one in entry["steps"]] == [1.0] * 6
     repartition.show(1, as_json=True)
     assert json.loads(capsys.readouterr().out) == entry
+
+
+def test_a_survey_shows_how_gpus_are_cut(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = inventory_of(planned().after)
+    bare = inventory_of(())
+
+    async def surveyed(*_: object) -> Survey:
+        return Survey({"gpu01": cut, "gpu02": bare}, {"gpu03": "no core is free"})
+
+    monkeypatch.setattr(repartition, "survey", surveyed)
+    monkeypatch.setattr(repartition, "open_slurm", lambda _: None)
+    with pytest.raises(typer.Exit):
+        repartition.look()
+    out = capsys.readouterr().out
+    first, second = (next(line for line in out.splitlines() if node in line) for node in GPUS)
+    assert ("3g.40gb" in first, "3g" in second) == (True, False), out
+    assert "gpu03: no core is free" in out
+    with pytest.raises(typer.Exit):
+        repartition.look(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["seen"], said["failed"]) == (list(GPUS), {"gpu03": "no core is free"})
+    assert [(one["node"], one["instances"][-9:]) for one in said["gpus"]] == [
+        ("gpu01", "3g.40gb@4"),
+        ("gpu02", ""),
+    ]
 
 
 def test_a_dry_run_says_each_step_and_does_none(

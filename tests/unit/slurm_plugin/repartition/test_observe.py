@@ -509,7 +509,8 @@ async def test_a_survey_keeps_what_each_node_says_and_tells_who_did_not_answer(
     nodes = Nodes(json.dumps(asdict(site.inventory)))
     monkeypatch.setattr(node_command, "run_on", nodes.run_on)
     found = await survey(site.settings, site.slurm, site.journal)
-    assert (found.seen, found.failed) == (("gpu01", "gpu03"), {"gpu02": "no core is free"})
+    assert (tuple(found.seen), found.failed) == (("gpu01", "gpu03"), {"gpu02": "no core is free"})
+    assert found.seen["gpu01"] == site.inventory
     assert set(site.journal.saved) == {"gpu01", "gpu03"}
     probe = ("slicewise", "node", "probe", "--json")
     on_node = site.settings.repartition.on_node
@@ -531,7 +532,7 @@ async def test_one_nodes_survey_asks_nobody_else_and_an_unknown_one_is_refused(
         await survey(site.settings, site.slurm, site.journal, ["gpu01", "gpu99"])
     assert nodes.asked == []
     found = await survey(site.settings, site.slurm, site.journal, ["gpu01"])
-    assert found.seen == ()
+    assert found.seen == {}
     assert "can't be read" in found.failed["gpu01"]
 
 
