@@ -37,6 +37,7 @@ from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.common.qos_names import GATE_QOS
+from slurm_plugin.ledger.keys import NewKey
 from slurm_plugin.quota.calendar import Window
 from slurm_plugin.quota.lending import within_limits
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
@@ -361,14 +362,27 @@ class ScriptedLedger(MemoryStore):
         self._fail("grants")
         known = self.known_keys.values()
         return GrantsAnswer(
-            tenants={sha256: key.tenant for key, sha256 in known if key.revoked_s is None},
+            opens={
+                sha256: f"{key.tenant}/{key.service}" if key.service else key.tenant
+                for key, sha256 in known
+                if key.revoked_s is None
+            },
+            expires_s={sha256: key.expires_s for key, sha256 in known if key.expires_s},
             protected=tuple(sorted({key.tenant for key, _ in known} - self.opened)),
         )
 
-    def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
+    def add(self, new: NewKey) -> None:
         self._fail("add")
-        key = KeyView(key_id=key_id, tenant=tenant, name=name, created_by=author, created_s=1.0)
-        self.known_keys[key_id] = (key, sha256)
+        words = {one: getattr(new, one) for one in ("key_id", "tenant", "name", "service")}
+        made = {"created_by": new.author, "created_s": 1.0, "expires_s": new.expires_s}
+        self.known_keys[new.key_id] = (KeyView(**words, **made), new.sha256)
+
+    def note_uses(self, used_s: Mapping[str, float]) -> None:
+        self._fail("note_uses")
+        for key, sha256 in list(self.known_keys.values()):
+            if sha256 in used_s:
+                used = key.model_copy(update={"used_s": used_s[sha256]})
+                self.known_keys[key.key_id] = (used, sha256)
 
     def open_tenant(self, tenant: str, author: str) -> None:
         self.opened |= {tenant}

@@ -1,8 +1,13 @@
 """Messages about API keys: which keys tenants have, and to which tenant's services a key admits."""
 
+from typing import Self
+
 from pydantic import Field
 
 from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
+
+_LATEST_S = 253_402_300_799
+"""The end of the year 9999: the last second that a calendar shows."""
 
 
 class KeyView(Message):
@@ -10,7 +15,11 @@ class KeyView(Message):
 
     Attributes:
         key_id: public id, by which the key is revoked.
-        created_s, revoked_s: Unix seconds; None if the key is not revoked.
+        service: the only service of the tenant that the key opens; "" if it opens all.
+        created_s, revoked_s, expires_s: Unix seconds; None if the key is not revoked, or never
+            expires.
+        used_s: Unix seconds at which the key last let a request in, to within a minute or two; None
+            if it was never seen.
     """
 
     key_id: str
@@ -19,18 +28,31 @@ class KeyView(Message):
     created_by: str
     created_s: float
     revoked_s: float | None = None
+    service: str = ""
+    expires_s: float | None = None
+    used_s: float | None = None
+
+    def is_valid(self, now_s: float) -> bool:
+        """Whether the key lets requests in."""
+        return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
 class KeyCreateRequest(Request, Asks[DoneAnswer], post="key_create"):
     """Adds a key to a tenant; for members of the tenant, root and SlurmUser.
 
-    ``sha256`` is all that is kept of the key.
+    ``sha256`` is all that is kept of the key. Sent twice, the key is added once.
+
+    Attributes:
+        service: the only service of the tenant that the key opens; "": all. It need not exist yet.
+        expires_s: Unix seconds from which the key lets no request in.
     """
 
     key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
     tenant: str = Field(max_length=64)
     name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    service: str = Field("", max_length=63, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
+    expires_s: int | None = Field(None, gt=0, le=_LATEST_S)
 
 
 class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key_revoke"):
@@ -49,9 +71,12 @@ class KeyOpenRequest(Request, Asks[DoneAnswer], post="key_open"):
 
 
 class KeysAnswer(Answer):
-    """Keys, oldest first."""
+    """Keys, oldest first; ``unprotected``: the user's tenants whose services need no key, unless
+    the gateway requires one of everyone.
+    """
 
     keys: tuple[KeyView, ...]
+    unprotected: tuple[str, ...] = ()
 
 
 class KeyListRequest(Request, Asks[KeysAnswer], get="key_list"):
@@ -59,15 +84,43 @@ class KeyListRequest(Request, Asks[KeysAnswer], get="key_list"):
 
 
 class GrantsAnswer(Answer):
-    """``tenants``: tenant by the key's SHA-256 in hexadecimal; revoked keys are left out.
+    """What keys open; revoked and expired keys are left out.
 
-    ``protected``: tenants that ever had a key and were not opened since, in order, because revoking
-    the last key must not open their services to every client.
+    Attributes:
+        opens: TENANT, or TENANT/SERVICE for a key of one service, by the key's SHA-256 in
+            hexadecimal.
+        expires_s: Unix seconds, by the SHA-256 of each key that expires.
+        protected: tenants that ever had a key and were not opened since, in order, because
+            revoking the last key must not open their services to every client.
     """
 
-    tenants: dict[str, str]
+    opens: dict[str, str]
+    expires_s: dict[str, float] = Field(default_factory=dict)
     protected: tuple[str, ...] = ()
+
+    def at(self, now_s: float) -> Self:
+        """Return the answer without the keys that have expired by then."""
+        over = {key for key, end_s in self.expires_s.items() if end_s <= now_s}
+        if not over:
+            return self
+        opens = {key: opened for key, opened in self.opens.items() if key not in over}
+        left = {key: end_s for key, end_s in self.expires_s.items() if key not in over}
+        return self.model_copy(update={"opens": opens, "expires_s": left})
 
 
 class GrantsRequest(Request, Asks[GrantsAnswer], get="grants", asker="launcher"):
-    """The launcher asks which keys admit to which tenant's services now."""
+    """The launcher asks which keys admit to which services now."""
+
+
+MOST_USES = 500
+"""Most keys of one report; a body has a limit."""
+
+
+class KeyUsesRequest(Request, Asks[DoneAnswer], post="key_uses", asker="launcher"):
+    """The launcher: when keys last let a request in.
+
+    ``used_s`` has Unix seconds by the key's SHA-256; unknown keys are ignored, and an earlier time
+    than the known one is.
+    """
+
+    used_s: dict[str, float] = Field(max_length=MOST_USES)

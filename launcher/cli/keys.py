@@ -1,6 +1,7 @@
 """Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.rpc.client import DaemonClient
+from cluster.language.errors import UnreachableError
+from cluster.rpc.client import UNSURE, DaemonClient
 from cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
@@ -19,7 +21,7 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
-from cluster.settings.file import load_settings
+from cluster.settings.file import Settings, load_settings
 
 key_app = typer.Typer(
     help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True
@@ -31,51 +33,122 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
 _AT_THE_GATEWAY = "within 5 s"
+_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[mhd])")
+_UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 
 
 @key_app.command(
     "create",
     epilog="Examples: slicewise key create vision --name ci"
-    " | slicewise key create vision --name ci --json",
+    " | slicewise key create vision/bert --name partner --expires 90d"
+    " | slicewise key create vision --name ci --yes --json",
 )
 def create_key(
-    tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
+    opens: Annotated[
+        str,
+        typer.Argument(
+            metavar="TENANT[/SERVICE]",
+            help="A tenant of yours, or one of its services: the key then opens no other.",
+            show_default=False,
+        ),
+    ],
     name: Annotated[
         str, typer.Option(help="Name of the key: letters, digits and _ . -", show_default=False)
     ],
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long the key works, such as 90d, 12h or 30m; for ever if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Make a key for a tenant's services, and print it: it is shown only now and stored nowhere.
 
     Clients send it as "Authorization: Bearer KEY" or "x-api-key: KEY". As soon as a
-    tenant has a key, its services refuse requests without one.
+    tenant has a key, also one for a single service, all of its services refuse requests without
+    one: the first key asks before it does that.
     """
+    tenant, _, service = opens.partition("/")
     key_id, key = new_key()
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    request = KeyCreateRequest.of(tenant=tenant, name=name, key_id=key_id, sha256=digest)
-    _daemon().call(request)
+    expires_s = None if expires is None else int(time.time()) + _seconds(expires)
+    request = KeyCreateRequest.of(
+        tenant=tenant,
+        service=service,
+        name=name,
+        key_id=key_id,
+        sha256=hashlib.sha256(key.encode()).hexdigest(),
+        expires_s=expires_s,
+    )
+    settings = load_settings()
+    daemon = _daemon(settings)
+    closes = not settings.gateway.require_keys and (
+        tenant in daemon.call(KeyListRequest()).unprotected
+    )
+    if closes and not yes:
+        typer.confirm(
+            f"This is {tenant}'s first key: all of its services then refuse requests without a key,"
+            " also those that clients use now. Make it?",
+            abort=True,
+            err=True,
+        )
+    _make(daemon, request)
     if as_json:
-        print_json({"key_id": key_id, "tenant": tenant, "name": name, "key": key})
+        facts = {"tenant": tenant, "service": service, "name": name, "expires_s": expires_s}
+        print_json({"key_id": key_id, **facts, "key": key})
         return
     out = console()
     out.print(Text(key), soft_wrap=True)
+    until = "" if expires_s is None else f" until {_day(expires_s)}"
     out.print(
         Text(
-            f"Key {key_id} of {tenant} works at the gateway {_AT_THE_GATEWAY}; from then on "
+            f"Key {key_id} of {opens} works at the gateway {_AT_THE_GATEWAY}{until}; from then on "
             f"{tenant}'s services refuse requests without a key. Keep it: it is not shown again.",
             style="dim",
         )
     )
 
 
+def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:
+    """Have the daemon make the key; raises what ``DaemonClient.call`` raises."""
+    try:
+        daemon.call(request)
+    except UnreachableError as error:
+        if error.refusal.code != UNSURE:
+            raise
+        raise UnreachableError(
+            UNSURE,
+            f"{error.refusal.message} Key {request.key_id} may have been made; it is not shown.",
+            f"If slicewise key list shows it: slicewise key revoke {request.key_id}. Then try"
+            " again.",
+        ) from error
+
+
+def _seconds(text: str) -> int:
+    """Parse ``90d``, ``12h`` or ``30m``; raises typer.BadParameter."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"--expires {text!r}: write it as 90d, 12h or 30m.")
+    return int(found["count"]) * _UNIT_S[found["unit"]]
+
+
 @key_app.command("list", epilog="Examples: slicewise key list | slicewise key list --json")
 def list_keys(
-    all_keys: Annotated[bool, typer.Option("--all", help="Show revoked keys, too.")] = False,
+    all_keys: Annotated[
+        bool, typer.Option("--all", help="Show revoked and expired keys, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the keys of your tenants, without their secrets."""
-    answer = _daemon().call(KeyListRequest())
-    keys = [one for one in answer.keys if all_keys or one.revoked_s is None]
+    """Show the keys of your tenants, without their secrets.
+
+    The last use is known to within two minutes; a key that was never used shows none.
+    """
+    now_s = time.time()
+    answer = _daemon(load_settings()).call(KeyListRequest())
+    keys = [one for one in answer.keys if all_keys or one.is_valid(now_s)]
     if as_json:
         print_json([one.model_dump() for one in keys])
     elif keys:
@@ -101,20 +174,22 @@ def revoke_key(
     "slicewise key open TENANT" lets everyone in.
     """
     key_id = _id_of(key_id)
-    if not yes and (tenant := _tenant_of_last(key_id, _daemon().call(KeyListRequest()))):
+    daemon = _daemon(load_settings())
+    if not yes and (tenant := _tenant_of_last(key_id, daemon.call(KeyListRequest()))):
         typer.confirm(
             f"This is {tenant}'s last key: its services then refuse all requests, until another "
             f"key is made, or: slicewise key open {tenant}. Revoke it?",
             abort=True,
             err=True,
         )
-    _daemon().call(KeyRevokeRequest.of(key_id=key_id))
+    daemon.call(KeyRevokeRequest.of(key_id=key_id))
     console().print(Text(f"Key {key_id} stops working at the gateway {_AT_THE_GATEWAY}."))
 
 
 def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
     """Return the tenant that would have no key left; "" if there is none."""
-    valid = [one for one in known.keys if one.revoked_s is None]
+    now_s = time.time()
+    valid = [one for one in known.keys if one.is_valid(now_s)]
     tenant = next((one.tenant for one in valid if one.key_id == key_id), "")
     return tenant if sum(one.tenant == tenant for one in valid) == 1 else ""
 
@@ -137,7 +212,7 @@ def open_tenant(
             abort=True,
             err=True,
         )
-    _daemon().call(KeyOpenRequest.of(tenant=tenant))
+    _daemon(load_settings()).call(KeyOpenRequest.of(tenant=tenant))
     console().print(Text(f"{tenant}'s services need no key any more, {_AT_THE_GATEWAY}."))
 
 
@@ -152,17 +227,20 @@ def _id_of(given: str) -> str:
     return given.split("_")[1] if given.startswith(f"{_PREFIX}_") else given
 
 
-def _daemon() -> DaemonClient:
-    return DaemonClient(load_settings().daemon)
+def _daemon(settings: Settings) -> DaemonClient:
+    return DaemonClient(settings.daemon)
 
 
 def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
     return (
         column("key", (one.key_id for one in keys)),
         column("tenant", (one.tenant for one in keys)),
+        column("service", (one.service or "all" for one in keys)),
         column("name", (one.name for one in keys)),
-        column("made by", (one.created_by for one in keys), rank=2),
-        column("made", (_day(one.created_s) for one in keys), rank=3),
+        column("made by", (one.created_by for one in keys), rank=4),
+        column("made", (_day(one.created_s) for one in keys), rank=5),
+        column("last use", (_day(one.used_s) for one in keys), rank=2),
+        column("expires", (_day(one.expires_s) for one in keys), rank=3),
         column("revoked", (_day(one.revoked_s) for one in keys), rank=1),
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import ssl
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import (
     Awaitable,
@@ -47,7 +48,13 @@ from launcher.gateway.runtime_api import (
     servers,
     without_digests,
 )
-from launcher.gateway.streams import SHOW_SESSIONS, SHOW_STREAMS, end_commands, without_key
+from launcher.gateway.streams import (
+    SHOW_SESSIONS,
+    SHOW_STREAMS,
+    end_commands,
+    key_ages_s,
+    without_key,
+)
 from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
 from launcher.gateway.types import Gateway, with_replaced
 
@@ -130,17 +137,18 @@ class HaproxyRuntime:
         for change in changes:
             await self._tell(commands(change, self._maps))
 
-    async def set_keys(self, tenants: Mapping[str, str], protected: Iterable[str] = ()) -> None:
+    async def set_keys(self, opens: Mapping[str, str], protected: Iterable[str] = ()) -> None:
         """Admit requests with these API keys and no others; tenants that have a key require one.
 
-        ``tenants`` gives the tenant by a key's SHA-256 in lower-case hexadecimal; ``protected`` are
-        further tenants that require a key. Both are also written to files, with which HAProxy
-        starts. Streams that another key has let in are ended. Raises OSError if this user may not
-        write the files, after HAProxy was told.
+        ``opens`` gives TENANT, or TENANT/SERVICE for a key of one service, by a key's SHA-256 in
+        lower-case hexadecimal; ``protected`` are further tenants that require a key. Both are also
+        written to files, with which HAProxy starts. Streams that another key has let in are ended.
+        Raises OSError if this user may not write the files, after HAProxy was told.
         """
-        asked = dict.fromkeys({*tenants.values(), *protected, TOLD_KEY}, "yes")
+        tenants = (one.partition("/")[0] for one in opens.values())
+        asked = dict.fromkeys({*tenants, *protected, TOLD_KEY}, "yes")
         # In this order no request with a valid key is refused in between.
-        wanted = {self._maps.keys: dict(tenants), self._maps.protected: asked}
+        wanted = {self._maps.keys: dict(opens), self._maps.protected: asked}
         unwritten: OSError | None = None
         for path, entries in wanted.items():
             try:
@@ -150,11 +158,20 @@ class HaproxyRuntime:
         for path, entries in wanted.items():
             shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
             await self._tell(entry_commands(path, shown, entries))
-        await _end_streams(partial(_ask, self._socket), tenants.keys())
+        await _end_streams(partial(_ask, self._socket), opens.keys())
         if self._replaced is not None:
-            await self._replaced.end_streams(tenants.keys())
+            await self._replaced.end_streams(opens.keys())
         if unwritten is not None:
             raise unwritten
+
+    async def key_ages(self) -> Mapping[str, float]:
+        """Return seconds since each API key last let a request in, by the key's SHA-256.
+
+        Keys that were not used within the last two minutes are left out, as are uses that only a
+        replaced process has seen.
+        """
+        used = _parsed_map(await _ask(self._socket, f"show map {self._maps.used}"))
+        return key_ages_s(used, await _ask(self._socket, SHOW_STREAMS), time.time())
 
     def keep(self, routes: Mapping[str, str]) -> None:
         """Write the routes into the map's file if it holds others: HAProxy starts with them.

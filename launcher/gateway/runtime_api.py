@@ -100,10 +100,15 @@ class Maps:
         return self.directory / "replicas.map"
 
     @cached_property
+    def used(self) -> Path:
+        """Map of the Unix seconds at which HAProxy noted an API key's use, by its SHA-256."""
+        return self.directory / "used.map"
+
+    @cached_property
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
-        return (*told, self.keys, self.protected, self.replicas)
+        return (*told, self.keys, self.protected, self.replicas, self.used)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.

@@ -1,14 +1,17 @@
-"""Streams that API keys have open, in the texts of HAProxy's Runtime API.
+"""Uses of API keys, and streams that they have open, in the texts of HAProxy's Runtime API.
 
 HAProxy checks a key when a request comes. The configuration notes each stream of a key in the table
 ``streams``, by digest and by the number that HAProxy gives each request; ``show sess all`` shows
-which session has that number.
+which session has that number. The map ``used`` has the Unix seconds of each key's last use.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 STREAMS = "streams"
+USE_NOTED_S = 20
+"""Seconds after which a further use of a key is noted."""
+_LATELY_S = 120.0
 SHOW_STREAMS = f"show table {STREAMS} data.conn_cur gt 0"
 SHOW_SESSIONS = "show sess all"
 _STREAM = re.compile(r"key=([0-9a-f]{64})/(\d+) ")
@@ -31,3 +34,14 @@ def end_commands(shown: str, numbers: Collection[int]) -> Iterator[str]:
     for session, number in _SESSION.findall(shown):
         if int(number) in numbers:
             yield f"shutdown session {session}"
+
+
+def key_ages_s(used: Mapping[str, str], streams: str, now_s: float) -> Mapping[str, float]:
+    """Return the seconds since each key's last use, by digest, without those long ago.
+
+    ``used`` has the Unix seconds of uses, by digest; ``streams``: ``SHOW_STREAMS``. A key is in use
+    as long as one of its streams is open.
+    """
+    ages = {digest: max(0.0, now_s - float(at_s)) for digest, at_s in used.items()}
+    lately = {digest: age_s for digest, age_s in ages.items() if age_s < _LATELY_S}
+    return lately | {digest: 0.0 for digest, _ in _STREAM.findall(streams)}

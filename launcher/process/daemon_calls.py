@@ -1,7 +1,9 @@
 """What the launcher asks the daemon, each call in a thread beside the turns."""
 
+from collections.abc import Mapping
+
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from cluster.rpc.key_messages import MOST_USES, GrantsAnswer, GrantsRequest, KeyUsesRequest
 from cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
@@ -38,8 +40,15 @@ class DaemonCalls:
         await self._daemon.ask(RetireRequest(array_job_id=array_job_id))
 
     async def grants(self) -> GrantsAnswer:
-        """Which keys admit requests to which tenant's services."""
+        """Which keys admit requests to which services."""
         return await self._daemon.ask(GrantsRequest())
+
+    async def note_uses(self, used_s: Mapping[str, float]) -> None:
+        """Say when keys last let a request in: Unix seconds by hash."""
+        uses = sorted(used_s.items())
+        for first in range(0, len(uses), MOST_USES):
+            part = dict(uses[first : first + MOST_USES])
+            await self._daemon.ask(KeyUsesRequest(used_s=part))
 
     async def report_services(self, services: tuple[ServiceReport, ...]) -> None:
         """Report what the launcher sees of services, for their users."""

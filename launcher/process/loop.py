@@ -35,13 +35,15 @@ BUSY_S = 0.15
 LONGEST_S = 1.0
 SIDE_EVERY_S = 2.0
 """Seconds between two saves of the state, and between two updates of the gateway's API keys."""
+_USES_EVERY_S = 60.0
+"""Seconds between two looks at which API keys were used; less than the gateway remembers it."""
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
     "a tenant's server may choose TLS's largest group, which costs HAProxy 160 ms a handshake: "
     "install etc/haproxy-openssl.cnf with its drop-in (docs/how-to/gateway.md) and restart HAProxy"
 )
-_DAEMON_CHANGES = frozenset({"set_desired_slots", "retire", "report_services"})
+_DAEMON_CHANGES = frozenset({"set_desired_slots", "retire", "report_services", "note_uses"})
 _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 
 _LOG = logging.getLogger("slicewise.launcher")
@@ -127,6 +129,7 @@ class Launcher:
             asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
         ]
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -196,16 +199,28 @@ class Launcher:
             await self._saved.save(self._state)
 
     async def tell_keys(self) -> None:
-        """Tell the gateway which API keys open which tenant, and which tenants require one."""
+        """Tell the gateway what each API key opens, and which tenants require one."""
         if self._state is None or not self._leader.leads():
             return
         try:
             granted = await self._daemon.grants()
-            await self._runtime.set_keys(granted.tenants, granted.protected)
+            await self._runtime.set_keys(granted.opens, granted.protected)
         except (SlicewiseError, OSError) as error:
             self._reporter.once("", "keys_not_set", str(error))
         else:
             self._reporter.once("", "keys_not_set", "")
+
+    async def tell_key_uses(self) -> None:
+        """Tell the daemon when API keys last let a request in."""
+        if not self._leader.leads():
+            return
+        try:
+            now_s, ages_s = time.time(), await self._runtime.key_ages()
+            await self._daemon.note_uses({key: now_s - age for key, age in ages_s.items()})
+        except SlicewiseError as error:
+            self._reporter.once("", "key_uses_not_told", str(error))
+        else:
+            self._reporter.once("", "key_uses_not_told", "")
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

@@ -47,6 +47,7 @@ class Daemon(Protocol):
     ) -> DesiredSlotsAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
+    async def note_uses(self, used_s: Mapping[str, float]) -> None: ...  # noqa: D102
     async def report_services(self, services: tuple[ServiceReport, ...]) -> None: ...  # noqa: D102
 
 
@@ -58,8 +59,9 @@ class Runtime(Protocol):
     async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_keys(  # noqa: D102
-        self, tenants: Mapping[str, str], protected: Collection[str] = ()
+        self, opens: Mapping[str, str], protected: Collection[str] = ()
     ) -> None: ...
+    async def key_ages(self) -> Mapping[str, float]: ...  # noqa: D102
 
 
 class Replicas(Protocol):

@@ -15,7 +15,7 @@ from launcher.engines.engine import StartSettings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
-from launcher.gateway.streams import STREAMS
+from launcher.gateway.streams import STREAMS, USE_NOTED_S
 from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
 from launcher.profiling.figures import ProfileTask
 
@@ -171,6 +171,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "errors_counter": ERRORS,
         "came_counter": CAME,
         "timing_counters": COUNTERS,
+        "use_noted_s": USE_NOTED_S,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyUsesRequest
 from cluster.rpc.message import Asker, DoneAnswer
 from cluster.rpc.messages import (
     CheckRequest,
@@ -115,6 +115,7 @@ class Desk:
                 RetireRequest: self._retire,
                 ServiceReportRequest: self._news,
                 GrantsRequest: self._granted,
+                KeyUsesRequest: self._used,
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,
@@ -151,6 +152,9 @@ class Desk:
 
     async def _granted(self, _: GrantsRequest, __: int) -> GrantsAnswer:
         return self._keys.grants()
+
+    async def _used(self, request: KeyUsesRequest, _: int) -> DoneAnswer:
+        return await self._keys.note_uses(request)
 
     async def _leave(self, request: EvictRequest, _: int) -> DoneAnswer:
         return self._cluster_state.evictions.take(request, self._cluster_state.view.services)

@@ -1,6 +1,7 @@
 """Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from cluster.rpc.key_messages import (
     KeyOpenRequest,
     KeyRevokeRequest,
     KeysAnswer,
+    KeyUsesRequest,
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
@@ -21,6 +23,7 @@ from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
 from slurm_plugin.common.log import report
+from slurm_plugin.ledger.keys import NewKey
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import ClusterState
 
@@ -42,15 +45,24 @@ class ServiceKeys:
         self._reads = reads
         self._leader = leader
         self._rates = rates
-        self._grants = GrantsAnswer(tenants={})
+        self._grants = GrantsAnswer(opens={})
 
     async def turn(self) -> None:
         """Read the valid keys again; raises what the ledger raises."""
         self._grants = await asyncio.to_thread(self._ledger.keys.grants)
 
     def grants(self) -> GrantsAnswer:
-        """The valid keys' hashes with their tenants, and the tenants that require a key."""
-        return self._grants
+        """The valid keys' hashes with what they open, and the tenants that require a key.
+
+        A key expires also while the database is away.
+        """
+        return self._grants.at(time.time())
+
+    async def note_uses(self, request: KeyUsesRequest) -> DoneAnswer:
+        """Note when keys were last used; raises what the ledger raises, SW-DAEMON-STANDBY."""
+        self._leader.require()
+        await asyncio.to_thread(self._ledger.keys.note_uses, request.used_s)
+        return DoneAnswer()
 
     def handlers(self) -> ReaderHandlers:
         """What answers each request about keys.
@@ -78,16 +90,19 @@ class ServiceKeys:
         return changed
 
     async def _list(self, _: KeyListRequest, principal: Principal) -> KeysAnswer:
-        return KeysAnswer(keys=await self._visible(principal))
+        visible = await self._visible(principal)
+        unprotected = self._cluster_state.quotas.policy.keys() - set(self._grants.protected)
+        own = sorted(filter(principal.may_read, unprotected))
+        return KeysAnswer(keys=visible, unprotected=tuple(own))
 
     async def _create(self, request: KeyCreateRequest, principal: Principal) -> None:
         require_own(request.tenant, principal)
         require_known(request.tenant, self._cluster_state.quotas.policy.keys(), principal)
         self._rates.take(principal, request.tenant)
-        words = (request.key_id, request.tenant, request.name, request.sha256, principal.user)
-        await self._reads.from_ledger(principal.uid, partial(self._ledger.keys.add, *words))
+        new = NewKey(**request.model_dump(), author=principal.user)
+        await self._reads.from_ledger(principal.uid, partial(self._ledger.keys.add, new))
         fields = {"key": request.key_id, "tenant": request.tenant, "user": principal.user}
-        report("key_created", **fields)
+        report("key_created", **fields, service=request.service, expires_s=request.expires_s)
 
     async def _revoke(self, request: KeyRevokeRequest, principal: Principal) -> None:
         key_id = request.key_id

@@ -1,6 +1,8 @@
-"""Keeps API keys of tenants: their hashes, and which are revoked."""
+"""Keeps API keys of tenants: their hashes, which are revoked, and when each was last used."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, extract, func, or_, select
@@ -10,10 +12,33 @@ from cluster.language.errors import InvalidInputError
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.tables import api_key_openings, api_key_revocations, api_keys
+from slurm_plugin.ledger_tables.tables import (
+    api_key_openings,
+    api_key_revocations,
+    api_key_uses,
+    api_keys,
+)
 
 MOST_KEYS = 100
 """Most valid keys of one tenant: each is a line of the gateway's map."""
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key to be added.
+
+    Attributes:
+        service: the only service of the tenant that it opens; "": all.
+        expires_s: Unix seconds from which it lets no request in; None: never.
+    """
+
+    key_id: str
+    tenant: str
+    name: str
+    sha256: str
+    author: str
+    service: str = ""
+    expires_s: int | None = None
 
 
 class Keys(LedgerPart):
@@ -26,43 +51,40 @@ class Keys(LedgerPart):
             return tuple(_key(row) for row in connection.execute(self._known()))
 
     def grants(self) -> GrantsAnswer:
-        """The valid keys' hashes with their tenants; revoked keys don't leave the database."""
+        """The valid keys' hashes with what they open; other keys don't leave the database."""
         key = api_keys.c
         mine = key.cluster == self._cluster
-        valid = select(key.sha256, key.tenant).where(mine, ~_is_revoked())
+        expires_s = extract("epoch", key.expires_at).label("expires_s")
+        columns = (key.sha256, key.tenant, key.service, expires_s)
+        valid = select(*columns).where(mine, _is_valid())
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
             granted = connection.execute(valid).all()
             closed = select(key.tenant).where(mine, ~_is_opened()).distinct()
             tenants = connection.execute(closed).scalars()
             return GrantsAnswer(
-                tenants={row.sha256: row.tenant for row in granted},
+                opens={row.sha256: _opened(row) for row in granted},
+                expires_s={row.sha256: row.expires_s for row in granted if row.expires_s},
                 protected=tuple(sorted(tenants)),
             )
 
-    def add(self, key_id: str, tenant: str, name: str, sha256: str, author: str) -> None:
+    def add(self, new: NewKey) -> None:
         """Add a key; a second time does nothing while the key is valid.
 
         A command sends its change once more if it got no answer. Raises InvalidInputError:
         SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if another key has the id or hash.
         """
-        values = {
-            "cluster": self._cluster,
-            "key_id": key_id,
-            "tenant": tenant,
-            "name": name,
-            "sha256": sha256,
-            "author": author,
-        }
+        values = {"cluster": self._cluster, **asdict(new), "expires_at": _time(new.expires_s)}
+        del values["expires_s"]
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
             if self._is_made(connection, values):
                 return
-            if connection.execute(self._valid(tenant)).scalar_one() >= MOST_KEYS:
+            if connection.execute(self._valid(new.tenant)).scalar_one() >= MOST_KEYS:
                 raise InvalidInputError(
                     "SW-KEY-LIMIT",
-                    f"Tenant {tenant!r} has {MOST_KEYS} keys already.",
+                    f"Tenant {new.tenant!r} has {MOST_KEYS} keys already.",
                     "Revoke one that is not used: slicewise key list",
                 )
             connection.execute(insert(api_keys).values(values))
@@ -72,11 +94,11 @@ class Keys(LedgerPart):
         key = api_keys.c
         same = or_(key.key_id == values["key_id"], key.sha256 == values["sha256"])
         columns = (key[name] for name in values)
-        known = select(*columns, _is_revoked().label("revoked")).where(
+        known = select(*columns, _is_valid().label("valid")).where(
             key.cluster == self._cluster, same
         )
         found = [dict(row) for row in connection.execute(known).mappings()]
-        if found and found != [{**values, "revoked": False}]:
+        if found and found != [{**values, "valid": True}]:
             raise InvalidInputError("SW-KEY-TWICE", "This key exists already.", "Try again.")
         return bool(found)
 
@@ -108,18 +130,52 @@ class Keys(LedgerPart):
     def _valid(self, tenant: str) -> Select[Any]:
         key = api_keys.c
         mine = select(func.count()).where(key.cluster == self._cluster, key.tenant == tenant)
-        return mine.where(~_is_revoked())
+        return mine.where(_is_valid())
+
+    def note_uses(self, used_s: Mapping[str, float]) -> None:
+        """Note when keys last let a request in: Unix seconds by hash. The latest time is kept."""
+        key, use = api_keys.c, api_key_uses.c
+        known = select(key.key_id, key.sha256).where(
+            key.cluster == self._cluster, key.sha256.in_(list(used_s))
+        )
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            # In one order everywhere: two programs that note the same keys do not block each other.
+            rows = [
+                {
+                    "cluster": self._cluster,
+                    "key_id": row.key_id,
+                    "used_at": _time(used_s[row.sha256]),
+                }
+                for row in connection.execute(known.order_by(key.key_id))
+            ]
+            if not rows:
+                return
+            noted = insert(api_key_uses)
+            later = noted.excluded.used_at
+            connection.execute(
+                noted.on_conflict_do_update(
+                    index_elements=[use.cluster, use.key_id],
+                    set_={"used_at": later},
+                    where=later > use.used_at,
+                ),
+                rows,
+            )
 
     def _known(self) -> Select[Any]:
-        key, revoked = api_keys.c, api_key_revocations.c
+        key, revoked, used = api_keys.c, api_key_revocations.c, api_key_uses.c
         same = and_(revoked.cluster == key.cluster, revoked.key_id == key.key_id)
+        its = and_(used.cluster == key.cluster, used.key_id == key.key_id)
         return (
             select(
-                *(key.key_id, key.tenant, key.name, key.sha256, key.author),
+                *(key.key_id, key.tenant, key.service, key.name, key.sha256, key.author),
+                extract("epoch", key.expires_at).label("expires_s"),
+                extract("epoch", used.used_at).label("used_s"),
                 extract("epoch", key.recorded_at).label("created_s"),
                 extract("epoch", revoked.recorded_at).label("revoked_s"),
             )
             .outerjoin(api_key_revocations, same)
+            .outerjoin(api_key_uses, its)
             .where(key.cluster == self._cluster)
             .order_by(key.recorded_at, key.key_id)
         )
@@ -128,6 +184,11 @@ class Keys(LedgerPart):
 def _is_revoked() -> ColumnElement[bool]:
     key, revoked = api_keys.c, api_key_revocations.c
     return exists().where(revoked.cluster == key.cluster, revoked.key_id == key.key_id)
+
+
+def _is_valid() -> ColumnElement[bool]:
+    key = api_keys.c
+    return and_(~_is_revoked(), or_(key.expires_at.is_(None), key.expires_at > func.now()))
 
 
 def _is_opened() -> ColumnElement[bool]:
@@ -147,4 +208,15 @@ def _key(row: Any) -> KeyView:
         created_by=row.author,
         created_s=row.created_s,
         revoked_s=row.revoked_s,
+        service=row.service,
+        expires_s=row.expires_s,
+        used_s=row.used_s,
     )
+
+
+def _opened(row: Any) -> str:
+    return f"{row.tenant}/{row.service}" if row.service else str(row.tenant)
+
+
+def _time(at_s: float | None) -> datetime | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)

@@ -37,7 +37,7 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 """Columns that the database itself writes, so that neither order nor time of a row can be
 forged."""
 
-_KEPT = ("compilations", "known_limits", "watermarks")
+_KEPT = ("compilations", "known_limits", "watermarks", "api_key_uses")
 """Tables with rows that the daemon overwrites. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")

@@ -368,6 +368,8 @@ api_keys = Table(
     Column("sha256", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("service", Text, nullable=False, server_default=""),
+    Column("expires_at", DateTime(timezone=True)),
     UniqueConstraint("cluster", "sha256", name="uq_api_keys_sha256"),
     CheckConstraint("sha256 ~ '^[0-9a-f]{64}$'", name="sha256_hexadecimal"),
     comment="Who may send requests to a tenant's services: hashes, no key. Append-only.",
@@ -386,6 +388,20 @@ api_key_revocations = Table(
         name="fk_api_key_revocations_cluster",
     ),
     comment="Keys that let nobody in any more. Append-only.",
+)
+
+api_key_uses = Table(
+    "api_key_uses",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True),
+    Column("used_at", DateTime(timezone=True), nullable=False),
+    ForeignKeyConstraint(
+        ("cluster", "key_id"),
+        (api_keys.c.cluster, api_keys.c.key_id),
+        name="fk_api_key_uses_cluster",
+    ),
+    comment="When each key last let a request in, to within a minute or two. Overwritten.",
 )
 
 api_key_openings = Table(

@@ -87,6 +87,27 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
     assert replicas[0].served == 0
 
 
+async def test_a_key_of_one_service_opens_that_one_and_its_use_is_seen(gateway: Harness, replicas):
+    one, other = (
+        Route(service, 4, {one.endpoint: ServerMode.READY}, "pool")
+        for service, one in zip(("t/a", "t/b"), replicas, strict=True)
+    )
+    await gateway.route(one, other)
+    await gateway.runtime.set_keys({**KEYS, digest(REVOKED): "t/b"})
+    status, text = await gateway.ask(x_api_key=REVOKED)
+    assert (status, error_of(text)[:23]) == (403, "SW-GATEWAY-KEY-SERVICE:")
+    assert await gateway.runtime.key_ages() == {}
+    assert (await gateway.ask(f"/t/b{INFER}", x_api_key=REVOKED))[0] == 200
+    assert (await gateway.ask("/u/a/v2", x_api_key=REVOKED))[0] == 403
+    assert (await gateway.ask(x_api_key=KEY))[0] == 200
+    ages = await gateway.runtime.key_ages()
+    assert ages.keys() == {digest(REVOKED), digest(KEY)}
+    assert all(0 <= age_s < 60 for age_s in ages.values())
+    # Its tenant wants keys, though it has none for all of its services.
+    await gateway.runtime.set_keys({digest(REVOKED): "t/b"})
+    assert (await gateway.ask())[0] == 401
+
+
 async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     await gateway.runtime.set_keys(KEYS)

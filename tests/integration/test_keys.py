@@ -69,11 +69,12 @@ class Site:
         with psycopg.connect(url) as connection:
             connection.execute("SET session_replication_role = replica")
             connection.execute("DELETE FROM slicewise.api_key_revocations")
+            connection.execute("DELETE FROM slicewise.api_key_uses")
             connection.execute("DELETE FROM slicewise.api_keys")
             connection.execute("DELETE FROM slicewise.api_key_openings")
 
     def create(self, user: str, tenant: str) -> Mapping[str, str]:
-        answer = self.slicewise(user, "key", "create", tenant, "--name", "ci", "--json")
+        answer = self.slicewise(user, "key", "create", tenant, "--name", "ci", "--yes", "--json")
         return dict(json.loads(answer))
 
 

@@ -1,5 +1,6 @@
 """Orders, API keys and the launcher's states in a real PostgreSQL."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
@@ -14,7 +15,7 @@ from cluster.rpc.order_messages import ServiceOrder
 from cluster.runtime.database import postgres_engine
 from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
-from slurm_plugin.ledger.keys import MOST_KEYS
+from slurm_plugin.ledger.keys import MOST_KEYS, NewKey
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.services.orders import Ordered
@@ -82,17 +83,17 @@ def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
     ledger: Ledger, database: str
 ) -> None:
     ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
-    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     StateStore(database, "testing").save({"vision/bert": {"a": 1}}, ())
     with Ledger(database, "other") as other:
         assert (other.orders.standing(), other.keys.all()) == ({}, ())
-        assert other.keys.grants() == GrantsAnswer(tenants={})
+        assert other.keys.grants() == GrantsAnswer(opens={})
     assert StateStore(database, "other").load() == {}
 
 
 def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> None:
     ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
-    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
     for table in ("service_orders", "api_keys", "api_key_revocations", "api_key_openings"):
@@ -115,38 +116,38 @@ def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -
 
 def test_a_key_lets_in_until_it_is_revoked_and_its_tenant_stays_protected(ledger: Ledger) -> None:
     for number in range(2):
-        ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
+        ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
     both = {HASHES[0]: "vision", HASHES[1]: "vision"}
-    assert ledger.keys.grants() == GrantsAnswer(tenants=both, protected=("vision",))
+    assert ledger.keys.grants() == GrantsAnswer(opens=both, protected=("vision",))
     for _ in range(2):
         ledger.keys.revoke(IDS[0], "olga")
-    left = GrantsAnswer(tenants={HASHES[1]: "vision"}, protected=("vision",))
+    left = GrantsAnswer(opens={HASHES[1]: "vision"}, protected=("vision",))
     assert ledger.keys.grants() == left
     assert [(key.key_id, key.revoked_s is None) for key in ledger.keys.all()] == [
         (IDS[0], False),
         (IDS[1], True),
     ]
     ledger.keys.revoke(IDS[1], "olga")
-    assert ledger.keys.grants() == GrantsAnswer(tenants={}, protected=("vision",))
+    assert ledger.keys.grants() == GrantsAnswer(opens={}, protected=("vision",))
 
 
 def test_a_tenant_without_a_valid_key_is_opened_until_one_is_made_again(ledger: Ledger) -> None:
-    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
-    ledger.keys.add(IDS[1], "nlp", "ci", HASHES[1], "bob")
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
+    ledger.keys.add(NewKey(IDS[1], "nlp", "ci", HASHES[1], "bob"))
     with pytest.raises(InvalidInputError, match="SW-KEY-VALID"):
         ledger.keys.open_tenant("vision", "alice")
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
-    assert ledger.keys.grants() == GrantsAnswer(tenants={HASHES[1]: "nlp"}, protected=("nlp",))
-    ledger.keys.add(IDS[2], "vision", "ci", HASHES[2], "alice")
+    assert ledger.keys.grants() == GrantsAnswer(opens={HASHES[1]: "nlp"}, protected=("nlp",))
+    ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "alice"))
     assert ledger.keys.grants().protected == ("nlp", "vision")
 
 
 def test_a_key_that_is_sent_twice_is_made_once(ledger: Ledger) -> None:
     """A command sends it to the other daemon of a pair if the first one gave no answer."""
     made = (IDS[0], "vision", "ci", HASHES[0], "alice")
-    ledger.keys.add(*made)
-    ledger.keys.add(*made)
+    ledger.keys.add(NewKey(*made))
+    ledger.keys.add(NewKey(*made))
     assert [key.key_id for key in ledger.keys.all()] == [IDS[0]]
     for other in (
         (IDS[0], "vision", "ci", HASHES[1], "alice"),
@@ -154,19 +155,47 @@ def test_a_key_that_is_sent_twice_is_made_once(ledger: Ledger) -> None:
         (IDS[0], "vision", "ci", HASHES[0], "bob"),
     ):
         with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
-            ledger.keys.add(*other)
+            ledger.keys.add(NewKey(*other))
     ledger.keys.revoke(IDS[0], "alice")
     with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
-        ledger.keys.add(*made)
+        ledger.keys.add(NewKey(*made))
+
+
+def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -> None:
+    ends_s = int(time.time()) + 3600
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice", "bert", ends_s))
+    ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice", expires_s=1))
+    assert ledger.keys.grants() == GrantsAnswer(
+        opens={HASHES[0]: "vision/bert"}, expires_s={HASHES[0]: ends_s}, protected=("vision",)
+    )
+    for used_s in (5.0, 7.5, 6.0):
+        ledger.keys.note_uses({HASHES[0]: used_s, HASHES[2]: used_s})
+    shown = {key.key_id: (key.service, key.expires_s, key.used_s) for key in ledger.keys.all()}
+    assert shown == {IDS[0]: ("bert", ends_s, 7.5), IDS[1]: ("", 1.0, None)}
+    # One that has expired does not count as valid.
+    ledger.keys.revoke(IDS[0], "alice")
+    ledger.keys.open_tenant("vision", "alice")
+    assert ledger.keys.grants() == GrantsAnswer(opens={})
+
+
+def test_a_downgrade_revokes_keys_that_the_older_revision_would_let_in_further(
+    ledger: Ledger, database: str
+) -> None:
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice", "bert"))
+    ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice", expires_s=2_000_000_000))
+    ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "alice"))
+    schema_revisions.downgrade(database, "0009")
+    schema_revisions.upgrade(database)
+    assert ledger.keys.grants().opens == {HASHES[2]: "vision"}
 
 
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:
     for number in range(MOST_KEYS - 1):
-        ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
+        ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
 
     def add(number: int) -> str:
         try:
-            ledger.keys.add(IDS[number], "vision", "ci", HASHES[number], "alice")
+            ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
         except InvalidInputError as error:
             return error.refusal.code
         return ""
@@ -179,10 +208,10 @@ def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) 
 
 
 def test_an_id_or_a_hash_that_is_there_is_refused(ledger: Ledger) -> None:
-    ledger.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     for key_id, sha256 in ((IDS[0], HASHES[1]), (IDS[1], HASHES[0])):
         with pytest.raises(InvalidInputError, match="SW-KEY-TWICE"):
-            ledger.keys.add(key_id, "nlp", "ci", sha256, "bob")
+            ledger.keys.add(NewKey(key_id, "nlp", "ci", sha256, "bob"))
     assert len(ledger.keys.all()) == 1
 
 
@@ -216,7 +245,7 @@ def test_the_daemons_role_orders_and_makes_keys_and_sees_no_state(
     url = role_url("daemon")
     with Ledger(url, "testing") as own:
         own.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
-        own.keys.add(IDS[0], "vision", "ci", HASHES[0], "alice")
+        own.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
         own.keys.revoke(IDS[0], "alice")
         assert (len(own.orders.standing()), len(own.keys.all())) == (1, 1)
     with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
@@ -249,7 +278,7 @@ def test_no_other_role_orders_or_makes_keys(
         with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
             own.orders.write(BERT, "scale", ordered(max_replicas=2), "olga")
         with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
-            own.keys.add(IDS[0], "vision", "ci", HASHES[0], "olga")
+            own.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "olga"))
     with pytest.raises(OutsideError, match="SW-DATABASE-RIGHTS"):
         StateStore(url, "testing").load()
 

@@ -96,7 +96,7 @@ async def test_a_refusal_keeps_its_code_and_hint(tmp_path: Path):
 
 
 async def test_the_keys_of_a_large_site_are_read(tmp_path: Path):
-    grants = GrantsAnswer(tenants={f"{key:064x}": "language-models" for key in range(50_000)})
+    grants = GrantsAnswer(opens={f"{key:064x}": "language-models" for key in range(50_000)})
     answer, _ = await ask(tmp_path, grants.model_dump_json().encode(), GrantsRequest())
     assert answer == grants
 

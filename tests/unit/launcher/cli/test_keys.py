@@ -3,12 +3,14 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
-from cluster.language.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.rpc.client import UNSURE
 from cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
@@ -18,9 +20,17 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
+from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
 from launcher.cli.keys import key_app, new_key
 
+OPEN = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
+        "gateway": {"require_keys": False},
+    }
+)
 LIVING = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
 REVOKED = LIVING.model_copy(update={"key_id": "b" * 12, "revoked_s": 2.0})
 
@@ -31,12 +41,18 @@ class Daemon:
     def __init__(self) -> None:
         self.told: list[tuple[str, ...]] = []
         self.known: tuple[KeyView, ...] = (LIVING, REVOKED)
+        self.unprotected = ("nlp",)
+        self.made: list[KeyCreateRequest] = []
+        self.is_mute = False
 
     def call(self, request: object) -> object:
         match request:
             case KeyListRequest():
-                return KeysAnswer(keys=self.known)
+                return KeysAnswer(keys=self.known, unprotected=self.unprotected)
             case KeyCreateRequest() as made:
+                self.made.append(made)
+                if self.is_mute:
+                    raise UnreachableError(UNSURE, "No answer.", "Look.")
                 self.told.append((made.tenant, made.name, made.key_id, made.sha256))
             case KeyOpenRequest():
                 self.told.append((request.tenant,))
@@ -50,7 +66,8 @@ class Daemon:
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     found = Daemon()
-    monkeypatch.setattr(key_cli, "_daemon", lambda: found)
+    monkeypatch.setattr(key_cli, "_daemon", lambda _: found)
+    monkeypatch.setattr(key_cli, "load_settings", lambda: OPEN)
     return found
 
 
@@ -79,6 +96,63 @@ def test_the_daemon_is_told_the_hash_and_the_user_the_key(daemon: Daemon) -> Non
     assert daemon.told == [("vision", "ci", shown["key_id"], digest)]
     assert (shown["tenant"], shown["name"]) == ("vision", "ci")
     assert re.match(r"swk_[0-9a-f]{12}_\S{43}\n", run("create", "vision", "--name", "ci"))
+
+
+def test_the_first_key_of_a_tenant_asks_before_it_closes_what_is_open(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ("create", "nlp", "--name", "ci")
+    assert aborts(*create)
+    assert daemon.made == []
+    assert "nlp's first key" in run(*create)
+    run(*create, "--yes", says="")
+    daemon.unprotected = ()
+    run(*create, says="")
+    daemon.unprotected = ("nlp",)
+    gateway = OPEN.gateway.model_copy(update={"require_keys": True})
+    monkeypatch.setattr(
+        key_cli, "load_settings", lambda: OPEN.model_copy(update={"gateway": gateway})
+    )
+    run(*create, says="")
+    assert len(daemon.made) == 4
+
+
+def test_a_key_may_open_one_service_and_expire(daemon: Daemon) -> None:
+    before_s = time.time()
+    shown = json.loads(
+        run("create", "vision/bert", "--name", "ci", "--expires", "90d", "--json", says="")
+    )
+    (made,) = daemon.made
+    assert (made.tenant, made.service, shown["service"]) == ("vision", "bert", "bert")
+    assert made.expires_s == shown["expires_s"]
+    assert 0 <= shown["expires_s"] - int(before_s) - 90 * 86_400 < 60
+    for wrong in ("90", "0d", "-1d", "1y"):
+        ran = CliRunner().invoke(key_app, ["create", "vision", "--name", "x", "--expires", wrong])
+        assert ran.exit_code == 2
+    ran = CliRunner().invoke(key_app, ["create", "vision/A b", "--name", "x"])
+    assert isinstance(ran.exception, InvalidInputError)
+
+
+def test_a_key_that_may_have_been_made_is_named(daemon: Daemon) -> None:
+    daemon.is_mute = True
+    ran = CliRunner().invoke(key_app, ["create", "vision", "--name", "ci"])
+    assert isinstance(ran.exception, UnreachableError)
+    assert f"slicewise key revoke {daemon.made[0].key_id}" in str(ran.exception)
+
+
+def test_expiry_and_last_use_are_shown(daemon: Daemon) -> None:
+    used = LIVING.model_copy(
+        update={"service": "bert", "used_s": 86_400.0 * 365, "expires_s": 4e9, "key_id": "d" * 12}
+    )
+    expired = used.model_copy(update={"expires_s": 5.0, "key_id": "e" * 12})
+    daemon.known = (LIVING, used, expired)
+    first, second = json.loads(run("list", "--json"))
+    assert (first["service"], first["used_s"], first["expires_s"]) == ("", None, None)
+    assert (second["service"], second["used_s"], second["expires_s"]) == ("bert", 31_536_000, 4e9)
+    assert len(json.loads(run("list", "--all", "--json"))) == 3
+    # The last one that is valid: it is asked about.
+    daemon.known = (LIVING, expired)
+    assert aborts("revoke", LIVING.key_id)
 
 
 def test_revoked_keys_are_shown_when_asked_for(daemon: Daemon) -> None:

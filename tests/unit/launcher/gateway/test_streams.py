@@ -1,6 +1,6 @@
 """Tests finding the streams of API keys, as HAProxy 2.6 shows them."""
 
-from launcher.gateway.streams import end_commands, without_key
+from launcher.gateway.streams import end_commands, key_ages_s, without_key
 
 KEPT, REVOKED = "a" * 64, "b" * 64
 TABLE = f"""# table: streams, type: string, size:102400, used:3
@@ -21,6 +21,13 @@ def test_only_streams_without_a_living_key_are_found() -> None:
     assert without_key(TABLE, {KEPT}) == {13, 112}
     assert without_key(TABLE, {KEPT, REVOKED}) == frozenset()
     assert without_key("No such table\n", ()) == frozenset()
+
+
+def test_the_last_use_of_a_key_was_noted_lately_or_goes_on() -> None:
+    used = {KEPT: "1000", REVOKED: "1015", "c" * 64: "890", "d" * 64: "1100"}
+    assert key_ages_s(used, "", 1020.0) == {KEPT: 20.0, REVOKED: 5.0, "d" * 64: 0.0}
+    assert key_ages_s({}, TABLE, 1020.0) == {KEPT: 0.0, REVOKED: 0.0}
+    assert key_ages_s({"e" * 64: "1000"}, "No such table\n", 1020.0) == {"e" * 64: 20.0}
 
 
 def test_only_their_requests_are_ended() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
@@ -204,6 +205,37 @@ async def test_the_gateway_is_told_of_keys_and_trouble_is_said_once(
     await launcher.tell_keys()
     assert world.asked == ["view", "grants", "grants"]
     assert [one.split()[0] for one in caplog.messages] == ["keys_not_set"]
+
+
+async def test_the_daemon_is_told_when_keys_were_used(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "slicewise.launcher")
+    world, leader = World(), Switch()
+    told: list[Mapping[str, float]] = []
+    launcher = Launcher(world, world, replicas=nobody, leader=leader)  # type: ignore[arg-type]
+    await launcher.tell_key_uses()
+    assert world.asked == []
+    leader.led = True
+    caplog.clear()
+    for _ in range(2):
+        await launcher.tell_key_uses()
+    assert world.asked == ["key_ages", "key_ages"]
+    assert [one.split()[0] for one in caplog.messages] == ["key_uses_not_told"]
+
+    async def key_ages() -> Mapping[str, float]:
+        return {"a" * 64: 5.0}
+
+    async def note_uses(used_s: Mapping[str, float]) -> None:
+        told.append(used_s)
+
+    monkeypatch.setattr(world, "key_ages", key_ages, raising=False)
+    monkeypatch.setattr(world, "note_uses", note_uses, raising=False)
+    now_s = time.time()
+    await launcher.tell_key_uses()
+    ((digest, used_s),) = told[0].items()
+    assert digest == "a" * 64
+    assert -5 <= used_s - now_s < 60
 
 
 async def test_it_ends_when_told_and_saves_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,16 @@ class World:
         self.log.append(("retire", array_job_id))
 
     async def grants(self) -> GrantsAnswer:
-        return GrantsAnswer(tenants={})
+        return GrantsAnswer(opens={})
 
-    async def set_keys(self, tenants: Mapping[str, str], protected: Collection[str] = ()) -> None:
-        self.granted = tenants
+    async def note_uses(self, used_s: Mapping[str, float]) -> None:
+        self.used_s = used_s
+
+    async def key_ages(self) -> Mapping[str, float]:
+        return {"a" * 64: 5.0}
+
+    async def set_keys(self, opens: Mapping[str, str], protected: Collection[str] = ()) -> None:
+        self.granted = opens
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]:
         self.asked.extend(replicas)

@@ -201,10 +201,42 @@ async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_
 ):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="grants")
-    assert granted == GrantsAnswer(tenants={"a" * 64: "vision"}, protected=("vision",))
+    assert granted == GrantsAnswer(opens={"a" * 64: "vision"}, protected=("vision",))
     await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
     granted = await asked.as_user(LAUNCHER, op="grants")
-    assert granted == GrantsAnswer(tenants={}, protected=("vision",))
+    assert granted == GrantsAnswer(opens={}, protected=("vision",))
+
+
+async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: Asking):
+    ends_s = int(time.time()) + 3600
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12, service="bert", expires_s=ends_s)
+    granted = await asked.as_user(LAUNCHER, op="grants")
+    assert isinstance(granted, GrantsAnswer)
+    assert (granted.opens, granted.at(ends_s - 1)) == ({"a" * 64: "vision/bert"}, granted)
+    assert granted.at(ends_s) == GrantsAnswer(opens={}, protected=("vision",))
+    # Also while the database can't be asked: the daemon itself knows when.
+    await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12, expires_s=1)
+    assert await asked.as_user(LAUNCHER, op="grants") == granted
+
+
+async def test_who_makes_a_first_key_learns_what_it_closes(asked: Asking):
+    before = await asked.as_user(ALICE, op="key_list")
+    assert isinstance(before, KeysAnswer)
+    assert before.unprotected == ("vision",)
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    after = await asked.as_user(ALICE, op="key_list")
+    assert isinstance(after, KeysAnswer)
+    assert after.unprotected == ()
+
+
+async def test_the_launcher_says_when_keys_were_used(asked: Asking):
+    await asked.as_user(ALICE, **KEY, key_id="a" * 12)
+    uses = {"op": "key_uses", "used_s": {"a" * 64: 5.0, "f" * 64: 6.0}}
+    assert await asked.code(ALICE, **uses) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(LAUNCHER, **uses), DoneAnswer)
+    listed = await asked.as_user(ALICE, op="key_list")
+    assert isinstance(listed, KeysAnswer)
+    assert [key.used_s for key in listed.keys] == [5.0]
 
 
 async def test_a_tenant_is_opened_again_by_its_members(asked: Asking):
@@ -212,7 +244,7 @@ async def test_a_tenant_is_opened_again_by_its_members(asked: Asking):
     await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
     assert await asked.code(BOB, op="key_open", tenant="vision") == "SW-TENANT-UNKNOWN"
     assert isinstance(await asked.as_user(ALICE, op="key_open", tenant="vision"), DoneAnswer)
-    assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(tenants={})
+    assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(opens={})
 
 
 async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asking):
