@@ -85,9 +85,7 @@ async def test_the_host_names_the_service(gateway: Harness, replicas):
 @pytest.mark.parametrize(
     ("authority", "metadata"),
     [
-        ("", {}),
         ("", {"slicewise_service": "t/none"}),
-        ("", {"slicewise_service": "t"}),
         ("none.t.models.example.org", {}),
         ("none.t.models.example.org", {"slicewise_service": "t/a"}),
     ],
@@ -99,6 +97,18 @@ async def test_an_unknown_service_is_not_found(
     error = await refused(gateway, authority, **metadata)
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert "SW-GATEWAY-UNKNOWN" in str(error.details())
+
+
+@pytest.mark.parametrize("metadata", [{}, {"slicewise_service": "t"}, {"x_api_key": "nonsense"}])
+async def test_a_call_without_metadata_is_told_which_it_lacks(
+    gateway: Harness, metadata: dict[str, str]
+):
+    """Before its key is checked: with a good one it was told that the key is another tenant's."""
+    await gateway.runtime.set_keys({"a" * 64: "t"})
+    error = await refused(gateway, **metadata)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "SW-GATEWAY-METADATA" in str(error.details())
+    assert "slicewise-service: TENANT/SERVICE" in str(error.details())
 
 
 async def test_a_hold_that_is_too_long_is_unavailable_with_the_estimate(tmp_path: Path):
