@@ -115,6 +115,14 @@ class Engine(Protocol):
     def drain_signal(self) -> str:
         """The signal after which the server finishes its requests and ends, such as INT."""
 
+    @property
+    def temporary(self) -> str:
+        """Pattern of the names of directories in /tmp that a killed server leaves behind."""
+
+    @property
+    def library(self) -> str:
+        """File of the library that makes them: a server that may use one has it loaded."""
+
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return words of bash that follow the server's command, one or more a line.
 

@@ -38,6 +38,9 @@ class Triton:
 
     sockets = ("http", "grpc:2")
     drain_signal = "INT"
+    # Of the Python backend, which does not look at TMPDIR.
+    temporary = "python_env_*"
+    library = "libtriton_python.so"
 
     model_layout = "a directory with config.pbtxt or a numbered version"
     # Tables, and information.

@@ -5,6 +5,7 @@ that write down what they were told.
 """
 
 import fcntl
+import mmap
 import os
 import re
 import shutil
@@ -186,6 +187,34 @@ def test_the_dev_shm_of_a_job_that_was_killed_goes_with_the_next(
         assert used.exists()
     finally:
         os.close(holder)
+        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(used, ignore_errors=True)
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_temporary_files_go_with_the_job(told: Path, container: dict[str, object]):
+    triton = told / "bin" / "tritonserver"
+    triton.write_text(triton.read_text().replace("env >", 'mktemp >"$TOLD/made"; env >', 1))
+    run(told, **container)
+    (made,) = (Path(one) for one in words(told, "made"))
+    assert made.parent.name == "tmp"
+    assert made.parent.parent.parent == Path("/tmp")
+    assert not made.parent.parent.exists()
+
+
+def test_what_a_killed_triton_has_left_goes_when_no_other_may_use_it(told: Path, tmp_path: Path):
+    """This process stands for another Triton of the user, which began long after ``left``."""
+    library = tmp_path / "libtriton_python.so"
+    library.write_bytes(b"x" * mmap.PAGESIZE)
+    left, used = (Path(tempfile.mkdtemp(prefix="python_env_", dir="/tmp")) for _ in range(2))
+    (left / "lib").mkdir()
+    os.utime(left, (0, 0))
+    try:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+            run(told)
+        assert not left.exists()
+        assert used.exists()
+    finally:
         shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(used, ignore_errors=True)
 
