@@ -19,8 +19,8 @@ class Submitted:
     messages: tuple[str, ...]
 
 
-def submit(script: str) -> Submitted:
-    """Run ``sbatch`` with the script on its standard input.
+def submit(script: str, *options: str) -> Submitted:
+    """Run ``sbatch`` with the script on its standard input; options win over the script's own.
 
     Raises OutsideError (SW-SBATCH) if Slurm refuses the script, with sbatch's own lines, which
     include Slicewise's code and hint; UnreachableError (SW-SLURM-DOWN) if sbatch does not end
@@ -28,7 +28,7 @@ def submit(script: str) -> Submitted:
     """
     try:
         reply = subprocess.run(
-            ("sbatch", "--parsable"),
+            ("sbatch", "--parsable", *options),
             input=script,
             capture_output=True,
             text=True,

@@ -25,6 +25,7 @@ from launcher.services.apply_plan import ApplyPlan, plan_apply
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
 from launcher.services.overview import service_url
 from launcher.services.service_file import (
+    made_logs,
     read_service_file,
     require_image,
     require_model,
@@ -88,7 +89,7 @@ def apply_service(
         return
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
-    submitted = None if idle else submit(_script(spec, settings))
+    submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
     if as_json:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,12 +14,21 @@ from rich.live import Live
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
-from launcher.services.logs import Line, chosen_slots, last_lines, new_lines, offsets_now
+from launcher.services.logs import (
+    Chosen,
+    Line,
+    chosen_slots,
+    last_lines,
+    new_lines,
+    offsets_now,
+)
 from launcher.services.lookup import Json, Name, choose, find
 from launcher.services.overview import ServiceObservation, observe
 
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25
+_AGO = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 view_app = typer.Typer()
 
@@ -84,10 +95,13 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
     "logs",
     epilog="Examples: slicewise service logs bert"
     " | slicewise service logs bert --slot 2 --lines 100"
+    " | slicewise service logs bert --since 15m"
+    " | slicewise service logs bert --slot 2 --previous"
     " | slicewise service logs bert -f",
 )
 def service_logs(
     name: Name,
+    *,
     slot: Annotated[
         int | None, typer.Option(help="Show only this slot's log.", show_default=False)
     ] = None,
@@ -95,19 +109,43 @@ def service_logs(
         bool, typer.Option("--follow", "-f", help="Show new lines, too, until Ctrl-C.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Lines to show of each log.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "--lines",
+            "-n",
+            min=0,
+            help="Most lines to show of each log; 20, or with --since or --previous all, if left"
+            " out.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show only what was written since: 15m, 2h or 1d ago, or 2026-01-31T18:30.",
+            show_default=False,
+        ),
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Show the run before each slot's last one.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what the replicas of the newest generation have written: batch script and Triton.
 
     Shows the logs of slots that are under way, else the log written last; --follow continues with
-    all. The files are read as your user, who must be able to read them. With --json, one object per
-    line.
+    all. The files are read as your user, who must be able to read them; at most 8 MiB of each
+    slot. With --json, one object per line.
     """
+    if follow and previous:
+        raise typer.BadParameter("--previous shows a run that has ended: leave out --follow.")
+    since_s = None if since is None else _since_s(since)
+    if lines is None and since_s is None and not previous:
+        lines = 20
     view = asyncio.run(find(load_settings(), name))[0]
     shown = chosen_slots(view, slot)
-    found, read = last_lines(view, shown, lines)
+    found, read = last_lines(view, shown, Chosen(lines, since_s, previous))
     _print_lines(found, as_json=as_json)
     if slot is None:
         read = {**offsets_now(view, range(len(view.slots))), **read}
@@ -118,6 +156,18 @@ def service_logs(
             return
         found, read = new_lines(view, read)
         _print_lines(found, as_json=as_json)
+
+
+def _since_s(text: str) -> float:
+    """Parse ``15m`` ago or a local time; raises typer.BadParameter."""
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return time.time() - int(ago["count"]) * _UNIT_S[ago["unit"]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"--since {text!r}: write it as 15m, 2h, 1d or 2026-01-31T18:30."
+        ) from None
 
 
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:

@@ -144,6 +144,9 @@ class Engine(Protocol):
     def log_notice(self) -> re.Pattern[str]:
         """Beginnings of lines of the server's log that explain no failure."""
 
+    def log_time_s(self, line: str, now_s: float, /) -> float | None:
+        """Return when the server wrote a line, Unix seconds; None if the line has no time."""
+
     def log_message(self, line: str) -> str:
         """Return the message in a line of the server's log, without time and place."""
 

@@ -1,6 +1,7 @@
 """NVIDIA's Triton Inference Server, with KServe's protocol by HTTP and gRPC."""
 
 import re
+from calendar import timegm
 from collections.abc import Generator, Sequence
 
 from cluster.language.service import ServiceSpec
@@ -28,6 +29,9 @@ _OPTIONS = (
 )
 _MODEL = "/v2/models/[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _CALL = r"/inference\.GRPCInferenceService/"
+_LOG_TIME = re.compile(r"[A-Z]([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})\.")
+_DAY_S = 86_400
+_YEAR_S = 365.2425 * _DAY_S
 _LOG_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
 
 
@@ -85,6 +89,19 @@ class Triton:
         """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
         versions = (one.removesuffix("/") for one in entries if one.endswith("/"))
         return "config.pbtxt" in entries or any(map(str.isdecimal, versions))
+
+    def log_time_s(self, line: str, now_s: float, /) -> float | None:
+        """Read such as ``E1122 07:10:02.000001 17``: Triton's clock is UTC and names no year."""
+        if (found := _LOG_TIME.match(line)) is None:
+            return None
+        year = 1970 + int(now_s / _YEAR_S)
+        try:
+            times_s = [
+                timegm((one, *map(int, found.groups()))) for one in (year + 1, year, year - 1)
+            ]
+        except ValueError:
+            return None
+        return next((at_s for at_s in times_s if at_s <= now_s + _DAY_S), None)
 
     def log_message(self, line: str) -> str:
         """Remove such as ``E1122 07:10:02.000001 17 model.cc:1] ``."""

@@ -63,6 +63,10 @@ def _environment() -> "Environment":
     return environment
 
 
+LOG_BYTES = 16 * 1024 * 1024
+"""Size at which a replica's log is cut off; what is cut off is kept in one more file."""
+
+
 def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> str:
     """Return the batch script of a service; ``sbatch`` takes it as it is.
 
@@ -79,6 +83,7 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
         settings=settings,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
+        log_bytes=LOG_BYTES,
     )
 
 

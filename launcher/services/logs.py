@@ -8,21 +8,29 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
+from launcher.engines.engine import Engine
 from launcher.engines.registry import engine_of
+from launcher.services.service_file import logs_of
 
 _CHUNK_BYTES = 65_536
 _MOST_BYTES = 4 * 1024 * 1024
 """Bytes read of one log at a time."""
 _START = b" starting on "
 """Part of the first line that a run's batch script writes."""
+_BEGINS = re.compile(rb"[0-9-]+T[0-9:+-]+ \S+ starting on ")
+_TIME = re.compile(rb"[0-9]{4}-[0-9-]{5}T[0-9:]{8}[+-][0-9]{4}")
+"""What the batch script begins its lines with."""
 _NOTICE = re.compile(r"srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ ")
 """Lines that explain no failure: srun's message about its end, what the script says."""
 _LAST_LINES, _LINE_LENGTH = 3, 130
@@ -38,8 +46,22 @@ class Line:
 
 
 def log_file(view: ServiceView, index: int) -> Path:
-    """Return the file into which its batch script has Slurm write the slot's log."""
-    return Path(view.directory) / f"{view.name}-{view.array_job_id}_{index}.log"
+    """Return the file into which Slurm writes the slot's log.
+
+    ``service apply`` says another place than the batch script, which can't make a directory before
+    Slurm opens the file.
+    """
+    where, slot = Path(view.directory), f"{view.array_job_id}_{index}.log"
+    scripted = where / f"{view.name}-{slot}"
+    with suppress(OSError):
+        if scripted.exists():
+            return scripted
+    return where / logs_of(view.name) / slot
+
+
+def _earlier(log: Path) -> Path:
+    """Return the file that has what the batch script has cut off the log last."""
+    return log.with_name(f"{log.name}.1")
 
 
 def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
@@ -81,7 +103,7 @@ def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
     return InvalidInputError(
         "SW-SERVICE-LOGS",
         f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
-        f"The logs are {view.name}-{view.array_job_id}_SLOT.log in "
+        f"The logs are {log_file(view, 0).parent.name}/{view.array_job_id}_SLOT.log in "
         f"{view.directory or 'its directory'}, and belong to {view.user}.",
     )
 
@@ -90,10 +112,30 @@ Offsets = Mapping[int, int]
 """Bytes read so far, by slot."""
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Which lines of a log are wanted.
+
+    Attributes:
+        count: most lines; None: all.
+        since_s: only lines written from this time on, Unix seconds; None: all.
+        previous: only lines of the run before the last one.
+    """
+
+    count: int | None
+    since_s: float | None = None
+    previous: bool = False
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the lines wanted may be anywhere in the log."""
+        return self.count is None or self.since_s is not None or self.previous
+
+
 def last_lines(
-    view: ServiceView, slots: Iterable[int], count: int
+    view: ServiceView, slots: Iterable[int], chosen: Chosen
 ) -> tuple[tuple[Line, ...], Offsets]:
-    """Return the last lines of each log, and how far they reach.
+    """Return the chosen lines at the end of each log, and how far they reach.
 
     Raises InvalidInputError (SW-SERVICE-LOGS) for a log that can't be read.
     """
@@ -101,11 +143,54 @@ def last_lines(
     reached: dict[int, int] = {}
     for index in slots:
         try:
-            texts, reached[index] = _tail(log_file(view, index), count)
+            texts, reached[index] = _ending(log_file(view, index), chosen)
         except OSError as error:
             raise _no_logs(view, f"slot {index}: {error.strerror}") from None
-        lines += (Line(index, plain(text)) for text in texts)
+        if chosen.previous:
+            texts = _run_before(texts)
+        if chosen.since_s is not None:
+            texts = _written_since(texts, chosen.since_s, engine_of(view.directives))
+        kept = texts if chosen.count is None else texts[max(0, len(texts) - chosen.count) :]
+        lines += (Line(index, plain(text)) for text in kept)
     return tuple(lines), reached
+
+
+def _ending(log: Path, chosen: Chosen) -> tuple[list[bytes], int]:
+    """Return a log's last lines, with those that were cut off it if there are not enough."""
+    count = _MOST_BYTES if chosen.needs_all or chosen.count is None else chosen.count
+    texts, end = _tail(log, count)
+    if len(texts) < count:
+        with suppress(OSError):
+            texts = [*_tail(_earlier(log), count - len(texts))[0], *texts]
+    return texts, end
+
+
+def _run_before(texts: Sequence[bytes]) -> list[bytes]:
+    """Return the lines of the run before the last one; none if there was no such run."""
+    starts = [number for number, text in enumerate(texts) if _BEGINS.match(text)]
+    if not starts:
+        return []
+    return list(texts[starts[-2] if len(starts) > 1 else 0 : starts[-1]])
+
+
+def _written_since(texts: Sequence[bytes], since_s: float, engine: Engine) -> list[bytes]:
+    """Return the lines from the first one on that was written then; most lines have no time."""
+    for number, text in enumerate(texts):
+        at_s = _time_s(text, engine)
+        if at_s is not None and at_s >= since_s:
+            return list(texts[number:])
+    return []
+
+
+def _time_s(text: bytes, engine: Engine) -> float | None:
+    """Return when a line was written, by its own words; None if it does not say so."""
+    found = _TIME.match(text)
+    if found is None:
+        return engine.log_time_s(text[:_LINE_LENGTH].decode(errors="replace"), time.time())
+    try:
+        return datetime.fromisoformat(found[0].decode()).timestamp()
+    except ValueError:
+        return None
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -78,6 +78,29 @@ def require_image(spec: ServiceSpec) -> None:
         )
 
 
+def made_logs(spec: ServiceSpec) -> str:
+    """Make the directory of the service's logs here; return where Slurm is to write each slot's.
+
+    Raises InvalidInputError (SW-SERVICE-DIRECTORY).
+    """
+    place = Path(logs_of(spec.name))
+    try:
+        place.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-SERVICE-DIRECTORY",
+            f"The directory {place} for logs can't be made here: {error.strerror}.",
+            "Change to a directory that you can write and the nodes see, and try again.",
+        ) from None
+    require_writable(place)
+    return f"{place}/%A_%a.log"
+
+
+def logs_of(name: str) -> str:
+    """Return the name of the directory of a service's logs, where it is applied."""
+    return f"{name}.logs"
+
+
 def require_writable(directory: Path) -> None:
     """Check that Slurm can write logs there; raises InvalidInputError (SW-SERVICE-DIRECTORY).
 

@@ -92,7 +92,7 @@ class Service:
             return list(load.records)
 
     def log(self, array: int, index: int) -> str:
-        return (self.home / f"{NAME}-{array}_{index}.log").read_text()
+        return (self.home / f"{NAME}.logs" / f"{array}_{index}.log").read_text()
 
     def tritons(self, index: int | None = None) -> list[int]:
         """Pids of this service's servers, or of that slot's."""
@@ -317,7 +317,7 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
 
     (refused,) = asyncio.run(asking())
     assert refused.error == "status 503"
-    logs = list(world.home.glob(f"{NAME}-{array}_*.log"))
+    logs = list(world.home.glob(f"{NAME}.logs/{array}_*.log"))
     starts = sum(log.read_text().count("starting on") for log in logs)
     elapsed_s = time.monotonic() - began_s
     slots, note = world.status()["slots"], world.status()["note"]

@@ -104,7 +104,7 @@ class Leased:
         return sum(log.read_text().count("starting on") for log in self.logs())
 
     def logs(self) -> Iterator[Path]:
-        return self.home.glob(f"{self.name}-*.log")
+        return self.home.glob(f"{self.name}.logs/*.log")
 
     def whys(self) -> list[str]:
         """Why replicas must end, as ``service status`` says. It is said for seconds only."""

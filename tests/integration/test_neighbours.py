@@ -125,7 +125,7 @@ class Service:
             return list(load.records)
 
     def log(self, array: int) -> str:
-        log = self.home / f"{NAME}-{array}_0.log"
+        log = self.home / f"{NAME}.logs" / f"{array}_0.log"
         return log.read_text() if log.exists() else ""
 
     def as_carol(self, program: str, *words: str) -> str:

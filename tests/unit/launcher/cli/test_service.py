@@ -46,10 +46,12 @@ EMPTY = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
 
 
 @pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     scripts: list[str] = []
+    monkeypatch.chdir(tmp_path)
 
-    def submit(script: str) -> Submitted:
+    def submit(script: str, output: str) -> Submitted:
+        assert Path(output.removeprefix("--output=")).parent.is_dir()
         scripts.append(script)
         return Submitted(814, ("1 slot starts at once",))
 

@@ -13,7 +13,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,11 +24,12 @@ from cluster.language.jobs import CERTIFICATE
 from cluster.language.service import service_spec
 from cluster.settings.file import TritonSettings
 from launcher.gateway.identity import pem
-from launcher.scripts.render import service_script
+from launcher.scripts.render import LOG_BYTES, service_script
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 
 ODD = {"GREETING": """it's "$HOME" `id` \\ & ;""", "EMPTY": "", "LD_LIBRARY_PATH": "/a:/b"}
+NO_EDITS: Mapping[str, str] = {}
 STAND_INS = {
     "scontrol": """case $1 in
             update) printf '%s\\n' "$@" >"$TOLD/scontrol" ;;
@@ -61,7 +62,9 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
+def run(
+    told: Path, ports: Sequence[int] = (), edits: Mapping[str, str] = NO_EDITS, **change: object
+) -> None:
     """Run the script of such a service; Slurm allots it these ports, or free ones."""
     values: dict[str, object] = {
         "name": "chat",
@@ -74,6 +77,9 @@ def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
     command.symlink_to(told / "bin" / "tritonserver")
     settings = TritonSettings(command=command)
     text = service_script(service_spec(values | change), settings, GATEWAY)
+    for before, after in edits.items():
+        assert text.count(before) == 1
+        text = text.replace(before, after)
     variables = {
         "PATH": f"{told}/bin:/usr/bin:/bin",
         "TOLD": str(told),
@@ -85,7 +91,7 @@ def run(told: Path, ports: Sequence[int] = (), **change: object) -> None:
         "SLURMD_NODENAME": "n1",
     }
     # Into a file: what the script leaves sleeping for a second would hold a pipe open.
-    with (told / "log").open("w") as log:
+    with (told / "log").open("a") as log:
         ran = subprocess.run(
             ("bash", "-s"),
             input=text,
@@ -200,6 +206,25 @@ def test_temporary_files_go_with_the_job(told: Path, container: dict[str, object
     assert made.parent.name == "tmp"
     assert made.parent.parent.parent == Path("/tmp")
     assert not made.parent.parent.exists()
+
+
+def test_a_log_is_cut_off_and_what_was_cut_off_is_kept(told: Path):
+    triton = told / "bin" / "tritonserver"
+    triton.write_text(
+        f"""{triton.read_text()}
+        for i in {{1..200}}; do echo this is said a lot; done
+        until [ -s "$TOLD/log.1" ]; do sleep 0.1; done
+        """
+    )
+    run(
+        told,
+        edits={f"LOG_BYTES={LOG_BYTES}": "LOG_BYTES=2000", "while sleep 10;": "while sleep 0.1;"},
+    )
+    cut_off = (told / "log.1").read_text()
+    assert "starting on n1" in cut_off
+    log = (told / "log").read_text()
+    assert "Triton ended with 0" in log
+    assert "starting on n1" not in log
 
 
 def test_what_a_killed_triton_has_left_goes_when_no_other_may_use_it(told: Path, tmp_path: Path):

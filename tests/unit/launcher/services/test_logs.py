@@ -13,6 +13,7 @@ from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, ViewRequest
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.logs import (
+    Chosen,
     Line,
     chosen_slots,
     last_lines,
@@ -44,16 +45,17 @@ def service(directory: Path | str, *states: str) -> ServiceView:
 @pytest.fixture
 def view(tmp_path: Path) -> ServiceView:
     """Slots 0 and 2 have written; only slot 2 runs, slot 3 has just started."""
-    (tmp_path / "chat-814_0.log").write_text("old\n")
-    (tmp_path / "chat-814_2.log").write_text("one\ntwo\nthree")
-    os.utime(tmp_path / "chat-814_0.log", (1, 1))
+    (tmp_path / "chat.logs").mkdir()
+    (tmp_path / "chat.logs" / "814_0.log").write_text("old\n")
+    (tmp_path / "chat.logs" / "814_2.log").write_text("one\ntwo\nthree")
+    os.utime(tmp_path / "chat.logs" / "814_0.log", (1, 1))
     return service(tmp_path, "held", "held", "running", "starting")
 
 
 def test_slots_under_way_are_shown_else_the_last_that_wrote(tmp_path: Path, view: ServiceView):
     assert chosen_slots(view, None) == (2,)
     assert chosen_slots(service(tmp_path, "held", "held", "held"), None) == (2,)
-    os.utime(tmp_path / "chat-814_2.log", (0, 0))
+    os.utime(tmp_path / "chat.logs" / "814_2.log", (0, 0))
     assert chosen_slots(service(tmp_path, "held", "held", "held"), None) == (0,)
     assert chosen_slots(view, 0) == (0,)
 
@@ -70,13 +72,13 @@ def test_a_slot_that_is_not_there_is_refused(view: ServiceView, slot: int):
 
 
 def test_no_log_at_all_says_where_they_would_be(tmp_path: Path):
-    with pytest.raises(InvalidInputError, match=r"chat-814_SLOT.log in /.*belong to alice"):
+    with pytest.raises(InvalidInputError, match=r"chat.logs/814_SLOT.log in /.*belong to alice"):
         chosen_slots(service(tmp_path, "held"), None)
 
 
 def test_a_log_that_can_t_be_read_says_why(view: ServiceView):
     with pytest.raises(InvalidInputError, match="slot 1: No such file or directory"):
-        last_lines(view, (1,), 5)
+        last_lines(view, (1,), Chosen(5))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_log_that_can_t_be_read_says_why(view: ServiceView):
     [(0, []), (1, ["three"]), (2, ["two", "three"]), (9, ["one", "two", "three"])],
 )
 def test_the_last_lines(view: ServiceView, count: int, texts: list[str]):
-    lines, reached = last_lines(view, (2,), count)
+    lines, reached = last_lines(view, (2,), Chosen(count))
     assert lines == tuple(Line(2, text) for text in texts)
     assert reached == {2: 13}
 
@@ -92,13 +94,13 @@ def test_the_last_lines(view: ServiceView, count: int, texts: list[str]):
 def test_long_logs_are_read_from_their_end(tmp_path: Path, view: ServiceView):
     every = [f"line {number}" for number in range(30_000)]
     log_file(view, 2).write_text("\n".join(every) + "\n")
-    lines, _ = last_lines(view, (2,), 20_000)
+    lines, _ = last_lines(view, (2,), Chosen(20_000))
     assert [line.text for line in lines] == every[-20_000:]
 
 
 def test_what_a_terminal_would_obey_is_not_shown(view: ServiceView):
     log_file(view, 2).write_bytes(b"\x1b[2Jred\xff\tx\r\n")
-    (line,), _ = last_lines(view, (2,), 5)
+    (line,), _ = last_lines(view, (2,), Chosen(5))
     assert line.text == "\ufffd[2Jred\ufffd\tx"
 
 
@@ -169,6 +171,70 @@ def test_a_log_of_nobody_is_refused(seen: ServiceView):
         run("--slot", "3")
 
 
+RUNS = """\
+I1231 23:59:58.000001 17 server.cc:1] cut in the middle
+2026-01-01T01:00:00+0100 chat.814.2 starting on gpu01 (10.0.0.1)
+I0101 00:00:01.000001 17 server.cc:1] first
+  of two lines
+2026-01-01T00:10:00+0000 chat.814.2 starting on gpu01 (10.0.0.1)
+I0101 00:10:01.000001 17 server.cc:1] second
+"""
+NEW_YEAR_S = 1_767_225_600
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (Chosen(None, since_s=NEW_YEAR_S - 1), slice(1, None)),
+        (Chosen(None, since_s=NEW_YEAR_S - 2), slice(0, None)),
+        (Chosen(None, since_s=NEW_YEAR_S + 1), slice(2, None)),
+        (Chosen(None, since_s=NEW_YEAR_S + 2), slice(4, None)),
+        (Chosen(1, since_s=NEW_YEAR_S), slice(5, None)),
+        (Chosen(None, since_s=NEW_YEAR_S + 602), slice(0, 0)),
+        (Chosen(None, previous=True), slice(1, 4)),
+        (Chosen(1, previous=True), slice(3, 4)),
+        (Chosen(None, since_s=NEW_YEAR_S + 1, previous=True), slice(2, 4)),
+        (Chosen(3), slice(3, None)),
+    ],
+)
+@pytest.mark.parametrize("cut_at", [0, 1, 3, 6])
+def test_lines_since_a_time_and_of_the_run_before(
+    view: ServiceView, monkeypatch: pytest.MonkeyPatch, chosen: Chosen, expected: slice, cut_at: int
+):
+    """Triton's clock is UTC and names no year; the batch script may have cut the log off."""
+    monkeypatch.setattr("launcher.services.logs.time.time", lambda: NEW_YEAR_S + 3600.0)
+    every = RUNS.splitlines(keepends=True)
+    log = log_file(view, 2)
+    log.write_text("".join(every[cut_at:]))
+    log.with_name(f"{log.name}.1").write_text("".join(every[:cut_at]))
+    lines, _ = last_lines(view, (2,), chosen)
+    assert [line.text for line in lines] == RUNS.splitlines()[expected]
+
+
+def test_a_slot_that_has_run_once_has_no_run_before(view: ServiceView):
+    log_file(view, 2).write_text("".join(RUNS.splitlines(keepends=True)[4:]))
+    assert last_lines(view, (2,), Chosen(None, previous=True))[0] == ()
+
+
+def test_what_apply_has_put_into_a_directory_is_found_there(tmp_path: Path):
+    seen = service(tmp_path, "running")
+    place = tmp_path / "chat.logs"
+    assert log_file(seen, 0) == place / "814_0.log"
+    (tmp_path / "chat-814_0.log").write_text("by sbatch\n")
+    assert log_file(seen, 0) == tmp_path / "chat-814_0.log"
+
+
+def test_since_is_a_time_or_how_long_ago(seen: ServiceView):
+    log_file(seen, 2).write_text(RUNS)
+    assert run("--since", "2026-01-01T00:10:00+00:00").splitlines() == [
+        f"2 | {line}" for line in RUNS.splitlines()[4:]
+    ]
+    assert run("--since", "1s") == ""
+    assert "starting on" in run("--since", "999999d", "--lines", "2")
+    for wrong in (("--since", "yesterday"), ("--previous", "--follow")):
+        assert CliRunner().invoke(service_app, ["logs", "chat", *wrong]).exit_code == 2
+
+
 FAILED = """\
 2026-11-23T07:00:00+0000 chat.814.1 starting on gpu01 (10.0.0.1)
 E1123 07:00:01.000001 17 model.cc:1] an earlier run
@@ -212,8 +278,8 @@ def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest
 
 def test_a_log_without_lines_is_not_taken_into_memory(tmp_path: Path, view: ServiceView):
     """Its user can make it as long as he likes without writing anything."""
-    os.truncate(tmp_path / "chat-814_2.log", 64 << 20)
-    lines, read = last_lines(view, [2], 1)
+    os.truncate(tmp_path / "chat.logs" / "814_2.log", 64 << 20)
+    lines, read = last_lines(view, [2], Chosen(1))
     assert (len(lines), read) == (1, {2: 64 << 20})
     assert len(lines[0].text) <= 5 << 20
     found, read = new_lines(view, {2: 1 << 20})
@@ -222,8 +288,8 @@ def test_a_log_without_lines_is_not_taken_into_memory(tmp_path: Path, view: Serv
 
 
 def test_no_reader_waits_for_what_is_no_file(tmp_path: Path, view: ServiceView):
-    (tmp_path / "chat-814_2.log").unlink()
-    os.mkfifo(tmp_path / "chat-814_2.log")
+    (tmp_path / "chat.logs" / "814_2.log").unlink()
+    os.mkfifo(tmp_path / "chat.logs" / "814_2.log")
     with pytest.raises(InvalidInputError, match="slot 2: that is no file"):
-        last_lines(view, [2], 1)
+        last_lines(view, [2], Chosen(1))
     assert new_lines(view, {2: 0}) == ((), {2: 0})
