@@ -32,6 +32,8 @@ MAX_SLOTS = 256
 """Slots of one service at most: each is an array task that slurmctld keeps in memory."""
 
 DEFAULT_LEASE_S = 900
+LONGEST_DEADLINE_S = 600
+"""Seconds that any service's request may take at most."""
 
 _HEAD_BYTES = 65_536
 _HEAD_DIRECTIVES = 64
@@ -115,6 +117,19 @@ class ServiceSpec(BaseModel):
         ge=1,
         le=86_400_000,
         description="Objective: 95 % of requests are answered within these ms, waiting included.",
+    )
+    deadline_s: float | None = Field(
+        None,
+        gt=0,
+        le=LONGEST_DEADLINE_S,
+        allow_inf_nan=False,
+        description="Seconds without a byte of the answer after which the gateway ends a request; "
+        "unset: 600. A replica that answers nothing for so long is replaced.",
+    )
+    retry_once: bool = Field(
+        False,
+        description="Whether a request that was lost as its replica ended is sent to another one, "
+        "once: only HTTP, up to 15 KB. It may have begun: say true if a model may do it twice.",
     )
     keep_alive_s: float | None = Field(
         None,
@@ -217,6 +232,8 @@ def gives_back_s(lease_s: int) -> int:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -374,6 +391,8 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     found = next(one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
     if words := found.get("enum", [found["const"]] if "const" in found else []):
         return " or ".join(words)
+    if found["type"] == "boolean":
+        return "true or false"
     kind = "a whole number" if found["type"] == "integer" else "a number"
     if "exclusiveMinimum" in found:
         most = f", at most {found['maximum']}" if "maximum" in found else ""

@@ -118,6 +118,28 @@ class SetFailing:
     before: str
 
 
+@dataclass(frozen=True)
+class SetDeadline:
+    """Set the milliseconds that a replica may take for a request of ``tenant/service``.
+
+    Attributes:
+        deadline_ms: None: the gateway's own limit.
+        before_ms: its value until now.
+    """
+
+    service: str
+    deadline_ms: int | None
+    before_ms: int | None
+
+
+@dataclass(frozen=True)
+class SetRetryOnce:
+    """Set whether a request of ``tenant/service`` that a replica's death has lost is sent again."""
+
+    service: str
+    retry_once: bool
+
+
 GatewayChange = (
     SetMode
     | SetTarget
@@ -131,6 +153,8 @@ GatewayChange = (
     | SetRetryAfter
     | SetInTime
     | SetFailing
+    | SetDeadline
+    | SetRetryOnce
 )
 
 
@@ -153,6 +177,9 @@ class Route:
             served.
         failing: why its replicas do not start: while none serves its requests are refused with
             that; "": they wait for one.
+        cut: replicas that answer nothing any more: what they have in flight is ended.
+        deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
+        retry_once: whether a request that a replica's death has lost is sent to another one.
     """
 
     service: str
@@ -164,6 +191,9 @@ class Route:
     spared: frozenset[str] = frozenset()
     in_time: int | None = None
     failing: str = ""
+    cut: frozenset[Endpoint] = frozenset()
+    deadline_ms: int | None = None
+    retry_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,6 +239,14 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
         SetFailing(name, "", before)
         for name, before in gateway.failing.items()
         if name not in living
+    ]
+    changes += [
+        SetDeadline(name, None, before_ms)
+        for name, before_ms in gateway.deadline_ms.items()
+        if name not in living
+    ]
+    changes += [
+        SetRetryOnce(name, retry_once=False) for name in sorted(gateway.retry_once - living)
     ]
     used = {name for service, name in gateway.routes.items() if service in living}
     for name, backend in gateway.backends.items():
@@ -317,6 +355,11 @@ def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
     reason = gateway.failing.get(route.service, "")
     if route.failing != reason:
         yield SetFailing(route.service, route.failing, reason)
+    before_ms = gateway.deadline_ms.get(route.service)
+    if route.deadline_ms != before_ms:
+        yield SetDeadline(route.service, route.deadline_ms, before_ms)
+    if route.retry_once != (route.service in gateway.retry_once):
+        yield SetRetryOnce(route.service, route.retry_once)
 
 
 def _is_other(in_time: int | None, before: int | None) -> bool:
@@ -360,6 +403,8 @@ def _server_changes(
     route: Route, target: Endpoint, name: str, index: int, server: Server
 ) -> Iterable[GatewayChange]:
     mode = ServerMode.MAINT if route.targets is None else route.targets[target]
+    if server.in_flight and target in route.cut:
+        yield EndSessions(name, index)
     if server.mode is mode:
         return
     if mode is ServerMode.MAINT:

@@ -21,11 +21,13 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetDeadline,
     SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
     SetRetryAfter,
+    SetRetryOnce,
     SetTarget,
 )
 from launcher.gateway.types import Backend, Gateway, Server, ServerMode
@@ -85,6 +87,16 @@ class Maps:
         return self.directory / "failing.map"
 
     @cached_property
+    def deadlines(self) -> Path:
+        """Map of milliseconds that a replica may take for a request, by ``tenant/service``."""
+        return self.directory / "deadlines.map"
+
+    @cached_property
+    def retry_once(self) -> Path:
+        """Map of the services whose lost requests are sent again once."""
+        return self.directory / "retry_once.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -108,7 +120,8 @@ class Maps:
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
-        return (*told, self.keys, self.protected, self.replicas, self.used)
+        asked = (self.deadlines, self.retry_once)
+        return (*told, *asked, self.keys, self.protected, self.replicas, self.used)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
@@ -161,16 +174,20 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
     )
 
 
-def _map_command(
-    change: AddRoute
+_MapChange = (
+    AddRoute
     | RemoveRoute
     | MarkComplete
     | SetClosing
     | SetRetryAfter
     | SetInTime
-    | SetFailing,
-    maps: Maps,
-) -> str:
+    | SetFailing
+    | SetDeadline
+    | SetRetryOnce
+)
+
+
+def _map_command(change: _MapChange, maps: Maps) -> str:
     match change:
         case AddRoute(service, backend):
             return f"add map {maps.services} {service} {backend}"
@@ -180,11 +197,13 @@ def _map_command(
             return f"add map {maps.services} {COMPLETE_KEY} yes"
         case SetClosing(service, closing):
             return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
-        case SetRetryAfter() | SetInTime() | SetFailing():
+        case SetRetryOnce(service, retried):
+            return f"{_verb(retried)} map {maps.retry_once} {service}{' yes' * retried}"
+        case _:
             return _told_command(change, maps)
 
 
-def _told_command(change: SetRetryAfter | SetInTime | SetFailing, maps: Maps) -> str:
+def _told_command(change: SetRetryAfter | SetInTime | SetFailing | SetDeadline, maps: Maps) -> str:
     match change:
         case SetRetryAfter(service, value, before):
             return _entry_command(maps.retry_after, service, value, before)
@@ -193,6 +212,8 @@ def _told_command(change: SetRetryAfter | SetInTime | SetFailing, maps: Maps) ->
         case SetFailing(service, reason, reason_before):
             said = quote(reason, safe="") or None
             return _entry_command(maps.failing, service, said, reason_before or None)
+        case SetDeadline(service, value, before):
+            return _entry_command(maps.deadlines, service, value, before)
 
 
 def _entry_command(
@@ -260,7 +281,8 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
     told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
-    return tuple(f"show map {path}" for path in (*told, maps.replicas))
+    shown = (*told, maps.deadlines, maps.retry_once, maps.replicas)
+    return tuple(f"show map {path}" for path in shown)
 
 
 @dataclass(frozen=True)
@@ -361,13 +383,29 @@ def _numbers(shown: Mapping[str, str]) -> Mapping[str, int]:
 
 
 class _Row(NamedTuple):
-    """A line of ``show stat``; what it calls sessions are requests."""
+    """A line of ``show stat``; what it calls sessions are requests.
+
+    Attributes:
+        statuses: how many answers had status 2xx, 4xx and 5xx, as text: few lines need them.
+    """
 
     queued: int
     sessions: int
     total: int
     status: str
     place: str
+    statuses: tuple[str, str, str]
+    check: str
+
+    @property
+    def answers(self) -> int:
+        """Answers of a server."""
+        return sum(map(int, self.statuses))
+
+    @property
+    def errors(self) -> int:
+        """Answers of a server that say that it has failed."""
+        return int(self.statuses[-1])
 
 
 @dataclass(frozen=True)
@@ -385,6 +423,8 @@ class _Shown:
     retry_after_s: Mapping[str, int]
     in_time: Mapping[str, int]
     failing: Mapping[str, str]
+    deadline_ms: Mapping[str, int]
+    retry_once: frozenset[str]
     digests: Mapping[str, str]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
@@ -399,6 +439,8 @@ class _Shown:
             self.retry_after_s,
             self.in_time,
             failing=self.failing,
+            deadline_ms=self.deadline_ms,
+            retry_once=self.retry_once,
         )
 
     def backend(self, name: str) -> Backend:
@@ -446,7 +488,9 @@ class _Shown:
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    routes, closing, retry_after, in_time, failing, digests = (_parse_map(lines) for _ in range(6))
+    routes, closing, retry_after, in_time, failing, deadlines, retried, digests = (
+        _parse_map(lines) for _ in range(8)
+    )
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -464,6 +508,8 @@ def _parse_shown(text: str) -> _Shown:
         _numbers(retry_after),
         _numbers(in_time),
         {service: unquote(reason) for service, reason in failing.items()},
+        _numbers(deadlines),
+        frozenset(retried),
         digests,
         rows,
         admin,
@@ -473,8 +519,9 @@ def _parse_shown(text: str) -> _Shown:
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
     """Parse lines of ``show stat``; a csv.DictReader would take ten times as long."""
     columns = header.split(",")
-    names = ("qcur", "scur", "stot", "status", "addr")
-    queued, sessions, total, status, place = (columns.index(name) for name in names)
+    names = ("qcur", "scur", "stot", "status", "addr", "check_status")
+    queued, sessions, total, status, place, check = (columns.index(name) for name in names)
+    good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
     for line in csv.reader(lines):
         rows.setdefault(line[0], {})[line[1]] = _Row(
             int(line[queued]),
@@ -482,6 +529,8 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
             int(line[total]),
             line[status],
             line[place],
+            (line[good], line[refused], line[failed]),
+            line[check],
         )
 
 
@@ -502,6 +551,9 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
         http.sessions + grpc.sessions,
         http.queued + grpc.queued,
         digest,
+        http.answers + grpc.answers,
+        http.errors + grpc.errors,
+        http.check.endswith("TOUT"),
     )
 
 

@@ -51,6 +51,10 @@ class Server:
         in_flight: requests that it works on (``scur``), of both protocols.
         queued: requests that wait for this server alone (``qcur``).
         digest: digest of the certificate that it expects (``Endpoint.digest``); "" if not known.
+        answers: answers that have begun to come from it since HAProxy began to count.
+        errors: how many of them have status 5xx. Errors of gRPC have status 200.
+        is_silent: whether its last health check ended without any answer in time. A server that
+            refuses the connection has no request any more.
     """
 
     address: str
@@ -60,6 +64,9 @@ class Server:
     in_flight: int
     queued: int
     digest: str = ""
+    answers: int = 0
+    errors: int = 0
+    is_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,8 @@ class Gateway:
         per_tenant: how many services of one tenant get a backend; None: no limit.
         failing: why replicas do not start, by ``tenant/service``: its requests are refused with
             that while none serves.
+        deadline_ms: milliseconds that a replica may take for a request, by ``tenant/service``.
+        retry_once: services whose requests are sent again once if a replica's death has lost them.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -144,6 +153,8 @@ class Gateway:
     in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
     per_tenant: int | None = None
     failing: Mapping[str, str] = field(default_factory=dict, hash=False)
+    deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
+    retry_once: frozenset[str] = frozenset()
 
     def pool(self, name: str) -> Mapping[str, Backend]:
         """Return the backends of one engine: those with this name before their number."""

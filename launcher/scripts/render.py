@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec
+from cluster.language.service import LONGEST_DEADLINE_S, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import StartSettings
 from launcher.engines.registry import ENGINES
@@ -164,6 +164,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
         "grpc_suffix": GRPC,
+        "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
         "owners": owners,
         "frame_ms": FRAME_MS,

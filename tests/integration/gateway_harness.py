@@ -44,6 +44,8 @@ class Replica:
         self.served = 0
         self.work_s = WORK_S
         self.status = 200
+        self.is_broken = False
+        """Whether it answers each inference with status 500."""
         self.headers: dict[str, str] = {}
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
@@ -93,6 +95,8 @@ class Replica:
 
     async def _infer(self, request: web.Request) -> web.Response:
         self.header_lines = [(key.lower(), value) for key, value in request.headers.items()]
+        if self.is_broken:
+            return web.json_response({"error": "Stub process is not healthy."}, status=500)
         await self.infer(dict(self.header_lines))
         return web.json_response({"by": self.port}, status=self.status)
 
@@ -234,7 +238,10 @@ class Harness:
         return grpc.aio.insecure_channel(self.settings.bind, options=options)
 
     async def set_replicas(
-        self, *replicas: tuple[Replica, ServerMode], concurrency: int = 2, **more: object
+        self,
+        *replicas: "tuple[Replica | ReplicaProcess, ServerMode]",
+        concurrency: int = 2,
+        **more: object,
     ) -> None:
         """As the launcher would: compare with what is there and change it."""
         targets = {replica.endpoint: mode for replica, mode in replicas}
@@ -335,6 +342,10 @@ class ReplicaProcess:
     async def is_asked(self) -> None:
         """Returns when the next request has come."""
         assert await _line(self._process) == "asked"
+
+    def hang(self) -> None:
+        """It answers nothing any more, and keeps its connections."""
+        self._process.send_signal(signal.SIGSTOP)
 
     async def kill(self) -> None:
         with suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ from gateway_harness import (
     error_of,
     eventually,
     gateway_up,
+    replica_process,
     statuses,
     unread,
 )
@@ -635,3 +636,79 @@ async def test_what_was_not_sent_outlives_every_replica(gateway: Harness, replic
     assert all(error.startswith("SW-GATEWAY-LOST") for error in lost)
     await eventually(lambda: gateway.waits(Load()))
     await third.stop()
+
+
+async def test_errors_and_answers_of_each_replica_are_counted(gateway: Harness, replicas):
+    replicas[1].is_broken = True
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    await asyncio.gather(*gateway.asking(3))
+    await gateway.set_replicas((replicas[1], ServerMode.READY))
+    await asyncio.gather(*gateway.asking(5))
+    lines = (await gateway.runtime.observe()).backends["pool1"].servers
+    counted = {line.port: (line.answers, line.errors) for line in lines if line.answers}
+    assert counted == {replicas[0].port: (3, 0), replicas[1].port: (5, 5)}
+
+
+async def test_a_request_ends_after_its_services_deadline(gateway: Harness, replicas):
+    replicas[0].pause()
+    ready = (replicas[0], ServerMode.READY)
+    await gateway.set_replicas(ready, deadline_ms=300)
+    status, text = await gateway.ask()
+    assert (status, "SW-GATEWAY-SLOW" in text) == (504, True)
+    assert (await gateway.runtime.observe()).deadline_ms == {"t/a": 300}
+    await gateway.set_replicas(ready)
+    (asked,) = gateway.asking(1)
+    await asyncio.sleep(1)
+    replicas[0].go_on()
+    assert (await asked)[0] == 200
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(False, 502), (True, 200)])
+async def test_what_a_replicas_death_has_lost_is_sent_again_where_the_owner_allows_it(
+    gateway: Harness, replicas, allowed: bool, status: int
+):
+    async with replica_process() as dies:
+        await gateway.set_replicas((dies, ServerMode.READY), retry_once=allowed)
+        (asked,) = gateway.asking(1)
+        await dies.is_asked()
+        ready = (dies, ServerMode.READY), (replicas[0], ServerMode.READY)
+        await gateway.set_replicas(*ready, retry_once=allowed)
+        await dies.kill()
+        assert (await asked)[0] == status
+        assert replicas[0].served == allowed
+
+
+async def test_it_is_sent_again_once(gateway: Harness, replicas):
+    """A request that ends replicas must not end all of them."""
+    async with replica_process() as first, replica_process() as second:
+        await gateway.set_replicas((first, ServerMode.READY), retry_once=True)
+        (asked,) = gateway.asking(1)
+        await first.is_asked()
+        await gateway.set_replicas((second, ServerMode.READY), retry_once=True)
+        await first.kill()
+        await second.is_asked()
+        await gateway.set_replicas((replicas[0], ServerMode.READY), retry_once=True)
+        await second.kill()
+        status, text = await asked
+    assert (status, "SW-GATEWAY-LOST" in text, replicas[0].served) == (502, True, 0)
+
+
+async def test_requests_at_a_replica_that_hangs_are_ended(gateway: Harness, replicas):
+    """It answers no health check, so what it has in flight is lost."""
+    async with replica_process() as hangs:
+        ready = (hangs, ServerMode.READY), (replicas[0], ServerMode.READY)
+        await gateway.set_replicas(ready[0])
+        (asked,) = gateway.asking(1)
+        await hangs.is_asked()
+        await gateway.set_replicas(*ready)
+        hangs.hang()
+
+        async def is_silent() -> bool:
+            lines = (await gateway.runtime.observe()).backends["pool1"].servers
+            return any(line.is_silent and not line.up and line.in_flight for line in lines)
+
+        await eventually(is_silent)
+        await gateway.set_replicas(*ready, cut=frozenset({hangs.endpoint}))
+        status, text = await asked
+        assert (status, "SW-GATEWAY-LOST" in text) == (502, True)
+        assert (await gateway.ask())[0] == 200

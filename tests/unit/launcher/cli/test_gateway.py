@@ -41,6 +41,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
     assert files == [
         "closing.map",
         "concurrent.map",
+        "deadlines.map",
         "failing.map",
         "haproxy.cfg",
         "hold.lua",
@@ -52,7 +53,9 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "replicas",
         "replicas.map",
         "retry.map",
+        "retry_once.map",
         "services.map",
+        "used.map",
     ]
     assert said == (directory / "haproxy.cfg").read_text()
     assert "user nobody" in said

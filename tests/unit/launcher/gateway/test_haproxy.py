@@ -18,11 +18,13 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetDeadline,
     SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
     SetRetryAfter,
+    SetRetryOnce,
     SetTarget,
 )
 from launcher.gateway.runtime_api import (
@@ -42,12 +44,14 @@ from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMod
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
 STATES = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight"
-STATS = "# pxname,svname,qcur,scur,stot,status,addr,"
+STATS = "# pxname,svname,qcur,scur,stot,status,addr,hrsp_2xx,hrsp_4xx,hrsp_5xx,check_status,"
 SHOWN = f"""\
 0x7f0f9404bef0 vision/chat pool1
 0x7f0f9404bf50 nlp/bert pool2
 
 0x7f0f9404bef0 nlp/bert yes
+
+
 
 
 
@@ -73,27 +77,27 @@ SHOWN = f"""\
 
 
 {STATS}
-tenants,BACKEND,0,0,0,UP,,
-pool1,r1,1,3,40,UP,10.0.0.1:21001,
-pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,
-pool1,again,0,2,5,no check,unix,
-pool1,BACKEND,5,14,75,UP,,
-pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,
-pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,
-pool1-grpc,again,0,0,0,no check,unix,
-pool1-grpc,BACKEND,1,3,11,UP,,
-pool2,r1,0,0,0,MAINT,127.0.0.1:1,
-pool2,r2,0,2,2,DOWN,127.0.0.1:9,
-pool2,again,0,0,0,no check,unix,
-pool2,BACKEND,0,0,2,DOWN,,
-pool2-grpc,r1,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,
-pool2-grpc,r2,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,
-pool2-grpc,again,0,0,0,no check,unix,
-pool2-grpc,BACKEND,0,0,0,DOWN,,
-successor,again,0,0,0,no check,unix,
-successor,BACKEND,0,0,0,UP,,
-successor-grpc,again,0,0,0,no check,unix,
-successor-grpc,BACKEND,0,0,0,UP,,
+tenants,BACKEND,0,0,0,UP,,0,0,0,,
+pool1,r1,1,3,40,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,0,0,0,,
+pool1,again,0,2,5,no check,unix,0,0,0,,
+pool1,BACKEND,5,14,75,UP,,0,0,0,,
+pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,7,0,0,,
+pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
+pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,1,3,11,UP,,0,0,0,,
+pool2,r1,0,0,0,MAINT,127.0.0.1:1,0,0,0,,
+pool2,r2,0,2,2,DOWN,127.0.0.1:9,0,0,0,* L7TOUT,
+pool2,again,0,0,0,no check,unix,0,0,0,,
+pool2,BACKEND,0,0,2,DOWN,,0,0,0,,
+pool2-grpc,r1,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,
+pool2-grpc,r2,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,
+pool2-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool2-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
+successor,again,0,0,0,no check,unix,0,0,0,,
+successor,BACKEND,0,0,0,UP,,0,0,0,,
+successor-grpc,again,0,0,0,no check,unix,0,0,0,,
+successor-grpc,BACKEND,0,0,0,UP,,0,0,0,,
 
 """
 
@@ -114,7 +118,7 @@ def test_a_backend_is_both_its_halves():
         14 - 2 + 3,
         5 + 1,
         (
-            Server("10.0.0.1", 21001, ServerMode.READY, up=True, in_flight=5, queued=1),
+            Server("10.0.0.1", 21001, ServerMode.READY, True, 5, 1, answers=44, errors=3),
             Server("10.0.0.2", 21004, ServerMode.DRAIN, True, 1, 0, "d1635"),
         ),
         arrived=75 - 5 + 11,
@@ -123,19 +127,30 @@ def test_a_backend_is_both_its_halves():
     )
 
 
+def test_a_server_that_lets_a_health_check_run_out_of_time_is_silent():
+    """Also while the next check is under way; one that refuses the connection has ended."""
+    assert [one.is_silent for one in parse(SHOWN).backends["pool2"].servers] == [False, True]
+    refuses = parse(SHOWN.replace("* L7TOUT", "L4CON"))
+    assert not any(one.is_silent for one in refuses.backends["pool2"].servers)
+
+
 @pytest.mark.parametrize("word", ["a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a b"])
 def test_what_a_replica_says_of_its_health_splits_no_row(word: str):
     """As part of a row HAProxy shows it; its owner chooses it, and all tenants' state was lost."""
-    said = SHOWN.replace(STATS, f"{STATS}last_chk,").replace("10.0.0.1:21001,", f"{{at}}{word},")
-    assert parse(said.format(at="10.0.0.1:21001,")) == parse(SHOWN)
+    said = SHOWN.replace(STATS, f"{STATS}last_chk,").replace("L7OK,", f"L7OK,{word},")
+    assert parse(said) == parse(SHOWN)
 
 
 def test_estimates_and_how_many_may_wait_are_read():
-    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n"
-    why = "0x7f0f9404bef0 nlp/bert no%20such%20file%3B%20100%25\n\n0x7"
-    told = parse(SHOWN.replace("\n\n\n\n\n0x7", f"{entries}{why}", 1))
+    entries = (
+        *("vision/chat 42", "nlp/bert 9", "nlp/bert no%20such%20file%3B%20100%25"),
+        *("vision/chat 2500", "nlp/bert yes"),
+    )
+    text = "".join(f"\n\n0x7f0f9404bef0 {entry}" for entry in entries)
+    told = parse(SHOWN.replace("\n\n\n\n\n\n\n0x7", f"{text}\n\n0x7", 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
     assert told.failing == {"nlp/bert": "no such file; 100%"}
+    assert (told.deadline_ms, told.retry_once) == ({"vision/chat": 2500}, {"nlp/bert"})
 
 
 def test_the_mark_is_no_route():
@@ -220,6 +235,10 @@ def test_something_else_is_no_observation(text: str):
         (SetInTime("t/a", 7, None), (f"add map {DIRECTORY}/in_time.map t/a 7",)),
         (SetInTime("t/a", 0, 9), (f"set map {DIRECTORY}/in_time.map t/a 0",)),
         (SetInTime("t/a", None, 9), (f"del map {DIRECTORY}/in_time.map t/a",)),
+        (SetDeadline("t/a", 2500, None), (f"add map {DIRECTORY}/deadlines.map t/a 2500",)),
+        (SetDeadline("t/a", None, 2500), (f"del map {DIRECTORY}/deadlines.map t/a",)),
+        (SetRetryOnce("t/a", True), (f"add map {DIRECTORY}/retry_once.map t/a yes",)),
+        (SetRetryOnce("t/a", False), (f"del map {DIRECTORY}/retry_once.map t/a",)),
         (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
         (MarkComplete(), (f"add map {MAP} .complete yes",)),
@@ -311,23 +330,25 @@ GLANCE = f"""\
 
 
 
+
+
 0x7f0f9404bef0 pool1/r2 d1635
 
 {STATS}
-tenants,BACKEND,0,0,0,UP,,
-pool1,r1,0,0,0,UP,10.0.0.1:21001,
-pool1,again,0,0,5,no check,unix,
-pool1,BACKEND,0,0,5,UP,,
-pool1-grpc,again,0,0,0,no check,unix,
-pool1-grpc,BACKEND,0,0,0,UP,,
-pool2,again,0,1,3,no check,unix,
-pool2,BACKEND,1,3,5,DOWN,,
-pool2-grpc,again,0,0,0,no check,unix,
-pool2-grpc,BACKEND,0,0,0,DOWN,,
-pool3,again,0,0,0,no check,unix,
-pool3,BACKEND,0,0,0,DOWN,,
-pool3-grpc,again,0,0,0,no check,unix,
-pool3-grpc,BACKEND,0,0,0,DOWN,,
+tenants,BACKEND,0,0,0,UP,,0,0,0,,
+pool1,r1,0,0,0,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,again,0,0,5,no check,unix,0,0,0,,
+pool1,BACKEND,0,0,5,UP,,0,0,0,,
+pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,0,0,0,UP,,0,0,0,,
+pool2,again,0,1,3,no check,unix,0,0,0,,
+pool2,BACKEND,1,3,5,DOWN,,0,0,0,,
+pool2-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool2-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
+pool3,again,0,0,0,no check,unix,0,0,0,,
+pool3,BACKEND,0,0,0,DOWN,,0,0,0,,
+pool3-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool3-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
 
 1
 {STATES}
@@ -336,16 +357,16 @@ pool3-grpc,BACKEND,0,0,0,DOWN,,
 3 pool1 3 again - 2 0 1
 
 {STATS}
-pool1,r1,1,3,40,UP,10.0.0.1:21001,
-pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,
-pool1,again,0,2,5,no check,unix,
-pool1,BACKEND,5,14,75,UP,,
+pool1,r1,1,3,40,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,0,0,0,,
+pool1,again,0,2,5,no check,unix,0,0,0,,
+pool1,BACKEND,5,14,75,UP,,0,0,0,,
 
 {STATS}
-pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,
-pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,
-pool1-grpc,again,0,0,0,no check,unix,
-pool1-grpc,BACKEND,1,3,11,UP,,
+pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,7,0,0,,
+pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
+pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,1,3,11,UP,,0,0,0,,
 
 """
 KNOWN = LastLook("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
@@ -374,8 +395,8 @@ def test_a_glance_shows_of_other_backends_what_waits_there():
     ("shown", "instead"),
     [
         ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
-        ("pool2,again", "pool2,r2,0,0,0,DRAIN,127.0.0.1:9,\npool2,again"),
-        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,UP,127.0.0.1:9,\npool3-grpc,again"),
+        ("pool2,again", "pool2,r2,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,\npool2,again"),
+        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,UP,127.0.0.1:9,0,0,0,,\npool3-grpc,again"),
     ],
     ids=["a new route", "a server in use", "a server in use by gRPC"],
 )
@@ -393,7 +414,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[6:] == (
+    assert asked[8:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",
@@ -483,7 +504,7 @@ class FakeHaproxy:
 
 
 THIRD = "".join(
-    f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,\n"
+    f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,0,0,0,,\n"
     for half in ("", "-grpc")
     for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
 )
