@@ -32,12 +32,14 @@ class Answer:
 
     Attributes:
         said: why it is not ready, for users, if the reason is unusual.
+        is_failure: whether its model answered an inference with an error.
         is_costly: whether more than a few words were read and sent for it.
         too_old: the version of its engine, if that is older than it should be; else "".
     """
 
     probe: Probe
     said: str = ""
+    is_failure: bool = False
     is_costly: bool = field(default=False, compare=False)
     too_old: str = field(default="", compare=False)
 

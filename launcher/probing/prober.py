@@ -195,7 +195,8 @@ async def _answer(peer: _Peer, request: Request) -> Answer:
         if answer.head.status == _UNAVAILABLE:
             # The server is not ready, or full: nothing is wrong with the model.
             return _SILENT
-        return _refused(peer.replica.engine.failure(await answer.body()))
+        failed = _refused(peer.replica.engine.failure(await answer.body()))
+        return replace(failed, is_failure=True)
 
 
 async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:

@@ -26,6 +26,7 @@ from launcher.process.metrics import Metrics
 from launcher.process.reporter import ServiceReporter
 from launcher.process.saved_state import SavedState
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
+from launcher.turn.outliers import Verdict
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
@@ -270,6 +271,7 @@ class Reporter:
         self._forget_all_but(turned.state.keys())
         for service in turned.plan.services:
             self._service(service, turned)
+            self._outliers(service)
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
         slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
@@ -295,6 +297,12 @@ class Reporter:
             reason=service.decision.reason,
             kept_back=note or "-",
         )
+
+    def _outliers(self, service: ServicePlan) -> None:
+        for array, one in service.outliers:
+            level = logging.INFO if one.verdict is Verdict.PASSED else logging.WARNING
+            fields = {"service": service.service, "array": array, "slot": one.index}
+            report(f"replica_{one.verdict}", level, **fields, why=one.why)
 
     def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"

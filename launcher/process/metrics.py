@@ -106,12 +106,22 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         known = turned.state[service.service].generations[service.array_job_id]
         return known.backoff.failures
 
+    def doubted(service: ServicePlan) -> float:
+        known = turned.state[service.service].generations.values()
+        return sum(one.doubt is not None for each in known for one in each.watched.values())
+
+    def removed(service: ServicePlan) -> float:
+        known = turned.state[service.service].generations.values()
+        return sum(len(each.removed_s) for each in known)
+
     values: tuple[tuple[str, str, Callable[[ServicePlan], float]], ...] = (
         ("wanted_replicas", "Replicas that the autoscaler wants.", lambda one: one.decision.wanted),
         ("ready_replicas", "Replicas that get requests and pass their checks.", _ready),
         ("waiting_requests", "Requests that wait for a replica.", lambda one: one.load.waiting),
         ("in_flight_requests", "Requests that a replica works on.", lambda one: one.load.in_flight),
         ("failed_starts", "Failed starts in a row, of the newest generation.", failures),
+        ("doubted_replicas", "Replicas that answer worse than others and are asked.", doubted),
+        ("removed_replicas", "Replicas that failed when asked, in the last hour.", removed),
     )
     for what, text, value in values:
         family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])

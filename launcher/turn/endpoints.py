@@ -9,6 +9,9 @@ from launcher.turn.slots import Phase, Slot
 
 UNHEALTHY_S = 60.0
 """Seconds of failed health checks after which a replica gives its slot back."""
+SILENT_S = 3.0
+"""Seconds of failed health checks, all without an answer in time, after which the requests that the
+replica has in flight end with an error: it is stopped, or its node is gone."""
 START_DEADLINE_S = 1800.0
 """Seconds on a slice after which a replica that is not ready gives its slot back. They count from
 when this launcher (or the one that saved the state it has) first saw it so: whether it was ready

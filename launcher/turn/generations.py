@@ -7,9 +7,10 @@ from cluster.language.service import DEFAULT_LEASE_S, gives_back_s
 from cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.autoscale.types import ReplicaStart
 from launcher.engines.engine import Answer, Probe
-from launcher.gateway.types import Backend, Server, ServerMode
+from launcher.gateway.types import Backend, Endpoint, Server, ServerMode
 from launcher.turn.backoff import SETTLED_S, Backoff
 from launcher.turn.endpoints import (
+    SILENT_S,
     Down,
     ReplicaRun,
     Verified,
@@ -17,6 +18,17 @@ from launcher.turn.endpoints import (
     last_run,
     run_of,
     unfit,
+)
+from launcher.turn.notes import replica_text
+from launcher.turn.outliers import (
+    SPAN_S,
+    Bounds,
+    Judgement,
+    Outlier,
+    Sight,
+    Verdict,
+    judge,
+    removals_left,
 )
 from launcher.turn.slots import Expiry, Phase, Slot, SlotId
 from launcher.turn.state import GenerationState
@@ -52,6 +64,8 @@ class Generation:
         said: why replicas are not ready, in their own words.
         unknown: addresses of runs that began before this launcher's first look and have ports that
             it never learnt.
+        cut: replicas that answer nothing, with requests in flight that end now.
+        outliers: replicas that have just been doubted or judged.
     """
 
     view: ServiceView
@@ -61,6 +75,8 @@ class Generation:
     starts: tuple[ReplicaStart, ...] = ()
     said: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
+    cut: frozenset[Endpoint] = frozenset()
+    outliers: tuple[Outlier, ...] = ()
 
     @property
     def array_job_id(self) -> int:
@@ -80,6 +96,8 @@ class GenerationInput:
     Attributes:
         is_newest: whether the service has no newer generation.
         now_s: Unix seconds.
+        service_s: mean seconds that a request takes.
+        deadline_s: seconds that a request may take; None if the service does not say.
     """
 
     view: ServiceView
@@ -87,15 +105,21 @@ class GenerationInput:
     answers: Answers = field(hash=False)
     is_newest: bool
     now_s: float
+    service_s: float = 1.0
+    deadline_s: float | None = None
 
 
 def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...]:
-    """Return the slots with a replica that must be asked for its identity."""
+    """Return the slots with a replica that must be asked, also those in doubt."""
     return tuple(
         slot
         for slot in view.slots
         if (run := run_of(slot)) is not None
-        and ((before := known.verified.get(slot.index)) is None or before.run != run)
+        and (
+            (before := known.verified.get(slot.index)) is None
+            or before.run != run
+            or ((watch := known.watched.get(slot.index)) is not None and watch.doubt is not None)
+        )
     )
 
 
@@ -110,13 +134,20 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         if (run := last_run(slot, verified.get(slot.index))) is not None
     }
     lease_s = _lease_s(view)
+    judged = _judged(sight, known, runs)
+    failed_now = frozenset(o.index for o in judged.outliers if o.verdict is Verdict.FAILED)
     slots, down = [], {}
     for seen in view.slots:
         run = runs.get(seen.index)
         slot = _slot(sight, seen, run, lease_s, is_ready=seen.index in verified)
         if slot.phase is Phase.WARM and seen.index in known.draining_since_s:
             slot = replace(slot, is_drained=True)
+        if (watch := judged.watched.get(seen.index)) is not None and watch.is_out:
+            outdated = slot.is_outdated or watch.is_outdated(now_s)
+            slot = replace(slot, is_doubted=True, is_outdated=outdated)
         wrong = down_run(seen, slot, run, known.down.get(seen.index), now_s)
+        if run is not None and seen.index in failed_now:
+            wrong = Down(run, now_s, starts=False, unfit=True)
         if wrong is not None:
             down[seen.index] = wrong
             slot = replace(slot, phase=Phase.OUT) if wrong.unfit else slot
@@ -136,6 +167,9 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         seen_s=known.seen_s or now_s,
         failing=frozenset(s.index for s in view.slots if s.state == "ending")
         & (failed | known.failing),
+        watched=judged.watched,
+        removed_s=_removed_s(known, len(failed_now), now_s),
+        removed=_removed(view, judged) or known.removed,
     )
     array = view.array_job_id
     return Generation(
@@ -146,7 +180,59 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         _starts(sight, known, verified),
         _said(sight),
         _unknown(sight, known),
+        _cut(sight, runs, down),
+        judged.outliers,
     )
+
+
+def _judged(
+    sight: GenerationInput, known: GenerationState, runs: Mapping[int, ReplicaRun]
+) -> Judgement:
+    sights: dict[int, Sight] = {}
+    for slot in sight.view.slots:
+        run = runs.get(slot.index)
+        if slot.state != "running" or run is None or sight.backend is None:
+            continue
+        server = sight.backend.server_of(run.endpoint)
+        if server is not None and not _is_unfit(known, slot.index, run):
+            answer = sight.answers.get((sight.view.array_job_id, slot.index))
+            serves = server.up and server.mode is ServerMode.READY
+            sights[slot.index] = Sight((run.job_id, run.start_s), server, serves, answer)
+    left = removals_left(known.removed_s, len(sight.view.slots), sight.now_s)
+    bounds = Bounds(sight.service_s, sight.deadline_s, left)
+    return judge(known.watched, sights, bounds, sight.now_s)
+
+
+def _is_unfit(known: GenerationState, index: int, run: ReplicaRun) -> bool:
+    down = known.down.get(index)
+    return down is not None and down.unfit and down.run == run
+
+
+def _removed_s(known: GenerationState, more: int, now_s: float) -> tuple[float, ...]:
+    lately = tuple(at_s for at_s in known.removed_s if now_s - at_s < SPAN_S)
+    return (*lately, *(now_s,) * more)
+
+
+def _removed(view: ServiceView, judged: Judgement) -> str:
+    nodes = {slot.index: slot.node for slot in view.slots}
+    found = [one for one in judged.outliers if one.verdict is Verdict.FAILED]
+    return "; ".join(f"{replica_text(one.index, nodes[one.index])} {one.why}" for one in found)
+
+
+def _cut(
+    sight: GenerationInput, runs: Mapping[int, ReplicaRun], down: Mapping[int, Down]
+) -> frozenset[Endpoint]:
+    """Return the replicas that fail their health checks since they answer nothing."""
+    found = set[Endpoint]()
+    for index, wrong in down.items():
+        is_late = not wrong.starts and sight.now_s - wrong.since_s >= SILENT_S
+        run = runs.get(index)
+        if run is None or sight.backend is None or not is_late:
+            continue
+        server = sight.backend.server_of(run.endpoint)
+        if server is not None and server.is_silent and not server.up:
+            found.add(run.endpoint)
+    return frozenset(found)
 
 
 def _unknown(sight: GenerationInput, known: GenerationState) -> frozenset[str]:

@@ -37,6 +37,11 @@ def waiting_text(view: ServiceView) -> str:
     return f"Slurm: {said} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
 
 
+def replica_text(index: int, node: str) -> str:
+    """Name a replica for people."""
+    return f"replica {index} on {node}:" if node else f"replica {index}:"
+
+
 def note(parts: Iterable[str]) -> str:
     """Join parts into one line that the daemon accepts."""
     text = "; ".join(filter(None, parts))

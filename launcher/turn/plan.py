@@ -5,8 +5,9 @@ desired slots are the set of a generation's slots that the launcher asks the dae
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
@@ -19,7 +20,8 @@ from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
 from launcher.turn.generations import Answers, Generation, GenerationInput, generation
-from launcher.turn.notes import failure_text, note
+from launcher.turn.notes import failure_text, note, replica_text
+from launcher.turn.outliers import Outlier
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, State
 from launcher.turn.urgency import urgency
@@ -31,6 +33,10 @@ _REASON_LENGTH = 200
 ASK_AGAIN_S = 2.0
 """Seconds after which desired slots that were not all released are sent again; so is a retirement,
 and, while slots wait for Slurm, those whose urgency has changed."""
+
+
+TOLD_S = 600.0
+"""Seconds for which users are told that a replica was taken out because an inference failed."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class ServicePlan:
         urgency: how much its backlog presses, from 0 to 1.
         lost: slots of the newest generation with a task that ended for good.
         objective_ms: within how many milliseconds an answer is in time; None without an objective.
+        outliers: replicas of any generation that have just been doubted or judged, with its array
+            job id.
     """
 
     array_job_id: int
@@ -62,6 +70,7 @@ class ServicePlan:
     urgency: float
     lost: frozenset[int]
     objective_ms: float | None = None
+    outliers: tuple[tuple[int, Outlier], ...] = ()
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -148,6 +157,8 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
         closing=key in gateway.closing,
         in_time=gateway.in_time.get(key),
         failing=gateway.failing.get(key, ""),
+        deadline_ms=gateway.deadline_ms.get(key),
+        retry_once=key in gateway.retry_once,
     )
 
 
@@ -211,7 +222,15 @@ def decide_service(
 def _generation(
     look: ServiceInput, view: ServiceView, known: ServiceState, now_s: float
 ) -> Generation:
-    sight = GenerationInput(view, look.backend, look.answers, view is look.newest, now_s)
+    sight = GenerationInput(
+        view,
+        look.backend,
+        look.answers,
+        view is look.newest,
+        now_s,
+        service_s=known.memory.work.service_s if known.memory is not None else 1.0,
+        deadline_s=look.spec.deadline_s,
+    )
     return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
 
 
@@ -325,7 +344,7 @@ def _service_plan(
 ) -> ServicePlan:
     slots = tuple(slot for one in seen for slot in one.slots)
     pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
-    newest, told = seen[-1], _note(seen)
+    newest, told = seen[-1], _note(seen, now_s)
     desired_by_array = {
         one.array_job_id: desired
         for one in seen
@@ -345,6 +364,7 @@ def _service_plan(
         lost=frozenset(
             slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
         ),
+        outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
     )
 
 
@@ -374,6 +394,9 @@ def _route(
         spared=frozenset().union(*(one.unknown for one in seen)),
         in_time=decision.in_time,
         failing=note((failed,))[:_REASON_LENGTH],
+        cut=frozenset().union(*(one.cut for one in seen)),
+        deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
+        retry_once=look.spec.retry_once,
     )
 
 
@@ -385,11 +408,23 @@ def _retry_after_s(decision: ScalingDecision) -> int | None:
     return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
 
 
-def _note(seen: Sequence[Generation]) -> str:
+def _note(seen: Sequence[Generation], now_s: float) -> str:
     newest = seen[-1]
     serves = any(_serving(one.slots) for one in seen[:-1])
     failed = failure_text(newest.view, newest.state.backoff.failures, falls_back=serves)
-    return note((failed, *newest.said))
+    return note((failed, *(text for one in seen for text in _outliers(one, now_s)), *newest.said))
+
+
+def _outliers(one: Generation, now_s: float) -> Iterator[str]:
+    """Yield texts about replicas in doubt, and about the last one that was taken out."""
+    nodes = {slot.index: slot.node for slot in one.view.slots}
+    for index, watch in one.state.watched.items():
+        if watch.doubt is not None:
+            meanwhile = "it gets no requests and" if watch.is_out else "it"
+            replica = replica_text(index, nodes[index])
+            yield f"{replica} {watch.doubt.why}; {meanwhile} is asked an inference"
+    if one.state.removed_s and now_s - one.state.removed_s[-1] < TOLD_S:
+        yield f"taken out: {one.state.removed}"
 
 
 def _desired(

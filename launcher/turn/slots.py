@@ -65,6 +65,7 @@ class Slot:
         is_stuck: whether it waits for a slice without prospect: a limit keeps it from starting, or
             Slurm has found none for long.
         node_held_millislices: what all jobs hold of its node; 0 if that is not known.
+        is_doubted: whether it gets no requests until it has answered an inference.
     """
 
     id: SlotId
@@ -78,6 +79,7 @@ class Slot:
     is_drained: bool = False
     is_stuck: bool = False
     node_held_millislices: int = 0
+    is_doubted: bool = False
 
     @property
     def is_replaced(self) -> bool:
@@ -154,10 +156,11 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     """Keep the best ``wanted`` slots, start what is missing, and let the others end in good order.
 
     Slots are kept in this order: serving, warm, draining (taking one back is quicker than a start),
-    starting; allotted ones before pending ones. Among equals, borrowed slots are given up first,
-    then those with the fewest requests, then those on the node with the least held: it may become
-    empty. Slots that are being replaced (outdated, or near their end) don't count, so that
-    successors start beside them; as many of them stay as successors are not ready yet.
+    starting; allotted ones before pending ones; those in doubt, which get no requests, last. Among
+    equals, borrowed slots are given up first, then those with the fewest requests, then those on
+    the node with the least held: it may become empty. Slots that are being replaced (outdated, or
+    near their end) don't count, so that successors start beside them; as many of them stay as
+    successors are not ready yet.
 
     A serving slot that is given up drains first and stays among the desired. Once it has nothing in
     flight, or is late, its server goes into maintenance. The next look finds it without a route,
@@ -170,7 +173,7 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     kept = staying[: goal.wanted]
     missing = goal.wanted - len(staying)
     start = _starts(held, goal.newest, min(missing, _startable(kept, replaced, held, goal)))
-    ready = sum(s.phase is Phase.SERVING and s.up for s in kept)
+    ready = sum(s.phase is Phase.SERVING and s.up and not s.is_doubted for s in kept)
     if _is_short(kept, missing, start, goal):
         kept_replaced = _making_room(slots, replaced, goal, ready, start)
     else:
@@ -183,8 +186,9 @@ def plan_slots(slots: Sequence[Slot], goal: Goal) -> SlotPlan:
     return SlotPlan(keep | start | leaving, modes, is_quiet=not any(map(_goes, slots)))
 
 
-def _order(slot: Slot) -> tuple[int, bool, bool, int, bool, int, SlotId]:
+def _order(slot: Slot) -> tuple[bool, int, bool, bool, int, bool, int, SlotId]:
     return (
+        slot.is_doubted,
         _RANK[slot.phase],
         not slot.up,
         slot.is_borrowed,
@@ -267,7 +271,7 @@ def _gives_way(slots: Iterable[Slot], serving: int, goal: Goal, ready: int) -> b
 def _goes(slot: Slot) -> bool:
     """Whether the slot is on its way out, so that its slice becomes free soon."""
     if slot.phase in {Phase.DRAINING, Phase.ENDING}:
-        return True
+        return not slot.is_doubted
     return slot.is_drained or (slot.is_outdated and slot.phase is Phase.STARTING)
 
 
@@ -283,7 +287,7 @@ def _mode(slot: Slot, keep: frozenset[SlotId], late: frozenset[SlotId]) -> Serve
     if slot.phase not in {Phase.WARM, Phase.SERVING, Phase.DRAINING}:
         return None
     if slot.id in keep:
-        return ServerMode.READY
+        return ServerMode.DRAIN if slot.is_doubted else ServerMode.READY
     if slot.phase is Phase.SERVING:
         return ServerMode.DRAIN
     unfinished = slot.in_flight > 0 and slot.id not in late

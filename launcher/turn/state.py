@@ -10,6 +10,7 @@ from cluster.rpc.messages import DesiredSlotsAnswer
 from launcher.autoscale.policy import Memory
 from launcher.turn.backoff import Backoff
 from launcher.turn.endpoints import Down, Verified
+from launcher.turn.outliers import Watch
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class GenerationState:
         seen_s: when it was first seen.
         failing: slots that count as a failed start and are still ending; if they turn out to have
             been cancelled, the failure is taken back.
+        watched: what runs have answered; not saved, since it changes at each look.
+        removed_s: when replicas were last taken out because an inference failed; ``removed`` says
+            which one and why, for people.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -66,6 +70,11 @@ class GenerationState:
     retired_s: float = 0.0
     seen_s: float = 0.0
     failing: frozenset[int] = frozenset()
+    watched: Annotated[Mapping[int, Watch], Field(exclude=True)] = field(
+        default_factory=dict, hash=False
+    )
+    removed_s: tuple[float, ...] = ()
+    removed: str = ""
 
 
 @dataclass(frozen=True)

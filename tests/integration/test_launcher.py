@@ -247,6 +247,24 @@ def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
     assert any("Triton ended with 137" in service.log(array, index) for index in range(NOMINAL))
 
 
+def test_a_replica_whose_model_has_died_is_asked_and_replaced(service: Service) -> None:
+    """Triton stays ready, and answered 500 to everybody for ever."""
+    assert errors(asyncio.run(service.send(1))) == []
+    (server,) = service.tritons()
+    for child in children_of(server):
+        os.kill(child, signal.SIGKILL)
+
+    def is_told() -> bool:
+        """While clients go on asking."""
+        asyncio.run(service.send(5, every_s=0.01))
+        note = service.status()["note"]
+        return "taken out: replica" in note and "were errors (5xx), and an inference" in note
+
+    until(is_told)
+    until(lambda: not errors(asyncio.run(service.send(1))))
+    assert service.tritons() != [server]
+
+
 def test_whatever_a_killed_triton_leaves_behind_its_slot_comes_back(world: Service) -> None:
     escaping = world.sandbox.layout.models / "escaping" / "tokens"
     shutil.copytree(world.models / "tokens", escaping)

@@ -17,6 +17,7 @@ from launcher.gateway.types import Load
 from launcher.process.metrics import Metrics
 from launcher.process.tick import Turned
 from launcher.turn.backoff import Backoff
+from launcher.turn.outliers import Doubt, Watch
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase, Slot, SlotId
@@ -37,7 +38,12 @@ BERT = ServicePlan(
     lost=frozenset(),
 )
 PLAN = TurnPlan((BERT,), RoutePlan((), {}, {}), {})
-STATE = {"nlp/bert": ServiceState(None, {7: GenerationState(backoff=Backoff(2, 1.0))})}
+WATCHED = {
+    0: Watch((907, 5), 40, 20, 1.0, 1.0, doubt=Doubt(1.0, 1.0, "why", is_out=True)),
+    1: Watch((908, 5), 40, 0, 1.0, 1.0),
+}
+GENERATION = GenerationState(backoff=Backoff(2, 1.0), watched=WATCHED, removed_s=(0.5, 0.8))
+STATE = {"nlp/bert": ServiceState(None, {7: GENERATION})}
 TURNED = Turned(STATE, PLAN, {}, (), {})
 BLIND = Turned(STATE, None, {}, (), {})
 
@@ -89,6 +95,8 @@ SHOWN = {
     ("slicewise_service_answers_total", "bert,nlp"): 4 * BUCKETS,
     ("slicewise_service_errors_total", "bert,nlp"): 2,
     ("slicewise_service_cold_starts_total", "bert,nlp"): 3,
+    ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
+    ("slicewise_service_removed_replicas", "bert,nlp"): 2,
 }
 
 

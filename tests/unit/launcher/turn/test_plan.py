@@ -698,7 +698,10 @@ def test_what_is_remembered_can_be_written_down_and_read_again():
     desired = replace(plan.services[0].desired_by_array[ARRAY], kept_back=frozenset({1}))
     state = with_wish(state, desired, frozenset({1}))
     written = TypeAdapter(State).dump_json(state)
-    assert TypeAdapter(State).validate_json(written) == state
+    known = state[SERVICE].generations[ARRAY]
+    assert known.watched  # It changes at each look, and is learnt again.
+    saved = replace(state[SERVICE], generations={ARRAY: replace(known, watched={})})
+    assert TypeAdapter(State).validate_json(written) == {SERVICE: saved}
 
 
 def test_clients_are_told_when_to_come_back_while_nothing_serves():
@@ -718,3 +721,80 @@ def test_how_many_may_wait_is_told_where_an_objective_is_stated(
     assert found is not None
     said = [one for one in found[1].routes.changes if isinstance(one, SetInTime)]
     assert [one.service for one in said] == ["vision/chat"] * told
+
+
+def both_ready() -> State:
+    runs = [
+        replace(RUN, job_id=900 + one, endpoint=replace(RUN.endpoint, http_port=21001 + one))
+        for one in (0, 1)
+    ]
+    desired = DesiredSlots(frozenset({0, 1}), 40.0)
+    found = {index: Verified(run, 40.0) for index, run in enumerate(runs)}
+    return having(GenerationState(verified=found, desired=desired), replicas=2)
+
+
+def answered(index: int, answers: int, errors: int, mode: ServerMode = ServerMode.READY) -> Server:
+    return replace(server(index, mode, 1), answers=answers, errors=errors)
+
+
+def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is_asked():
+    """leastconn loves the one that fails at once: it had half of all requests, for ever."""
+    slots = (running(0), running(1))
+    state, _ = decided(view(*slots), gateway(answered(0, 0, 0), answered(1, 0, 0)), both_ready())
+    shown = gateway(answered(0, 20, 0), answered(1, 40, 40), sessions=2)
+    seen = view(*slots, at_s=101.0)
+    state, plan = decided(seen, shown, state, now_s=101.0)
+    (service,) = plan.services
+    assert changes(plan)[-1:] == (SetMode("pool1", 1, ServerMode.DRAIN),)
+    assert "replica 1: 20 of its last 20 answers were errors (5xx); it gets no" in service.note
+    assert [slot.index for slot in unverified(seen.services[0], known(state))] == [1]
+
+
+def doubted(answer: Answer) -> tuple[State, TurnPlan]:
+    """Replica 1 of two answers 5xx only, is asked, and has answered this."""
+    slots = (running(0), running(1))
+    state, _ = decided(
+        view(*slots, min_replicas="2"), gateway(answered(0, 0, 0), answered(1, 0, 0)), both_ready()
+    )
+    bad = answered(1, 40, 40)
+    state, _ = decided(
+        view(*slots, at_s=101.0, min_replicas="2"),
+        gateway(answered(0, 20, 0), bad),
+        state,
+        now_s=101.0,
+    )
+    drains = gateway(answered(0, 20, 0), replace(bad, mode=ServerMode.DRAIN), sessions=2)
+    return decided(
+        view(*slots, at_s=102.0, min_replicas="2"), drains, state, {(ARRAY, 1): answer}, now_s=102.0
+    )
+
+
+def test_it_is_back_once_it_has_answered():
+    state, plan = doubted(Answer(Probe.OURS))
+    assert changes(plan) == (SetMode("pool1", 1, ServerMode.READY),)
+    assert "replica 1" not in plan.services[0].note
+    assert not known(state).removed_s
+
+
+def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
+    failed = Answer(Probe.SILENT, "the model refused an inference of zeros: dead", is_failure=True)
+    state, plan = doubted(failed)
+    (service,) = plan.services
+    assert changes(plan) == (SetMode("pool1", 1, ServerMode.MAINT), EndSessions("pool1", 1))
+    assert service.desired == {0}
+    assert "taken out: replica 1: 20 of its last 20 answers were errors (5xx)" in service.note
+    held = view(running(0), in_state(1, "held"), at_s=103.0)
+    state, plan = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
+    assert known(state).backoff.failures == 1
+    assert "1 start has failed" in plan.services[0].note
+
+
+def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon():
+    """A stopped Triton's requests got their 502 after 64 s, when its slot was given back."""
+    silent = replace(server(0, ServerMode.READY, 1), up=False, is_silent=True)
+    for line, ended in ((silent, True), (replace(silent, is_silent=False), False)):
+        shown = gateway(line, sessions=1)
+        state, plan = decided(view(running(0)), shown, both_ready())
+        assert EndSessions("pool1", 0) not in changes(plan)
+        _, plan = decided(view(running(0), at_s=104.0), shown, state, now_s=104.0)
+        assert (EndSessions("pool1", 0) in changes(plan)) == ended
