@@ -43,7 +43,6 @@ class Replica:
         self.port, self.grpc_port = free_port(), free_port()
         self.served = 0
         self.work_s = WORK_S
-        self.status = 200
         self.is_broken = False
         """Whether it answers each inference with status 500."""
         self.headers: dict[str, str] = {}
@@ -98,7 +97,7 @@ class Replica:
         if self.is_broken:
             return web.json_response({"error": "Stub process is not healthy."}, status=500)
         await self.infer(dict(self.header_lines))
-        return web.json_response({"by": self.port}, status=self.status)
+        return web.json_response({"by": self.port})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})

@@ -83,9 +83,10 @@ async def test_answers_are_counted_by_time_and_errors_and_losses_beside_them(
     fast = sum(BOUNDS_MS[index] < 1000 * WORK_S for index in range(len(BOUNDS_MS)))
     assert sum((await timings()).buckets[:fast]) == 0
 
-    replicas[0].status = 500
+    replicas[0].is_broken = True
     assert statuses(await asyncio.gather(*gateway.asking(3))) == {500}
     await eventually(lambda: has(8, 3, 0))
+    replicas[0].is_broken = False
     replicas[0].pause()
     lost = gateway.asking(2)
     await eventually(lambda: gateway.waits(Load(in_flight=2)))
