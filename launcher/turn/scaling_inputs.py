@@ -56,14 +56,14 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Sc
 
 
 def with_refused(load: Load, before: LastCounters | None) -> Load:
-    """Count the requests that the gateway has refused since the last look as if they waited.
+    """Count one waiting request if the gateway has refused any since the last look.
 
-    While starts fail no request waits, and without one no start would be tried any more.
+    While starts fail no request waits, and without one no start would be tried any more. One is
+    enough: one start at a time is tried, and clients that come again and again are no burst.
     """
-    if before is None:
+    if before is None or load.arrived == before.arrived:
         return load
-    came = load.arrived - before.arrived if load.arrived >= before.arrived else load.arrived
-    return replace(load, held=max(load.held, came))
+    return replace(load, held=max(load.held, 1))
 
 
 def supply(slots: Iterable[Slot]) -> Supply:

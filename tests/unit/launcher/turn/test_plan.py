@@ -553,13 +553,22 @@ def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
     failed = {ARRAY: GenerationState(backoff=Backoff(FAILING, 50.0))}
     seen = LastCounters(99.0, arrived=7, answered=0, in_flight=0, given_up=7)
     found = []
-    for arrived in (7, 8):
+    for arrived in (7, 8, 107):
         state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
         pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=arrived, given_up=arrived)}
         shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
         _, plan = decided(view(in_state(0, "held")), shown, state)
         found.append(plan.services[0].decision.wanted)
-    assert found == [0, 1]
+    assert found == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("gone", "retired"), [(0, ()), (1, (ARRAY,))])
+def test_a_deleted_service_waits_for_no_client_that_has_gone(gone: int, retired: tuple[int, ...]):
+    backend = Backend(1 - gone, 0, (NOWHERE,) * 3, arrived=1, given_up=gone)
+    shown = Gateway({SERVICE: "pool1"}, {"pool1": backend}, complete=True)
+    ending = with_order(view(in_state(0, "held")), ServiceOrder(delete_s=95.0))
+    _, plan = decided(ending, shown)
+    assert plan.services[0].retired == retired
 
 
 def test_a_client_of_a_failing_service_is_told_to_come_after_the_pause():
