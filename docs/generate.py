@@ -328,7 +328,9 @@ def _of_launcher() -> CollectorRegistry:
         load=SimpleNamespace(waiting=0, in_flight=0),
         slots=(),
     )
-    known = SimpleNamespace(backoff=SimpleNamespace(failures=0), watched={}, removed_s=())
+    known = SimpleNamespace(
+        backoff=SimpleNamespace(failures=0), watched={}, removed_s=(), failures=()
+    )
     turned: Any = SimpleNamespace(
         plan=SimpleNamespace(services=(service,)),
         state={service.service: SimpleNamespace(generations={generation: known})},

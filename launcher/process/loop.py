@@ -30,6 +30,7 @@ from launcher.turn.outliers import Verdict
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
+from launcher.turn.suspects import suspect_nodes, suspects_text
 
 BUSY_S = 0.15
 """Seconds until the next turn while requests wait or something has just been changed."""
@@ -274,6 +275,7 @@ class Reporter:
             self._outliers(service)
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
+        self.once("", "nodes_suspected", suspects_text(suspect_nodes(turned.state, time.time())))
         slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
         self.once("", "wishes_left", slow)
         if turned.retired:

@@ -15,6 +15,7 @@ from launcher.process.tick import Turned
 from launcher.turn.plan import ServicePlan
 from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase
+from launcher.turn.suspects import suspect_nodes
 
 _LATELY = "of the last 5 to 10 minutes"
 _OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
@@ -96,6 +97,9 @@ class _Last(Collector):
             age_s,
         )
         turned = self.turned
+        suspects = suspect_nodes(turned.state, time.time()) if turned is not None else {}
+        several = "Nodes on which replicas of several services failed in the last hour."
+        yield gauge(f"{name}_suspect_nodes", several, len(suspects))
         if turned is not None and turned.plan is not None:
             yield from _of_services(turned, turned.plan.services)
             yield from _of_quality(self.qualities, self.counts)

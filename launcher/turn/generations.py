@@ -31,7 +31,7 @@ from launcher.turn.outliers import (
     removals_left,
 )
 from launcher.turn.slots import Expiry, Phase, Slot, SlotId
-from launcher.turn.state import GenerationState
+from launcher.turn.state import FAILURES_S, MOST_FAILURES, Failure, GenerationState
 
 NOW_S = 70.0
 """Seconds before its end at which a replica drains at the latest; its successor starts ``SOON_S``
@@ -170,6 +170,8 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         watched=judged.watched,
         removed_s=_removed_s(known, len(failed_now), now_s),
         removed=_removed(view, judged) or known.removed,
+        nodes={s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY},
+        failures=_failures(known, failed, now_s),
     )
     array = view.array_job_id
     return Generation(
@@ -206,6 +208,12 @@ def _judged(
 def _is_unfit(known: GenerationState, index: int, run: ReplicaRun) -> bool:
     down = known.down.get(index)
     return down is not None and down.unfit and down.run == run
+
+
+def _failures(known: GenerationState, failed: frozenset[int], now_s: float) -> tuple[Failure, ...]:
+    before = [one for one in known.failures if now_s - one.at_s < FAILURES_S]
+    new = [Failure(known.nodes[index], now_s) for index in sorted(failed) if index in known.nodes]
+    return tuple([*before, *new][-MOST_FAILURES:])
 
 
 def _removed_s(known: GenerationState, more: int, now_s: float) -> tuple[float, ...]:

@@ -34,6 +34,19 @@ class DesiredSlots:
     is_firm: bool = False
 
 
+FAILURES_S = 3600.0
+"""Seconds for which it is remembered where replicas have failed."""
+MOST_FAILURES = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed start, or a replica that failed later: its node, and when, in Unix seconds."""
+
+    node: str
+    at_s: float
+
+
 @dataclass(frozen=True)
 class GenerationState:
     """What is remembered of one generation; mappings are by slot index.
@@ -54,6 +67,8 @@ class GenerationState:
         watched: what runs have answered; not saved, since it changes at each look.
         removed_s: when replicas were last taken out because an inference failed; ``removed`` says
             which one and why, for people.
+        nodes: where slots that are under way were last seen.
+        failures: where replicas have failed lately, the newest last.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -75,6 +90,8 @@ class GenerationState:
     )
     removed_s: tuple[float, ...] = ()
     removed: str = ""
+    nodes: Mapping[int, str] = field(default_factory=dict, hash=False)
+    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ SHOWN = {
     ("slicewise_service_answers_total", "bert,nlp"): 4 * BUCKETS,
     ("slicewise_service_errors_total", "bert,nlp"): 2,
     ("slicewise_service_cold_starts_total", "bert,nlp"): 3,
+    ("slicewise_launcher_suspect_nodes", ""): 0,
     ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
     ("slicewise_service_removed_replicas", "bert,nlp"): 2,
 }

@@ -33,7 +33,14 @@ from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, ReplicaRun, V
 from launcher.turn.generations import Answers, GenerationInput, generation, unverified
 from launcher.turn.plan import ASK_AGAIN_S, TurnPlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
-from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, State, after_answer
+from launcher.turn.state import (
+    DesiredSlots,
+    Failure,
+    GenerationState,
+    ServiceState,
+    State,
+    after_answer,
+)
 
 SERVICE = "vision/chat"
 ARRAY = 814
@@ -761,7 +768,7 @@ def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is
 
 def doubted(answer: Answer) -> tuple[State, TurnPlan]:
     """Replica 1 of two answers 5xx only, is asked, and has answered this."""
-    slots = (running(0), running(1))
+    slots = (running(0), running(1).model_copy(update={"node": "gpu07"}))
     state, _ = decided(
         view(*slots, min_replicas="2"), gateway(answered(0, 0, 0), answered(1, 0, 0)), both_ready()
     )
@@ -791,10 +798,13 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     (service,) = plan.services
     assert changes(plan) == (SetMode("pool1", 1, ServerMode.MAINT), EndSessions("pool1", 1))
     assert service.desired == {0}
-    assert "taken out: replica 1: 20 of its last 20 answers were errors (5xx)" in service.note
+    assert (
+        "taken out: replica 1 on gpu07: 20 of its last 20 answers were errors (5xx)" in service.note
+    )
     held = view(running(0), in_state(1, "held"), at_s=103.0)
     state, plan = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
     assert known(state).backoff.failures == 1
+    assert known(state).failures == (Failure("gpu07", 103.0),)
     assert "1 start has failed" in plan.services[0].note
 
 
