@@ -13,10 +13,12 @@ from launcher.gateway.routing import (
     SendRound,
     SetClosing,
     SetFailing,
+    SetDeadline,
     SetHealthy,
     SetInTime,
     SetMode,
     SetRetryAfter,
+    SetRetryOnce,
     SetTarget,
     plan_routes,
 )
@@ -223,6 +225,18 @@ def test_why_starts_fail_is_told_once_and_forgotten_with_the_route():
     forgotten = SetFailing("t/a", "", "no such file")
     assert plan_routes(told, [route({})]).changes == (forgotten,)
     assert plan_routes(told, []).changes == (RemoveRoute("t/a"), forgotten)
+
+
+def test_deadline_and_second_try_are_told_once_and_forgotten_with_the_route():
+    asked = replace(route({}), deadline_ms=2500, retry_once=True)
+    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    told = (SetDeadline("t/a", 2500, None), SetRetryOnce("t/a", True))
+    assert plan_routes(shown, [asked]).changes == told
+    known = replace(shown, deadline_ms={"t/a": 2500}, retry_once=frozenset({"t/a"}))
+    assert plan_routes(known, [asked]).changes == ()
+    gone = (SetDeadline("t/a", None, 2500), SetRetryOnce("t/a", False))
+    assert plan_routes(known, [route({})]).changes == gone
+    assert plan_routes(known, []).changes == (RemoveRoute("t/a"), *gone)
 
 
 def test_what_is_right_is_left_alone():

@@ -159,7 +159,7 @@ async def test_another_server_on_its_port_is_a_stranger_and_infers_nothing(serve
 async def test_a_model_that_loads_says_nothing_odd(served: Served) -> None:
     server, replica = served
     server.ready = False
-    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT, is_failure=False)
     assert await probe(gateway_directory(), replace(replica, port=1)) == Answer(Probe.SILENT)
 
 
@@ -168,7 +168,7 @@ async def test_what_the_model_says_against_it_is_handed_on(served: Served, statu
     server, replica = served
     server.status, server.words = status, '{"error":"no\\té\\nzeros"}'
     answer = await probe(gateway_directory(), replica)
-    assert answer.probe is Probe.SILENT
+    assert (answer.probe, answer.is_failure) == (Probe.SILENT, True)
     assert answer.said.startswith("the model refused an inference of zeros: no zeros;")
     assert 'readiness = "model"' in answer.said
     assert answer.said.isascii()
