@@ -1,7 +1,7 @@
 """The ledger's rules in a few lines of Python, and a daemon that dies between two writes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ledger_parts import LedgerParts
@@ -19,6 +19,7 @@ from slurm_plugin.accounting.types import (
     Reservation,
     Run,
     RunKey,
+    ServiceArray,
     Statement,
     StatementRow,
     Transfer,
@@ -45,6 +46,7 @@ class MemoryStore(LedgerParts):
     booked: dict[RunKey, Charge] = field(default_factory=dict)
     entered: list[BudgetEntry] = field(default_factory=list)
     watermark_s: int = 0
+    services: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
@@ -127,9 +129,16 @@ class MemoryStore(LedgerParts):
 
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
         charges = sorted(self.booked.values(), key=lambda one: (one.run.tenant, one.run.key))
-        rows = tuple(_row(one, now_s) for one in charges if tenant in (None, one.run.tenant))
+        rows = tuple(self._shown(one, now_s) for one in charges if tenant in (None, one.run.tenant))
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
+
+    def name_services(self, arrays: Collection[ServiceArray]) -> None:
+        self.services |= {(one.array_job_id, one.tenant): one.service for one in arrays}
+
+    def _shown(self, one: Charge, now_s: int) -> StatementRow:
+        array = int(one.run.task.partition("_")[0])
+        return replace(_row(one, now_s), service=self.services.get((array, one.run.tenant), ""))
 
     def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
         rows = self.statement(None, since_s, now_s).rows

@@ -80,6 +80,11 @@ def totals(rows: Iterable[StatementRow]) -> tuple[TenantTotal, ...]:
     return tuple(TenantTotal(tenant, *_sums(by_tenant[tenant])) for tenant in sorted(by_tenant))
 
 
+def by_service(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
+    """One line per tenant and service, and one for its other jobs; they add up to the totals."""
+    return _lines((row.service, row) for row in rows)
+
+
 def by_user(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
     """One line per tenant and user, sorted by both; they add up to the tenants' totals."""
     return _lines((row.run.user, row) for row in rows)

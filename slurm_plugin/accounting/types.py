@@ -176,6 +176,7 @@ class StatementRow:
         used_millislice_s: amount posted, or used so far while the run lasts.
         waived_millislice_s: amount allotted by Slurm but not charged.
         reserved_millislice_s: amount set aside beyond that; 0 once the run is settled.
+        service: name of the service of which the run is a replica; "" if it is none.
     """
 
     run: Run
@@ -183,6 +184,16 @@ class StatementRow:
     used_millislice_s: MillisliceSeconds
     waived_millislice_s: MillisliceSeconds
     reserved_millislice_s: MillisliceSeconds
+    service: str = ""
+
+
+@dataclass(frozen=True, order=True)
+class ServiceArray:
+    """Which service a job array is."""
+
+    array_job_id: int
+    tenant: str
+    service: str
 
 
 @dataclass(frozen=True)
@@ -199,10 +210,10 @@ class TenantTotal:
 
 @dataclass(frozen=True)
 class InvoiceLine:
-    """The sum of some of a tenant's rows in a statement: those of one user or of one day.
+    """The sum of some of a tenant's rows in a statement: those of one service, user or day.
 
     Attributes:
-        key: the user, or the day as ``2026-01-31``.
+        key: the service ("" for jobs that are none), the user, or the day as ``2026-01-31``.
     """
 
     tenant: str

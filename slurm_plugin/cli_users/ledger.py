@@ -17,7 +17,7 @@ import typer
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.accounting.statement import Day, by_day, by_user, part, totals
+from slurm_plugin.accounting.statement import Day, by_day, by_service, by_user, part, totals
 from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
 from slurm_plugin.cli_common.options import AnyTenant, Json, local_time, opened_ledger
 from slurm_plugin.cli_common.output import counting, spinner, whole_file
@@ -55,6 +55,7 @@ Until = Annotated[
 class Grouping(StrEnum):
     """What a line of a statement is about, besides its tenant."""
 
+    SERVICE = "service"
     USER = "user"
     DAY = "day"
 
@@ -83,7 +84,7 @@ def statement(
     since: Since = None,
     begin: From = None,
     end: Until = None,
-    by: By = Grouping.USER,
+    by: By = Grouping.SERVICE,
     journal: Journal = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -124,8 +125,8 @@ def statement(
 
 
 def _lines(rows: Sequence[StatementRow], by: Grouping) -> tuple[InvoiceLine, ...]:
-    if by is Grouping.USER:
-        return by_user(rows)
+    if by is not Grouping.DAY:
+        return by_user(rows) if by is Grouping.USER else by_service(rows)
     first_s = min((row.run.key.start_s for row in rows), default=0)
     return by_day(rows, _days(first_s))
 

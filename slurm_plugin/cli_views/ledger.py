@@ -90,7 +90,7 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
     return FittingTable(
         (
             column("tenant", (line.tenant for line in lines)),
-            column(by, (line.key for line in lines)),
+            column(by, (line.key or "other jobs" for line in lines)),
             column("runs", (line.runs for line in lines), right=True, rank=1),
             column("running", (line.running for line in lines), right=True, rank=2),
             column("slice-hours", map(slice_hours_text, used), right=True),
@@ -132,6 +132,7 @@ def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
     return {
         **run["key"],
         **{name: run[name] for name in _RUN_FIELDS},
+        "service": row.service,
         "end_s": row.end_s,
         "seconds": _seconds(row, now_s),
         "used_millislice_s": row.used_millislice_s,

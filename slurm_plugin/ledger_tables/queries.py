@@ -1,6 +1,7 @@
 """Queries of the ledger's charges and budgets, and conversion of their rows to values."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -36,6 +37,7 @@ from slurm_plugin.ledger_tables.tables import (
     open_reservations,
     quota_changes,
     runs,
+    service_arrays,
     transfers,
 )
 
@@ -120,7 +122,7 @@ def _statement(cluster: str, since_s: int) -> Select[Any]:
     last = newest.limit(1).lateral("last")
     is_open = open_reservations.c.run_id.is_not(None)
     return (
-        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s)
+        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s, _service())
         .select_from(runs)
         .join(booked, true())
         .join(last, true())
@@ -130,6 +132,26 @@ def _statement(cluster: str, since_s: int) -> Select[Any]:
     )
 
 
+def _service() -> ColumnElement[str]:
+    """Return the service of which a run is a replica; "" if it is none.
+
+    A run's task begins with the number of its array. Of several services whose arrays had that
+    number the newest counts.
+    """
+    array = cast(func.substring(runs.c.task, "^[0-9]{1,18}"), BigInteger)
+    found = (
+        select(service_arrays.c.service)
+        .where(
+            service_arrays.c.cluster == runs.c.cluster,
+            service_arrays.c.array_job_id == array,
+            service_arrays.c.tenant == runs.c.tenant,
+        )
+        .order_by(service_arrays.c.id.desc())
+        .limit(1)
+    )
+    return func.coalesce(found.scalar_subquery(), "")
+
+
 def _sum(kind: TransferKind) -> ColumnElement[int]:
     amount = func.sum(transfers.c.amount_millislice_s).filter(transfers.c.kind == kind.value)
     return cast(func.coalesce(amount, 0), BigInteger)
@@ -137,15 +159,17 @@ def _sum(kind: TransferKind) -> ColumnElement[int]:
 
 def statement_row(row: Any, now_s: int) -> StatementRow:
     """The statement's row of a row of ``statement_of``; a running job counts up to ``now_s``."""
-    *columns, reserved, posted, used, waived, count, until_s = row
+    *columns, reserved, posted, used, waived, count, until_s, service = row
     if reserved is not None:
-        return open_row(reservation((*columns, reserved, posted, count)), now_s)
+        found = open_row(reservation((*columns, reserved, posted, count)), now_s)
+        return replace(found, service=service)
     return StatementRow(
         Run(*_run_fields(columns)),
         until_s,
         MillisliceSeconds(used),
         MillisliceSeconds(waived),
         MillisliceSeconds(0),
+        service,
     )
 
 

@@ -19,6 +19,7 @@ from slurm_plugin.ledger_tables.tables import (
     loan_changes,
     quota_changes,
     served_revisions,
+    service_arrays,
     service_orders,
 )
 
@@ -32,7 +33,10 @@ LAUNCHER_SCHEMA = "launcher"
 """The launcher's own schema, which no other role uses."""
 
 _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
-_APPENDED_BY_DAEMON = (service_orders, api_keys, api_key_revocations, api_key_openings)
+_APPENDED_BY_DAEMON = (
+    *(service_orders, service_arrays),
+    *(api_keys, api_key_revocations, api_key_openings),
+)
 _OWN_WORDS = frozenset({"id", "recorded_at"})
 """Columns that the database itself writes, so that neither order nor time of a row can be
 forged."""

@@ -414,3 +414,18 @@ api_key_openings = Table(
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     comment="Since then a tenant's services want no key, until one is made again. Append-only.",
 )
+
+service_arrays = Table(
+    "service_arrays",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("array_job_id", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("service", Text, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint(
+        "cluster", "array_job_id", "tenant", "service", name="uq_service_arrays_array"
+    ),
+    comment="Which service a job array is, of which tenant. Append-only.",
+)

@@ -28,6 +28,7 @@ from slurm_plugin.accounting.types import (
     Charge,
     Run,
     RunKey,
+    ServiceArray,
     Transfer,
     TransferKind,
 )
@@ -170,6 +171,30 @@ def test_a_charge_applies_once(ledger: Ledger):
     (row,) = ledger.audit.statement("vision", 0, 1000).rows
     assert (row.used_millislice_s, row.reserved_millislice_s, row.end_s) == (10_000, 0, 110)
     assert is_balanced(ledger)
+
+
+def test_a_run_is_named_by_the_service_of_its_array(ledger: Ledger):
+    tasks = {1: "814_0", 2: "814_7", 3: "815_0", 4: "814", 5: "odd"}
+    runs = [replace(a_run(number), task=task) for number, task in tasks.items()]
+    other = replace(a_run(6, "nlp"), task="814_1")
+    ledger.charges.post([reserve(run) for run in (*runs, other)])
+    ledger.charges.post([settle(runs[1], 10)])
+    named = {ServiceArray(814, "vision", "bert"), ServiceArray(816, "vision", "chat")}
+    for _ in range(2):
+        ledger.charges.name_services(named)
+    found = {row.run.task: row.service for row in ledger.audit.statement(None, 0, 1000).rows}
+    assert found == {
+        "814_0": "bert",
+        "814_7": "bert",
+        "814": "bert",
+        "815_0": "",
+        "odd": "",
+        "814_1": "",
+    }
+    assert [row.run.tenant for row in ledger.audit.paid_by("nlp", 0, 1000)] == ["nlp"]
+    ledger.charges.name_services({ServiceArray(814, "vision", "again")})
+    page = ledger.audit.statement_page({"vision"}, 0, 1000, None, 9)
+    assert [row.service for row in page if row.run.task == "814_0"] == ["again"]
 
 
 def test_nothing_to_charge_is_no_error(ledger: Ledger):

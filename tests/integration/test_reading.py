@@ -126,7 +126,8 @@ def at_rest(statement: Any) -> Any:
 
 
 def test_users_read_of_their_tenant_what_operators_read_of_it(site: Site, config: Path) -> None:
-    for words in (("why", "--limits", "vision"), ("ledger", "balance", "vision")):
+    reads = (("why", "--limits", "vision"), ("ledger", "balance", "vision"), ("budget", "show"))
+    for words in reads:
         assert site.reads("alice", *words, config=config) == site.reads("root", *words)
     words = ("ledger", "statement", "vision", "--journal")
     mine = site.reads("alice", *words, config=config)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.statement import Day, by_day, by_user, open_row, part, totals
+from slurm_plugin.accounting.statement import (
+    Day,
+    by_day,
+    by_service,
+    by_user,
+    open_row,
+    part,
+    totals,
+)
 from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
 
 NOW_S, LONG_AGO_S = 1000, -(10**9)
@@ -58,7 +66,7 @@ days = st.lists(st.integers(1, 2 * NOW_S), max_size=6, unique=True).map(sorted)
 def test_lines_add_up_to_the_totals(rows: list[StatementRow], midnights: list[int]) -> None:
     calendar = [Day(at_s, f"{at_s:05}") for at_s in (0, *midnights)]
     (whole,) = totals(rows) or (None,)
-    for lines in (by_user(rows), by_day(rows, calendar)):
+    for lines in (by_service(rows), by_user(rows), by_day(rows, calendar)):
         for name in ("used_millislice_s", "waived_millislice_s", "reserved_millislice_s"):
             assert sum(getattr(one, name) for one in lines) == getattr(whole, name, 0)
     assert all(
@@ -75,6 +83,11 @@ def test_a_line_for_each_user_and_day() -> None:
     assert (first.key, first.runs, first.used_millislice_s) == ("2026-01-31", 1, 40_000)
     assert (second.key, second.runs, second.used_millislice_s) == ("2026-02-01", 2, 20_000)
     assert second.waived_millislice_s == 5000
+    chat = replace(rows[0], service="chat")
+    assert [(one.key, one.used_millislice_s) for one in by_service([chat, rows[1]])] == [
+        ("", 0),
+        ("chat", 60_000),
+    ]
     bobs = replace(rows[1], run=replace(rows[1].run, user="bob"))
     assert [(one.key, one.runs) for one in by_user([bobs, rows[0]])] == [("bob", 1), ("u", 1)]
 

@@ -435,7 +435,8 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     (day,) = read("ledger", "statement", "--by", "day")["lines"]
     assert day["day"] == times[1].partition("T")[0]
     assert day["used_millislice_s"] == 60_000
-    assert "alice" in said("ledger", "statement")
+    assert "other jobs" in said("ledger", "statement")
+    assert "alice" in said("ledger", "statement", "--by", "user")
     assert said("ledger", "statement", "--from", "1h") == "No runs.\n"
     for wrong in (("--since", times[0]), ("--until", times[0])):
         words = ("ledger", "statement", "--from", times[1], *wrong)
