@@ -21,8 +21,9 @@ from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
 from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
-from launcher.services.apply_plan import ApplyPlan, plan_apply
+from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
+from launcher.services.model_repository import require_runnable
 from launcher.services.overview import service_url
 from launcher.services.service_file import (
     made_logs,
@@ -117,11 +118,14 @@ def _checked(
 ) -> tuple[ServiceSpec, ApplyPlan]:
     """Return the file and what it would change; raises what apply would refuse."""
     spec = read_service_file(file)
+    needs = None
     if not skip_model_check:
         require_model(spec)
+        needs = require_runnable(spec)
         require_image(spec)
     require_writable(Path.cwd())
-    return spec, asyncio.run(_plan(settings, spec, force=force))
+    plan = asyncio.run(_plan(settings, spec, force=force))
+    return spec, plan if needs is None else with_needs(plan, needs)
 
 
 async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
@@ -177,7 +181,7 @@ def plan_service(
 ) -> None:
     """Show what apply would do: start a new service, change keys of a running one, or nothing.
 
-    Makes the same checks as apply; nothing is submitted.
+    Makes the same checks as apply, and names what the model needs; nothing is submitted.
     """
     settings = load_settings()
     spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)

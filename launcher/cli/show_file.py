@@ -9,6 +9,7 @@ from rich.text import Text
 from cluster.language.service import ServiceSpec
 from cluster.runtime.console import FittingTable, column
 from cluster.slurm_client.sbatch import Submitted
+from launcher.engines.model_files import ModelNeeds
 from launcher.services.apply_plan import ApplyPlan, KeyChange
 
 
@@ -23,6 +24,23 @@ def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, o
             {"key": one.key, "before": one.before, "after": one.after} for one in plan.changes
         ],
         "notes": list(plan.notes),
+        "model": None if plan.needs is None else _needs_as_json(plan.needs),
+    }
+
+
+def _needs_as_json(needs: ModelNeeds) -> Mapping[str, object]:
+    return {
+        "name": needs.name,
+        "backend": needs.backend or None,
+        "instances": needs.instances,
+        "kinds": list(needs.kinds),
+        "versions": list(needs.versions),
+        "files": list(needs.files),
+        "inputs": list(needs.inputs),
+        "outputs": list(needs.outputs),
+        "has_sequences": needs.has_sequences,
+        "is_decoupled": needs.is_decoupled,
+        "parts": list(needs.parts),
     }
 
 
@@ -30,7 +48,26 @@ def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
     """Return what would be done, the changes as a diff, and notes."""
     notes = (Text(note, style="yellow") for note in plan.notes)
     lines = (line for change in plan.changes for line in _diff(change))
-    return Group(Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}"), *lines, *notes)
+    would = Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}")
+    needs = () if plan.needs is None else (Text(_needs_text(plan.needs)),)
+    return Group(would, *lines, *needs, *notes)
+
+
+def _needs_text(needs: ModelNeeds) -> str:
+    instances = "1 instance" if needs.instances == 1 else f"{needs.instances} instances"
+    versions = "version" if len(needs.versions) == 1 else "versions"
+    facts = (
+        f"backend {needs.backend}" if needs.backend else "",
+        f"{instances} ({', '.join(needs.kinds)})" if needs.kinds else instances,
+        f"{versions} {', '.join(map(str, needs.versions))}",
+        f"files {', '.join(needs.files)}" if needs.files else "",
+        f"runs {', '.join(needs.parts)}" if needs.parts else "",
+        f"inputs {', '.join(needs.inputs)}" if needs.inputs else "",
+        f"outputs {', '.join(needs.outputs)}" if needs.outputs else "",
+        "keeps state of sequences" if needs.has_sequences else "",
+        "decoupled: answers by streams only" if needs.is_decoupled else "",
+    )
+    return f"model {needs.name}: {'; '.join(filter(None, facts))}"
 
 
 def _would(spec: ServiceSpec, plan: ApplyPlan, url: str) -> str:

@@ -7,13 +7,14 @@ share the launcher: no answer may cost more than milliseconds to read.
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from cluster.language.service import ServiceSpec
+from launcher.engines.model_files import ModelFiles, ModelNeeds
 
 
 class Probe(StrEnum):
@@ -141,6 +142,16 @@ class Engine(Protocol):
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether a directory with these entries is a model; those of directories end with /."""
+
+    @property
+    def model_config(self) -> str:
+        """Name of the file with a model's configuration in its directory."""
+
+    def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
+        """Return what a model needs, and why the server can't load it.
+
+        ``models`` are the directories of its repository; ``gpus`` is how many a replica has.
+        """
 
     @property
     def log_notice(self) -> re.Pattern[str]:

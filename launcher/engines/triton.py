@@ -2,10 +2,11 @@
 
 import re
 from calendar import timegm
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.triton_inference import (
     Failure,
     ModelConfig,
@@ -16,6 +17,7 @@ from launcher.engines.triton_inference import (
     smallest_inference,
 )
 from launcher.engines.triton_model import TritonModel, load
+from launcher.engines.triton_repository import CONFIG, model_needs
 from launcher.engines.triton_sample import parse_sample
 
 _OPTIONS = (
@@ -47,6 +49,7 @@ class Triton:
     library = "libtriton_python.so"
 
     model_layout = "a directory with config.pbtxt or a numbered version"
+    model_config = CONFIG
     # Tables, and information.
     log_notice = re.compile(r"[+|]|I[0-9]")
 
@@ -88,7 +91,11 @@ class Triton:
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
         versions = (one.removesuffix("/") for one in entries if one.endswith("/"))
-        return "config.pbtxt" in entries or any(map(str.isdecimal, versions))
+        return CONFIG in entries or any(map(str.isdecimal, versions))
+
+    def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
+        """Read Triton's configuration and look at the files that its backend opens."""
+        return model_needs(files, models, gpus)
 
     def log_time_s(self, line: str, now_s: float, /) -> float | None:
         """Read such as ``E1122 07:10:02.000001 17``: Triton's clock is UTC and names no year."""

@@ -1,13 +1,14 @@
 """Decides what applying a service's file would do: a new service, a new generation, or nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
+from launcher.engines.model_files import ModelNeeds
 
 Action = Literal["create", "roll over", "nothing"]
 
@@ -28,12 +29,14 @@ class ApplyPlan:
     Attributes:
         array_job_id: the newest generation's, which is replaced; None if there is none.
         notes: what its user should know besides, such as quota for the surge.
+        needs: what the model needs; None if its repository was not looked at.
     """
 
     action: Action
     array_job_id: int | None = None
     changes: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
+    needs: ModelNeeds | None = None
 
 
 def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
@@ -70,6 +73,11 @@ def plan_apply(
         return ApplyPlan("nothing", newest.array_job_id, (), bounds)
     notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *bounds)
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
+
+
+def with_needs(plan: ApplyPlan, needs: ModelNeeds) -> ApplyPlan:
+    """Return the plan with what the model needs, and what its user should know of that."""
+    return replace(plan, needs=needs, notes=(*needs.notes, *plan.notes))
 
 
 def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChange, ...]:

@@ -4,7 +4,6 @@ That user can put anything in their place, so no reader waits for a file, or tak
 memory.
 """
 
-import errno
 import os
 import re
 import stat
@@ -14,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
 from launcher.engines.engine import Engine
 from launcher.engines.registry import engine_of
+from launcher.services.plain_file import open_file
 from launcher.services.service_file import logs_of
 
 _CHUNK_BYTES = 65_536
@@ -193,17 +192,8 @@ def _time_s(text: bytes, engine: Engine) -> float | None:
         return None
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Open a file; raises OSError for anything else: opening a FIFO would wait for its writer."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "that is no file")
-    return file
-
-
 def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
-    with _opened(path) as file:
+    with open_file(path) as file:
         start = end = file.seek(0, os.SEEK_END)
         found = b""
         while start and found.count(b"\n") <= count and len(found) < _MOST_BYTES:
@@ -239,7 +229,7 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
         path = log_file(view, index)
         start = offset if _size(path) >= offset else 0
         try:
-            with _opened(path) as file:
+            with open_file(path) as file:
                 file.seek(start)
                 found = file.read(_MOST_BYTES)
         except OSError:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
-from launcher.engines.engine import Engine
 from launcher.engines.registry import ENGINES
+from launcher.services.model_repository import directories, entries
 
 TABLE = "service"
 
@@ -48,8 +48,9 @@ def require_model(spec: ServiceSpec) -> None:
     if not repository.is_dir():
         raise _no_model(f"model_repository: {repository} is not a directory that you can see here")
     model = repository / spec.model
-    if not _is_model(engine, model):
-        there = sorted(entry.name for entry in _entries(repository) if _is_model(engine, entry))
+    if not engine.is_model(entries(model)):
+        models = (one for one in directories(repository) if engine.is_model(entries(one)))
+        there = [one.name for one in models]
         raise _no_model(
             f"model: {repository} holds no model {spec.model!r} ({engine.model_layout}); "
             f"models there: {', '.join(there) or 'none'}"
@@ -114,23 +115,3 @@ def require_writable(directory: Path) -> None:
             "where you may not write.",
             "Change to a directory that you can write and the nodes see, and try again.",
         )
-
-
-def _is_model(engine: Engine, directory: Path) -> bool:
-    entries = _entries(directory)
-    return engine.is_model(frozenset(f"{one.name}{'/' * _is_directory(one)}" for one in entries))
-
-
-def _is_directory(entry: Path) -> bool:
-    """Whether it is one for certain: a link may lead where the submitter may not look."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _entries(directory: Path) -> tuple[Path, ...]:
-    try:
-        return tuple(directory.iterdir())
-    except OSError:
-        return ()

@@ -74,6 +74,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "gateway").mkdir()
     create(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "1" / "model.onnx").touch()
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chat.toml").write_text(
@@ -167,7 +168,33 @@ def test_plan_says_what_a_dry_run_says(place, submitted, checked):
         "array_job_id": None,
         "changes": [],
         "notes": [],
+        "model": {
+            "name": "m",
+            "backend": "onnxruntime",
+            "instances": 1,
+            "kinds": [],
+            "versions": [1],
+            "files": ["1/model.onnx"],
+            "inputs": [],
+            "outputs": [],
+            "has_sequences": False,
+            "is_decoupled": False,
+            "parts": [],
+        },
     }
+
+
+def test_plan_names_what_the_model_needs_and_refuses_what_cannot_run(place, submitted, checked):
+    said = invoke("plan", "chat.toml")
+    assert "model m: backend onnxruntime; 1 instance; version 1; files 1/model.onnx" in said
+    (place / "models" / "m" / "config.pbtxt").write_text('backend: "pyton"')
+    (place / "models" / "other").mkdir()
+    assert refusal("plan", "chat.toml") == "SW-SERVICE-CONFIG"
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-CONFIG"
+    (place / "models" / "m" / "config.pbtxt").unlink()
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-NEIGHBOUR"
+    assert json.loads(invoke("plan", "chat.toml", "--skip-model-check", "--json"))["model"] is None
+    assert submitted == []
 
 
 def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
@@ -214,6 +241,7 @@ def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, che
         "  - concurrency = 1",
         "  + concurrency = 4",
         "  + environment = A=b%20c",
+        "model m: backend onnxruntime; 1 instance; version 1; files 1/model.onnx",
     ]
     assert submitted == []
     said = invoke("apply", "chat.toml")

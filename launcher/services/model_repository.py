@@ -1,0 +1,112 @@
+"""Looks into a model repository: what a service's model needs, and what could not run.
+
+Triton loads every model of its repository and ends if one can't be loaded, so the neighbours of a
+service's model count, too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec
+from launcher.engines.engine import Engine
+from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.registry import ENGINES
+from launcher.services.plain_file import open_file
+
+_MOST_BYTES = 1024 * 1024
+"""Bytes of a configuration at most; one of 1 MiB takes 0.4 s to read."""
+_SKIP = "--skip-model-check submits it all the same, such as for a newer Triton."
+
+
+def require_runnable(spec: ServiceSpec) -> ModelNeeds:
+    """Return what the service's model needs; it was found by ``require_model``.
+
+    Raises InvalidInputError: SW-SERVICE-CONFIG if the model can't be loaded, SW-SERVICE-NEIGHBOUR
+    if another directory of the repository can't.
+    """
+    found = repository_needs(
+        ENGINES[spec.engine], Path(spec.model_repository), spec.replica_shape.gpus
+    )
+    needs = found[spec.model]
+    if needs.problems:
+        raise InvalidInputError(
+            "SW-SERVICE-CONFIG",
+            f"Model {spec.model} can't be loaded: {'; '.join(needs.problems)}.",
+            f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
+        )
+    broken = {name: one for name, one in found.items() if one.problems}
+    if broken:
+        said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
+        raise InvalidInputError(
+            "SW-SERVICE-NEIGHBOUR",
+            f"A server that can't load each model of its repository ends; beside {spec.model} "
+            f"there is {said}.",
+            f"Correct it, or give {spec.model} a repository of its own. {_SKIP}",
+        )
+    return needs
+
+
+def repository_needs(engine: Engine, repository: Path, gpus: int) -> Mapping[str, ModelNeeds]:
+    """Return what each directory of a repository needs, by its name, in order."""
+    models = {one.name: model_files(engine, one) for one in directories(repository)}
+    return {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
+
+
+def model_files(engine: Engine, directory: Path) -> ModelFiles:
+    """Read a model's directory and its configuration."""
+    there = entries(directory)
+    versions = {
+        one.name: entries(one)
+        for one in directories(directory)
+        if one.name.isascii() and one.name.isdecimal()
+    }
+    if engine.model_config not in there:
+        return ModelFiles(directory.name, there, versions)
+    try:
+        config = _config(directory / engine.model_config)
+    except OSError as error:
+        return ModelFiles(directory.name, there, versions, trouble=str(error.strerror))
+    except ValueError as error:
+        return ModelFiles(directory.name, there, versions, trouble=str(error))
+    return ModelFiles(directory.name, there, versions, config)
+
+
+def _config(path: Path) -> Mapping[str, object]:
+    """Read a configuration; raises OSError, or ValueError with a text for users."""
+    # Protobuf takes 30 ms to import, and only a service's file needs it.
+    from launcher.services.config_pbtxt import parse_config  # noqa: PLC0415
+
+    with open_file(path) as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    try:
+        return parse_config(text.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+
+
+def entries(directory: Path) -> frozenset[str]:
+    """Return what is in a directory, as ``Engine.is_model`` takes it; nothing if unreadable."""
+    return frozenset(f"{one.name}{'/' * _is_directory(one)}" for one in _inside(directory))
+
+
+def directories(directory: Path) -> tuple[Path, ...]:
+    """Return the directories in a directory, by name."""
+    return tuple(sorted(one for one in _inside(directory) if _is_directory(one)))
+
+
+def _is_directory(entry: Path) -> bool:
+    """Whether it is one for certain: a link may lead where the submitter may not look."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _inside(directory: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(directory.iterdir())
+    except OSError:
+        return ()

@@ -1,0 +1,96 @@
+"""Tests that a model repository is read as Triton would, within bounds."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import service_spec
+from launcher.engines.registry import ENGINES
+from launcher.services.model_repository import repository_needs, require_runnable
+from sandbox.demo.commands import publish_models
+
+CONFIG = 'backend: "python"\ninstance_group [{ kind: KIND_CPU count: 2 }]\n'
+
+
+def put(repository: Path, model: str, config: str | bytes = CONFIG, file: str = "model.py") -> Path:
+    version = repository / model / "1"
+    version.mkdir(parents=True)
+    (version / file).touch()
+    text = config if isinstance(config, bytes) else config.encode()
+    (repository / model / "config.pbtxt").write_bytes(text)
+    return repository / model
+
+
+def spec(repository: Path, **keys: object):
+    values = {"name": "chat", "tenant": "vision", "profile": "1g.10gb", "model": "bert"}
+    return service_spec(values | {"model_repository": str(repository)} | keys)
+
+
+def refused(repository: Path, **keys: object) -> tuple[str, str]:
+    with pytest.raises(InvalidInputError) as caught:
+        require_runnable(spec(repository, **keys))
+    return caught.value.refusal.code, caught.value.refusal.message
+
+
+def test_the_demos_model_can_run(tmp_path: Path):
+    repository = publish_models(tmp_path)
+    needs = require_runnable(spec(repository, model="tokens"))
+    assert (needs.backend, needs.kinds, needs.instances) == ("python", ("KIND_CPU",), 2)
+    assert needs.inputs == ("CONTEXT_TOKENS INT32[1]", "GENERATED_TOKENS INT32[1]")
+    assert needs.files == ("1/model.py",)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (CONFIG + "sequnce_batching {}", '3:1 : Message type "inference.ModelConfig" has no field'),
+        ("instance_group [{ kind: KIND_FOO }]", "no value named KIND_FOO"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"#" * (1024 * 1024 + 1), "more than 1048576 bytes"),
+        ("input [" + '{ name: "' + "x" * 100_000, "input"),
+    ],
+)
+def test_a_configuration_that_triton_could_not_read_is_refused(
+    tmp_path: Path, config: str | bytes, said: str
+):
+    put(tmp_path, "bert", config)
+    code, message = refused(tmp_path)
+    assert code == "SW-SERVICE-CONFIG"
+    assert said in message
+    assert len(message) < 400
+
+
+def test_a_fifo_in_place_of_a_configuration_is_not_waited_for(tmp_path: Path):
+    model = put(tmp_path, "bert")
+    (model / "config.pbtxt").unlink()
+    os.mkfifo(model / "config.pbtxt")
+    assert refused(tmp_path)[0] == "SW-SERVICE-CONFIG"
+
+
+def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Path):
+    put(tmp_path, "bert")
+    put(tmp_path, "good")
+    put(tmp_path, "gpt", file="weights")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README").touch()
+    code, message = refused(tmp_path)
+    assert code == "SW-SERVICE-NEIGHBOUR"
+    assert "gpt: version 1: no model.py in gpt/1" in message
+    assert "docs: no model" in message
+    assert "good" not in message
+
+
+def test_every_problem_of_the_model_is_said_together(tmp_path: Path):
+    put(tmp_path, "bert", 'name: "bart"\nbackend: "pyton"')
+    code, message = refused(tmp_path)
+    assert code == "SW-SERVICE-CONFIG"
+    assert "'bart'" in message
+    assert "did you mean python?" in message
+
+
+def test_models_come_in_order(tmp_path: Path):
+    for name in ("b", "a"):
+        put(tmp_path, name)
+    assert list(repository_needs(ENGINES["triton"], tmp_path, 1)) == ["a", "b"]
