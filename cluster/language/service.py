@@ -164,6 +164,11 @@ class ServiceSpec(BaseModel):
         description="When a replica is ready: inference, once its model has answered a made-up "
         "request; model, once Triton says so.",
     )
+    session_affinity: Literal["none", "sequence"] = Field(
+        "none",
+        description="sequence: the gateway sends all requests of a sequence to one replica, for a "
+        "model that keeps its state.",
+    )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica in MiB.")
     partition: Partition | None = Field(

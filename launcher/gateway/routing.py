@@ -140,6 +140,14 @@ class SetRetryOnce:
     retry_once: bool
 
 
+@dataclass(frozen=True)
+class SetSequences:
+    """Set whether all requests of a sequence to ``tenant/service`` go to one replica."""
+
+    service: str
+    together: bool
+
+
 GatewayChange = (
     SetMode
     | SetTarget
@@ -155,6 +163,7 @@ GatewayChange = (
     | SetFailing
     | SetDeadline
     | SetRetryOnce
+    | SetSequences
 )
 
 
@@ -180,6 +189,7 @@ class Route:
         cut: replicas that answer nothing any more: what they have in flight is ended.
         deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
         retry_once: whether a request that a replica's death has lost is sent to another one.
+        sequences: whether all requests of a sequence go to one replica.
     """
 
     service: str
@@ -194,6 +204,7 @@ class Route:
     cut: frozenset[Endpoint] = frozenset()
     deadline_ms: int | None = None
     retry_once: bool = False
+    sequences: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,6 +236,7 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     backends, unrouted = _assign(gateway, routes)
     changes: list[GatewayChange] = [RemoveRoute(service) for service in ended]
     changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
+    changes += [SetSequences(name, together=False) for name in sorted(gateway.sequences - living)]
     changes += [
         SetRetryAfter(name, None, before_s)
         for name, before_s in gateway.retry_after_s.items()
@@ -346,6 +358,8 @@ def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
     """Yield changes of what the service's clients are told and of the order they are served in."""
     if route.closing != (route.service in gateway.closing):
         yield SetClosing(route.service, route.closing)
+    if route.sequences != (route.service in gateway.sequences):
+        yield SetSequences(route.service, route.sequences)
     before_s = gateway.retry_after_s.get(route.service)
     if route.retry_after_s != before_s:
         yield SetRetryAfter(route.service, route.retry_after_s, before_s)

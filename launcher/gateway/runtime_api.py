@@ -28,6 +28,7 @@ from launcher.gateway.routing import (
     SetMode,
     SetRetryAfter,
     SetRetryOnce,
+    SetSequences,
     SetTarget,
 )
 from launcher.gateway.types import Backend, Gateway, Server, ServerMode
@@ -97,6 +98,11 @@ class Maps:
         return self.directory / "retry_once.map"
 
     @cached_property
+    def sequences(self) -> Path:
+        """Map of the services whose requests of one sequence go to one replica."""
+        return self.directory / "sequences.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -120,7 +126,7 @@ class Maps:
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
-        asked = (self.deadlines, self.retry_once)
+        asked = (self.deadlines, self.retry_once, self.sequences)
         return (*told, *asked, self.keys, self.protected, self.replicas, self.used)
 
     def certificate(self, server: str) -> Path:
@@ -184,6 +190,7 @@ _MapChange = (
     | SetFailing
     | SetDeadline
     | SetRetryOnce
+    | SetSequences
 )
 
 
@@ -195,12 +202,17 @@ def _map_command(change: _MapChange, maps: Maps) -> str:
             return f"del map {maps.services} {service}"
         case MarkComplete():
             return f"add map {maps.services} {COMPLETE_KEY} yes"
-        case SetClosing(service, closing):
-            return f"{_verb(closing)} map {maps.closing} {service}{' yes' * closing}"
-        case SetRetryOnce(service, retried):
-            return f"{_verb(retried)} map {maps.retry_once} {service}{' yes' * retried}"
+        case SetClosing(service, there):
+            return _mark_command(maps.closing, service, there)
+        case SetRetryOnce(service, there) | SetSequences(service, there):
+            path = maps.retry_once if isinstance(change, SetRetryOnce) else maps.sequences
+            return _mark_command(path, service, there)
         case _:
             return _told_command(change, maps)
+
+
+def _mark_command(path: Path, service: str, there: bool) -> str:
+    return f"{_verb(there)} map {path} {service}{' yes' * there}"
 
 
 def _told_command(change: SetRetryAfter | SetInTime | SetFailing | SetDeadline, maps: Maps) -> str:
@@ -281,7 +293,7 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
     told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
-    shown = (*told, maps.deadlines, maps.retry_once, maps.replicas)
+    shown = (*told, maps.deadlines, maps.retry_once, maps.sequences, maps.replicas)
     return tuple(f"show map {path}" for path in shown)
 
 
@@ -425,6 +437,7 @@ class _Shown:
     failing: Mapping[str, str]
     deadline_ms: Mapping[str, int]
     retry_once: frozenset[str]
+    sequences: frozenset[str]
     digests: Mapping[str, str]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
@@ -441,6 +454,7 @@ class _Shown:
             failing=self.failing,
             deadline_ms=self.deadline_ms,
             retry_once=self.retry_once,
+            sequences=self.sequences,
         )
 
     def backend(self, name: str) -> Backend:
@@ -488,8 +502,8 @@ class _Shown:
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    routes, closing, retry_after, in_time, failing, deadlines, retried, digests = (
-        _parse_map(lines) for _ in range(8)
+    routes, closing, retry_after, in_time, failing, deadlines, retried, sequences, digests = (
+        _parse_map(lines) for _ in range(9)
     )
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
@@ -510,6 +524,7 @@ def _parse_shown(text: str) -> _Shown:
         {service: unquote(reason) for service, reason in failing.items()},
         _numbers(deadlines),
         frozenset(retried),
+        frozenset(sequences),
         digests,
         rows,
         admin,

@@ -138,6 +138,8 @@ class Gateway:
         retry_after_s: Retry-After in seconds for requests that are given up on, by
             ``tenant/service``.
         in_time: how many requests may wait before the newest go first, by ``tenant/service``.
+        sequences: services whose requests of one sequence go to one replica, by
+            ``tenant/service``.
         per_tenant: how many services of one tenant get a backend; None: no limit.
         failing: why replicas do not start, by ``tenant/service``: its requests are refused with
             that while none serves.
@@ -151,6 +153,7 @@ class Gateway:
     closing: frozenset[str] = frozenset()
     retry_after_s: Mapping[str, int] = field(default_factory=dict, hash=False)
     in_time: Mapping[str, int] = field(default_factory=dict, hash=False)
+    sequences: frozenset[str] = frozenset()
     per_tenant: int | None = None
     failing: Mapping[str, str] = field(default_factory=dict, hash=False)
     deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)

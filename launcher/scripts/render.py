@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DOOR = Path(__file__).with_name("door.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-CONFIGURATION, HOLD = "haproxy.cfg", "hold.lua"
+CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
@@ -181,7 +181,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)
-        for name in (CONFIGURATION, HOLD)
+        for name in (CONFIGURATION, HOLD, SEQUENCE)
     }
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}

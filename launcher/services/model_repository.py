@@ -23,7 +23,8 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     """Return what the service's model needs; it was found by ``require_model``.
 
     Raises InvalidInputError: SW-SERVICE-CONFIG if the model can't be loaded, SW-SERVICE-NEIGHBOUR
-    if another directory of the repository can't.
+    if another directory of the repository can't, SW-SERVICE-SEQUENCES if requests of one sequence
+    would go to several replicas.
     """
     found = repository_needs(
         ENGINES[spec.engine], Path(spec.model_repository), spec.replica_shape.gpus
@@ -43,6 +44,14 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             f"A server that can't load each model of its repository ends; beside {spec.model} "
             f"there is {said}.",
             f"Correct it, or give {spec.model} a repository of its own. {_SKIP}",
+        )
+    keep_state = [one for one in (spec.model, *needs.parts) if found[one].has_sequences]
+    if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
+        raise InvalidInputError(
+            "SW-SERVICE-SEQUENCES",
+            f"Model {keep_state[0]} keeps the state of sequences (sequence_batching): requests of "
+            f"one sequence would go to any of {spec.max_replicas} replicas.",
+            'Set session_affinity = "sequence", or max_replicas = 1.',
         )
     return needs
 

@@ -159,6 +159,7 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
         failing=gateway.failing.get(key, ""),
         deadline_ms=gateway.deadline_ms.get(key),
         retry_once=key in gateway.retry_once,
+        sequences=key in gateway.sequences,
     )
 
 
@@ -397,6 +398,7 @@ def _route(
         cut=frozenset().union(*(one.cut for one in seen)),
         deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
         retry_once=look.spec.retry_once,
+        sequences=look.newest.directives.get("session_affinity") == "sequence",
     )
 
 

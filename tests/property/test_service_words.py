@@ -29,6 +29,7 @@ SPECS = st.fixed_dictionaries(
         "lease_s": st.integers(60, 2_592_000),
         "priority_class": st.sampled_from(("low", "normal", "high")),
         "readiness": st.sampled_from(("inference", "model")),
+        "session_affinity": st.sampled_from(("none", "sequence")),
         "environment": VARIABLES,
     },
 )

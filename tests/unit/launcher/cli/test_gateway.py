@@ -54,6 +54,8 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "replicas.map",
         "retry.map",
         "retry_once.map",
+        "sequence.lua",
+        "sequences.map",
         "services.map",
         "used.map",
     ]

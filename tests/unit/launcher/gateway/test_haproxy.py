@@ -56,6 +56,7 @@ SHOWN = f"""\
 
 
 
+
 0x7f0f9404bef0 pool1/r2 d1635
 
 1
@@ -147,10 +148,18 @@ def test_estimates_and_how_many_may_wait_are_read():
         *("vision/chat 2500", "nlp/bert yes"),
     )
     text = "".join(f"\n\n0x7f0f9404bef0 {entry}" for entry in entries)
-    told = parse(SHOWN.replace("\n\n\n\n\n\n\n0x7", f"{text}\n\n0x7", 1))
+    told = parse(SHOWN.replace("\n\n\n\n\n\n\n\n0x7", f"{text}\n\n\n0x7", 1))
+    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n\n0x7"
+    told = parse(SHOWN.replace("\n\n\n\n\n0x7", entries, 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
     assert told.failing == {"nlp/bert": "no such file; 100%"}
     assert (told.deadline_ms, told.retry_once) == ({"vision/chat": 2500}, {"nlp/bert"})
+
+
+def test_services_whose_sequences_stay_together_are_read():
+    assert parse(SHOWN).sequences == set()
+    told = SHOWN.replace("\n\n0x7f0f9404bef0 pool1/r2", "\n0x7 t/a yes\n\n0x7 pool1/r2", 1)
+    assert (parse(told).sequences, parse(told).in_time) == ({"t/a"}, {})
 
 
 def test_the_mark_is_no_route():
@@ -332,6 +341,7 @@ GLANCE = f"""\
 
 
 
+
 0x7f0f9404bef0 pool1/r2 d1635
 
 {STATS}
@@ -414,7 +424,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[8:] == (
+    assert asked[9:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",

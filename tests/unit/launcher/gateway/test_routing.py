@@ -12,13 +12,14 @@ from launcher.gateway.routing import (
     Route,
     SendRound,
     SetClosing,
-    SetFailing,
     SetDeadline,
+    SetFailing,
     SetHealthy,
     SetInTime,
     SetMode,
     SetRetryAfter,
     SetRetryOnce,
+    SetSequences,
     SetTarget,
     plan_routes,
 )
@@ -169,6 +170,19 @@ def test_a_closing_service_is_told_so_once_and_forgotten_with_its_route():
     assert plan_routes(closed, []).changes == (
         RemoveRoute("t/a"),
         SetClosing("t/a", closing=False),
+    )
+
+
+def test_a_service_whose_sequences_stay_together_is_told_once_and_forgotten_with_its_route():
+    shown = gateway({"t/a": "pool1"}, pool1=backend())
+    together = replace(route({}), sequences=True)
+    assert plan_routes(shown, [together]).changes == (SetSequences("t/a", together=True),)
+    known = replace(shown, sequences=frozenset({"t/a"}))
+    assert plan_routes(known, [together]).changes == ()
+    assert plan_routes(known, [route({})]).changes == (SetSequences("t/a", together=False),)
+    assert plan_routes(known, []).changes == (
+        RemoveRoute("t/a"),
+        SetSequences("t/a", together=False),
     )
 
 

@@ -197,11 +197,11 @@ def test_the_gateway_has_its_pool():
     assert "42 * 1000" in files["hold.lua"]
     assert '"/etc/gw/services.map"' in files["hold.lua"]
     assert '".complete"' in files["hold.lua"]
-    assert set(files) == {"haproxy.cfg", "hold.lua", "rate.map", "concurrent.map"}
     # A request that may be sent again may wait as long as any other: held, queued, worked on.
     assert (
         f"    timeout server {600_000 + 2 * 42_000}ms\n" in text.partition("backend retry-once")[2]
     )
+    assert set(files) == {"haproxy.cfg", "hold.lua", "sequence.lua", "rate.map", "concurrent.map"}
 
 
 class Other(Triton):

@@ -82,6 +82,24 @@ def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Pa
     assert "good" not in message
 
 
+def test_sequences_need_one_replica_or_their_way_to_it(tmp_path: Path):
+    put(tmp_path, "bert", CONFIG + "sequence_batching {}")
+    code, message = refused(tmp_path, max_replicas=2)
+    assert code == "SW-SERVICE-SEQUENCES"
+    assert "2 replicas" in message
+    assert require_runnable(spec(tmp_path, max_replicas=1)).has_sequences
+    together = spec(tmp_path, max_replicas=2, session_affinity="sequence")
+    assert require_runnable(together).has_sequences
+
+
+def test_an_ensemble_keeps_the_state_that_its_parts_keep(tmp_path: Path):
+    put(tmp_path, "step", CONFIG + "sequence_batching {}")
+    step = 'ensemble_scheduling { step [{ model_name: "step" model_version: -1 }] }'
+    put(tmp_path, "bert", f'platform: "ensemble"\n{step}')
+    assert refused(tmp_path, max_replicas=2)[0] == "SW-SERVICE-SEQUENCES"
+    assert require_runnable(spec(tmp_path)).parts == ("step",)
+
+
 def test_every_problem_of_the_model_is_said_together(tmp_path: Path):
     put(tmp_path, "bert", 'name: "bart"\nbackend: "pyton"')
     code, message = refused(tmp_path)

@@ -24,6 +24,7 @@ from launcher.gateway.routing import (
     SetInTime,
     SetMode,
     SetRetryAfter,
+    SetSequences,
     SetTarget,
 )
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
@@ -161,6 +162,14 @@ def test_a_new_service_is_routed_and_sleeps():
     _, plan = decided(view(*(in_state(i, "held") for i in range(3))), empty)
     assert changes(plan) == (AddRoute("vision/chat", "pool1"),)
     assert plan.services[0].desired == frozenset()
+
+
+def test_the_gateway_is_told_of_a_service_whose_sequences_stay_together():
+    told = SetSequences("vision/chat", together=True)
+    _, plan = decided(view(in_state(0, "held"), session_affinity="sequence"), gateway())
+    assert told in changes(plan)
+    _, plan = decided(view(in_state(0, "held")), gateway())
+    assert told not in changes(plan)
 
 
 def test_a_held_request_wakes_it():
@@ -703,7 +712,8 @@ def test_a_slot_beyond_the_gateways_servers_is_never_started():
 
 
 def test_directives_that_are_no_service_change_nothing():
-    shown = replace(gateway(sessions=1), in_time={"vision/chat": 8})
+    told = {"in_time": {"vision/chat": 8}, "sequences": frozenset({"vision/chat"})}
+    shown = replace(gateway(sessions=1), **told)
     _, plan = decided(view(in_state(0, "held"), concurrency="many"), shown)
     assert (plan.services, changes(plan)) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
