@@ -17,6 +17,7 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
 from launcher.cli import show_file
+from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
 from launcher.gateway.identity import certificate
@@ -223,5 +224,6 @@ def service_schema(
 
 
 # They have no name of their own, so their commands stand beside the ones above.
+service_app.add_typer(init_app)
 service_app.add_typer(view_app)
 service_app.add_typer(order_app)

@@ -1,0 +1,79 @@
+"""``slicewise service init``: writes a service's file from a model repository."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
+from cluster.runtime.console import print_json
+from cluster.settings.file import load_settings
+from launcher.services.draft import Chosen, draft
+from launcher.services.lookup import Json
+
+init_app = typer.Typer()
+
+
+@init_app.command(
+    "init",
+    epilog="Examples: slicewise service init /models/bert"
+    " | slicewise service init /models --model bert --tenant vision --profile 1g.10gb",
+)
+def init_service(
+    repository: Annotated[
+        Path, typer.Argument(help="A Triton model repository.", show_default=False)
+    ],
+    *,
+    model: Annotated[str, typer.Option(help="The model, if there are several.")] = "",
+    tenant: Annotated[
+        str, typer.Option(help="The tenant, if you may see several; else yours.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="The service's name; unset: the model's.")] = "",
+    profile: Annotated[
+        str, typer.Option(help="GRES type of a replica; unset: need_gib, by the files' size.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="The file; unset: NAME.toml in this directory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a service's file for a model of a repository; an existing file stays as it is.
+
+    Its values follow from config.pbtxt and the files: look them over, then run plan and apply.
+    """
+    found = draft(repository, Chosen(tenant or _own_tenant(), model, name, profile))
+    file = output or Path(f"{found.spec.name}.toml")
+    _write(file, found.text)
+    if as_json:
+        print_json({"file": str(file), "problems": list(found.problems)})
+    else:
+        typer.echo(f"{file} is written. What it would do: slicewise service plan {file}")
+    for problem in found.problems:
+        typer.echo(f"Triton could not load the repository: {problem}", err=True)
+
+
+def _own_tenant() -> str:
+    """Return the only tenant that this user may see; raises InvalidInputError (SW-SERVICE-INIT)."""
+    seen = [one.name for one in DaemonClient(load_settings().daemon).call(ViewRequest()).tenants]
+    if len(seen) != 1:
+        raise InvalidInputError(
+            "SW-SERVICE-INIT",
+            f"You may see {len(seen) or 'no'} tenants.",
+            f"Name one, --tenant: {', '.join(sorted(seen)) or 'a Slurm account with a quota'}.",
+        )
+    return seen[0]
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a new file; raises InvalidInputError (SW-SERVICE-INIT) if it is there already."""
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-SERVICE-INIT",
+            f"{file} can't be written: {error.strerror}.",
+            "Name another file: --output",
+        ) from None

@@ -1,0 +1,134 @@
+"""Drafts a service's file from a model repository."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+from launcher.engines.model_files import ModelNeeds
+from launcher.engines.registry import ENGINES
+from launcher.services.model_repository import entries, repository_needs
+
+ENGINE = "triton"
+_GIB = 1024**3
+_REPLICAS = 2
+_LONGEST_NAME = 32
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A service's file that is yet to be written.
+
+    Attributes:
+        problems: why the repository's models could not be loaded, each with its model's name.
+    """
+
+    spec: ServiceSpec
+    text: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the user has chosen of a draft; "" leaves it to what is found."""
+
+    tenant: str
+    model: str = ""
+    name: str = ""
+    profile: str = ""
+
+
+def draft(repository: Path, chosen: Chosen) -> Draft:
+    """Return the file of a service for a model of the repository.
+
+    Raises InvalidInputError: SW-SERVICE-INIT if there is not one model to choose, SW-SERVICE for
+    what can't be a value of a service.
+    """
+    found = repository_needs(ENGINES[ENGINE], repository, gpus=1)
+    needs = _model(repository, found, chosen.model)
+    keys = _keys(repository.absolute(), chosen, found, needs)
+    spec = service_spec({key: value for key, (value, _) in keys.items()})
+    lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
+    head = "# All keys: slicewise service schema. What apply would do: slicewise service plan"
+    text = "\n".join((head, "[service]", *lines, ""))
+    problems = (f"{one.name}: {said}" for one in found.values() for said in one.problems)
+    return Draft(spec, text, tuple(problems))
+
+
+def _model(repository: Path, found: Mapping[str, ModelNeeds], model: str) -> ModelNeeds:
+    """Return the model that is named, else the only one that no other model runs."""
+    engine = ENGINES[ENGINE]
+    models = [name for name in found if engine.is_model(entries(repository / name))]
+    parts = {part for one in found.values() for part in one.parts}
+    choice = [model] if model else [name for name in models if name not in parts]
+    if len(choice) == 1 and choice[0] in models:
+        return found[choice[0]]
+    what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
+    raise InvalidInputError(
+        "SW-SERVICE-INIT",
+        f"{repository} has {what}.",
+        f"Name one, --model: {', '.join(models)}."
+        if models
+        else f"A repository has one directory for each model ({engine.model_layout}).",
+    )
+
+
+Keys = dict[str, tuple[str | int | float, str]]
+"""Value and remark, by key."""
+
+
+def _keys(
+    repository: Path, chosen: Chosen, found: Mapping[str, ModelNeeds], needs: ModelNeeds
+) -> Keys:
+    keys: Keys = {
+        "name": (chosen.name or _name(needs.name), ""),
+        "tenant": (chosen.tenant, ""),
+        "model_repository": (str(repository), ""),
+        "model": (needs.name, ""),
+        "max_replicas": (_REPLICAS, "slots of the job array"),
+        "concurrency": (needs.instances, "as many as the model has instances"),
+    }
+    if chosen.profile:
+        keys["profile"] = (chosen.profile, "")
+    else:
+        size = sum(_bytes(repository / one) for one in (needs.name, *needs.parts))
+        remark = f"estimated from {size / _GIB:.1f} GiB of files; slicewise profile measures it"
+        keys["need_gib"] = (_need_gib(size), remark)
+    if any(found[one].has_sequences for one in _with_parts(found, needs)):
+        keys["session_affinity"] = ("sequence", "the model keeps the state of sequences")
+    return keys
+
+
+def _with_parts(found: Mapping[str, ModelNeeds], needs: ModelNeeds) -> Iterable[str]:
+    return (one for one in (needs.name, *needs.parts) if one in found)
+
+
+def _need_gib(size: int) -> float:
+    """Return the memory for files of ``size`` bytes, a fifth more and 1 GiB, in halves of a GiB."""
+    return ceil(2 * (1 + 1.2 * size / _GIB)) / 2
+
+
+def _name(model: str) -> str:
+    """Return a service's name that resembles the model's."""
+    plain = re.sub("[^a-z0-9]+", "-", model.lower())[:_LONGEST_NAME].strip("-")
+    return plain or "model"
+
+
+def _line(key: str, value: object) -> str:
+    return f"{key} = {json.dumps(value)}"
+
+
+def _bytes(directory: Path) -> int:
+    """Return the size of all files in a directory; what can't be seen counts nothing."""
+    return sum(map(_size, directory.rglob("*")))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0

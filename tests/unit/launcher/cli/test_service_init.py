@@ -1,0 +1,111 @@
+"""Tests that ``service init`` writes a file that plan takes, and never over another one."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from daemon_answers import answer_in_its_place
+from typer.testing import CliRunner
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
+from launcher.cli.service import service_app
+from launcher.services.model_repository import require_runnable
+from launcher.services.service_file import read_service_file
+
+CONFIG = 'backend: "python"\ninstance_group [{ kind: KIND_CPU count: 3 }]\n'
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slicewise.toml").write_text(
+        '[cluster]\nname = "c"\npartitions = ["gpu"]\n[gpus."A100-80GB"]\ntypes = ["1g.10gb"]\n'
+    )
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.chdir(tmp_path)
+    sees(monkeypatch, "vision")
+    return tmp_path / "models"
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    tenants = tuple(
+        TenantView(name=one, nominal_millislices=0, used_millislices=0) for one in names
+    )
+    seen = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: seen)
+
+
+def put(repository: Path, model: str, config: str = CONFIG) -> Path:
+    version = repository / model / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").touch()
+    (repository / model / "config.pbtxt").write_text(config)
+    return version
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(service_app, ("init", *words), catch_exceptions=False)
+
+
+def refusal(*words: str) -> SlicewiseError:
+    with pytest.raises(SlicewiseError) as caught:
+        invoke(*words)
+    assert caught.value.refusal.code == "SW-SERVICE-INIT"
+    return caught.value
+
+
+def test_a_written_file_can_be_applied(repository: Path):
+    with (put(repository, "Bert_Base") / "weights").open("wb") as weights:
+        weights.truncate(4 * 1024**3)
+    said = invoke("models").stdout
+    assert (
+        said
+        == "bert-base.toml is written. What it would do: slicewise service plan bert-base.toml\n"
+    )
+    spec = read_service_file(Path("bert-base.toml"))
+    assert (spec.tenant, spec.model, spec.need_gib) == ("vision", "Bert_Base", 6.0)
+    assert (spec.concurrency, spec.max_replicas, spec.session_affinity) == (3, 2, "none")
+    assert spec.model_repository == str(repository)
+    assert require_runnable(spec).name == "Bert_Base"
+
+
+def test_what_is_there_stays(repository: Path):
+    put(repository, "bert")
+    Path("bert.toml").write_text("mine")
+    assert "bert.toml can't be written: File exists" in str(refusal("models"))
+    assert Path("bert.toml").read_text() == "mine"
+    chosen = ("--output", "b.toml", "--name", "chat", "--tenant", "nlp", "--profile", "1g.10gb")
+    invoke("models", *chosen)
+    written = tomllib.loads(Path("b.toml").read_text())["service"]
+    assert (written["name"], written["tenant"], written["profile"]) == ("chat", "nlp", "1g.10gb")
+    assert "need_gib" not in written
+
+
+def test_sequences_are_kept_together(repository: Path):
+    put(repository, "bert", CONFIG + "sequence_batching {}")
+    invoke("models")
+    assert require_runnable(read_service_file(Path("bert.toml"))).has_sequences
+
+
+def test_an_ensemble_is_chosen_before_its_parts(repository: Path):
+    step = 'ensemble_scheduling { step [{ model_name: "part" model_version: -1 }] }'
+    put(repository, "whole", f'platform: "ensemble"\n{step}')
+    put(repository, "part", CONFIG + "sequence_batching {}")
+    (repository / "docs").mkdir()
+    result = invoke("models", "--json")
+    assert json.loads(result.stdout)["file"] == "whole.toml"
+    assert "docs: no model" in result.stderr
+    assert read_service_file(Path("whole.toml")).session_affinity == "sequence"
+
+
+def test_where_there_is_a_choice_it_is_the_users(repository: Path, monkeypatch):
+    assert "no models to choose from" in str(refusal("models"))
+    for name in ("a", "b"):
+        put(repository, name)
+    assert "--model: a, b" in refusal("models").refusal.hint
+    assert "no model 'c'" in str(refusal("models", "--model", "c"))
+    invoke("models", "--model", "b")
+    assert read_service_file(Path("b.toml")).model == "b"
+    sees(monkeypatch, "vision", "nlp")
+    assert "--tenant: nlp, vision" in refusal("models", "--model", "a").refusal.hint
