@@ -282,6 +282,7 @@ def last_words(job: JobView) -> str:
 
 CERTIFICATE = re.compile(
     r"slicewise:certificate=(?P<run>[0-9]{1,9}) (?P<der>[A-Za-z0-9+/]{64,2000}={0,2})"
+    r"(?: files=(?P<files>[0-9a-f]{16}))?"
 )
 """A job's comment as the batch script writes it, once the script has the ports that Slurm allotted.
 """
@@ -293,8 +294,19 @@ def certificate(job: JobView) -> str:
     Base64 of DER. Slurm lets only the job's user, coordinators of its account and operators write a
     comment, so whoever has the certificate's key acts for this job.
     """
+    match = _of_this_run(job)
+    return match["der"] if match is not None else ""
+
+
+def model_files(job: JobView) -> str:
+    """Digest of the model repository's files with which a run began; "" if it has told none."""
+    match = _of_this_run(job)
+    return match["files"] or "" if match is not None else ""
+
+
+def _of_this_run(job: JobView) -> re.Match[str] | None:
     match = CERTIFICATE.fullmatch(job.comment)
-    return match["der"] if match is not None and int(match["run"]) == job.restarts else ""
+    return match if match is not None and int(match["run"]) == job.restarts else None
 
 
 JobClass = Literal["low", "normal", "high"]

@@ -55,6 +55,8 @@ Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$
 _TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 _MODEL_NAME = "1 to 128 letters, digits and _ . -, the first no . or -"
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+_DIGEST = "16 hexadecimal digits"
 Partition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 GresType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}$")]
 _GRES_TYPE = "1 to 63 letters, digits and _ . + -, the first a letter or digit"
@@ -87,6 +89,11 @@ class ServiceSpec(BaseModel):
     )
     model: ModelName = Field(
         description="The model in the repository that must be ready before a replica serves."
+    )
+    model_digest: Digest | None = Field(
+        None,
+        description="Digest of the repository's files; apply and render set it, so that replicas "
+        "with other files are seen.",
     )
     profile: GresType | None = Field(
         None, description="GRES type of one replica, such as 1g.10gb. Give either this or need_gib."
@@ -412,6 +419,7 @@ _TEXTS = {
     "tenant": _TENANT,
     "model_repository": _SAFE_PATH,
     "model": _MODEL_NAME,
+    "model_digest": _DIGEST,
     "profile": _GRES_TYPE,
     "partition": "1 to 63 letters, digits and _ . -",
     "image": _IMAGE,

@@ -125,6 +125,8 @@ class SlotView(Message):
     """Certificate by which the replica proves that it is this run's: base64 of DER; "" while not
     known.
     """
+    files: str = ""
+    """Digest of the model repository's files with which it started; "" while not known."""
     start_s: int | None = None
     time_left_s: int | None = None
     released_s: int | None = None

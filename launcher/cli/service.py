@@ -24,7 +24,7 @@ from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
 from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
-from launcher.services.model_repository import require_runnable
+from launcher.services.model_repository import require_runnable, with_digest
 from launcher.services.overview import service_url
 from launcher.services.service_file import (
     made_logs,
@@ -123,6 +123,7 @@ def _checked(
     if not skip_model_check:
         require_model(spec)
         needs = require_runnable(spec)
+        spec = with_digest(spec)
         require_image(spec)
     require_writable(Path.cwd())
     plan = asyncio.run(_plan(settings, spec, force=force))
@@ -200,7 +201,7 @@ def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_js
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
 def render_service(file: File) -> None:
     """Print the batch script that apply would submit; submitting it with sbatch does the same."""
-    typer.echo(_script(read_service_file(file), load_settings()), nl=False)
+    typer.echo(_script(with_digest(read_service_file(file)), load_settings()), nl=False)
 
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:

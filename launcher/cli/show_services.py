@@ -75,6 +75,7 @@ def _replica_as_json(one: ReplicaView) -> Mapping[str, object]:
         "lease_left_s": one.lease_left_s,
         "is_borrowed": one.is_borrowed,
         "is_outdated": one.is_outdated,
+        "has_other_files": one.has_other_files,
         "why": one.why,
     }
 
@@ -233,7 +234,11 @@ def _replicas_table(replicas: Sequence[ReplicaView]) -> FittingTable:
 
 
 def _remark(one: ReplicaView) -> str:
-    marks = ("outdated" if one.is_outdated else "", "borrowed" if one.is_borrowed else "")
+    marks = (
+        "outdated" if one.is_outdated else "",
+        "other model files than applied" if one.has_other_files else "",
+        "borrowed" if one.is_borrowed else "",
+    )
     return "; ".join(filter(None, (*marks, one.why)))
 
 

@@ -83,12 +83,15 @@ def with_needs(plan: ApplyPlan, needs: ModelNeeds) -> ApplyPlan:
 def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChange, ...]:
     """Return the keys that differ, in the schema's order.
 
-    A key that was left out before counts with its default.
+    A key that was left out before counts with its default; digests count where both are known.
     """
     old, new = _values(before), spec.values()
+    unknown = {"model_digest"} - (old.keys() & new.keys())
     keys = (*new, *(key for key in old if key not in new))
     return tuple(
-        KeyChange(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
+        KeyChange(key, old.get(key), new.get(key))
+        for key in keys
+        if key not in unknown and old.get(key) != new.get(key)
     )
 
 

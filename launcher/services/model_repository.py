@@ -4,7 +4,10 @@ Triton loads every model of its repository and ends if one can't be loaded, so t
 service's model count, too.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from errno import ELOOP
+from hashlib import sha256
 from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
@@ -16,6 +19,7 @@ from launcher.services.plain_file import open_file
 
 _MOST_BYTES = 1024 * 1024
 """Bytes of a configuration at most; one of 1 MiB takes 0.4 s to read."""
+_DIGEST_LENGTH = 16
 _SKIP = "--skip-model-check submits it all the same, such as for a newer Triton."
 
 
@@ -60,6 +64,48 @@ def repository_needs(engine: Engine, repository: Path, gpus: int) -> Mapping[str
     """Return what each directory of a repository needs, by its name, in order."""
     models = {one.name: model_files(engine, one) for one in directories(repository)}
     return {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
+
+
+def with_digest(spec: ServiceSpec) -> ServiceSpec:
+    """Return the service with its repository's digest, if this host sees the repository."""
+    return spec.model_copy(update={"model_digest": repository_digest(Path(spec.model_repository))})
+
+
+def repository_digest(repository: Path) -> str | None:
+    """Return a digest of all files by path, size and time; None if not all can be seen.
+
+    The batch script computes the same where a replica starts. What Python keeps of a model's
+    modules (``__pycache__``) is left out, since a replica may write it.
+    """
+    try:
+        files = list(_files(repository, "", frozenset()))
+    except OSError:
+        return None
+    lines = sorted(os.fsencode(f"{path} {size} {_find_s(ns)}\n") for path, size, ns in files)
+    return sha256(b"".join(lines)).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _files(
+    directory: Path, prefix: str, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and time of each file; raises OSError, also for a link to a folder above."""
+    found = directory.stat()
+    if (found.st_dev, found.st_ino) in above:
+        raise OSError(ELOOP, "a link leads to a folder above")
+    above |= {(found.st_dev, found.st_ino)}
+    for entry in os.scandir(directory):
+        path = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _files(Path(entry.path), f"{path}/", above)
+        elif entry.is_file():
+            status = entry.stat()
+            yield path, status.st_size, status.st_mtime_ns
+
+
+def _find_s(time_ns: int) -> str:
+    """Write a time as ``find -printf %T@`` does."""
+    return f"{time_ns // 10**9}.{time_ns % 10**9:09d}0"
 
 
 def model_files(engine: Engine, directory: Path) -> ModelFiles:

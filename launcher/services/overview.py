@@ -42,6 +42,8 @@ class ReplicaView:
         lease_left_s: seconds until its time limit, which is extended while it is wanted.
         is_outdated: whether a newer one replaces it: its generation is older, or it started before
             its owner ordered a restart.
+        has_other_files: whether it started with other files in its model repository than its
+            generation was applied with.
         why: why it waits or must end; "" if there is nothing to say.
     """
 
@@ -53,6 +55,7 @@ class ReplicaView:
     lease_left_s: int | None = None
     is_borrowed: bool = False
     is_outdated: bool = False
+    has_other_files: bool = False
     why: str = ""
 
 
@@ -267,6 +270,7 @@ def _replica(
         lease_left_s=slot.time_left_s,
         is_borrowed=slot.is_borrowed,
         is_outdated=is_old or is_before,
+        has_other_files=slot.files not in {"", view.directives.get("model_digest", slot.files)},
         why=_why(slot),
     )
 

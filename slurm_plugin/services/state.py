@@ -13,6 +13,7 @@ from cluster.language.jobs import (
     StepView,
     certificate,
     last_words,
+    model_files,
 )
 from cluster.language.service import MAX_SLOTS
 from cluster.language.units import Millislices
@@ -201,6 +202,7 @@ def _slot(
             "node_held_millislices": place.held_millislices if place is not None else None,
             "ports": step.ports if step is not None else (),
             "certificate": certificate(job),
+            "files": model_files(job),
             "start_s": job.start_s,
             "time_left_s": _time_left_s(job, now_s),
             "leaves_s": leaves_s,

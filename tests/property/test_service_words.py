@@ -30,6 +30,7 @@ SPECS = st.fixed_dictionaries(
         "priority_class": st.sampled_from(("low", "normal", "high")),
         "readiness": st.sampled_from(("inference", "model")),
         "session_affinity": st.sampled_from(("none", "sequence")),
+        "model_digest": st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
         "environment": VARIABLES,
     },
 )

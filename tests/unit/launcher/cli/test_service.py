@@ -249,6 +249,18 @@ def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, che
     assert "#SLICEWISE concurrency=4" in submitted[0]
 
 
+def test_other_files_in_the_repository_roll_over_and_unknown_ones_do_not(
+    place, submitted, checked, monkeypatch
+):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    assert "as the file says" in invoke("plan", "chat.toml")
+    (place / "models" / "m" / "1" / "model.onnx").write_text("new weights")
+    said = invoke("plan", "chat.toml")
+    assert "  + model_digest = " in said
+    assert "would roll over from array job 800" in said
+    assert "as the file says" in invoke("plan", "chat.toml", "--skip-model-check")
+
+
 def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(
     place, submitted, checked, monkeypatch
 ):

@@ -57,6 +57,7 @@ SHOWN = f"""\
 
 
 
+
 0x7f0f9404bef0 pool1/r2 d1635
 
 1
@@ -334,6 +335,7 @@ async def test_nobody_there_is_unreachable(tmp_path: Path):
 INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
 GLANCE = f"""\
 0x7f0f9404bef0 vision/chat pool1
+
 
 
 

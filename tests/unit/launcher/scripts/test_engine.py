@@ -25,6 +25,7 @@ from cluster.language.service import service_spec
 from cluster.settings.file import TritonSettings
 from launcher.gateway.identity import pem
 from launcher.scripts.render import LOG_BYTES, service_script
+from launcher.services.model_repository import repository_digest
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 
@@ -160,6 +161,34 @@ def test_the_door_s_certificate_is_told_for_this_run(told: Path):
     assert told_of is not None
     assert told_of["run"] == "0"
     assert ssl.PEM_cert_to_DER_cert(pem(told_of["der"]))
+
+
+def test_the_files_of_the_repository_are_named_as_apply_names_them(told: Path):
+    repository = told / "it's models"
+    for name in ("m/config.pbtxt", "m/1/model.py", "m/1/__pycache__/model.pyc", "b/1/ä b", "c/1/w"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(name)
+    os.utime(repository / "c/1/w", ns=(1, 1_700_000_000_000_000_007))
+    (repository / "link").symlink_to("m")
+    digest = repository_digest(repository)
+    (repository / "m/1/__pycache__/other.pyc").touch()
+    assert repository_digest(repository) == digest
+    repository = repository.rename(told / "models")
+    run(told, model_repository=str(repository), model_digest="0" * 16)
+    told_of = CERTIFICATE.fullmatch(words(told, "scontrol")[2].removeprefix("Comment="))
+    assert told_of is not None
+    assert told_of["files"] == digest
+    (repository / "m/1/model.py").write_text("m/1/model.PY")
+    assert repository_digest(repository) != digest
+    (repository / "m/1/loop").symlink_to("../..")
+    assert repository_digest(repository) is None
+
+
+def test_files_that_cannot_be_seen_are_not_named(told: Path):
+    run(told, model_repository=str(told / "none"), model_digest="0" * 16)
+    told_of = CERTIFICATE.fullmatch(words(told, "scontrol")[2].removeprefix("Comment="))
+    assert told_of is not None
+    assert told_of["files"] is None
 
 
 def test_without_its_ports_it_is_no_replica(told: Path):

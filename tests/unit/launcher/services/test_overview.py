@@ -100,6 +100,20 @@ def test_slots_by_what_they_do():
     assert (slots(found, "held"), slots(found, "gone")) == ({6, 7}, {8})
 
 
+def test_a_replica_with_other_files_than_applied_is_marked():
+    told = ("", "a" * 16, "b" * 16)
+    running = (
+        slot(index, "running").model_copy(update={"files": files})
+        for index, files in enumerate(told)
+    )
+    applied = service(7, *running)
+    known = applied.model_copy(update={"directives": {"model_digest": "a" * 16}})
+    replicas = observed(view=of(known)).replicas
+    assert [one.has_other_files for one in replicas] == [False, False, True]
+    assert "other model files than applied" in show_services._remark(replicas[2])
+    assert not any(one.has_other_files for one in observed(view=of(applied)).replicas)
+
+
 def test_what_no_replica_is_there_for_waits_for_a_first_one():
     shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True)
     said = printed(show_services.service_details(observed(shown)))

@@ -97,6 +97,17 @@ def test_a_running_slot_has_address_ports_and_time_left() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("rest", "restarts", "files"),
+    [("", 0, ""), (f" files={'a' * 16}", 0, "a" * 16), (f" files={'a' * 16}", 1, "")],
+)
+def test_a_running_slot_tells_with_which_files_it_began(rest: str, restarts: int, files: str):
+    comment = f"slicewise:certificate=0 {'M' * 64}{rest}"
+    job = replace(running(1), comment=comment, restarts=restarts)
+    slot = slots_of(look(untouched(0), job, steps=(step(1, 7001),)))[1]
+    assert (slot.certificate, slot.files) == ("" if restarts else "M" * 64, files)
+
+
 STATES = [
     # the task, its slot's state
     (task(1, JobState.PENDING, held=True, reason="JobHeldUser"), "held"),
