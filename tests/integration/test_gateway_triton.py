@@ -1,15 +1,17 @@
-"""gRPC to a real Triton on the sandbox: from zero, through a drain, with a key."""
+"""Official clients of a real Triton on the sandbox: gRPC from zero, streams, sequences."""
 
 import json
 import queue
+import shutil
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
 from quotas import until_in_force
-from service_status import services, until_routed
+from service_status import services, status, until_routed
 from waiting import until
 
 from sandbox.cluster import Sandbox
@@ -46,6 +48,95 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     yield urlsplit(sandbox.layout.gateway_url).netloc
     sandbox.run("bob", ("slicewise", "service", "delete", SERVICE))
     until(lambda: not services(sandbox))
+
+
+SUMMING = "nlp/summing"
+SUM_CONFIG = """\
+backend: "python"
+max_batch_size: 1
+input [{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }]
+output [{ name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }]
+instance_group [{ kind: KIND_CPU count: 1 }]
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  control_input [
+    {
+      name: "START"
+      control [{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }]
+    },
+    {
+      name: "ID"
+      control [{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }]
+    }
+  ]
+  oldest { max_candidate_sequences: 64 }
+}
+"""
+SUM_MODEL = """\
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            tensors = (pb.get_input_tensor_by_name(request, one) for one in ("IN", "START", "ID"))
+            value, start, number = (tensor.as_numpy().flat[0] for tensor in tensors)
+            self.sums[number] = value + (0 if start else self.sums.get(number, -1000))
+            total = np.array([[self.sums[number]]], dtype=np.int32)
+            answers.append(pb.InferenceResponse([pb.Tensor("SUM", total)]))
+        return answers
+"""
+SEQUENCES, STEPS = 8, 4
+
+
+@pytest.fixture
+def summing(sandbox: Sandbox) -> Iterator[str]:
+    """Where a service with two replicas of a model is found that sums up sequences."""
+    home = sandbox.layout.home / sandbox.state.users["bob"].name
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    until_in_force(sandbox, "nlp")
+    repository = sandbox.layout.models / "summing"
+    (repository / "sum" / "1").mkdir(parents=True)
+    (repository / "sum" / "config.pbtxt").write_text(SUM_CONFIG)
+    (repository / "sum" / "1" / "model.py").write_text(SUM_MODEL)
+    file = home / "summing.toml"
+    words = ("--tenant", "nlp", "--name", "summing", "--profile", "1g.18gb", "--output", str(file))
+    sandbox.run("bob", ("slicewise", "service", "init", str(repository), *words))
+    more = "min_replicas = 2\nmemory_mib = 512\n"
+    file.write_text(file.read_text().replace("concurrency = 1 ", "concurrency = 4 ") + more)
+    sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+    until(lambda: len(status(sandbox, SUMMING)["slots"]["ready"]) == 2)
+    yield urlsplit(sandbox.layout.gateway_url).netloc
+    sandbox.run("bob", ("slicewise", "service", "delete", SUMMING))
+    until(lambda: not services(sandbox))
+    shutil.rmtree(repository)
+
+
+def test_sequences_are_right_with_two_replicas_over_unary_calls(summing: str):
+    headers = {"slicewise-service": SUMMING}
+    tensor = {}
+    for module in (triton, triton_http):
+        tensor[module] = module.InferInput("IN", [1, 1], "INT32")
+        tensor[module].set_data_from_numpy(np.array([[3]], dtype=np.int32))
+    sums: dict[int, list[int]] = {}
+    by_http = triton_http.InferenceServerClient(f"{summing}/{SUMMING}")
+    with triton.InferenceServerClient(summing) as by_grpc, by_http:
+        for step in range(STEPS):
+            ends = {"sequence_start": step == 0, "sequence_end": step == STEPS - 1}
+            for number in range(1, SEQUENCES + 1):
+                sent = {"sequence_id": number, **ends}
+                answer = (
+                    by_grpc.infer("sum", [tensor[triton]], headers=headers, **sent)
+                    if number % 2
+                    else by_http.infer("sum", [tensor[triton_http]], **sent)
+                )
+                sums.setdefault(number, []).append(int(answer.as_numpy("SUM").flat[0]))
+    assert set(map(tuple, sums.values())) == {(3, 6, 9, 12)}
 
 
 def tensors(generated: int) -> list[triton.InferInput]:
