@@ -11,6 +11,7 @@ import pytest
 from gateway_harness import INFER, Harness, Replica, error_of, eventually, gateway_up, replicas_up
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from launcher.gateway.routing import SendRound
 from launcher.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
@@ -165,6 +166,8 @@ async def test_a_sequence_that_went_round_stays_where_it_came_in_again(gateway: 
     asked = asyncio.create_task(http_json(gateway, (0, 0)))
     await eventually(lambda: gateway.waits(Load(in_flight=1, queued=1)))
     await gateway.set_replicas(sequences=True)
+    await gateway.runtime.apply([SendRound("pool1")])
+    await eventually(lambda: gateway.waits(Load(held=1)))
     await serve(gateway, two)
     assert await asked == str(two.port)
     one.go_on()
