@@ -57,7 +57,6 @@ SHOWN = f"""\
 
 
 
-
 0x7f0f9404bef0 pool1/r2 d1635
 
 1
@@ -150,8 +149,6 @@ def test_estimates_and_how_many_may_wait_are_read():
     )
     text = "".join(f"\n\n0x7f0f9404bef0 {entry}" for entry in entries)
     told = parse(SHOWN.replace("\n\n\n\n\n\n\n\n0x7", f"{text}\n\n\n0x7", 1))
-    entries = "\n\n0x7f0f9404bef0 vision/chat 42\n\n0x7f0f9404bef0 nlp/bert 9\n\n\n0x7"
-    told = parse(SHOWN.replace("\n\n\n\n\n0x7", entries, 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
     assert told.failing == {"nlp/bert": "no such file; 100%"}
     assert (told.deadline_ms, told.retry_once) == ({"vision/chat": 2500}, {"nlp/bert"})
@@ -335,7 +332,6 @@ async def test_nobody_there_is_unreachable(tmp_path: Path):
 INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
 GLANCE = f"""\
 0x7f0f9404bef0 vision/chat pool1
-
 
 
 
