@@ -218,6 +218,7 @@ class ServiceReport(Message):
         failures: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
         quality: None without requests lately.
+        is_routed: whether the gateway leads the service's address to it.
     """
 
     tenant: str = Field(max_length=64)
@@ -233,6 +234,7 @@ class ServiceReport(Message):
     failures: int = 0
     next_start_s: float | None = None
     quality: ServiceQuality | None = None
+    is_routed: bool = True
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

@@ -3,6 +3,7 @@
 The method, its sources and the reason for each number: docs/explanation/autoscaling.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, floor
 from operator import attrgetter
@@ -333,17 +334,42 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
 
 
 def _reason(scaling: Scaling, need: ReplicaNeed, peak: int, wanted: int, look: ServiceLook) -> str:
-    load = look.load
-    said = (
-        f"{load.in_flight} in flight + {load.waiting} waiting, {need.expected:.3g} in parallel "
-        f"expected in {need.horizon_s:.0f} s, planned for {need.reckoned:.3g}, "
-        f"{scaling.concurrency} per replica: {need.replicas}"
-    )
+    said = [_load_words(look.load), *_need_words(scaling, need, look)]
     if peak > need.replicas:
-        said += f", held at {peak}"
+        said.append(f"{_replicas_words(peak)} kept for now, as needed moments ago")
     if wanted != peak:
-        said += f", bounded by {'max' if wanted < peak else 'min'} {wanted}"
+        said.append(
+            f"at most {wanted} may run" if wanted < peak else f"at least {wanted} shall run"
+        )
     lacking = wanted - look.supply.coming
     if look.room is not None and lacking > look.room:
-        said += f", quota has room for {look.room} of {lacking} more"
-    return said
+        said.append(f"quota has room for {look.room} of {lacking} more")
+    return "; ".join(said)
+
+
+def _load_words(load: Load) -> str:
+    if not load.total:
+        return "no requests now"
+    noun = "request" if load.total == 1 else "requests"
+    counts = ((load.in_flight, "in progress"), (load.waiting, "waiting"))
+    parts = " and ".join(f"{count} {what}" for count, what in counts if count)
+    return f"{load.total} {noun}: {parts}"
+
+
+def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Sequence[str]:
+    if not need.replicas:
+        return ("no replica is needed",)
+    replicas = _replicas_words(need.replicas)
+    if not look.load.total:
+        return (f"{replicas} kept for the next one",)
+    count = ceil(need.expected - _NEARLY)
+    forecast = (
+        f"{f'about {count} at a time are' if count else 'none is'} expected in "
+        f"{need.horizon_s:.0f} s, when a new replica could serve"
+    )
+    places = f"room for {ceil(need.reckoned - _NEARLY)} at a time is planned"
+    return forecast, places, f"a replica takes {scaling.concurrency} at a time: {replicas} needed"
+
+
+def _replicas_words(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count} replicas"

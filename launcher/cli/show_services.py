@@ -1,15 +1,16 @@
 """Shows services to users and as JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceQuality
-from cluster.runtime.console import Column, Facts, FittingTable, column
-from launcher.services.overview import ReplicaView, ServiceObservation, State
+from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
+from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
 _STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {
@@ -18,6 +19,15 @@ _STYLES: Mapping[State, str] = {
     "draining": "magenta",
     "held": "dim",
     "gone": "red",
+}
+_CONDITION_STYLES: Mapping[Condition, str] = {
+    "asleep": "dim",
+    "waking": "yellow",
+    "ready": "green",
+    "failing": "red",
+    "rolling": "yellow",
+    "ending": "magenta",
+    "no address": "red",
 }
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
@@ -32,6 +42,7 @@ def as_json(service: ServiceObservation) -> Mapping[str, object]:
         "name": service.name,
         "array_job_id": service.array_job_id,
         "user": service.user,
+        "state": service.condition,
         "url": service.url,
         "profile": service.profile,
         "min_replicas": service.min_replicas,
@@ -77,6 +88,7 @@ def _replica_as_json(one: ReplicaView) -> Mapping[str, object]:
         "is_outdated": one.is_outdated,
         "has_other_files": one.has_other_files,
         "why": one.why,
+        "last_log_line": one.last_log_line,
     }
 
 
@@ -88,26 +100,48 @@ def _is_shown(one: ReplicaView) -> bool:
 def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
     """Return a table with one line per service, and below it what was lost for good."""
     losses = (Text(f"{s.service}: {s.loss}", style="red") for s in services if s.loss)
-    return Group(_services_table(services), *losses)
+    return Group(_ServicesTable(services), *losses)
 
 
-def _services_table(services: Sequence[ServiceObservation]) -> FittingTable:
-    return FittingTable(
-        (
-            column("service", (s.service for s in services)),
-            column("array job", (s.array_job_id for s in services), right=True, rank=3),
-            column("profile", (s.profile for s in services), rank=2),
-            column("wanted", (_number(s.wanted) for s in services), right=True, rank=5),
-            column("ready", _counts(services, "ready"), right=True),
-            column("starting", _counts(services, "starting"), right=True),
-            column("draining", _counts(services, "draining"), right=True, rank=2),
-            column("outdated", (_outdated_count(s) for s in services), right=True, rank=1),
-            column("backlog", (_number(s.backlog) for s in services), right=True),
-            column("in flight", (_number(s.in_flight) for s in services), right=True),
-            *_quality_columns(services),
-            column("address", (s.url for s in services), rank=4),
-        )
+@dataclass(frozen=True)
+class _ServicesTable:
+    """A table whose addresses stand below it where the terminal has no room for their column."""
+
+    services: Sequence[ServiceObservation]
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the table for the width that rich gives."""
+        columns = _columns(self.services)
+        yield FittingTable(columns)
+        if not isinstance(out, PipeConsole) and columns[-1] not in fitted(
+            columns, options.max_width
+        ):
+            # A terminal continues a long address on the next line, from where it can be copied.
+            for one in self.services:
+                yield Text(f" {one.service}: {one.url}", no_wrap=True, overflow="ignore")
+
+
+def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
+    return (
+        column("service", (s.service for s in services)),
+        column("state", map(condition, services)),
+        column("array job", (s.array_job_id for s in services), right=True, rank=5),
+        column("profile", (s.profile for s in services), rank=4),
+        column("wanted", (_number(s.wanted) for s in services), right=True, rank=6),
+        column("ready", _counts(services, "ready"), right=True, rank=1),
+        column("starting", _counts(services, "starting"), right=True, rank=2),
+        column("draining", _counts(services, "draining"), right=True, rank=4),
+        column("outdated", (_outdated_count(s) for s in services), right=True, rank=3),
+        column("backlog", (_number(s.backlog) for s in services), right=True, rank=1),
+        column("in flight", (_number(s.in_flight) for s in services), right=True, rank=1),
+        *_quality_columns(services),
+        column("address", (s.url for s in services), rank=7),
     )
+
+
+def condition(service: ServiceObservation) -> Text:
+    """Return the service's state in its colour."""
+    return Text(service.condition, style=_CONDITION_STYLES[service.condition])
 
 
 def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
@@ -115,24 +149,18 @@ def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Te
     return (Text(str(count), style=_STYLES[state] if count else "dim") for count in counts)
 
 
-def _outdated(service: ServiceObservation) -> tuple[ReplicaView, ...]:
-    return tuple(
-        one for one in service.replicas if one.is_outdated and one.state not in {"held", "gone"}
-    )
-
-
 def _outdated_count(service: ServiceObservation) -> Text:
-    count = len(_outdated(service))
+    count = len(service.outdated)
     return Text(str(count), style="yellow" if count else "dim")
 
 
 def _quality_columns(services: Iterable[ServiceObservation]) -> Iterable[Column]:
     found = [service.quality or _UNKNOWN for service in services]
-    yield column("p50", (_ms(one.p50_ms) for one in found), right=True, rank=7)
-    yield column("p95", (_ms(one.p95_ms) for one in found), right=True, rank=6)
-    yield column("in time", (_percent(one.in_time) for one in found), right=True, rank=5)
-    yield column("errors", (one.errors or "–" for one in found), right=True, rank=7)
-    yield column("cold starts", (one.cold_starts or "–" for one in found), right=True, rank=8)
+    yield column("p50", (_ms(one.p50_ms) for one in found), right=True, rank=10)
+    yield column("p95", (_ms(one.p95_ms) for one in found), right=True, rank=9)
+    yield column("in time", (_percent(one.in_time) for one in found), right=True, rank=8)
+    yield column("errors", (one.errors or "–" for one in found), right=True, rank=10)
+    yield column("cold starts", (one.cold_starts or "–" for one in found), right=True, rank=11)
 
 
 _UNKNOWN = ServiceQuality(span_s=0, answered=0)
@@ -164,6 +192,7 @@ def service_details(service: ServiceObservation) -> RenderableType:
 
 def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     yield "service", Text(f"{service.service} ({_arrays(service)})")
+    yield "state", condition(service)
     yield "address", Text(f"{service.url}{service.api}/...")
     yield "replicas", _replicas(service)
     yield "requests", Text(_requests(service))
@@ -192,7 +221,7 @@ def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
     """Yield heading, text and style of remarks that only some services have."""
     if service.is_ending:
         yield "ends", "its owner has deleted it; requests in flight finish", "yellow"
-    elif outdated := len(_outdated(service)):
+    elif outdated := len(service.outdated):
         yield "rolls over", f"{outdated} outdated; each ends when a new one serves", "yellow"
     if service.note:
         yield "waits", service.note, "yellow"
@@ -239,7 +268,8 @@ def _remark(one: ReplicaView) -> str:
         "other model files than applied" if one.has_other_files else "",
         "borrowed" if one.is_borrowed else "",
     )
-    return "; ".join(filter(None, (*marks, one.why)))
+    log = f"log: {one.last_log_line}" if one.last_log_line else ""
+    return "; ".join(filter(None, (*marks, one.why, log)))
 
 
 def _span(seconds: int | None) -> str:

@@ -34,7 +34,7 @@ _CALL = r"/inference\.GRPCInferenceService/"
 _LOG_TIME = re.compile(r"[A-Z]([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})\.")
 _DAY_S = 86_400
 _YEAR_S = 365.2425 * _DAY_S
-_LOG_MARK = re.compile(r"^[EW][0-9]{4} [^]]*\] ")
+_LOG_MARK = re.compile(r"^[EIW][0-9]{4} [^]]*\] ")
 
 
 class Triton:

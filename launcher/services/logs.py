@@ -248,20 +248,31 @@ def why_it_failed(view: ServiceView, index: int) -> str:
     "" unless the log is this user's own: a user who may read another's log is shown it by
     ``last_lines``.
     """
+    engine = engine_of(view.directives)
+    lines = _last_run(view, index)
+    said = [line for line in lines if not (_NOTICE.match(line) or engine.log_notice.match(line))]
+    messages = (engine.log_message(line) for line in said[-_LAST_LINES:])
+    return " ".join(message[:_LINE_LENGTH] for message in messages)
+
+
+def last_line(view: ServiceView, index: int) -> str:
+    """Return the last line that a slot's current run has written; "" as ``why_it_failed`` does."""
+    said = [line for line in _last_run(view, index) if not _NOTICE.match(line)]
+    return engine_of(view.directives).log_message(said[-1])[:_LINE_LENGTH] if said else ""
+
+
+def _last_run(view: ServiceView, index: int) -> list[str]:
+    """Return the last lines of the slot's last run, without the first one; [] if it is not ours."""
     try:
         file = os.open(log_file(view, index), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
-        return ""
+        return []
     try:
         status = os.fstat(file)
         if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
-            return ""
+            return []
         end = os.pread(file, _CHUNK_BYTES, max(0, status.st_size - _CHUNK_BYTES))
     finally:
         os.close(file)
     run = end.rpartition(_START)[2]
-    lines = [plain(line) for line in run.split(b"\n")[1:]]
-    engine = engine_of(view.directives)
-    said = [line for line in lines if not (_NOTICE.match(line) or engine.log_notice.match(line))]
-    messages = (engine.log_message(line) for line in said[-_LAST_LINES:])
-    return " ".join(message[:_LINE_LENGTH] for message in messages)
+    return [plain(line) for line in run.split(b"\n")[1:]]

@@ -1,6 +1,6 @@
 """What every service does now: joins the daemon's view with the gateway's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ from launcher.engines.registry import engine_of
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.types import Backend, Gateway, Load, ServerMode, load_of
 from launcher.services.apply_plan import generations_of
-from launcher.services.logs import why_it_failed
+from launcher.services.logs import last_line, why_it_failed
 from launcher.services.lookup import whole_view
 from launcher.turn.endpoints import run_of
 from launcher.turn.notes import waiting_text
@@ -31,6 +31,12 @@ State = Literal["ready", "starting", "draining", "held", "gone"]
 """ready: gets requests and passes its health checks. starting: waits for Slurm, or runs and is not
 ready yet. draining: finishes its requests or has finished them; also while Slurm ends it. held:
 costs nothing. gone: lost for good."""
+
+Condition = Literal["asleep", "waking", "ready", "failing", "rolling", "ending", "no address"]
+"""asleep: no replica runs or is wanted; a request wakes it. waking: a first replica is wanted and
+is not ready yet. ready: a replica serves. failing: starts fail, and no replica of the newest
+generation serves. rolling: new replicas replace outdated ones. ending: its owner has deleted it.
+no address: the gateway does not lead to it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class ReplicaView:
         has_other_files: whether it started with other files in its model repository than its
             generation was applied with.
         why: why it waits or must end; "" if there is nothing to say.
+        last_log_line: of a replica that runs and is not ready yet: what it has written last; "" if
+            nothing can be read.
     """
 
     array_job_id: int
@@ -57,6 +65,7 @@ class ReplicaView:
     is_outdated: bool = False
     has_other_files: bool = False
     why: str = ""
+    last_log_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,7 @@ class ServiceObservation:
         older: array jobs of the generations that it replaces, the newest first.
         url: where its clients send requests.
         api: path that follows the address, of its engine.
+        is_routed: whether the gateway leads its address to it.
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: whether its owner has ordered its end.
@@ -88,6 +98,7 @@ class ServiceObservation:
     user: str
     url: str
     api: str
+    is_routed: bool
     profile: str
     min_replicas: int
     max_replicas: int
@@ -117,6 +128,31 @@ class ServiceObservation:
     def quality(self) -> ServiceQuality | None:
         """How well it answered lately; None if that is not known."""
         return self.report.quality if self.report is not None else None
+
+    @property
+    def outdated(self) -> tuple[ReplicaView, ...]:
+        """Replicas that newer ones replace."""
+        return tuple(
+            one for one in self.replicas if one.is_outdated and one.state not in {"held", "gone"}
+        )
+
+    @property
+    def condition(self) -> Condition:
+        """The state of the service as a whole, in one word."""
+        if self.is_ending:
+            return "ending"
+        if not self.is_routed:
+            return "no address"
+        ready = self.in_state("ready")
+        fails = self.report is not None and self.report.failures
+        if fails and not any(one.array_job_id == self.array_job_id for one in ready):
+            return "failing"
+        if self.outdated:
+            return "rolling"
+        if ready:
+            return "ready"
+        wakes = self.in_state("starting") or self.wanted or self.backlog
+        return "waking" if wakes else "asleep"
 
     @property
     def loss(self) -> str:
@@ -150,7 +186,8 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
     view = await whole_view(daemon)
     hidden = (PermissionError, FileNotFoundError) if daemon.is_remote else (PermissionError,)
     known = view.model_copy(update={"services": tuple(map(_with_logs, view.services))})
-    return join(known, await _gateway(settings, hidden), settings.gateway.url)
+    gateway = await _gateway(settings, hidden)
+    return join(known, gateway, settings.gateway.url, last_line=last_line)
 
 
 def _with_logs(view: ServiceView) -> ServiceView:
@@ -176,10 +213,14 @@ async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gat
         raise
 
 
+LogReader = Callable[[ServiceView, int], str]
+"""Returns the last line that a slot's replica has written."""
+
+
 def join(
-    view: ViewAnswer, gateway: Gateway | None, gateway_url: str
+    view: ViewAnswer, gateway: Gateway | None, gateway_url: str, *, last_line: LogReader
 ) -> tuple[ServiceObservation, ...]:
-    """Join the two looks, service by service."""
+    """Join the two looks, service by service; ``last_line`` is asked of replicas that start."""
     tenants = {one.name: one for one in view.tenants}
     reports = {(one.tenant, one.name): one for one in view.news}
     services = sorted({(one.tenant, one.name) for one in view.services})
@@ -187,7 +228,7 @@ def join(
         _service(
             generations_of(view.services, tenant, name),
             tenants.get(tenant),
-            _Look(view.observed_s, gateway, reports.get((tenant, name))),
+            _Look(view.observed_s, gateway, reports.get((tenant, name)), last_line),
             service_url(gateway_url, tenant, name),
         )
         for tenant, name in services
@@ -199,6 +240,7 @@ class _Look:
     at_s: float
     gateway: Gateway | None
     report: ServiceReport | None
+    last_line: LogReader
 
 
 def _service(
@@ -216,6 +258,7 @@ def _service(
         user=newest.user,
         url=url,
         api=engine_of(newest.directives).api,
+        is_routed=_is_routed(living, backend, look),
         profile=newest.profile,
         min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
         max_replicas=len(newest.slots) if most is None else most,
@@ -224,9 +267,7 @@ def _service(
         load=_load(backend, look),
         report=look.report,
         replicas=tuple(
-            _replica(
-                view, slot, _state(view, slot, backend, look), look.at_s, is_old=view is not newest
-            )
+            _replica(view, slot, _state(view, slot, backend, look), look, is_old=view is not newest)
             for view in living
             for slot in view.slots
         ),
@@ -244,6 +285,17 @@ def _objective(newest: ServiceView) -> str:
 _OBJECTIVES = ("p95_ms", "max_queue_s")
 
 
+def _is_routed(living: Sequence[ServiceView], backend: Backend | None, look: _Look) -> bool:
+    """Whether the address leads to the service.
+
+    Users who can't see the gateway are told what the launcher has reported, else whether the
+    launcher looks after the service.
+    """
+    if look.gateway is not None:
+        return backend is not None
+    return look.report.is_routed if look.report is not None else any(v.is_followed for v in living)
+
+
 def _load(backend: Backend | None, look: _Look) -> Load | None:
     if backend is not None:
         return load_of(backend)
@@ -258,20 +310,22 @@ def service_url(gateway_url: str, tenant: str, name: str) -> str:
 
 
 def _replica(
-    view: ServiceView, slot: SlotView, state: State, now_s: float, *, is_old: bool
+    view: ServiceView, slot: SlotView, state: State, look: _Look, *, is_old: bool
 ) -> ReplicaView:
+    loads = state == "starting" and slot.start_s is not None
     is_before = slot.start_s is not None and slot.start_s < int(view.order.restart_s or 0)
     return ReplicaView(
         array_job_id=view.array_job_id,
         slot=slot.index,
         state=state,
         node=slot.node,
-        age_s=None if slot.start_s is None else max(0, int(now_s - slot.start_s)),
+        age_s=None if slot.start_s is None else max(0, int(look.at_s - slot.start_s)),
         lease_left_s=slot.time_left_s,
         is_borrowed=slot.is_borrowed,
         is_outdated=is_old or is_before,
         has_other_files=slot.files not in {"", view.directives.get("model_digest", slot.files)},
         why=_why(slot),
+        last_log_line=look.last_line(view, slot.index) if loads else "",
     )
 
 

@@ -303,7 +303,8 @@ def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -
     left_s = backoff.until_s - now_s
     if left_s <= 0:
         return decision
-    pause = f"{backoff.failures} failed start(s) in a row, next start in {left_s:.0f} s"
+    starts = "1 start has" if backoff.failures == 1 else f"{backoff.failures} starts in a row have"
+    pause = f"{starts} failed, the next is tried in {left_s:.0f} s"
     ready_in_s = None if decision.ready_in_s is None else left_s + decision.ready_in_s
     return replace(decision, reason=f"{decision.reason}; {pause}", ready_in_s=ready_in_s)
 

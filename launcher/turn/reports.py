@@ -56,6 +56,7 @@ def service_report(
         failures=backoff.failures,
         next_start_s=backoff.until_s or None,
         quality=quality,
+        is_routed=not unrouted,
     )
 
 

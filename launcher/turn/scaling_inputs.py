@@ -51,7 +51,7 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Sc
     """
     goes_on = can_serve and since_s < DRAIN_DEADLINE_S
     left = ceil(load.total / asked.concurrency) if goes_on else 0
-    reason = f"is being deleted: {load.in_flight} in flight + {load.waiting} waiting"
+    reason = f"is being deleted: {load.in_flight} requests in progress, {load.waiting} waiting"
     return ScalingDecision(min(left, asked.max_replicas), reason)
 
 

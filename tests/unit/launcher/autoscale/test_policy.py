@@ -271,10 +271,12 @@ def test_what_is_borrowed_goes_back_sooner():
 @pytest.mark.parametrize(
     ("load", "supply", "said"),
     [
-        (Load(2, 3), Supply(ready=1), "2 in flight + 3 waiting, "),
-        (Load(held=500), Supply(), "bounded by max 2"),
-        (Load(), Supply(), "bounded by min 1"),
-        (Load(held=500), Supply(pending=1), "quota has room for 0 of 1 more"),
+        (Load(2, 3), Supply(ready=1), "5 requests: 2 in progress and 3 waiting; "),
+        (Load(1), Supply(ready=1), "1 request: 1 in progress; "),
+        (Load(held=4), Supply(), "a replica takes 2 at a time: 1 replica needed"),
+        (Load(held=500), Supply(), "; at most 2 may run"),
+        (Load(), Supply(), "no requests now; no replica is needed; at least 1 shall run"),
+        (Load(held=500), Supply(pending=1), "; quota has room for 0 of 1 more"),
     ],
 )
 def test_it_says_why(load: Load, supply: Supply, said: str):

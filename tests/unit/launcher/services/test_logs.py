@@ -16,6 +16,7 @@ from launcher.services.logs import (
     Chosen,
     Line,
     chosen_slots,
+    last_line,
     last_lines,
     log_file,
     new_lines,
@@ -274,6 +275,24 @@ def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest
     path.unlink()
     path.mkdir()
     assert why_it_failed(view, 3) == ""
+
+
+STARTS = (
+    "2026-01-01T10:00:00+0000 chat.814.1 starting on node1 (10.0.0.1)\n"
+    "I0101 10:00:01.000001 17 server.cc:1] loading: llama\n"
+)
+
+
+def test_its_owner_is_told_what_a_replica_that_starts_has_written_last(view: ServiceView):
+    assert last_line(view, 1) == ""
+    log_file(view, 1).write_text(FAILED + STARTS)
+    assert last_line(view, 1) == "loading: llama"
+    log_file(view, 1).write_text(FAILED + STARTS.splitlines(keepends=True)[0])
+    assert last_line(view, 1) == ""
+    log_file(view, 1).unlink()
+    log_file(view, 1).symlink_to(log_file(view, 2))
+    log_file(view, 2).write_text(STARTS)
+    assert (last_line(view, 1), last_line(view, 2)) == ("", "loading: llama")
 
 
 def test_a_log_without_lines_is_not_taken_into_memory(tmp_path: Path, view: ServiceView):

@@ -1,5 +1,7 @@
 """Tests what users see of a service: replicas by state, load, and what is hidden from them."""
 
+from typing import get_args
+
 import pytest
 from rich.console import Console
 
@@ -15,7 +17,7 @@ from cluster.rpc.messages import (
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.cli import show_file, show_services
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Server, ServerMode
-from launcher.services.overview import ServiceObservation, State, join
+from launcher.services.overview import Condition, ServiceObservation, State, join
 
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
 
@@ -85,7 +87,11 @@ GATEWAY = Gateway(
 
 
 def observed(gateway: Gateway | None = GATEWAY, view: ViewAnswer = VIEW) -> ServiceObservation:
-    return join(view, gateway, "http://gw:8080/")[0]
+    return join(view, gateway, "http://gw:8080/", last_line=last_line)[0]
+
+
+def last_line(view: ServiceView, index: int) -> str:
+    return f"{view.array_job_id}_{index} loads"
 
 
 def slots(found: ServiceObservation, state: State) -> set[int]:
@@ -183,7 +189,7 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         slot(2, "held", said="out of memory"),
         slot(3, "released", reason="Priority"),
         slot(4, "held"),
-        slot(5, "running", start_s=100, leaves_s=WHEN_REPLACED_S, leaves_why="node n1 is drained"),
+        slot(5, "running", start_s=100, leaves_s=WHEN_REPLACED_S, leaves_why="node n1 goes"),
     )
     lines = printed(show_services.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
     table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
@@ -192,7 +198,7 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         "7_1 draining n1 5 min 90 s borrowed; ends in 90 s: node n1 is drained",
         "7_2 held – – out of memory",
         "7_3 starting – – Priority",
-        "7_5 starting n1 5 min – ends once another replica serves: node n1 is drained",
+        "7_5 starting n1 5 min – ends once another replica serves: node n1 goes; log: 7_5 loads",
     ]
 
 
@@ -310,7 +316,65 @@ def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
     whole = ("vision/chat", "ready", "starting", "backlog", "in flight")
     assert [word for word in whole if word not in said] == []
     assert "…" not in said
-    assert ("http://gw:8080/vision/chat" in said) == (width >= 120)
+    assert "http://gw:8080/vision/chat" in said
+
+
+READY_AT_GATEWAY = Gateway(
+    {"vision/chat": "pool1"},
+    {"pool1": Backend(0, 0, (server(0, ServerMode.READY),))},
+    complete=True,
+)
+ASLEEP = service(12, slot(0, "held"))
+ENDING = ServiceOrder(delete_s=1.0)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_list_shows_every_state_and_address_at_any_width(width: int):
+    services = tuple(
+        observed(READY_AT_GATEWAY, of(one))
+        for one in (ASLEEP, service(8, slot(1, "released")), service(9, slot(0, "running")))
+    )
+    said = printed(show_services.services_overview(services), width)
+    states = [word for word in said.split() if word in get_args(Condition)]
+    assert [one for one in states if one != "ready"] == ["asleep", "waking"]
+    assert states[-1] == "ready"
+    assert said.count("http://gw:8080/vision/chat") == 3
+
+
+@pytest.mark.parametrize(
+    ("services", "report", "state"),
+    [
+        ((ASLEEP,), {}, "asleep"),
+        ((ASLEEP,), {"wanted": 1}, "waking"),
+        ((service(12, slot(0, "released")),), {}, "waking"),
+        ((service(12, slot(0, "running")),), {}, "ready"),
+        ((service(12, slot(0, "running")),), {"failures": 1}, "ready"),
+        ((ASLEEP,), {"failures": 1}, "failing"),
+        ((service(5, slot(0, "running")), ASLEEP), {"failures": 1}, "failing"),
+        ((service(5, slot(0, "running")), ASLEEP), {}, "rolling"),
+        ((service(12, slot(0, "running"), order=ENDING),), {}, "ending"),
+    ],
+)
+def test_one_word_for_a_service(
+    services: tuple[ServiceView, ...], report: dict[str, int], state: str
+):
+    news = NEWS.model_copy(update={"wanted": 0, "failures": 0} | report)
+    view = of(*services).model_copy(update={"news": (news,)})
+    found = observed(READY_AT_GATEWAY, view)
+    assert found.condition == show_services.as_json(found)["state"] == state
+    said = " ".join(printed(show_services.service_details(found)).split())
+    assert f" state {state} address " in said
+
+
+def test_a_service_without_an_address_is_called_so():
+    elsewhere = Gateway({}, READY_AT_GATEWAY.backends, complete=True)
+    assert observed(elsewhere, of(ASLEEP)).condition == "no address"
+    unrouted = NEWS.model_copy(update={"is_routed": False})
+    told = of(ASLEEP).model_copy(update={"news": (unrouted,)})
+    assert observed(None, told).condition == "no address"
+    assert observed(None, of(ASLEEP)).condition == "no address"
+    followed = ASLEEP.model_copy(update={"is_followed": True})
+    assert observed(None, of(followed)).condition == "asleep"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -262,7 +262,7 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
     failed = view(in_state(0, end), slots[1], at_s=101.0)
     state, plan = decided(failed, gateway(sessions=1), state, now_s=101.0)
     assert plan.services[0].desired == frozenset()
-    assert "1 failed start" in plan.services[0].decision.reason
+    assert "1 start has failed, the next is tried in 1 s" in plan.services[0].decision.reason
     assert plan.services[0].note == "1 start has failed: slicewise service logs chat"
     _, then = decided(
         view(in_state(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5

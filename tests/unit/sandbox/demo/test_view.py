@@ -50,6 +50,7 @@ OBSERVED = ServiceObservation(
     user="alice",
     url="http://gateway/vision/captions",
     api="/v2",
+    is_routed=True,
     profile="1g.10gb",
     min_replicas=0,
     max_replicas=8,
