@@ -34,6 +34,7 @@ MAX_SLOTS = 256
 DEFAULT_LEASE_S = 900
 LONGEST_DEADLINE_S = 600
 """Seconds that any service's request may take at most."""
+DEFAULT_START_TIMEOUT_S = 1800
 
 _HEAD_BYTES = 65_536
 _HEAD_DIRECTIVES = 64
@@ -175,6 +176,20 @@ class ServiceSpec(BaseModel):
         "none",
         description="sequence: the gateway sends all requests of a sequence to one replica, for a "
         "model that keeps its state.",
+    )
+    start_timeout_s: int = Field(
+        DEFAULT_START_TIMEOUT_S,
+        ge=10,
+        le=86_400,
+        description="Seconds on its slice after which a replica that is not ready counts as a "
+        "failed start and gives the slice back.",
+    )
+    abort_roll_after: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Failed starts in a row after which a roll-over is aborted: the generation "
+        "before it stays; unset: the new one is tried again and again.",
     )
     cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
     memory_mib: int = Field(1024, ge=64, description="Host memory of one replica in MiB.")

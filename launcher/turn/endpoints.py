@@ -12,10 +12,6 @@ UNHEALTHY_S = 60.0
 SILENT_S = 3.0
 """Seconds of failed health checks, all without an answer in time, after which the requests that the
 replica has in flight end with an error: it is stopped, or its node is gone."""
-START_DEADLINE_S = 1800.0
-"""Seconds on a slice after which a replica that is not ready gives its slot back. They count from
-when this launcher (or the one that saved the state it has) first saw it so: whether it was ready
-before is not known."""
 _NOWHERE = Endpoint("", 0, 0, "")
 
 
@@ -74,11 +70,19 @@ def _run(slot: SlotView) -> ReplicaRun | None:
 
 
 def down_run(
-    seen: SlotView, slot: Slot, run: ReplicaRun | None, before: Down | None, now_s: float
+    seen: SlotView,
+    slot: Slot,
+    run: ReplicaRun | None,
+    before: Down | None,
+    now_s: float,
+    *,
+    start_timeout_s: float,
 ) -> Down | None:
     """Return what is wrong with the slot's run now; a run that recovers in time is forgotten.
 
     A run with unknown ports (its step does not start) counts, too: it holds a slice.
+    ``start_timeout_s`` counts from when this launcher (or the one that saved the state it has)
+    first saw the replica not ready: whether it was ready before is not known.
     """
     if seen.state not in {"starting", "running"}:
         return None
@@ -95,7 +99,7 @@ def down_run(
     if not (starts or fails):
         return None
     since_s = down.since_s if down.starts == starts else now_s
-    longest_s = START_DEADLINE_S if starts else UNHEALTHY_S
+    longest_s = start_timeout_s if starts else UNHEALTHY_S
     return Down(run, since_s, starts, unfit=now_s - since_s >= longest_s)
 
 

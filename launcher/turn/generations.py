@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.language.service import DEFAULT_LEASE_S, gives_back_s
+from cluster.language.service import DEFAULT_LEASE_S, DEFAULT_START_TIMEOUT_S, gives_back_s
 from cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.autoscale.types import ReplicaStart
 from launcher.engines.engine import Answer, Probe
@@ -133,7 +133,8 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         for slot in view.slots
         if (run := last_run(slot, verified.get(slot.index))) is not None
     }
-    lease_s = _lease_s(view)
+    lease_s = _seconds(view, "lease_s", DEFAULT_LEASE_S)
+    start_timeout_s = _seconds(view, "start_timeout_s", DEFAULT_START_TIMEOUT_S)
     judged = _judged(sight, known, runs)
     failed_now = frozenset(o.index for o in judged.outliers if o.verdict is Verdict.FAILED)
     slots, down = [], {}
@@ -145,7 +146,8 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         if (watch := judged.watched.get(seen.index)) is not None and watch.is_out:
             outdated = slot.is_outdated or watch.is_outdated(now_s)
             slot = replace(slot, is_doubted=True, is_outdated=outdated)
-        wrong = down_run(seen, slot, run, known.down.get(seen.index), now_s)
+        before = known.down.get(seen.index)
+        wrong = down_run(seen, slot, run, before, now_s, start_timeout_s=start_timeout_s)
         if run is not None and seen.index in failed_now:
             wrong = Down(run, now_s, starts=False, unfit=True)
         if wrong is not None:
@@ -435,9 +437,9 @@ def _is_outdated(sight: GenerationInput, seen: SlotView) -> bool:
     return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
 
 
-def _lease_s(view: ServiceView) -> int:
-    text = view.directives.get("lease_s", "")
-    return int(text) if text.isdecimal() else DEFAULT_LEASE_S
+def _seconds(view: ServiceView, key: str, default_s: int) -> int:
+    text = view.directives.get(key, "")
+    return int(text) if text.isdecimal() else default_s
 
 
 def _expiry(seen: SlotView, lease_s: int) -> Expiry:

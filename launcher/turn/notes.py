@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from cluster.rpc.messages import ServiceView, SlotView
+from launcher.turn.state import AbortedRoll
 
 LONGEST = 500
 """Characters of a note that the daemon accepts."""
@@ -18,11 +19,30 @@ def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) 
     """
     if not failures:
         return ""
-    starts = "1 start has" if failures == 1 else f"{failures} starts in a row have"
     serves = "; the generation before it still serves" if falls_back else ""
-    words = max((slot.said for slot in view.slots), key=len, default="")
-    ended = f"; the last one {words}" if words else ""
-    return f"{starts} failed: slicewise service logs {view.name}{serves}{ended}"
+    ended = _ended(last_said(view))
+    return f"{starts_have(failures)} failed: slicewise service logs {view.name}{serves}{ended}"
+
+
+def aborted_text(roll: AbortedRoll) -> str:
+    """Describe a roll-over that was aborted."""
+    starts = "a failed start" if roll.failures == 1 else f"{roll.failures} failed starts in a row"
+    aborted = f"the roll-over to array job {roll.array_job_id} was aborted after {starts}"
+    return f"{aborted}{_ended(roll.said)}; the generation before it stays"
+
+
+def starts_have(failures: int) -> str:
+    """Return the subject of a sentence about failed starts in a row, with its verb."""
+    return "1 start has" if failures == 1 else f"{failures} starts in a row have"
+
+
+def last_said(view: ServiceView) -> str:
+    """Return how a start of the generation ended; "" if that is not known."""
+    return max((slot.said for slot in view.slots), key=len, default="")
+
+
+def _ended(words: str) -> str:
+    return f"; the last one {words}" if words else ""
 
 
 def waiting_text(view: ServiceView) -> str:

@@ -20,10 +20,17 @@ from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
 from launcher.turn.generations import Answers, Generation, GenerationInput, generation
-from launcher.turn.notes import failure_text, note, replica_text
+from launcher.turn.notes import (
+    aborted_text,
+    failure_text,
+    last_said,
+    note,
+    replica_text,
+    starts_have,
+)
 from launcher.turn.outliers import Outlier
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
-from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, State
+from launcher.turn.state import AbortedRoll, DesiredSlots, GenerationState, ServiceState, State
 from launcher.turn.urgency import urgency
 
 RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -120,8 +127,9 @@ def decide(
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
-    for key, views in by_service(view).items():
+    for key, found_views in by_service(view).items():
         known = state.get(key, ServiceState())
+        views, aborted = _unless_aborted(found_views, known)
         pool = engine_of(views[-1].directives).pool
         try:
             spec = service_spec(views[-1].directives)
@@ -135,11 +143,31 @@ def decide(
             waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
-        look = ServiceInput(key, spec, views, gateway.backend_of(key), most, answers, free)
+        backend = gateway.backend_of(key)
+        look = ServiceInput(key, spec, views, backend, most, answers, free, aborted)
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
     return found, TurnPlan(tuple(plans), routes, unreadable)
+
+
+def _unless_aborted(
+    views: Sequence[ServiceView], known: ServiceState
+) -> tuple[Sequence[ServiceView], AbortedRoll | None]:
+    """Put a generation that is given up before all others, so that it is replaced and retired.
+
+    Its service says after how many failed starts, while a generation before it had a ready replica
+    once. Return as well the last aborted roll-over, unless a newer generation has come since.
+    """
+    newest, last = views[-1], known.aborted
+    states = [known.generations.get(one.array_job_id, GenerationState()) for one in views]
+    after, failures = newest.directives.get("abort_roll_after", ""), states[-1].backoff.failures
+    fails = after.isdecimal() and failures >= int(after) and not states[-1].is_proved
+    if fails and newest.order.delete_s is None and any(one.is_proved for one in states[:-1]):
+        aborted = AbortedRoll(newest.array_job_id, failures, last_said(newest))
+        return (newest, *views[:-1]), aborted
+    is_over = last is not None and newest.array_job_id > last.array_job_id
+    return views, None if is_over else last
 
 
 def _most(gateway: Gateway) -> int:
@@ -185,6 +213,7 @@ class ServiceInput:
         backend: its backend at the gateway; None if it has no route.
         most: replicas that a backend can carry.
         free: millislices that each tenant may still take, by tenant.
+        aborted: its last roll-over, if it was aborted.
     """
 
     key: str
@@ -194,6 +223,7 @@ class ServiceInput:
     most: int
     answers: Answers = field(hash=False)
     free: Mapping[str, int] = field(hash=False)
+    aborted: AbortedRoll | None = None
 
     @property
     def newest(self) -> ServiceView:
@@ -215,7 +245,8 @@ def decide_service(
     memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
     slots = tuple(slot for one in seen for slot in one.slots)
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
-    state = ServiceState(memory, {one.array_job_id: one.state for one in seen})
+    generations = {one.array_job_id: one.state for one in seen}
+    state = ServiceState(memory, generations, look.aborted)
     found = _service_plan(look, seen, decision, plan, now_s)
     return state, replace(found, objective_ms=scaling_inputs.objective_ms(look.spec, memory))
 
@@ -303,8 +334,7 @@ def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -
     left_s = backoff.until_s - now_s
     if left_s <= 0:
         return decision
-    starts = "1 start has" if backoff.failures == 1 else f"{backoff.failures} starts in a row have"
-    pause = f"{starts} failed, the next is tried in {left_s:.0f} s"
+    pause = f"{starts_have(backoff.failures)} failed, the next is tried in {left_s:.0f} s"
     ready_in_s = None if decision.ready_in_s is None else left_s + decision.ready_in_s
     return replace(decision, reason=f"{decision.reason}; {pause}", ready_in_s=ready_in_s)
 
@@ -346,7 +376,7 @@ def _service_plan(
 ) -> ServicePlan:
     slots = tuple(slot for one in seen for slot in one.slots)
     pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
-    newest, told = seen[-1], _note(seen, now_s)
+    newest, told = seen[-1], _note(seen, look.aborted, now_s)
     desired_by_array = {
         one.array_job_id: desired
         for one in seen
@@ -411,11 +441,13 @@ def _retry_after_s(decision: ScalingDecision) -> int | None:
     return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
 
 
-def _note(seen: Sequence[Generation], now_s: float) -> str:
+def _note(seen: Sequence[Generation], aborted: AbortedRoll | None, now_s: float) -> str:
     newest = seen[-1]
     serves = any(_serving(one.slots) for one in seen[:-1])
     failed = failure_text(newest.view, newest.state.backoff.failures, falls_back=serves)
-    return note((failed, *(text for one in seen for text in _outliers(one, now_s)), *newest.said))
+    outliers = (text for one in seen for text in _outliers(one, now_s))
+    ended = aborted_text(aborted) if aborted is not None else ""
+    return note((failed, *outliers, *newest.said, ended))
 
 
 def _outliers(one: Generation, now_s: float) -> Iterator[str]:
@@ -462,13 +494,15 @@ def _retired(
     """Return the array job ids of generations to cancel.
 
     An older generation that has proved itself is kept until a replica of the newest was ready, if
-    the newest is tried at all. A service that is to end keeps its generations while it needs
-    replicas for its remaining requests. A generation with slots under way is never cancelled.
+    the newest is tried at all, or its roll-over may be aborted. A service that is to end keeps its
+    generations while it needs replicas for its remaining requests. A generation with slots under
+    way is never cancelled.
     """
     closing = look.newest.order.delete_s is not None
     older = () if closing else seen[:-1]
     newest = seen[-1].state
-    tries = not newest.is_proved and bool(decision.wanted or newest.backoff.failures)
+    may_fail = decision.wanted or newest.backoff.failures or look.spec.abort_roll_after
+    tries = not newest.is_proved and bool(may_fail)
     kept = next((one for one in reversed(older) if one.state.is_proved), None) if tries else None
     ends = seen if closing and not decision.wanted else older
     return tuple(

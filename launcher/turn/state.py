@@ -95,16 +95,31 @@ class GenerationState:
 
 
 @dataclass(frozen=True)
+class AbortedRoll:
+    """A generation that is cancelled since its starts failed, while the one before it stays.
+
+    Attributes:
+        said: how its last start ended.
+    """
+
+    array_job_id: int
+    failures: int
+    said: str = ""
+
+
+@dataclass(frozen=True)
 class ServiceState:
     """What is remembered of a service.
 
     Attributes:
         memory: the autoscaler's, which outlives generations; None: nothing was seen yet.
         generations: by array job id.
+        aborted: the last roll-over, if it was aborted; None once the service is applied again.
     """
 
     memory: Memory | None = None
     generations: Mapping[int, GenerationState] = field(default_factory=dict, hash=False)
+    aborted: AbortedRoll | None = None
 
 
 State = Mapping[str, ServiceState]
@@ -151,5 +166,6 @@ def with_saved(state: State, saved: State) -> State:
     for key, now in state.items():
         before = saved.get(key, now)
         generations = {**before.generations, **now.generations}
-        joined[key] = ServiceState(before.memory or now.memory, generations)
+        aborted = now.aborted or before.aborted
+        joined[key] = ServiceState(before.memory or now.memory, generations, aborted)
     return joined

@@ -76,16 +76,17 @@ def arrays_of(services: Iterable["ServiceView"]) -> Mapping[ServiceKey, frozense
 def rolled_over(
     orders: Mapping[ServiceKey, Ordered], arrays: Mapping[ServiceKey, frozenset[int]]
 ) -> Mapping[ServiceKey, Ordered]:
-    """Orders that pass to a newer generation, because the ordered one still lives.
+    """Orders that pass to another generation of a service that goes on.
 
-    Orders to end a service do not pass on.
+    They pass to a newer one while the ordered one still lives, and to the one before it if that has
+    outlived the ordered one. Orders to end a service do not pass on.
     """
     return {
-        key: Ordered(one.order, max(arrays[key]))
+        key: Ordered(one.order, newest)
         for key, one in orders.items()
-        if one.order.delete_s is None
-        and one.array_job_id in arrays.get(key, frozenset())
-        and one.array_job_id < max(arrays[key])
+        if one.order.delete_s is None and (lives := arrays.get(key))
+        if one.array_job_id != (newest := max(lives))
+        if one.array_job_id in lives or newest < one.array_job_id
     }
 
 

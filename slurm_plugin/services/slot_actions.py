@@ -120,12 +120,16 @@ def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
 def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:
     """Check that an array may be retired.
 
-    Raises InvalidInputError (SW-SERVICE-NEEDED) unless none of its slots is under way, and a newer
-    array replaces it or its owner has ordered its end.
+    Raises InvalidInputError (SW-SERVICE-NEEDED) unless none of its slots is under way, and another
+    array replaces it or its owner has ordered its end. An older array may replace it only if its
+    file lets the roll-over be aborted.
     """
     key = (service.tenant, service.name, service.user)
+    least = 0 if "abort_roll_after" in service.directives else service.array_job_id
     is_replaced = any(
-        other.array_job_id > service.array_job_id and (other.tenant, other.name, other.user) == key
+        other.array_job_id > least
+        and other.array_job_id != service.array_job_id
+        and (other.tenant, other.name, other.user) == key
         for other in others
     )
     under_way = _indices(service, {"released", "starting", "running", "ending"})
@@ -133,7 +137,7 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
         return
     raise InvalidInputError(
         "SW-SERVICE-NEEDED",
-        f"Job {service.array_job_id}: some of its slots are active, or no newer array replaces it.",
+        f"Job {service.array_job_id}: some of its slots are active, or no other array replaces it.",
         f"To end it now, its owner can: scancel {service.array_job_id}",
     )
 

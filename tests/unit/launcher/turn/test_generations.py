@@ -51,14 +51,16 @@ def in_state(state: str, index: int = 0) -> SlotView:
     return SlotView.model_validate({"index": index, "state": state})
 
 
-def service(array: int, *slots: SlotView, order: ServiceOrder = NO_ORDER) -> ServiceView:
+def service(
+    array: int, *slots: SlotView, order: ServiceOrder = NO_ORDER, **directives: str
+) -> ServiceView:
     return ServiceView(
         array_job_id=array,
         tenant="vision",
         name="chat",
         user="alice",
         submit_s=1,
-        directives=DIRECTIVES,
+        directives=DIRECTIVES | directives,
         profile="1g.10gb",
         cost_millislices=1000,
         slots=slots,
@@ -188,6 +190,73 @@ def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
     state = knowing({NEW: FAILING})
     plan = decided(seen, gateway(waiting=2), state)
     assert (desired_slots(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
+
+
+def rolling(new: SlotView, abort: str = "2") -> ViewAnswer:
+    """The newest generation lets its roll-over be aborted; the old one serves."""
+    newest = service(NEW, new, in_state("held", 1), abort_roll_after=abort)
+    return view(service(OLD, running(OLD), in_state("held", 1)), newest)
+
+
+SERVES = gateway(server(OLD, ServerMode.READY, 2), waiting=2)
+SAID = SlotView(index=0, state="held", said="ended with 1")
+
+
+def failed(times: int, **change: bool) -> State:
+    return knowing(
+        PROVED | {NEW: GenerationState(backoff=Backoff(times, NOW_S - 1000), **change)}, replicas=2
+    )
+
+
+def test_a_roll_over_that_fails_as_often_as_its_file_says_is_aborted():
+    before = decided(rolling(in_state("held")), SERVES, failed(1))
+    assert (before.array_job_id, before.retired) == (NEW, ())
+    assert desired_slots(before)[NEW] == {0}
+    plan = decided(rolling(SAID), SERVES, failed(2))
+    assert (plan.array_job_id, plan.retired) == (OLD, (NEW,))
+    assert desired_slots(plan) == {OLD: {0, 1}, NEW: frozenset()}
+    assert plan.note == (
+        "the roll-over to array job 814 was aborted after 2 failed starts in a row; the last one"
+        " ended with 1; the generation before it stays"
+    )
+
+
+def test_not_before_its_last_start_has_ended_or_if_a_replica_was_ready_once():
+    plan = decided(rolling(in_state("starting")), SERVES, failed(2))
+    assert (plan.array_job_id, plan.retired) == (OLD, ())
+    assert decided(rolling(SAID), SERVES, failed(2, is_proved=True)).array_job_id == NEW
+    asleep = rolling(SAID, abort="3")
+    assert decided(asleep, SERVES, failed(2)).array_job_id == NEW
+
+
+def test_without_one_that_was_ready_before_there_is_none_to_stay():
+    state = knowing({NEW: GenerationState(backoff=Backoff(2, NOW_S - 1000))})
+    seen = view(
+        service(OLD, in_state("held")), service(NEW, in_state("held"), abort_roll_after="2")
+    )
+    assert decided(seen, gateway(waiting=1), state).array_job_id == NEW
+
+
+def test_a_sleeping_service_keeps_the_generation_before_until_the_new_one_has_proved_itself():
+    asleep = view(
+        service(OLD, in_state("held")), service(NEW, in_state("held"), abort_roll_after="2")
+    )
+    assert decided(asleep, gateway(), knowing(PROVED)).retired == ()
+    proved = knowing(PROVED | {NEW: GenerationState(is_proved=True)})
+    assert decided(asleep, gateway(), proved).retired == (OLD,)
+
+
+def test_it_is_said_until_the_service_is_applied_again():
+    found = decide(rolling(SAID), SERVES, {}, failed(2), NOW_S)
+    assert found is not None
+    left = view(service(OLD, running(OLD), in_state("held", 1)), at_s=NOW_S + 5)
+    assert "was aborted" in decided(left, SERVES, found[0], NOW_S + 5).note
+    again = view(
+        service(OLD, running(OLD), in_state("held", 1)),
+        service(NEW + 1, in_state("held"), in_state("held", 1)),
+        at_s=NOW_S + 5,
+    )
+    assert decided(again, SERVES, found[0], NOW_S + 5).note == ""
 
 
 RESTART = ServiceOrder(restart_s=60.7)

@@ -6,6 +6,7 @@ import pytest
 from plain_scaling import decide
 from pydantic import TypeAdapter
 
+from cluster.language.service import DEFAULT_START_TIMEOUT_S
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
     DesiredSlotsAnswer,
@@ -30,7 +31,7 @@ from launcher.gateway.routing import (
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import plan as services
 from launcher.turn.backoff import FAILING, Backoff
-from launcher.turn.endpoints import START_DEADLINE_S, UNHEALTHY_S, ReplicaRun, Verified
+from launcher.turn.endpoints import UNHEALTHY_S, ReplicaRun, Verified
 from launcher.turn.generations import Answers, GenerationInput, generation, unverified
 from launcher.turn.plan import ASK_AGAIN_S, TurnPlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
@@ -512,7 +513,7 @@ _NO_PORTS = {"state": "starting", "ports": ()}
 @pytest.mark.parametrize("seen_so", [{}, _NO_PORTS])
 def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, object]):
     state: State | None = None
-    late_s = 100.0 + START_DEADLINE_S
+    late_s = 100.0 + DEFAULT_START_TIMEOUT_S
     for at_s, desired in ((100.0, {0}), (late_s - 1, {0}), (late_s, {1})):
         slot = running(0).model_copy(update=seen_so)
         seen = view(slot, in_state(1, "held"), at_s=at_s)
@@ -520,8 +521,16 @@ def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, 
         assert plan.services[0].desired == desired
 
 
+def test_its_file_says_how_long_a_start_may_take():
+    state: State | None = None
+    for at_s, desired in ((100.0, {0}), (129.0, {0}), (130.0, {1})):
+        seen = view(running(0), in_state(1, "held"), at_s=at_s, start_timeout_s="30")
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
+        assert plan.services[0].desired == desired
+
+
 def test_an_old_replica_is_asked_first_by_a_launcher_and_a_gateway_that_know_nothing():
-    late_s = 50.0 + 2 * START_DEADLINE_S
+    late_s = 50.0 + 2 * DEFAULT_START_TIMEOUT_S
     seen = view(running(0), at_s=late_s)
     state, plan = decided(seen, gateway(), now_s=late_s)
     assert plan.services[0].desired == {0}

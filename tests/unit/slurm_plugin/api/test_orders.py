@@ -93,6 +93,11 @@ def test_a_newer_generation_takes_the_order_over_while_the_ordered_one_lives() -
     assert over(taken, arrays(820)) == frozenset()
 
 
+def test_the_generation_before_takes_the_order_back_if_it_outlives_the_ordered_one() -> None:
+    assert rolled_over({BERT: SCALED}, arrays(800)) == {BERT: Ordered(SCALED.order, 800)}
+    assert over({BERT: Ordered(SCALED.order, 800)}, arrays(800)) == frozenset()
+
+
 def test_an_end_is_over_when_its_last_array_is_gone_or_it_was_applied_again() -> None:
     orders = {BERT: ENDING}
     assert over(orders, arrays(814)) == frozenset()

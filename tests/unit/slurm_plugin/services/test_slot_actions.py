@@ -185,6 +185,15 @@ class TestRetiring:
     def test_what_a_newer_generation_replaces_may_go(self) -> None:
         check_may_retire(self.OLD, (self.OLD, self.NEWER))
 
+    def test_a_newer_generation_may_go_only_if_its_roll_over_may_be_aborted(self) -> None:
+        with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+            check_may_retire(self.NEWER, (self.OLD, self.NEWER))
+        said = {**self.NEWER.directives, "abort_roll_after": "3"}
+        aborted = self.NEWER.model_copy(update={"directives": said})
+        check_may_retire(aborted, (self.OLD, aborted))
+        with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+            check_may_retire(aborted, (aborted,))
+
     def test_what_its_owner_ordered_to_end_may_go(self) -> None:
         ordered = self.OLD.model_copy(update={"order": ServiceOrder(delete_s=1.0)})
         check_may_retire(ordered, (ordered,))
