@@ -219,6 +219,7 @@ class ServiceReport(Message):
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
         quality: None without requests lately.
         is_routed: whether the gateway leads the service's address to it.
+        array_job_id: generation that ``failures`` counts; None is not known.
     """
 
     tenant: str = Field(max_length=64)
@@ -235,6 +236,7 @@ class ServiceReport(Message):
     next_start_s: float | None = None
     quality: ServiceQuality | None = None
     is_routed: bool = True
+    array_job_id: int | None = None
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

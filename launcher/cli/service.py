@@ -1,14 +1,15 @@
 """Commands of ``slicewise service`` that take a service's file: apply, plan, render; and schema."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from cluster.language.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.service import ServiceSpec
 from cluster.rpc.client import DaemonClient
@@ -20,6 +21,7 @@ from launcher.cli import show_file
 from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
+from launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
 from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
 from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
@@ -33,6 +35,7 @@ from launcher.services.service_file import (
     require_model,
     require_writable,
 )
+from launcher.services.waiting import Goal, Waiting
 
 EXAMPLE = """\
 # bert.toml
@@ -69,11 +72,25 @@ Force = Annotated[
 )
 def apply_service(
     file: File,
+    *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
     ] = False,
     force: Force = False,
     skip_model_check: SkipModelCheck = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Wait until it is ready; without min_replicas, until it can be woken."
+        ),
+    ] = False,
+    start: Annotated[
+        bool,
+        typer.Option(
+            "--start", help="Start one replica, let its model answer once, and give it back."
+        ),
+    ] = False,
+    timeout_s: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
     """Check a service and submit it as a held job array; its replicas start with its requests.
@@ -82,7 +99,9 @@ def apply_service(
     one, and no request is lost. If nothing has changed, nothing is submitted.
 
     The file, the model repository and the job for Slurm are checked first; if anything is wrong,
-    nothing is submitted. Then the command waits up to 5 s until the address answers.
+    nothing is submitted. Then the command waits up to 5 s until the address answers. With --wait or
+    --start it waits on, shows progress on stderr, and ends with exit code 1 if the service is not
+    ready within --timeout, or if its starts fail.
     """
     settings = load_settings()
     spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
@@ -94,13 +113,45 @@ def apply_service(
     submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
-    if as_json:
-        notes = list(plan.notes)
-        print_json({"array_job_id": job_id, "url": url, "action": plan.action, "notes": notes})
-    else:
+    if not as_json:
         _print_applied(spec, plan, submitted, url)
-    if trouble:
+    outcome = _Outcome()
+    if wait or start:
+        waiting = Waiting(
+            f"{spec.tenant}/{spec.name}", Goal.READY, job_id or 0, may_sleep=not start
+        )
+        outcome = _awaited(settings, waiting, timeout_s, start=start)
+    if as_json:
+        said = {"array_job_id": job_id, "url": url, "action": plan.action}
+        print_json({**said, "notes": list(plan.notes), **outcome.said})
+    elif outcome.text:
+        typer.echo(outcome.text)
+    if outcome.failure is not None:
+        raise outcome.failure
+    if trouble and not outcome.text:
         typer.echo(f"The address can't be used yet: {trouble}", err=True)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What --wait or --start have found: for JSON, in words, or why the service is not ready."""
+
+    said: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+    failure: SlicewiseError | None = None
+
+
+def _awaited(settings: Settings, waiting: Waiting, timeout_s: float, *, start: bool) -> _Outcome:
+    try:
+        if start:
+            started = start_once(settings, waiting, timeout_s)
+            return _Outcome({"started": asdict(started)}, started.text(waiting.service))
+        found = asyncio.run(wait_for(settings, waiting, timeout_s))
+    except SlicewiseError as error:
+        return _Outcome(failure=error)
+    state = "gone" if found is None else found.condition
+    wakes = ": the first request wakes it" if state == "asleep" else ""
+    return _Outcome({"state": state}, f"{waiting.service} is {state}{wakes}")
 
 
 async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
@@ -228,3 +279,4 @@ def service_schema(
 service_app.add_typer(init_app)
 service_app.add_typer(view_app)
 service_app.add_typer(order_app)
+service_app.add_typer(wait_app)

@@ -137,6 +137,13 @@ class ServiceObservation:
         )
 
     @property
+    def failures(self) -> int:
+        """Starts of the newest generation that failed in a row, as far as the launcher has told."""
+        report = self.report
+        is_told = report is not None and report.array_job_id in {None, self.array_job_id}
+        return report.failures if report is not None and is_told else 0
+
+    @property
     def condition(self) -> Condition:
         """The state of the service as a whole, in one word."""
         if self.is_ending:
@@ -144,8 +151,7 @@ class ServiceObservation:
         if not self.is_routed:
             return "no address"
         ready = self.in_state("ready")
-        fails = self.report is not None and self.report.failures
-        if fails and not any(one.array_job_id == self.array_job_id for one in ready):
+        if self.failures and not any(one.array_job_id == self.array_job_id for one in ready):
             return "failing"
         if self.outdated:
             return "rolling"

@@ -57,6 +57,7 @@ def service_report(
         next_start_s=backoff.until_s or None,
         quality=quality,
         is_routed=not unrouted,
+        array_job_id=plan.array_job_id,
     )
 
 

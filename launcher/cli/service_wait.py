@@ -1,0 +1,248 @@
+"""Waits for services: ``slicewise service wait``, ``apply --wait`` and ``apply --start``."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from cluster.language.errors import UnreachableError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ServiceView
+from cluster.rpc.order_messages import OrderRequest
+from cluster.runtime.console import print_json, printable
+from cluster.settings.file import Settings, load_settings
+from launcher.cli import show_services
+from launcher.services.lookup import Json, Name, find
+from launcher.services.overview import ServiceObservation, observe
+from launcher.services.waiting import Goal, Waiting, is_reached, last_log_line, progress
+
+_POLL_S = 0.5
+_GIVES_BACK_S = 15.0
+"""Seconds within which a replica without requests has given its slice back."""
+_TERMINATED = 128 + signal.SIGTERM
+
+wait_app = typer.Typer()
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds to wait at most.", show_default=True)
+]
+Show = Callable[[ServiceObservation | None], None]
+
+
+@wait_app.command(
+    "wait",
+    epilog="Examples: slicewise service wait bert --for ready"
+    " | slicewise service wait bert --for asleep --timeout 60",
+)
+def wait_service(
+    name: Name,
+    goal: Annotated[Goal, typer.Option("--for", help="What to wait for.")] = Goal.READY,
+    timeout_s: Timeout = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Wait until a service is ready, asleep, failing or gone.
+
+    Ready: a replica serves, as many as min_replicas do, and a roll-over or restart is finished. A
+    service that sleeps becomes ready only if requests or service scale wake it. Progress is shown
+    on stderr. Exit code 1 if it is not so in time, or if its starts fail while it should get ready.
+    """
+    settings = load_settings()
+    newest = asyncio.run(find(settings, name))[0]
+    waiting = Waiting(f"{newest.tenant}/{newest.name}", goal, newest.array_job_id)
+    found = asyncio.run(wait_for(settings, waiting, timeout_s))
+    if as_json:
+        gone = {"service": waiting.service, "state": Goal.GONE}
+        print_json(gone if found is None else show_services.as_json(found))
+    elif found is None:
+        typer.echo(f"{waiting.service} is gone")
+    else:
+        typer.echo(f"{waiting.service} is {found.condition}")
+
+
+async def wait_for(
+    settings: Settings, waiting: Waiting, timeout_s: float
+) -> ServiceObservation | None:
+    """Wait until the service is as it should be, and show progress on stderr.
+
+    Raises UnreachableError (SW-SERVICE-WAIT) if it is not so in time, and what ``is_reached`` and,
+    at the end of that time, what ``observe`` raises.
+    """
+    with _shown(waiting.service) as show:
+        return await _reached(settings, waiting, timeout_s, show)
+
+
+async def _reached(
+    settings: Settings, waiting: Waiting, timeout_s: float, show: Show
+) -> ServiceObservation | None:
+    clock = asyncio.get_running_loop()
+    until_s = clock.time() + timeout_s
+    while True:
+        try:
+            services = await observe(settings)
+        except UnreachableError:
+            if clock.time() >= until_s:
+                raise
+        else:
+            seen = next((one for one in services if one.service == waiting.service), None)
+            if is_reached(waiting, seen):
+                return seen
+            is_seen = seen is not None and seen.array_job_id >= waiting.array_job_id
+            waiting = replace(waiting, is_seen=waiting.is_seen or is_seen)
+            show(seen)
+            if clock.time() >= until_s:
+                raise _too_late(waiting, seen, timeout_s)
+        await asyncio.sleep(_POLL_S)
+
+
+def _too_late(
+    waiting: Waiting, seen: ServiceObservation | None, timeout_s: float
+) -> UnreachableError:
+    wakes = seen is not None and seen.condition == "asleep" and waiting.goal is Goal.READY
+    name = waiting.service.partition("/")[2]
+    return UnreachableError(
+        "SW-SERVICE-WAIT",
+        f"{waiting.service} is not {waiting.goal} after {timeout_s:g} s; it is {progress(seen)}.",
+        f"Wake it: send a request, or slicewise service scale {name} --min 1"
+        if wakes
+        else f"See: slicewise service status {name}",
+    )
+
+
+@contextmanager
+def _shown(service: str) -> Iterator[Show]:
+    """Show each look on stderr: one line that changes on a terminal, else a line per change."""
+    if not sys.stderr.isatty():
+        yield _Lines(service)
+        return
+    # Imported where there is a terminal: a script has no use for it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    with Console(stderr=True).status(Text(service)) as status:
+
+        def show(seen: ServiceObservation | None) -> None:
+            text = Text(printable(f"{service}: {progress(seen)}"))
+            if line := last_log_line(seen):
+                text.append(f"\n  {printable(line)}", style="dim")
+            status.update(text)
+
+        yield show
+
+
+class _Lines:
+    """Prints what has changed, line by line."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._told = ""
+
+    def __call__(self, seen: ServiceObservation | None) -> None:
+        said = f"{self._service}: {progress(seen)}"
+        if said != self._told:
+            typer.echo(printable(said), err=True)
+            self._told = said
+
+
+@dataclass(frozen=True)
+class Started:
+    """What ``apply --start`` has found: the fields of ``started`` in its JSON.
+
+    Attributes:
+        replica: array job and slot.
+        ready_after_s: seconds from the command's order until it was ready.
+        on_slice_s: seconds of these since Slurm had given it a slice; None is not known.
+        inferred: whether its model has answered an inference.
+        given_back: whether the service sleeps again; False if it was awake, or requests keep it.
+    """
+
+    replica: str
+    node: str
+    ready_after_s: float
+    on_slice_s: int | None
+    inferred: bool
+    given_back: bool = False
+
+    def text(self, service: str) -> str:
+        """Return the same for people."""
+        answered = "and has answered an inference" if self.inferred else "as its server says"
+        left = "Its slice is given back." if self.given_back else "It keeps its slice for now."
+        return (
+            f"{service}: replica {self.replica} on {self.node} was ready after "
+            f"{self.ready_after_s} s ({self.on_slice_s} s on its slice) {answered}. {left}"
+        )
+
+
+def start_once(settings: Settings, waiting: Waiting, timeout_s: float) -> Started:
+    """Start one replica of a service that has none, wait until it is ready, and give it back.
+
+    Raises what ``wait_for`` raises. The service's bounds are as before then, too, also where the
+    command is interrupted or terminated.
+    """
+    try:
+        return asyncio.run(_started(settings, waiting, timeout_s))
+    except asyncio.CancelledError:
+        raise typer.Exit(_TERMINATED) from None
+
+
+async def _started(settings: Settings, waiting: Waiting, timeout_s: float) -> Started:
+    clock, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:
+        clock.add_signal_handler(signal.SIGTERM, task.cancel)
+    begun_s = clock.time()
+    newest = (await find(settings, waiting.service))[0]
+    is_woken = not _least(newest)
+    if is_woken:
+        await _scale(settings, newest, least=1)
+    try:
+        seen = await wait_for(settings, waiting, timeout_s)
+        took_s = clock.time() - begun_s
+    finally:
+        if is_woken:
+            await _scale(settings, newest, least=None)
+    started = _started_replica(newest, seen, took_s)
+    return replace(started, given_back=is_woken and await _is_given_back(settings, waiting))
+
+
+def _least(view: ServiceView) -> int:
+    ordered = view.order.min_replicas
+    return int(view.directives.get("min_replicas", "0")) if ordered is None else ordered
+
+
+async def _scale(settings: Settings, view: ServiceView, *, least: int | None) -> None:
+    """Order the least number of replicas; None orders what held before."""
+    before = view.order
+    most = len(view.slots) if before.max_replicas is None else before.max_replicas
+    order = OrderRequest(
+        array_job_id=view.array_job_id,
+        what="scale",
+        min_replicas=before.min_replicas if least is None else least,
+        max_replicas=before.max_replicas if least is None else most,
+    )
+    await DaemonClient(settings.daemon).ask(order)
+
+
+def _started_replica(view: ServiceView, seen: ServiceObservation | None, took_s: float) -> Started:
+    ready = seen.in_state("ready", seen.array_job_id) if seen is not None else ()
+    replica = min(ready, key=lambda one: one.age_s or 0)
+    return Started(
+        replica=f"{replica.array_job_id}_{replica.slot}",
+        node=replica.node,
+        ready_after_s=round(took_s, 1),
+        on_slice_s=replica.age_s,
+        inferred=view.directives.get("readiness") != "model",
+    )
+
+
+async def _is_given_back(settings: Settings, waiting: Waiting) -> bool:
+    """Return whether the service sleeps again soon; requests of clients keep it awake."""
+    asleep = replace(waiting, goal=Goal.ASLEEP)
+    try:
+        await wait_for(settings, asleep, _GIVES_BACK_S)
+    except UnreachableError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""Decides when a service is as its user waits for it to be, and what is said of it meanwhile."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cluster.language.errors import OutsideError
+from launcher.services.overview import ServiceObservation
+from launcher.turn.backoff import FAILING
+
+
+class Goal(StrEnum):
+    """What a command waits for."""
+
+    READY = "ready"
+    """A replica serves, at least ``min_replicas`` do, and no outdated one is left."""
+    ASLEEP = "asleep"
+    """No replica runs, and none is wanted."""
+    FAILING = "failing"
+    """Starts fail."""
+    GONE = "gone"
+    """There is no service of that name."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A wait for a service.
+
+    Attributes:
+        service: ``tenant/name``.
+        goal: what is waited for.
+        array_job_id: the generation that is waited for; an older one does not count.
+        may_sleep: whether a service that needs no replica now counts as ready.
+        is_seen: whether that generation has been seen.
+    """
+
+    service: str
+    goal: Goal
+    array_job_id: int = 0
+    may_sleep: bool = False
+    is_seen: bool = False
+
+
+def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
+    """Whether the service, None if there is none, is as it is waited for.
+
+    Raises OutsideError (SW-SERVICE-FAILING) if it will not become ready: its starts fail, or the
+    generation that is waited for has ended.
+    """
+    if waiting.goal is Goal.GONE:
+        return seen is None
+    if seen is None or seen.array_job_id < waiting.array_job_id:
+        if waiting.is_seen:
+            raise _ended(waiting, seen)
+        return False
+    if waiting.goal is not Goal.READY:
+        return seen.condition == waiting.goal.value
+    if seen.is_ending or (seen.condition == "failing" and seen.failures >= FAILING):
+        raise _fails(seen)
+    if seen.condition == "asleep" and not seen.min_replicas:
+        return waiting.may_sleep
+    ready = len(seen.in_state("ready", seen.array_job_id))
+    return seen.condition == "ready" and ready >= max(1, seen.min_replicas)
+
+
+def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
+    array = waiting.array_job_id
+    if seen is None:
+        return OutsideError("SW-SERVICE-FAILING", f"{waiting.service} has ended.")
+    said = f": {seen.note}" if seen.note else ""
+    return OutsideError(
+        "SW-SERVICE-FAILING",
+        f"Array job {array} of {waiting.service} has ended, and {seen.array_job_id} before it "
+        f"stays{said}.",
+        f"See: slicewise service history {seen.name}",
+    )
+
+
+def _fails(seen: ServiceObservation) -> OutsideError:
+    if seen.is_ending:
+        return OutsideError("SW-SERVICE-FAILING", f"{seen.service} is being deleted.")
+    said = f": {seen.note}" if seen.note else ""
+    return OutsideError(
+        "SW-SERVICE-FAILING",
+        f"{seen.service} does not start{said}.",
+        f"See: slicewise service logs {seen.name}",
+    )
+
+
+def progress(seen: ServiceObservation | None) -> str:
+    """Return one line about where the service stands, which changes only when something happens."""
+    if seen is None:
+        return "not there yet"
+    counts = (
+        (len(seen.in_state("ready", seen.array_job_id)), "ready"),
+        (len(seen.in_state("starting", seen.array_job_id)), "starting"),
+        (len(seen.outdated), "outdated"),
+    )
+    parts = ", ".join(f"{count} {what}" for count, what in counts if count)
+    state = f"{seen.condition} ({parts})" if parts else seen.condition
+    return f"{state}; {seen.note}" if seen.note else state
+
+
+def last_log_line(seen: ServiceObservation | None) -> str:
+    """Return the last line that a replica that starts has written, with its name; "" if none."""
+    replicas = seen.in_state("starting") if seen is not None else ()
+    lines = (
+        f"{one.array_job_id}_{one.slot}: {one.last_log_line}"
+        for one in replicas
+        if one.last_log_line
+    )
+    return next(lines, "")

@@ -1,0 +1,277 @@
+"""Tests service wait and apply with --wait and --start: what is shown, ordered, said at the end."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daemon_answers import answer_in_its_place
+from typer.testing import CliRunner, Result
+
+from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.rpc.messages import (
+    CheckRequest,
+    ServiceReport,
+    ServiceView,
+    SlotView,
+    SubmitAnswer,
+    ViewAnswer,
+    ViewRequest,
+)
+from cluster.rpc.order_messages import OrderRequest, ServiceOrder
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm_client.sbatch import Submitted
+from launcher.cli import service as cli
+from launcher.cli import service_wait
+from launcher.gateway.identity import create
+from launcher.services import address
+from launcher.services.overview import ServiceObservation, join
+from launcher.services.waiting import Goal, Waiting
+
+Seen = ServiceObservation | Exception | None
+Looks = Callable[..., list[OrderRequest]]
+
+SETTINGS = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[gateway]
+url = "http://gw:8080"
+directory = "{directory}/gateway"
+identity = "{directory}/gateway.crt"
+"""
+
+
+def view(state: str, **order: int) -> ServiceView:
+    slot = {"index": 0, "state": state}
+    if state == "running":
+        slot |= {"job_id": 900, "node": "n1", "start_s": 90}
+    return ServiceView(
+        array_job_id=814,
+        tenant="vision",
+        name="chat",
+        user="alice",
+        submit_s=1,
+        directives={},
+        profile="1g.10gb",
+        cost_millislices=1000,
+        slots=(SlotView.model_validate(slot),),
+        order=ServiceOrder(**order),
+        is_followed=True,
+    )
+
+
+def seen(state: str, *, failures: int = 0, **order: int) -> ServiceObservation:
+    report = ServiceReport(
+        tenant="vision",
+        name="chat",
+        in_flight=0,
+        queued=0,
+        held=0,
+        rate_per_s=0.0,
+        wanted=0,
+        reason="",
+        ready=((814, 0),) if state == "ready" else (),
+        failures=failures,
+    )
+    slots = {"ready": "running", "starting": "running"}
+    found = ViewAnswer(
+        observed_s=100.0,
+        complete=True,
+        services=(view(slots.get(state, state), **order),),
+        tenants=(),
+        news=(report,),
+    )
+    return join(found, None, "http://gw:8080", last_line=lambda *_: "loading [bold]llama")[0]
+
+
+ASLEEP, READY, STARTS = seen("held"), seen("ready"), seen("starting")
+WOKEN = {"min_replicas": 1, "max_replicas": 1}
+
+
+@pytest.fixture
+def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """What is seen, look by look (the last one stays); what was ordered is returned."""
+    (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
+    (tmp_path / "gateway").mkdir()
+    create(load_settings(tmp_path / "slicewise.toml").gateway)
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "chat.toml").write_text(
+        f'[service]\nname = "chat"\ntenant = "vision"\nmodel_repository = "{tmp_path}/models"\n'
+        'model = "m"\nprofile = "1g.10gb"\n'
+    )
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(service_wait, "_POLL_S", 0.0)
+    monkeypatch.setattr(service_wait, "_GIVES_BACK_S", 0.0)
+
+    async def answers(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(address, "wait_for_route", answers)
+    monkeypatch.setattr(address, "wait_until_followed", answers)
+    monkeypatch.setattr(cli, "submit", lambda script: Submitted(814, ()))
+    monkeypatch.setattr(cli, "why_no_start", lambda script: "")
+    admitted = SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
+    answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
+    services = (view("held"),)
+    now = ViewAnswer(observed_s=1.0, complete=True, services=services, tenants=())
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: now)
+
+    def show(*left: Seen | Callable[[], None]) -> list[OrderRequest]:
+        ordered: list[OrderRequest] = []
+        rest = list(left)
+
+        async def observe(_: Settings) -> tuple[ServiceObservation, ...]:
+            found = rest.pop(0) if len(rest) > 1 else rest[0]
+            if isinstance(found, Exception):
+                raise found
+            if found is None or isinstance(found, ServiceObservation):
+                return () if found is None else (found,)
+            found()
+            await asyncio.sleep(0)
+            return ()
+
+        monkeypatch.setattr(service_wait, "observe", observe)
+        answer_in_its_place(monkeypatch, OrderRequest, ordered.append)
+        return ordered
+
+    return show
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli.service_app, words)
+
+
+def refusal(result: Result) -> str:
+    assert isinstance(result.exception, SlicewiseError)
+    return result.exception.refusal.text()
+
+
+BUSY = UnreachableError("SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.")
+
+
+def test_wait_shows_each_change_once(looks):
+    looks(ASLEEP, STARTS, BUSY, STARTS, READY)
+    result = run("wait", "chat")
+    assert (result.exit_code, result.stdout) == (0, "vision/chat is ready\n")
+    assert result.stderr.splitlines() == [
+        "vision/chat: asleep",
+        "vision/chat: waking (1 starting)",
+    ]
+
+
+def test_wait_as_json_is_what_status_shows(looks):
+    looks(ASLEEP)
+    shown = json.loads(run("wait", "chat", "--for", "asleep", "--json").stdout)
+    assert (shown["service"], shown["state"]) == ("vision/chat", "asleep")
+    looks(READY, None)
+    assert json.loads(run("wait", "chat", "--for", "gone", "--json").stdout) == {
+        "service": "vision/chat",
+        "state": "gone",
+    }
+
+
+def test_what_is_not_so_in_time_is_said_with_what_to_do(looks):
+    looks(ASLEEP)
+    result = run("wait", "chat", "--timeout", "0")
+    assert result.exit_code == 1
+    assert refusal(result) == (
+        "vision/chat is not ready after 0 s; it is asleep. Wake it: send a request, or slicewise"
+        " service scale chat --min 1 [SW-SERVICE-WAIT]"
+    )
+    looks(STARTS)
+    assert "it is waking (1 starting). See: slicewise service status chat" in refusal(
+        run("wait", "chat", "--timeout", "0")
+    )
+    looks(BUSY)
+    assert "SW-VIEW-INCOMPLETE" in refusal(run("wait", "chat", "--timeout", "0"))
+
+
+def test_on_a_terminal_the_last_line_of_the_log_is_shown(looks, monkeypatch: pytest.MonkeyPatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    looks(STARTS, READY)
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    waiting = Waiting("vision/chat", Goal.READY)
+    asyncio.run(service_wait.wait_for(load_settings(), waiting, 5.0))
+    assert "vision/chat: waking (1 starting)" in shown.getvalue()
+    assert "814_0: loading [bold]llama" in shown.getvalue()
+
+
+def test_apply_waits_until_a_new_service_can_be_woken_or_is_ready(looks):
+    looks(None, replace(ASLEEP, is_routed=False), ASLEEP)
+    assert (
+        "vision/chat is asleep: the first request wakes it"
+        in run("apply", "chat.toml", "--wait").stdout
+    )
+    looks(STARTS, READY)
+    said = json.loads(run("apply", "chat.toml", "--wait", "--json").stdout)
+    assert (said["array_job_id"], said["state"]) == (814, "ready")
+
+
+def test_apply_that_waits_in_vain_ends_with_1_and_has_said_what_it_did(looks):
+    looks(seen("held", failures=3))
+    result = run("apply", "chat.toml", "--wait", "--json")
+    assert json.loads(result.stdout)["array_job_id"] == 814
+    assert result.exit_code == 1
+    assert "SW-SERVICE-FAILING" in refusal(result)
+
+
+def scale(least: int | None, most: int | None) -> OrderRequest:
+    return OrderRequest(array_job_id=814, what="scale", min_replicas=least, max_replicas=most)
+
+
+def test_start_starts_one_replica_and_gives_it_back(looks):
+    ordered = looks(seen("starting", **WOKEN), seen("ready", **WOKEN), ASLEEP)
+    result = run("apply", "chat.toml", "--start")
+    assert ordered == [scale(1, 1), scale(None, None)]
+    assert "vision/chat: replica 814_0 on n1 was ready after" in result.stdout
+    assert "(10 s on its slice) and has answered an inference. Its slice is given back." in (
+        result.stdout
+    )
+    looks(seen("ready", **WOKEN), READY)
+    started = json.loads(run("apply", "chat.toml", "--start", "--json").stdout)["started"]
+    assert started["ready_after_s"] >= 0.0
+    assert started | {"ready_after_s": 0.0} == {
+        "replica": "814_0",
+        "node": "n1",
+        "ready_after_s": 0.0,
+        "on_slice_s": 10,
+        "inferred": True,
+        "given_back": False,
+    }
+
+
+def test_a_service_that_is_awake_by_its_bounds_is_only_waited_for(looks, monkeypatch):
+    ordered = looks(seen("ready", **WOKEN))
+    awake = ViewAnswer(
+        observed_s=1.0, complete=True, services=(view("running", **WOKEN),), tenants=()
+    )
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: awake)
+    assert "It keeps its slice for now" in run("apply", "chat.toml", "--start").stdout
+    assert ordered == []
+
+
+@pytest.mark.parametrize(
+    ("last", "exit_code"),
+    [
+        (seen("held", failures=3, **WOKEN), 1),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), 128 + signal.SIGTERM),
+    ],
+)
+def test_a_start_that_fails_or_is_terminated_leaves_no_order(looks, last, exit_code: int):
+    ordered = looks(seen("starting", **WOKEN), last)
+    assert run("apply", "chat.toml", "--start").exit_code == exit_code
+    assert ordered == [scale(1, 1), scale(None, None)]
