@@ -4,16 +4,16 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
-from cluster.language.errors import UnreachableError
+from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView
-from cluster.rpc.order_messages import OrderRequest
+from cluster.rpc.order_messages import OrderRequest, ServiceOrder
 from cluster.runtime.console import print_json, printable
 from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
@@ -183,29 +183,30 @@ def start_once(settings: Settings, waiting: Waiting, timeout_s: float) -> Starte
     Raises what ``wait_for`` raises. The service's bounds are as before then, too, also where the
     command is interrupted or terminated.
     """
+    newest = asyncio.run(find(settings, waiting.service))[0]
+    if _least(newest):
+        return asyncio.run(_started(settings, waiting, timeout_s, newest))
+    most = newest.order.max_replicas
+    asyncio.run(_scale(settings, newest, 1, len(newest.slots) if most is None else most))
     try:
-        return asyncio.run(_started(settings, waiting, timeout_s))
+        started = asyncio.run(_started(settings, waiting, timeout_s, newest))
     except asyncio.CancelledError:
         raise typer.Exit(_TERMINATED) from None
+    finally:
+        asyncio.run(_restore(settings, waiting.service, newest.order))
+    return replace(started, given_back=asyncio.run(_is_given_back(settings, waiting)))
 
 
-async def _started(settings: Settings, waiting: Waiting, timeout_s: float) -> Started:
+async def _started(
+    settings: Settings, waiting: Waiting, timeout_s: float, newest: ServiceView
+) -> Started:
+    """Wait for the replica; SIGTERM cancels the wait, as SIGINT does."""
     clock, task = asyncio.get_running_loop(), asyncio.current_task()
     if task is not None:
         clock.add_signal_handler(signal.SIGTERM, task.cancel)
     begun_s = clock.time()
-    newest = (await find(settings, waiting.service))[0]
-    is_woken = not _least(newest)
-    if is_woken:
-        await _scale(settings, newest, least=1)
-    try:
-        seen = await wait_for(settings, waiting, timeout_s)
-        took_s = clock.time() - begun_s
-    finally:
-        if is_woken:
-            await _scale(settings, newest, least=None)
-    started = _started_replica(newest, seen, took_s)
-    return replace(started, given_back=is_woken and await _is_given_back(settings, waiting))
+    seen = await wait_for(settings, waiting, timeout_s)
+    return _started_replica(newest, seen, clock.time() - begun_s)
 
 
 def _least(view: ServiceView) -> int:
@@ -213,17 +214,21 @@ def _least(view: ServiceView) -> int:
     return int(view.directives.get("min_replicas", "0")) if ordered is None else ordered
 
 
-async def _scale(settings: Settings, view: ServiceView, *, least: int | None) -> None:
-    """Order the least number of replicas; None orders what held before."""
-    before = view.order
-    most = len(view.slots) if before.max_replicas is None else before.max_replicas
+async def _scale(
+    settings: Settings, view: ServiceView, least: int | None, most: int | None
+) -> None:
     order = OrderRequest(
-        array_job_id=view.array_job_id,
-        what="scale",
-        min_replicas=before.min_replicas if least is None else least,
-        max_replicas=before.max_replicas if least is None else most,
+        array_job_id=view.array_job_id, what="scale", min_replicas=least, max_replicas=most
     )
     await DaemonClient(settings.daemon).ask(order)
+
+
+async def _restore(settings: Settings, service: str, before: ServiceOrder) -> None:
+    """Order the bounds that held before, of whichever generation is the newest now."""
+    # A service that has ended has no bounds any more.
+    with suppress(InvalidInputError):
+        newest = (await find(settings, service))[0]
+        await _scale(settings, newest, before.min_replicas, before.max_replicas)
 
 
 def _started_replica(view: ServiceView, seen: ServiceObservation | None, took_s: float) -> Started:

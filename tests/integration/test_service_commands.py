@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,9 +121,20 @@ def test_the_first_request_wakes_it_and_its_log_is_there(service: User):
     assert started == {line["slot"] for line in lines}
 
 
+def test_start_shows_that_its_model_starts_and_gives_the_slice_back(service: User):
+    until_is(lambda: service.status()["state"], "asleep")
+    said = service.reads("apply", str(service.file), "--start")
+    assert said["action"] == "nothing"
+    assert said["started"]["inferred"]
+    assert said["started"]["replica"].startswith(f"{service.arrays()[0]}_")
+    until_is(lambda: service.status()["state"], "asleep")
+    assert not service.status()["is_scaled"]
+
+
 def test_scale_holds_replicas_until_it_is_reset(service: User):
     service.types("scale", NAME, "--min", "2")
-    until_is(lambda: service.slots("ready"), [0, 1])
+    assert service.types("wait", NAME, "--for", "ready") == f"{SERVICE} is ready\n"
+    assert service.slots("ready") == [0, 1]
     assert service.status()["min_replicas"] == 2
     service.types("scale", NAME, "--reset")
     until_is(lambda: service.slots("held"), [0, 1])
@@ -153,6 +165,31 @@ def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     until_is(service.arrays, [after])
     service.asks()
     assert service.reads("plan", str(service.file))["action"] == "nothing"
+
+
+BROKEN = "raise RuntimeError('no weights')\n"
+
+
+def test_a_roll_over_whose_replica_fails_is_aborted_and_the_one_before_stays(service: User):
+    (before,) = service.arrays()
+    models = service.sandbox.layout.models / "commanded-broken"
+    (models / "tokens" / "1").mkdir(parents=True, exist_ok=True)
+    (models / "tokens" / "1" / "model.py").write_text(BROKEN)
+    whole = publish_models(service.sandbox.layout.models)
+    configuration = (Path(whole) / "tokens" / "config.pbtxt").read_text()
+    (models / "tokens" / "config.pbtxt").write_text(configuration)
+    text = service.file.read_text()
+    broken = text.replace(str(whole), str(models)) + "abort_roll_after = 1\n"
+    service.file.write_text(broken)
+    words = ("slicewise", "service", "apply", str(service.file), "--start")
+    done = service.sandbox.run(USER, words, check=False)
+    service.file.write_text(text)
+    assert done.returncode == 1
+    assert f"and {before} before it stays: " in done.stderr
+    assert "was aborted after a failed start" in done.stderr
+    assert service.arrays() == [before]
+    assert not service.status()["is_scaled"]
+    service.asks()
 
 
 def test_delete_lets_what_is_in_flight_finish_and_ends(service: User):

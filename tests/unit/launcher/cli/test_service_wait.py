@@ -136,7 +136,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
             if found is None or isinstance(found, ServiceObservation):
                 return () if found is None else (found,)
             found()
-            await asyncio.sleep(0)
+            await asyncio.sleep(60)
             return ()
 
         monkeypatch.setattr(service_wait, "observe", observe)
