@@ -15,6 +15,7 @@ PARTS = (
     "budgets",
     "audit",
     "orders",
+    "generations",
     "keys",
     "repartitions",
     "rebalances",

@@ -21,6 +21,7 @@ from cluster.language.jobs import (
 )
 from cluster.language.units import Millislices
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
+from cluster.rpc.read_messages import GenerationRecord
 from cluster.settings.file import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import (
     Association,
@@ -279,6 +280,7 @@ class ScriptedLedger(MemoryStore):
     said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
+    recorded: tuple[GenerationRecord, ...] = ()
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):
@@ -353,6 +355,17 @@ class ScriptedLedger(MemoryStore):
         self.said.append((key, what, author))
         others = {one: o for one, o in self.ordered.items() if one != key}
         self.ordered = others if what == "over" else {**others, key: ordered}
+
+    def record(self, generations: Sequence[GenerationRecord]) -> None:
+        self._fail("record")
+        self.recorded = (*reversed(generations), *self.recorded)
+
+    def named(self, name: str, tenants: Collection[str] | None) -> tuple[GenerationRecord, ...]:
+        return tuple(
+            one
+            for one in self.recorded
+            if one.name == name and (tenants is None or one.tenant in tenants)
+        )
 
     def all(self) -> tuple[KeyView, ...]:
         self._fail("all")

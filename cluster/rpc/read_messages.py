@@ -86,6 +86,32 @@ class BudgetsRequest(Request, Asks[BudgetsAnswer], get="budgets"):
     tenant: TenantText | None = None
 
 
+class GenerationRecord(Message):
+    """What was submitted as a generation of a service.
+
+    ``author`` is the user who runs it, ``directives`` its script's keys.
+    """
+
+    array_job_id: int
+    submitted_s: int
+    tenant: str
+    name: str
+    author: str
+    directives: dict[str, str]
+
+
+class GenerationsAnswer(Answer):
+    """Generations of services of that name, the newest first, of all tenants of the user."""
+
+    generations: tuple[GenerationRecord, ...]
+
+
+class GenerationsRequest(Request, Asks[GenerationsAnswer], get="generations"):
+    """Asks what was submitted of services of a name, also of such that have ended."""
+
+    name: TenantText
+
+
 class WhyRow(Message):
     """A line of a table, such as a tenant's jobs, what they hold and until when.
 

@@ -11,13 +11,14 @@ from rich.text import Text
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.gres import parse_gpu_requests
-from cluster.language.service import ServiceSpec
+from cluster.language.service import ServiceSpec, service_spec
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import CheckRequest, SubmitAnswer
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
 from launcher.cli import show_file
+from launcher.cli.service_history import HistoryName, earlier_generation, history_app
 from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
@@ -103,11 +104,26 @@ def apply_service(
     --start it waits on, shows progress on stderr, and ends with exit code 1 if the service is not
     ready within --timeout, or if its starts fail.
     """
-    settings = load_settings()
-    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    settings, spec = load_settings(), read_service_file(file)
+    spec, plan = _checked(settings, spec, force=force, skip_model_check=skip_model_check)
     if dry_run:
         _print_plan(settings, spec, plan, as_json=as_json)
-        return
+    else:
+        until = _Until(timeout_s, start=start) if wait or start else None
+        _apply(settings, spec, plan, until, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _Until:
+    """For how many seconds to wait until a service is ready, and whether to start a replica."""
+
+    timeout_s: float
+    start: bool = False
+
+
+def _apply(
+    settings: Settings, spec: ServiceSpec, plan: ApplyPlan, until: _Until | None, *, as_json: bool
+) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
     submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
@@ -116,11 +132,10 @@ def apply_service(
     if not as_json:
         _print_applied(spec, plan, submitted, url)
     outcome = _Outcome()
-    if wait or start:
-        waiting = Waiting(
-            f"{spec.tenant}/{spec.name}", Goal.READY, job_id or 0, may_sleep=not start
-        )
-        outcome = _awaited(settings, waiting, timeout_s, start=start)
+    if until is not None:
+        name = f"{spec.tenant}/{spec.name}"
+        waiting = Waiting(name, Goal.READY, job_id or 0, may_sleep=not until.start)
+        outcome = _awaited(settings, waiting, until)
     if as_json:
         said = {"array_job_id": job_id, "url": url, "action": plan.action}
         print_json({**said, "notes": list(plan.notes), **outcome.said})
@@ -141,12 +156,12 @@ class _Outcome:
     failure: SlicewiseError | None = None
 
 
-def _awaited(settings: Settings, waiting: Waiting, timeout_s: float, *, start: bool) -> _Outcome:
+def _awaited(settings: Settings, waiting: Waiting, until: _Until) -> _Outcome:
     try:
-        if start:
-            started = start_once(settings, waiting, timeout_s)
+        if until.start:
+            started = start_once(settings, waiting, until.timeout_s)
             return _Outcome({"started": asdict(started)}, started.text(waiting.service))
-        found = asyncio.run(wait_for(settings, waiting, timeout_s))
+        found = asyncio.run(wait_for(settings, waiting, until.timeout_s))
     except SlicewiseError as error:
         return _Outcome(failure=error)
     state = "gone" if found is None else found.condition
@@ -166,10 +181,12 @@ async def _trouble(settings: Settings, submitted: Submitted | None, url: str) ->
 
 
 def _checked(
-    settings: Settings, file: Path, *, force: bool, skip_model_check: bool
+    settings: Settings, spec: ServiceSpec, *, force: bool, skip_model_check: bool
 ) -> tuple[ServiceSpec, ApplyPlan]:
-    """Return the file and what it would change; raises what apply would refuse."""
-    spec = read_service_file(file)
+    """Return what is submitted and what it would change; raises what apply would refuse.
+
+    What is submitted has a digest of the model repository, where that was read.
+    """
     needs = None
     if not skip_model_check:
         require_model(spec)
@@ -236,8 +253,8 @@ def plan_service(
 
     Makes the same checks as apply, and names what the model needs; nothing is submitted.
     """
-    settings = load_settings()
-    spec, plan = _checked(settings, file, force=force, skip_model_check=skip_model_check)
+    settings, spec = load_settings(), read_service_file(file)
+    spec, plan = _checked(settings, spec, force=force, skip_model_check=skip_model_check)
     _print_plan(settings, spec, plan, as_json=as_json)
 
 
@@ -247,6 +264,40 @@ def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_js
         print_json(show_file.plan_as_json(spec, plan, url))
     else:
         console().print(show_file.plan_text(spec, plan, url))
+
+
+@service_app.command(
+    "rollback",
+    epilog="Examples: slicewise service rollback bert --wait"
+    " | slicewise service rollback bert --to 814 --dry-run",
+)
+def rollback_service(
+    name: HistoryName,
+    *,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", help="Array job of the generation; unset: the one before the newest."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
+    ] = False,
+    skip_model_check: SkipModelCheck = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is ready.")] = False,
+    timeout_s: Timeout = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Apply an earlier generation of a service again, with the same checks as apply.
+
+    It becomes a new generation, to which the service rolls over. slicewise service history shows
+    them all. The service's file stays as it is: mend it before you apply it again.
+    """
+    settings = load_settings()
+    spec = service_spec(asyncio.run(earlier_generation(settings, name, to)).directives)
+    spec, plan = _checked(settings, spec, force=False, skip_model_check=skip_model_check)
+    if dry_run:
+        _print_plan(settings, spec, plan, as_json=as_json)
+    else:
+        _apply(settings, spec, plan, _Until(timeout_s) if wait else None, as_json=as_json)
 
 
 @service_app.command("render", epilog="Example: slicewise service render bert.toml > bert.sbatch")
@@ -280,3 +331,4 @@ service_app.add_typer(init_app)
 service_app.add_typer(view_app)
 service_app.add_typer(order_app)
 service_app.add_typer(wait_app)
+service_app.add_typer(history_app)

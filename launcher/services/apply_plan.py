@@ -85,7 +85,15 @@ def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChang
 
     A key that was left out before counts with its default; digests count where both are known.
     """
-    old, new = _values(before), spec.values()
+    return _changes(_values(before), spec.values())
+
+
+def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[KeyChange, ...]:
+    """Return the same for two generations that have been submitted."""
+    return _changes(_values(before), _values(after))
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[KeyChange, ...]:
     unknown = {"model_digest"} - (old.keys() & new.keys())
     keys = (*new, *(key for key in old if key not in new))
     return tuple(

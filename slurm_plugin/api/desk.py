@@ -30,6 +30,7 @@ from cluster.rpc.order_messages import OrderRequest
 from cluster.settings.file import DaemonSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api.access import Principal, ReaderHandler
+from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.reads import Reads
@@ -97,6 +98,7 @@ class Desk:
         *,
         reads: Reads,
         orders: ServiceOrders,
+        generations: ServiceGenerations,
         keys: ServiceKeys,
         daemon: Daemon,
     ) -> None:
@@ -119,8 +121,11 @@ class Desk:
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,
-                **{kind: self._as_reader(handle) for kind, handle in keys.handlers().items()},
-                **{kind: self._as_reader(handle) for kind, handle in reads.handlers().items()},
+                **{
+                    kind: self._as_reader(handle)
+                    for part in (keys, generations, reads)
+                    for kind, handle in part.handlers().items()
+                },
             },
             who.allows,
         )

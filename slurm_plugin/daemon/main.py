@@ -20,6 +20,7 @@ from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.api.desk import Desk, roles
+from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import RateLimiter
@@ -106,6 +107,7 @@ class _Daemon:
         rates = RateLimiter()
         cluster_state, leader = self._cluster_state, self._leader
         self._orders = ServiceOrders(own.mode, ledger, cluster_state, reads, leader, rates=rates)
+        self._generations = ServiceGenerations(ledger, cluster_state, reads)
         self._keys = ServiceKeys(ledger, cluster_state, reads, leader, rates=rates)
         desk = Desk(
             self._cluster_state,
@@ -113,6 +115,7 @@ class _Daemon:
             self._who,
             reads=reads,
             orders=self._orders,
+            generations=self._generations,
             keys=self._keys,
             daemon=self,
         )
@@ -151,6 +154,7 @@ class _Daemon:
         )
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
+        loops.create_task(repeat("generations", self._generations.turn, interval_s))
         loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
         for name, turn, otherwise in (
             ("bookkeeping", self._ledger_view.turn, None),

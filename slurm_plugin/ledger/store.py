@@ -10,6 +10,7 @@ from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.budgets import Budgets
 from slurm_plugin.ledger.calendar import Windows
 from slurm_plugin.ledger.charges import Charges
+from slurm_plugin.ledger.generations import Generations
 from slurm_plugin.ledger.keys import Keys
 from slurm_plugin.ledger.limits import Limits
 from slurm_plugin.ledger.loans import Loans
@@ -35,6 +36,7 @@ class Ledger:
         budgets: what tenants were given to use up, and what is left.
         audit: statements, exports, and checks that everything adds up.
         orders: what owners ordered for their services beside the scripts.
+        generations: what was submitted of services.
         keys: API keys of tenants.
         repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
         rebalances: the journal of ``slicewise rebalance``.
@@ -53,6 +55,7 @@ class Ledger:
         self.budgets = Budgets(database)
         self.audit = Audit(database)
         self.orders = Orders(database)
+        self.generations = Generations(database)
         self.keys = Keys(database)
         self.repartitions = Repartitions(database)
         self.rebalances = Rebalances(database)

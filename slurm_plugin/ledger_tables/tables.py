@@ -358,6 +358,22 @@ service_orders = Table(
     comment="What a service's owner ordered beside its script: its newest row holds. Append-only.",
 )
 
+service_generations = Table(
+    "service_generations",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("array_job_id", BigInteger, nullable=False),
+    Column("submitted_s", BigInteger, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("directives", JSONB, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("ix_service_generations_latest", "cluster", "name", "id"),
+    comment="What was submitted of each service, one row a generation. Append-only.",
+)
+
 api_keys = Table(
     "api_keys",
     metadata,

@@ -167,6 +167,27 @@ def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     assert service.reads("plan", str(service.file))["action"] == "nothing"
 
 
+def test_a_rollback_brings_the_generation_before_back(service: User):
+    def recorded() -> list[int]:
+        return [one["array_job_id"] for one in service.reads("history", NAME)]
+
+    (newest,) = service.arrays()
+    until(lambda: recorded()[0] == newest)
+    past = service.reads("history", NAME)
+    assert past[0]["changes"] == [{"key": "max_replicas", "before": "2", "after": "3"}]
+    arrays = [one["array_job_id"] for one in past]
+    assert sorted(set(arrays), reverse=True) == arrays
+    assert [one["state"] for one in past[:2]] == ["newest", "ended"]
+    done = service.reads("rollback", NAME, "--wait")
+    assert (done["action"], done["state"]) == ("roll over", "asleep")
+    assert len(service.status()["slots"]["held"]) == 2
+    until(lambda: recorded()[0] == done["array_job_id"])
+    assert service.reads("history", NAME)[0]["changes"][0]["after"] == "2"
+    forth = service.reads("rollback", NAME, "--wait")
+    until_is(service.arrays, [forth["array_job_id"]])
+    service.asks()
+
+
 BROKEN = "raise RuntimeError('no weights')\n"
 
 

@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.order_messages import ServiceOrder
+from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
@@ -96,7 +97,14 @@ def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> N
     ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     ledger.keys.revoke(IDS[0], "alice")
     ledger.keys.open_tenant("vision", "alice")
-    for table in ("service_orders", "api_keys", "api_key_revocations", "api_key_openings"):
+    ledger.generations.record([submitted(814)])
+    for table in (
+        "service_orders",
+        "service_generations",
+        "api_keys",
+        "api_key_revocations",
+        "api_key_openings",
+    ):
         for statement in ("UPDATE {} SET author = 'x'", "DELETE FROM {}"):
             with (
                 psycopg.connect(database) as connection,
@@ -109,6 +117,38 @@ def test_an_impossible_order_is_refused_by_the_database_itself(ledger: Ledger) -
     with pytest.raises(OutsideError, match="SW-LEDGER-REFUSED"):
         ledger.orders.write(BERT, "scale", ordered(min_replicas=3, max_replicas=2), "alice")
     assert ledger.orders.standing() == {}
+
+
+# Generations
+
+
+def submitted(array_job_id: int, tenant: str = "vision", name: str = "bert") -> GenerationRecord:
+    return GenerationRecord(
+        array_job_id=array_job_id,
+        submitted_s=1_700_000_000 + array_job_id,
+        tenant=tenant,
+        name=name,
+        author="alice",
+        directives={"model": "m", "environment": "A=b%20c"},
+    )
+
+
+def test_generations_are_recorded_once_and_read_by_name_and_tenant(
+    ledger: Ledger, role_url: Callable[..., str]
+) -> None:
+    first, second, other = submitted(814), submitted(820), submitted(815, "nlp")
+    with Ledger(role_url("daemon"), "testing") as as_daemon:
+        as_daemon.generations.record([first, other, submitted(816, name="gpt")])
+        again = first.model_copy(update={"submitted_s": 1_800_000_000})
+        as_daemon.generations.record([again, second])
+    assert ledger.generations.named("bert", None) == (second, other, first)
+    assert ledger.generations.named("bert", {"vision"}) == (second, first)
+    assert ledger.generations.named("bert", set()) == ()
+    changed = first.model_copy(update={"directives": {"model": "n"}})
+    ledger.generations.record([changed])
+    assert ledger.generations.named("bert", {"vision"}) == (changed, second, first)
+    with Ledger(role_url("reader"), "other") as elsewhere:
+        assert elsewhere.generations.named("bert", None) == ()
 
 
 # Keys

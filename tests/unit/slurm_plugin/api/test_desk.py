@@ -17,6 +17,7 @@ from cluster.runtime.leadership import ALONE
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api import desk as desk_module
 from slurm_plugin.api.desk import Desk, Roles
+from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import OF_USER, RateLimiter
@@ -71,6 +72,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         who,
         reads=reads,
         orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
+        generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=ServiceKeys(ledger, cluster_state, reads, ALONE, rates=rates),
         daemon=Daemon(),
     )

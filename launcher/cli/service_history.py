@@ -1,0 +1,105 @@
+"""``slicewise service history``: the generations of a service, and what each has changed."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
+from cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
+from cluster.runtime.console import FittingTable, column, console, print_json
+from cluster.settings.file import Settings, load_settings
+from launcher.services.apply_plan import KeyChange, generations_of
+from launcher.services.history import PastGeneration, Stands, history, to_go_back_to
+from launcher.services.lookup import Json, choose, complete_service
+
+_STYLES: Mapping[Stands, str] = {"newest": "green", "being replaced": "yellow", "ended": "dim"}
+
+history_app = typer.Typer()
+
+HistoryName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="NAME of the service, which may have ended, or TENANT/NAME.",
+        show_default=False,
+        autocompletion=complete_service,
+    ),
+]
+
+
+@history_app.command("history", epilog="Example: slicewise service history bert")
+def service_history(name: HistoryName, as_json: Json = False) -> None:
+    """Show the generations of a service, the newest first, and which keys each has changed.
+
+    The last 100 of a name, also of services that have ended. To go back: slicewise service
+    rollback.
+    """
+    past = asyncio.run(_past(load_settings(), name))
+    if as_json:
+        print_json([_as_json(one) for one in past])
+    else:
+        console().print(_table(past))
+
+
+async def earlier_generation(
+    settings: Settings, name: str, array_job_id: int | None
+) -> GenerationRecord:
+    """Return the generation that a rollback applies again; raises what ``to_go_back_to`` raises."""
+    return to_go_back_to(await _past(settings, name), array_job_id)
+
+
+async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
+    daemon = DaemonClient(settings.daemon)
+    tenant, _, last = name.rpartition("/")
+    request = GenerationsRequest.of(name=last)
+    answer, view = await asyncio.gather(daemon.ask(request), daemon.ask(ViewRequest()))
+    records = [one for one in answer.generations if tenant in {"", one.tenant}]
+    chosen, _, service = choose(name, (f"{r.tenant}/{r.name}" for r in records)).partition("/")
+    return history(
+        [one for one in records if one.tenant == chosen],
+        generations_of(view.services, chosen, service),
+    )
+
+
+def _as_json(one: PastGeneration) -> Mapping[str, object]:
+    return {
+        "service": f"{one.record.tenant}/{one.record.name}",
+        "array_job_id": one.record.array_job_id,
+        "submitted_s": one.record.submitted_s,
+        "user": one.record.author,
+        "state": one.stands,
+        "changes": [
+            {"key": change.key, "before": change.before, "after": change.after}
+            for change in one.changes
+        ],
+        "directives": one.record.directives,
+    }
+
+
+def _table(past: Sequence[PastGeneration]) -> FittingTable:
+    return FittingTable(
+        (
+            column("array job", (one.record.array_job_id for one in past), right=True),
+            column("submitted", (_when(one.record.submitted_s) for one in past)),
+            column("by", (one.record.author for one in past), rank=1),
+            column("state", (Text(one.stands, style=_STYLES[one.stands]) for one in past)),
+            column("changes", (_changes(one.changes) for one in past), folds=True),
+        )
+    )
+
+
+def _when(at_s: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+
+
+def _changes(changes: Sequence[KeyChange]) -> str:
+    return "; ".join(f"{one.key}: {_value(one.before)} → {_value(one.after)}" for one in changes)
+
+
+def _value(value: str | None) -> str:
+    return "–" if value is None else value

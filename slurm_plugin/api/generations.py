@@ -1,0 +1,54 @@
+"""Records generations of services as they appear, and shows them to their tenants' users."""
+
+import asyncio
+from functools import partial
+
+from cluster.rpc.messages import ServiceView
+from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
+from slurm_plugin.api.access import Principal, ReaderHandlers
+from slurm_plugin.api.reads import Reads, hiding_places
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.state.controller import ClusterState
+
+
+class ServiceGenerations:
+    """The generations of all services. Only the daemon that leads records them."""
+
+    def __init__(self, ledger: Ledger, cluster_state: ClusterState, reads: Reads) -> None:
+        self._ledger = ledger
+        self._cluster_state = cluster_state
+        self._reads = reads
+        self._known: frozenset[int] = frozenset()
+
+    async def turn(self) -> None:
+        """Record generations that are new to this daemon; raises what the ledger raises."""
+        if not self._cluster_state.acts:
+            return
+        services = self._cluster_state.view.services
+        found = {one.array_job_id: one for one in services}
+        if new := found.keys() - self._known:
+            records = [_record(found[array]) for array in sorted(new)]
+            await asyncio.to_thread(self._ledger.generations.record, records)
+        self._known = frozenset(found)
+
+    def handlers(self) -> ReaderHandlers:
+        """What answers requests for them; raises what ``Reads.handlers`` says."""
+        return hiding_places({GenerationsRequest: self._generations})
+
+    async def _generations(
+        self, request: GenerationsRequest, principal: Principal
+    ) -> GenerationsAnswer:
+        read = partial(self._ledger.generations.named, request.name, principal.tenants)
+        found = await self._reads.from_ledger(principal.uid, read)
+        return GenerationsAnswer(generations=found)
+
+
+def _record(view: ServiceView) -> GenerationRecord:
+    return GenerationRecord(
+        array_job_id=view.array_job_id,
+        submitted_s=view.submit_s,
+        tenant=view.tenant,
+        name=view.name,
+        author=view.user,
+        directives=view.directives,
+    )

@@ -1,0 +1,57 @@
+"""Keeps what was submitted of services, so that their users can see it and go back to it."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import insert, select
+
+from cluster.rpc.read_messages import GenerationRecord
+from cluster.runtime.database import reading, writing
+from slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slurm_plugin.ledger_tables.tables import service_generations
+
+MOST = 100
+"""Generations of a name that are read, the newest ones."""
+
+
+class Generations(LedgerPart):
+    """Generations of services. Each is a row of its own, written once."""
+
+    def record(self, generations: Sequence[GenerationRecord]) -> None:
+        """Write those that are not there yet, in this order.
+
+        Slurm may give an array job id again: another script under it is another generation. The
+        time of submission says nothing, as Slurm changes it when tasks are requeued.
+        """
+        of = service_generations.c
+        ids = [one.array_job_id for one in generations]
+        mine = select(of.array_job_id, of.directives).where(
+            of.cluster == self._cluster, of.array_job_id.in_(ids)
+        )
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            known = [(row.array_job_id, row.directives) for row in connection.execute(mine)]
+            rows = [
+                {"cluster": self._cluster, **one.model_dump()}
+                for one in generations
+                if (one.array_job_id, one.directives) not in known
+            ]
+            if rows:
+                connection.execute(insert(service_generations), rows)
+
+    def named(self, name: str, tenants: Collection[str] | None) -> tuple[GenerationRecord, ...]:
+        """The newest generations of services of that name, the newest first.
+
+        ``tenants``: those whose services are read; None is all.
+        """
+        of = service_generations.c
+        wanted = [of.cluster == self._cluster, of.name == name]
+        if tenants is not None:
+            wanted.append(of.tenant.in_(tenants))
+        latest = select(service_generations).where(*wanted).order_by(of.id.desc()).limit(MOST)
+        with reading(self._engine) as connection:
+            connection.execute(DEADLINE)
+            rows = connection.execute(latest).mappings().all()
+        fields = GenerationRecord.model_fields
+        return tuple(
+            GenerationRecord.model_validate({key: row[key] for key in fields}) for row in rows
+        )

@@ -1,0 +1,67 @@
+"""Tests which generations the daemon records, and to which users it shows them."""
+
+from typing import Any
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+
+from cluster.language.errors import UnreachableError
+from cluster.rpc.read_messages import GenerationsRequest
+from slurm_plugin.api.access import Principal
+from slurm_plugin.api.generations import ServiceGenerations
+from slurm_plugin.api.reads import Reads
+
+ALICE = Principal(61001, "alice", frozenset({"vision"}))
+BOB = Principal(61002, "bob", frozenset({"nlp"}))
+ROOT = Principal(0, "root", None)
+
+
+class World:
+    def __init__(self, mode: str = "enforce") -> None:
+        self.ledger: Any = ScriptedLedger()
+        slurm = ScriptedSlurm(job(0), job(1))
+        self.cluster_state = sync_of(slurm, mode)
+        reads = Reads(settings(mode), slurm, self.ledger, self.cluster_state)
+        self.generations = ServiceGenerations(self.ledger, self.cluster_state, reads)
+
+    async def shown_to(self, user: Principal, name: str = "bert") -> list[int]:
+        (handle,) = self.generations.handlers().values()
+        answer: Any = await handle(GenerationsRequest.of(name=name), user)
+        return [one.array_job_id for one in answer.generations]
+
+
+async def test_each_is_recorded_once_with_what_was_submitted():
+    world = World()
+    await world.cluster_state.turn()
+    await world.generations.turn()
+    await world.generations.turn()
+    (found,) = world.ledger.recorded
+    assert (found.array_job_id, found.tenant, found.name) == (814, "vision", "bert")
+    (view,) = world.cluster_state.view.services
+    assert (found.directives, found.author) == (view.directives, view.user)
+
+
+async def test_what_could_not_be_written_is_written_at_the_next_turn():
+    world = World()
+    await world.cluster_state.turn()
+    down = UnreachableError("SW-DATABASE-DOWN", "The database does not answer.")
+    world.ledger.failures["record"] = [down]
+    with pytest.raises(UnreachableError):
+        await world.generations.turn()
+    await world.generations.turn()
+    assert len(world.ledger.recorded) == 1
+
+
+async def test_a_daemon_that_changes_nothing_records_nothing():
+    world = World("observe")
+    await world.cluster_state.turn()
+    await world.generations.turn()
+    assert world.ledger.recorded == ()
+
+
+async def test_they_are_shown_to_their_tenants_users_and_operators():
+    world = World()
+    await world.cluster_state.turn()
+    await world.generations.turn()
+    assert await world.shown_to(ALICE) == await world.shown_to(ROOT) == [814]
+    assert await world.shown_to(BOB) == await world.shown_to(ALICE, "other") == []
