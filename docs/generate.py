@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
+from cluster.language.exit_codes import KINDS, MEANINGS, ExitCode
 from cluster.language.service import ServiceSpec, allowed_words
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
@@ -39,8 +40,29 @@ _COMMANDS = """\
 # Commands
 
 Every command of Slicewise, with its arguments, options and examples. All are parts of one
-executable, `slicewise`; `--help` of each says the same. Exit codes: 0, done; 1, refused or failed,
-with an [error code](errors.md); 2, wrong usage. A command that has other codes lists them.
+executable, `slicewise`; `--help` of each says the same. `-h` is short for it. A failure has an
+[error code](errors.md), and an [exit code](exit-codes.md) by its kind.
+"""
+_EXIT_CODES = """\
+# Exit codes
+
+How a command ended, by its exit code. The code follows from the [error code](errors.md) alone, so
+all commands have the same. `slicewise sbatch` has sbatch's own exit codes. A code that is not
+listed here counts as 1.
+"""
+_JSON_ERRORS = """\
+## Errors as JSON
+
+With `--json` a command that fails writes one line of JSON on stderr, its last, in place of the
+words; stdout has what it had found, or nothing. So have usage errors (SW-USAGE).
+
+```json
+{"code": "SW-SERVICE-UNKNOWN", "message": "...", "hint": "...", "exit_code": 3}
+```
+
+`code` is stable. `hint` says what to do, and is "" if there is nothing to suggest.
+
+## Error codes by exit code
 """
 _OLD_SPELLINGS = """\
 ## Old spellings
@@ -93,6 +115,7 @@ def pages() -> Mapping[str, str]:
     """The text of each page, by the name of its file."""
     made: Mapping[str, Iterable[str]] = {
         "commands.md": _commands(),
+        "exit-codes.md": _exit_codes(),
         "configuration.md": _configuration(),
         "service-file.md": _service_file(),
         "metrics.md": _metrics(),
@@ -119,6 +142,19 @@ def _commands() -> Iterator[str]:
     yield _OLD_SPELLINGS
     rows = [(f"`slicewise {old}`", f"`slicewise {new}`") for old, new in OLD_SPELLINGS.items()]
     yield from _table(("was", "is"), rows)
+
+
+def _exit_codes() -> Iterator[str]:
+    yield _EXIT_CODES
+    meanings = ((f"{int(code)}", *MEANINGS[code]) for code in ExitCode)
+    yield from _table(("exit code", "what happened", "what to do"), meanings)
+    yield _JSON_ERRORS
+    codes = {
+        kind: ", ".join(sorted(code for code, one in KINDS.items() if one is kind))
+        for kind in ExitCode
+    }
+    rows = ((f"{int(kind)}", text) for kind, text in codes.items() if text)
+    yield from _table(("exit code", "error codes"), rows)
 
 
 def _loaded(one: Command) -> Any:

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any
+from itertools import takewhile
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from cluster.language.errors import Refusal, SlicewiseError
+from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from launcher.cli.command_table import (
     COMMANDS,
     FOR_EVERYBODY,
@@ -22,13 +23,15 @@ from launcher.cli.command_table import (
     OLD_SPELLINGS,
     Command,
 )
-from launcher.cli.help_text import fit_for_terminals
+from launcher.cli.help_text import HELP_OPTIONS, fit_for_terminals, without_styles_where_plain
 
 _GARBAGE_AFTER = 1_000_000
 """New objects after which Python looks for garbage."""
 _USUAL_GARBAGE = gc.get_threshold()
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """Pydantic's variable that says which of its plugins it leaves alone."""
+_USAGE_ERROR: Any = import_module(typer.BadParameter.__module__).UsageError
+"""Base of ``typer.BadParameter``, which Typer does not export."""
 
 
 class LazyGroup(TyperGroup):
@@ -50,6 +53,7 @@ class LazyGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Format its own help like that of the commands that it loads."""
         fit_for_terminals(self)
+        without_styles_where_plain()
         super().format_help(ctx, formatter)
 
 
@@ -116,6 +120,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": HELP_OPTIONS},
 )
 
 
@@ -147,18 +152,60 @@ def root(
 
 
 def main() -> None:
-    """Run a command; an expected failure is one message and exit code 1, never a traceback."""
+    """Run a command; an expected failure is one message and an exit code, never a traceback."""
     _leave_garbage()
+    as_json = "--json" in takewhile("--".__ne__, sys.argv[1:])
     try:
-        # The name is the same where it runs as ``python -m launcher.main``, as in the sandbox.
-        app(prog_name="slicewise")
+        sys.exit(_exit_code(as_json=as_json))
     except BrokenPipeError:
         # The reader has seen enough and closed the pipe, as ``head`` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except SlicewiseError as error:
-        _tell(error.refusal)
-        sys.exit(1)
+        _fail(error.refusal, as_json=as_json)
+
+
+def _exit_code(*, as_json: bool) -> int:
+    """Run the command and return its exit code.
+
+    With ``as_json``, usage errors are SlicewiseErrors, too: SW-USAGE, and SW-ABORTED for a question
+    that was not answered with yes. Else Typer prints them.
+    """
+    try:
+        # The name is the same where it runs as ``python -m launcher.main``, as in the sandbox.
+        returned = app(prog_name="slicewise", standalone_mode=False)
+    except typer.Abort:
+        if as_json:
+            raise SlicewiseError(
+                "SW-ABORTED",
+                "A question was not answered with yes: nothing was done.",
+                "--yes answers it.",
+            ) from None
+        _typer_s_printer().rich_abort_error()
+        return 1
+    except _USAGE_ERROR as error:
+        if as_json:
+            command = error.ctx.command_path if error.ctx is not None else "slicewise"
+            hint = f"See: {command} --help"
+            raise InvalidInputError("SW-USAGE", error.format_message(), hint) from None
+        _typer_s_printer().rich_format_error(error)
+        return int(error.exit_code)
+    return returned if isinstance(returned, int) else 0
+
+
+def _typer_s_printer() -> Any:
+    without_styles_where_plain()
+    return import_module("typer.rich_utils")
+
+
+def _fail(refusal: Refusal, *, as_json: bool) -> NoReturn:
+    console = import_module("cluster.runtime.console")
+    code = import_module("cluster.language.exit_codes").exit_code_of(refusal.code)
+    if as_json:
+        console.print_refusal_json(refusal, code)
+    else:
+        console.print_refusal(refusal)
+    sys.exit(code)
 
 
 def _leave_garbage() -> None:
@@ -169,10 +216,6 @@ def _leave_garbage() -> None:
     """
     gc.set_threshold(_GARBAGE_AFTER)
     atexit.register(gc.freeze)
-
-
-def _tell(refusal: Refusal) -> None:
-    import_module("cluster.runtime.console").print_refusal(refusal)
 
 
 if __name__ == "__main__":

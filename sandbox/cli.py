@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.exit_codes import exit_code_of
+from cluster.runtime.console import terminal_console
 from sandbox import lifecycle
 from sandbox.cluster import Sandbox
 from sandbox.host import process
@@ -43,11 +44,12 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 """Exit codes as shells have them."""
 
 
-def _fail(error: SlicewiseError, exit_code: int = 1) -> NoReturn:
-    Console(stderr=True).print(
+def _fail(error: SlicewiseError, exit_code: int | None = None) -> NoReturn:
+    terminal_console(stderr=True).print(
         str(error), style="red", markup=False, highlight=False, soft_wrap=True
     )
-    raise typer.Exit(exit_code) from None
+    code = exit_code_of(error.refusal.code) if exit_code is None else exit_code
+    raise typer.Exit(code) from None
 
 
 def _interrupt_on_end_signals() -> None:
@@ -75,7 +77,7 @@ def up(
 
     If the sandbox is up already, servers that have ended are started again, with all data.
     """
-    console = Console()
+    console = terminal_console()
     _interrupt_on_end_signals()
     begin = time.monotonic()
     try:
@@ -91,7 +93,7 @@ def up(
     except KeyboardInterrupt:
         left = directory.exists()
         said = "the sandbox stays as it is" if left else "everything was taken down again"
-        Console(stderr=True).print(f"Interrupted: {said}.")
+        terminal_console(stderr=True).print(f"Interrupted: {said}.")
         raise typer.Exit(_INTERRUPTED) from None
     place = sandbox.layout.directory
     console.print(f"The sandbox is up in {place} ({time.monotonic() - begin:.1f} s).")
@@ -105,7 +107,7 @@ def down(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory and its logs.")] = False,
 ) -> None:
     """Stop the whole cluster, whatever state it is in, and remove its directory."""
-    console = Console()
+    console = terminal_console()
     begin = time.monotonic()
     try:
         with console.status("Stopping the sandbox"):
@@ -121,12 +123,14 @@ def status(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the servers and nodes; exit 1 if no sandbox is up."""
+    """Show the servers and nodes; exit 3 if no sandbox is up."""
     try:
         sandbox = Sandbox.attach(directory)
         servers = server_rows(sandbox.state, process.is_alive)
         nodes = node_rows(sandbox.layout, sandbox.node_states(), gpus.slices(sandbox.layout))
     except SlicewiseError as error:
+        if as_json:
+            raise
         _fail(error)
     if as_json:
         content = {
@@ -137,7 +141,7 @@ def status(
         }
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
         return
-    console = Console()
+    console = terminal_console()
     console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False, soft_wrap=True)
     console.print(f"Gateway {sandbox.layout.gateway_url}", highlight=False, soft_wrap=True)
     console.print(_server_table(servers), _node_table(nodes))

@@ -1,6 +1,7 @@
 """Prints for the commands: tables that fit the terminal, JSON, and refusals."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,22 @@ class PipeConsole(Console):
 
 def console() -> Console:
     """A console with colours and the terminal's width on a terminal; else a ``PipeConsole``."""
-    return Console() if sys.stdout.isatty() else PipeConsole()
+    return terminal_console() if sys.stdout.isatty() else PipeConsole()
+
+
+def terminal_console(*, stderr: bool = False) -> Console:
+    """A console of rich's, which uses no colours and no other styles where NO_COLOR is set.
+
+    By itself rich leaves out colours only, and keeps bold and dim.
+    """
+    if is_plain():
+        return Console(stderr=stderr, color_system=None)
+    return Console(stderr=stderr)
+
+
+def is_plain() -> bool:
+    """Whether the user wants neither colours nor other styles (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def print_json(value: object) -> None:
@@ -40,12 +56,18 @@ def print_json(value: object) -> None:
 
 def print_refusal(refusal: Refusal) -> None:
     """Print what happened, what to do and the code, on stderr."""
-    out = Console(stderr=True)
+    out = terminal_console(stderr=True)
     # As Text, so that text of others (a log's "[Note]", a user's path) is not read as markup.
     out.print(Text(printable(refusal.message), style="red"), soft_wrap=True)
     if refusal.hint:
         out.print(Text(printable(refusal.hint)), soft_wrap=True)
     out.print(Text(refusal.code, style="dim"))
+
+
+def print_refusal_json(refusal: Refusal, exit_code: int) -> None:
+    """Print the same on stderr as JSON, in one line, for scripts that asked for ``--json``."""
+    words = {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
+    sys.stderr.write(json.dumps({**words, "exit_code": exit_code}) + "\n")
 
 
 def printable(text: str) -> str:

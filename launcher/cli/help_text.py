@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from inspect import cleandoc
 from typing import Any
 
 import typer
 
+HELP_OPTIONS = ["--help", "-h"]
 _EXAMPLES = re.compile(r"Examples?:(?= )")
 _HEADING_INDENT = " "
 _INDENT = "   "
@@ -22,11 +24,13 @@ def fit_for_terminals(command: Any) -> None:
     columns goes on after a backslash. A flag shows no type.
     """
     command.help = _reflowed(command.help or "")
-    for option in (*command.params, command.get_help_option(typer.Context(command))):
+    context = typer.Context(command, help_option_names=HELP_OPTIONS)
+    for option in (*command.params, command.get_help_option(context)):
         if getattr(option, "is_flag", False):
             option.metavar = ""
-    if _EXAMPLES.match(command.epilog or ""):
-        command.format_help = partial(_format_help, command.format_help, _examples(command.epilog))
+    examples = _examples(command.epilog) if _EXAMPLES.match(command.epilog or "") else ""
+    command.format_help = partial(_format_help, command.format_help, examples)
+    if examples:
         command.epilog = None
     for child in getattr(command, "commands", {}).values():
         fit_for_terminals(child)
@@ -37,8 +41,18 @@ def _format_help(format_rest: Callable[..., None], examples: str, ctx: Any, form
 
     Blanks after a backslash break what is copied.
     """
+    without_styles_where_plain()
     format_rest(ctx, formatter)
-    typer.echo(examples)
+    if examples:
+        typer.echo(examples)
+
+
+def without_styles_where_plain() -> None:
+    """Let Typer's help and usage errors have no styles where NO_COLOR is set."""
+    # Imported here: both take a while, and only help and usage errors need them.
+    if import_module("cluster.runtime.console").is_plain():
+        printer: Any = import_module("typer.rich_utils")
+        printer.COLOR_SYSTEM = None
 
 
 def _reflowed(text: str) -> str:

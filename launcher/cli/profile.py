@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 from typer.core import TyperGroup
@@ -23,7 +22,7 @@ from cluster.language.measurements import (
     update_measurements,
 )
 from cluster.language.service import ServiceSpec, service_spec
-from cluster.runtime.console import console, print_json
+from cluster.runtime.console import console, print_json, terminal_console
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
@@ -53,7 +52,7 @@ class _MeasureGroup(TyperGroup):
     """``profile MODEL`` is ``profile measure MODEL``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, "--help"}:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["measure", *args]
         return super().parse_args(ctx, args)
 
@@ -281,7 +280,7 @@ def _measure(
 @contextmanager
 def _telling() -> Iterator[Callable[[Sequence[Progress]], None]]:
     """Show progress on stderr: a table that changes on a terminal, else a line for each change."""
-    out = Console(stderr=True)
+    out = terminal_console(stderr=True)
     if out.is_terminal:
         with Live(console=out, auto_refresh=False, transient=True) as live:
             yield lambda seen: live.update(progress_table(seen), refresh=True)

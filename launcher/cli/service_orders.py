@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.service import MAX_SLOTS
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
@@ -142,7 +142,7 @@ def delete_service(
 ) -> None:
     """End a service: its address refuses new requests, those in flight finish, it leaves Slurm.
 
-    Exit code 1 if it has not ended within --wait; it still ends by itself later.
+    Exit code 7 if it has not ended within --wait; it still ends by itself later.
     """
     settings = load_settings()
     daemon = DaemonClient(settings.daemon)
@@ -158,12 +158,12 @@ def delete_service(
     elif ended:
         _say(newest, "has ended")
     if not ended:
-        typer.echo(
+        raise OutsideError(
+            "SW-TIMEOUT",
             f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it still ends by "
-            "itself. To cut off requests in flight: --now",
-            err=True,
+            "itself.",
+            "To cut off requests in flight: --now",
         )
-        raise typer.Exit(1)
 
 
 def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from cluster.language.errors import SlicewiseError
+from cluster.runtime.console import terminal_console
 from sandbox.demo import run as demo
 from sandbox.demo.summary import summary
 
@@ -38,7 +38,7 @@ def main(
 
     Exits with 1 if something that the demo promises was not shown.
     """
-    console = Console(stderr=as_json)
+    console = terminal_console(stderr=as_json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         report = demo.run(demo.Options(directory, report_dir, keep), console)

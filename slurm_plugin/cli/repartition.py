@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.exit_codes import ExitCode
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
@@ -193,7 +194,7 @@ def look(
     """Look up and show how each node's GPUs are cut now, through short jobs of root; for cron.
 
     Memory slices in brackets form an instance; a dot is a free memory slice. The answers are kept
-    for repartition plan and run. Exits 1 if a node could not be looked at.
+    for repartition plan and run. Exits 8 if some nodes could not be looked at, 1 if none could.
     """
     settings = load_settings()
     _require_root("look at all nodes")
@@ -211,7 +212,7 @@ def look(
         for node, why in sorted(found.failed.items()):
             console().print(Text(f"{node}: {why}", style="yellow"), soft_wrap=True)
     if found.failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.PARTLY_DONE if found.seen else ExitCode.FAILED)
 
 
 def _require_root(what: str) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-
 from cluster.language.errors import InvalidInputError
+from cluster.runtime.console import terminal_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -51,7 +50,7 @@ def _progress() -> "Progress":
         TimeElapsedColumn,
     )
 
-    console = Console(stderr=True)
+    console = terminal_console(stderr=True)
     text = TextColumn("{task.fields[count]}{task.description}")
     columns = (SpinnerColumn(), text, TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

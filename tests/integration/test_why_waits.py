@@ -88,7 +88,7 @@ def second(text: str) -> int:
 
 def asked_in_vain(sandbox: Sandbox, user: str, about: str) -> str:
     answer = sandbox.run(user, ("slicewise", "why", about), check=False)
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert (answer.returncode, answer.stdout) == (4, "")
     assert "SW-FORBIDDEN" in answer.stderr
     return answer.stderr.replace(about, "X")
 

@@ -1,8 +1,13 @@
+import json
+import os
+import subprocess
 import sys
 from importlib import metadata
 
 import pytest
+import typer
 
+from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from launcher import main
 
 
@@ -32,3 +37,101 @@ def test_completion_is_for_the_command_that_people_type(
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     assert run(monkeypatch, "--show-completion", "bash") == 0
     assert "_SLICEWISE_COMPLETE=complete_bash" in capsys.readouterr().out
+
+
+@pytest.fixture
+def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLICEWISE_CONFIG", "/nowhere/slicewise.toml")
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_a_failure_ends_with_the_exit_code_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run(monkeypatch, "service", "list") == 2
+    message, _, code = capsys.readouterr().err.splitlines()
+    assert (message, code) == ("/nowhere/slicewise.toml does not exist.", "SW-SETTINGS")
+
+    def ended(error: SlicewiseError) -> int | str | None:
+        def fail(**_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(main, "app", fail)
+        return run(monkeypatch)
+
+    assert ended(InvalidInputError("SW-SERVICE-UNKNOWN", "There is none.")) == 3
+    assert ended(OutsideError("SW-TIMEOUT", "Not yet.")) == 7
+
+
+@pytest.mark.usefixtures("_nowhere")
+def test_with_json_a_failure_is_one_line_of_json_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run(monkeypatch, "service", "list", "--json") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert json.loads(err) == {
+        "code": "SW-SETTINGS",
+        "message": "/nowhere/slicewise.toml does not exist.",
+        "hint": "Copy etc/slicewise.toml there, or set SLICEWISE_CONFIG.",
+        "exit_code": 2,
+    }
+
+
+def test_with_json_usage_errors_are_json_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run(monkeypatch, "service", "status", "--json") == 2
+    error = json.loads(capsys.readouterr().err)
+    assert (error["code"], error["exit_code"]) == ("SW-USAGE", 2)
+    assert error["message"].lower() == "missing argument 'name'."
+    assert error["hint"] == "See: slicewise service status --help"
+
+
+def test_what_belongs_to_another_command_asks_for_no_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert run(monkeypatch, "sandbox", "shell", "--dir", "/nowhere", "--", "jq", "--json") == 3
+    assert "SW-SANDBOX-DOWN" in capsys.readouterr().err
+    assert run(monkeypatch, "sandbox", "status", "--dir", "/nowhere", "--json") == 3
+    assert json.loads(capsys.readouterr().err)["code"] == "SW-SANDBOX-DOWN"
+
+
+def test_a_question_that_is_not_answered_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def asks(**_: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr(main, "app", asks)
+    assert run(monkeypatch, "uninstall") == 1
+    assert "Aborted." in capsys.readouterr().err
+    assert run(monkeypatch, "uninstall", "--json") == 1
+    assert json.loads(capsys.readouterr().err)["code"] == "SW-ABORTED"
+
+
+def at_a_terminal(*words: str, **environment: str) -> str:
+    """What the command writes on a terminal."""
+    code = f"import sys; from launcher.main import main; sys.argv[1:] = {words!r}; main()"
+    run_it = f"import pty, sys; pty.spawn([sys.executable, '-c', {code!r}])"
+    clean = {key: value for key, value in os.environ.items() if key not in _COLOURS}
+    return subprocess.run(
+        [sys.executable, "-c", run_it],
+        env={**clean, "TERM": "xterm-256color", **environment},
+        capture_output=True,
+        check=False,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+
+
+_COLOURS = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"}
+
+
+@pytest.mark.parametrize("words", [("mig", "-h"), ("mig", "--oops"), ("service", "list"), ("-h",)])
+def test_with_no_color_nothing_has_a_style(words: tuple[str, ...]):
+    missing = {"SLICEWISE_CONFIG": "/nowhere/slicewise.toml"}
+    assert "\x1b[" in at_a_terminal(*words, **missing)
+    plain = at_a_terminal(*words, NO_COLOR="1", **missing)
+    assert plain
+    assert "\x1b" not in plain

@@ -131,14 +131,15 @@ def imported_by(
     A line that is no command stands out by a package of that name.
     """
     program = (
-        "import sys\n"
+        "import io, sys\n"
         "from launcher.main import main\n"
         "for line in sys.stdin.read().splitlines():\n"
-        "    sys.argv, wrong = ['slicewise', *line.split()], []\n"
+        "    sys.argv, sys.stderr = ['slicewise', *line.split()], io.StringIO()\n"
         "    try:\n"
         "        main()\n"
-        "    except SystemExit as end:\n"
-        "        wrong = ['no command'] if end.code == 2 else []\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        "    wrong = ['no command'] if 'Usage: ' in sys.stderr.getvalue() else []\n"
         f"    heavy = [m for m in {packages!r} if m in sys.modules]\n"
         "    print('HEAVY', line, *heavy, *wrong, sep='|')\n"
     )

@@ -8,7 +8,7 @@ import pytest
 from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.rpc.messages import DeleteRequest, ServiceView, SlotView, ViewAnswer, ViewRequest
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
 from launcher.cli import service_orders
@@ -151,8 +151,10 @@ def test_delete_now_cancels_every_generation(looks):
 def test_a_delete_that_takes_longer_is_no_success_and_goes_on(looks):
     looks((NEW,))
     result = run("delete", "chat", "--wait", "0")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "has not ended after 0 s; it still ends by itself" in result.stderr
+    assert result.stdout == ""
+    assert isinstance(result.exception, OutsideError)
+    assert result.exception.refusal.code == "SW-TIMEOUT"
+    assert "has not ended after 0 s; it still ends by itself" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", [("scale", "chat", "--min", "1"), ("restart", "chat")])
