@@ -40,8 +40,8 @@ _COMMANDS = """\
 # Commands
 
 Every command of Slicewise, with its arguments, options and examples. All are parts of one
-executable, `slicewise`; `--help` of each says the same. `-h` is short for it. A failure has an
-[error code](errors.md), and an [exit code](exit-codes.md) by its kind.
+executable, `slicewise`; `--help` of each says the same. `-h` is short for it, but for sbatch's.
+A failure has an [error code](errors.md), and an [exit code](exit-codes.md) by its kind.
 """
 _EXIT_CODES = """\
 # Exit codes

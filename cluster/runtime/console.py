@@ -54,6 +54,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
+def print_json_line(value: object) -> None:
+    """Print one JSON document on one line of stdout, for a reader that waits for it (NDJSON)."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
 def print_refusal(refusal: Refusal) -> None:
     """Print what happened, what to do and the code, on stderr."""
     out = terminal_console(stderr=True)

@@ -24,7 +24,8 @@ def fit_for_terminals(command: Any) -> None:
     columns goes on after a backslash. A flag shows no type.
     """
     command.help = _reflowed(command.help or "")
-    context = typer.Context(command, help_option_names=HELP_OPTIONS)
+    names = command.context_settings.get("help_option_names", HELP_OPTIONS)
+    context = typer.Context(command, help_option_names=names)
     for option in (*command.params, command.get_help_option(context)):
         if getattr(option, "is_flag", False):
             option.metavar = ""

@@ -20,6 +20,7 @@ from cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
+from cluster.rpc.own_tenant import complete_tenant, own_tenant
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
 from cluster.settings.file import Settings, load_settings
 
@@ -30,6 +31,15 @@ key_app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
+OwnTenant = Annotated[
+    str | None,
+    typer.Argument(
+        help="A tenant of yours; if left out, the only one that you have.",
+        show_default=False,
+        autocompletion=complete_tenant,
+    ),
+]
+
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
 _AT_THE_GATEWAY = "within 5 s"
@@ -39,19 +49,22 @@ _UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 
 @key_app.command(
     "create",
-    epilog="Examples: slicewise key create vision --name ci"
+    epilog="Examples: slicewise key create --name ci"
     " | slicewise key create vision/bert --name partner --expires 90d"
     " | slicewise key create vision --name ci --yes --json",
 )
 def create_key(
     opens: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="TENANT[/SERVICE]",
-            help="A tenant of yours, or one of its services: the key then opens no other.",
+            metavar="[TENANT[/SERVICE]]",
+            help="A tenant of yours, or one of its services: the key then opens no other. If left "
+            "out, the only tenant that you have.",
             show_default=False,
+            autocompletion=complete_tenant,
         ),
-    ],
+    ] = None,
+    *,
     name: Annotated[
         str, typer.Option(help="Name of the key: letters, digits and _ . -", show_default=False)
     ],
@@ -72,7 +85,8 @@ def create_key(
     tenant has a key, also one for a single service, all of its services refuse requests without
     one: the first key asks before it does that.
     """
-    tenant, _, service = opens.partition("/")
+    named, _, service = (opens or "").partition("/")
+    tenant = own_tenant(named or None)
     key_id, key = new_key()
     expires_s = None if expires is None else int(time.time()) + _seconds(expires)
     request = KeyCreateRequest.of(
@@ -198,7 +212,7 @@ def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
     "open", epilog="Examples: slicewise key open vision | slicewise key open vision --yes"
 )
 def open_tenant(
-    tenant: Annotated[str, typer.Argument(help="A tenant of yours.", show_default=False)],
+    tenant: OwnTenant = None,
     yes: Yes = False,
 ) -> None:
     """Let in requests without a key again, once all of a tenant's keys are revoked.
@@ -206,6 +220,7 @@ def open_tenant(
     This holds until another key is made. A site that requires keys of everyone
     (gateway.require_keys) still requires them.
     """
+    tenant = own_tenant(tenant)
     if not yes:
         typer.confirm(
             f"Everyone who reaches the gateway can then use {tenant}'s services. Continue?",

@@ -22,6 +22,7 @@ from cluster.language.measurements import (
     update_measurements,
 )
 from cluster.language.service import ServiceSpec, service_spec
+from cluster.rpc.own_tenant import complete_tenant, own_tenant
 from cluster.runtime.console import console, print_json, terminal_console
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
@@ -130,7 +131,14 @@ def measure(
     ],
     *,
     model_repository: Repository,
-    account: Annotated[str, typer.Option(help="Tenant that the jobs are charged to.")],
+    account: Annotated[
+        str | None,
+        typer.Option(
+            help="Tenant that the jobs are charged to; if left out, the only one that you have.",
+            show_default=False,
+            autocompletion=complete_tenant,
+        ),
+    ] = None,
     types: Types = None,
     batches: Batches = "1,2,4,8,16,32",
     processes: Processes = None,
@@ -159,7 +167,7 @@ def measure(
     settings = load_settings()
     values = {
         "name": JOB_NAME,
-        "tenant": account,
+        "tenant": own_tenant(account),
         "model_repository": str(model_repository.absolute()),
         "model": model,
         "runtime": runtime,

@@ -1,17 +1,17 @@
 """Commands of ``slicewise service`` that show what a service does now: list, status, logs."""
 
 import asyncio
-import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
-from cluster.runtime.console import console, print_json
+from cluster.runtime.console import console, print_json, print_json_line
 from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
 from launcher.services.logs import (
@@ -51,7 +51,8 @@ def list_services(as_json: Json = False) -> None:
 
 @view_app.command(
     "status",
-    epilog="Examples: slicewise service status bert | slicewise service status bert --watch",
+    epilog="Examples: slicewise service status bert | slicewise service status bert --watch"
+    " | slicewise service status bert --watch --json",
 )
 def service_status(
     name: Name,
@@ -62,10 +63,14 @@ def service_status(
 
     Works on other hosts, too, where daemon.connect names the daemon; there requests are shown as
     the launcher last reported them.
+
+    With --watch and --json, each change is one object on a line of its own (NDJSON).
     """
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
-    if as_json:
+    if watch and as_json:
+        _watch_as_lines(settings, service)
+    elif as_json:
         print_json(show_services.as_json(service))
     elif watch:
         _watch(settings, service)
@@ -82,13 +87,28 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
     with Live(
         show_services.service_details(service), console=console(), auto_refresh=False
     ) as live:
-        while True:
-            try:
-                time.sleep(_WATCH_S)
-                service = _find(service.service, asyncio.run(observe(settings)))
-            except KeyboardInterrupt:
-                return
-            live.update(show_services.service_details(service), refresh=True)
+        for one in _watched(settings, service):
+            live.update(show_services.service_details(one), refresh=True)
+
+
+def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
+    """Print a line of JSON now, and one whenever something has changed."""
+    shown = None
+    for one in chain((service,), _watched(settings, service)):
+        now = show_services.as_json(one)
+        if now != shown:
+            print_json_line(now)
+            shown = now
+
+
+def _watched(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:
+    """Yield the service as it is seen again and again, until Ctrl-C."""
+    while True:
+        try:
+            time.sleep(_WATCH_S)
+            yield _find(service.service, asyncio.run(observe(settings)))
+        except KeyboardInterrupt:
+            return
 
 
 @view_app.command(
@@ -173,6 +193,6 @@ def _since_s(text: str) -> float:
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:
     for line in lines:
         if as_json:
-            typer.echo(json.dumps({"slot": line.slot, "line": line.text}))
+            print_json_line({"slot": line.slot, "line": line.text})
         else:
             typer.echo(f"{line.slot} | {line.text}")

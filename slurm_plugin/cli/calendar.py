@@ -12,6 +12,7 @@ from rich.text import Text
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_times_s
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
+from cluster.rpc.own_tenant import complete_tenant
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.cli_common.amounts import limit_from_text
@@ -23,7 +24,6 @@ from slurm_plugin.cli_common.options import (
     Overcommit,
     Reason,
     author_name,
-    complete_tenant,
     opened_ledger,
     require_tenant,
 )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
-from cluster.settings.file import Settings, database_url, load_settings
+from cluster.rpc.own_tenant import complete_tenant
+from cluster.settings.file import Settings, database_url
 from slurm_plugin.quota.types import Budget, Policy, Tenant
 
 if TYPE_CHECKING:
@@ -40,15 +41,6 @@ def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
     with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
         ledger.require_current()
         yield ledger
-
-
-def complete_tenant(incomplete: str) -> list[str]:
-    """Return tenants for the shell's completion; none if the ledger can't be read."""
-    try:
-        with opened_ledger(load_settings()) as ledger:
-            return sorted(name for name in ledger.tenants.policy() if name.startswith(incomplete))
-    except SlicewiseError:
-        return []
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

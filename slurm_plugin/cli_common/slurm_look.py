@@ -9,10 +9,10 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import JobView, NodeView
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
+from slurm_plugin.common.qos_names import is_marked
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.demand import capacity
 from slurm_plugin.quota.types import ROOT_ACCOUNT
-from slurm_plugin.quota_cycle.compile import is_marked
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ async def _look(settings: Settings) -> SlurmLook:
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
-    return SlurmLook(accounts, whole, is_marked(qos, settings))
+    return SlurmLook(accounts, whole, is_marked((one.name for one in qos), settings.cluster.name))
 
 
 def jobs_and_nodes(

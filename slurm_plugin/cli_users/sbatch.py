@@ -26,6 +26,7 @@ sbatch_app = typer.Typer()
 
 @sbatch_app.command(
     context_settings={
+        "help_option_names": ["--help"],  # sbatch has its own -h
         "ignore_unknown_options": True,
         "allow_extra_args": True,
         "allow_interspersed_args": False,

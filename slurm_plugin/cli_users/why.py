@@ -5,28 +5,29 @@ from typing import Annotated
 
 import typer
 
+from cluster.rpc.own_tenant import complete_tenant, own_tenant
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
-from slurm_plugin.cli_common.options import Json, complete_tenant
+from slurm_plugin.cli_common.options import Json
 
 why_app = typer.Typer()
 
 
 @why_app.command(
     epilog="Examples: slicewise why 814 | slicewise why 814_3 --priority | slicewise why bert"
-    " | slicewise why vision --limits | slicewise why vision --json"
+    " | slicewise why vision --limits | slicewise why --json"
 )
 def why(
     about: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="JOB|SERVICE|TENANT",
             help="A job (814), an array task (814_3), a service (bert, vision/bert), or a Slurm"
-            " account.",
+            " account; your tenant if left out.",
             show_default=False,
             autocompletion=complete_tenant,
         ),
-    ],
+    ] = None,
     *,
     limits: Annotated[
         bool,
@@ -61,12 +62,14 @@ def why(
     """
     if limits and priority:
         raise typer.BadParameter("Choose --limits of a tenant, or --priority of a job.")
-    if limits:
-        _show_limits(about, as_json=as_json)
-    elif priority:
+    if priority and about is None:
+        raise typer.BadParameter("--priority is of a job: name it.")
+    if priority and about is not None:
         _show_priority(about, as_json=as_json)
+    elif limits:
+        _show_limits(own_tenant(about), as_json=as_json)
     else:
-        _show_reason(about, as_json=as_json)
+        _show_reason(own_tenant(about), as_json=as_json)
 
 
 # Each imports what it alone needs: to ask the daemon, or to read the ledger.

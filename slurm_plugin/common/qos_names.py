@@ -1,5 +1,7 @@
 """Names of the QOS that Slicewise makes."""
 
+from collections.abc import Iterable
+
 QOS_PREFIX = "slicewise_"
 """Slicewise changes only QOS with this prefix, and the former shared one."""
 _BORROWED = "_borrowed"
@@ -37,6 +39,11 @@ def uninstalled_qos(cluster: str) -> str:
     It limits nothing, and no account may use it.
     """
     return _UNINSTALLED + cluster.lower()
+
+
+def is_marked(names: Iterable[str], cluster: str) -> bool:
+    """Whether one of these QOS says that Slicewise was uninstalled from the cluster."""
+    return uninstalled_qos(cluster) in names
 
 
 def says_uninstalled(qos: str) -> bool:

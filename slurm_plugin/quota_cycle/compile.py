@@ -14,7 +14,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.common.log import warn
-from slurm_plugin.common.qos_names import qos_name, uninstalled_qos
+from slurm_plugin.common.qos_names import is_marked, qos_name
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import drawn_on
 from slurm_plugin.limits.changes import LimitChange, Unit, can_be_named, stages, unit, units_of
@@ -288,13 +288,7 @@ def compared(
 
 def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:
     """Whether Slicewise was uninstalled: by the ledger, or by Slurm if the ledger was away then."""
-    return ledger_view.is_uninstalled or is_marked(qos, settings)
-
-
-def is_marked(qos: Iterable[Qos], settings: Settings) -> bool:
-    """Whether a QOS in Slurm says that Slicewise was uninstalled."""
-    mark = uninstalled_qos(settings.cluster.name)
-    return any(one.name == mark for one in qos)
+    return ledger_view.is_uninstalled or is_marked((one.name for one in qos), settings.cluster.name)
 
 
 async def compile_limits(slurm: Slurm, ledger: "Ledger", settings: Settings) -> Compiled:

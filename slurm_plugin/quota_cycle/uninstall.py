@@ -16,7 +16,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
 from cluster.slurm_client.batch import address, update_words
 from slurm_plugin.admission.qos_switch import MOVES, unit_of_target
-from slurm_plugin.common.qos_names import GATE_QOS, is_ours, uninstalled_qos
+from slurm_plugin.common.qos_names import GATE_QOS, is_marked, is_ours, uninstalled_qos
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import runs_of
 from slurm_plugin.limits.changes import LimitChange, Stage, removal, stages_back
@@ -37,7 +37,7 @@ from slurm_plugin.limits.last_jobs import Due, Jobs, LastJobs, due_of, last_jobs
 from slurm_plugin.mig.node_weights import own_weights
 from slurm_plugin.quota.demand import is_managed
 from slurm_plugin.quota.types import LimitKey
-from slurm_plugin.quota_cycle.compile import compile_turn, is_marked, is_uninstalled
+from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
 
 if TYPE_CHECKING:
     from slurm_plugin.accounting.ledger_view import LedgerView
@@ -237,7 +237,7 @@ async def has_begun(slurm: Slurm, ledger: "Ledger | None", settings: Settings) -
     """Whether Slicewise was uninstalled and is not wanted again. Raises what both raise."""
     if ledger is not None and await asyncio.to_thread(ledger.limits.is_uninstalled):
         return True
-    return is_marked(await slurm.qos(), settings)
+    return is_marked((one.name for one in await slurm.qos()), settings.cluster.name)
 
 
 async def uninstall(

@@ -199,3 +199,12 @@ def test_a_tenant_is_opened_to_everybody_on_confirmation_only(daemon: Daemon) ->
     run("open", "vision")
     run("open", "nlp", "--yes", says="")
     assert daemon.told == [("vision",), ("nlp",)]
+
+
+def test_without_a_tenant_keys_are_of_the_own_one(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cli, "own_tenant", lambda named: named or "vision")
+    assert json.loads(run("create", "--name", "ci", "--json"))["tenant"] == "vision"
+    run("open", "--yes")
+    assert [told[0] for told in daemon.told] == ["vision", "vision"]

@@ -649,21 +649,6 @@ def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     assert sorted(ledger.tenants.policy()) == ["bio", "optics", "physics"]
 
 
-# Completion
-
-
-def test_names_complete_from_the_ledger_or_not_at_all(
-    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
-):
-    assert options.complete_tenant("b") == ["bio"]
-
-    def unreadable() -> Settings:
-        raise UnreachableError("SW-DATABASE-DOWN", "gone")
-
-    monkeypatch.setattr(options, "load_settings", unreadable)
-    assert options.complete_tenant("") == []
-
-
 def test_every_operators_command_has_an_example():
     groups = (tenant.tenant_app, quota.tenant_quota_app, budget.budget_app)
     commands = [one for group in groups for one in typer.main.get_group(group).commands.values()]

@@ -57,3 +57,14 @@ def test_limits_and_priority_are_two_questions(asked: list[str]):
     assert ended.exit_code == 2
     assert "Choose --limits of a tenant, or --priority of a job." in ended.output
     assert asked == []
+
+
+def test_without_a_name_it_is_about_the_own_tenant(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(command, "own_tenant", lambda named: named or "vision")
+    for words in ([], ["--limits"]):
+        CliRunner().invoke(command.why_app, words)
+    assert asked == ["WhyRequest vision", "ExplainRequest vision"]
+    ended = CliRunner().invoke(command.why_app, ["--priority"])
+    assert (ended.exit_code, len(asked)) == (2, 2)

@@ -1,0 +1,41 @@
+"""The tenants that the caller may see, by the daemon: for the shell's completion and as a default.
+
+Ordinary users see their own tenants, operators see all.
+"""
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+
+
+def complete_tenant(incomplete: str) -> list[str]:
+    """Return tenants for the shell's completion; none if the daemon does not answer."""
+    try:
+        return [name for name in _tenants() if name.startswith(incomplete)]
+    except SlicewiseError:
+        return []
+
+
+def own_tenant(named: str | None) -> str:
+    """Return the tenant that was named, or else the only one that the caller may see.
+
+    Raises InvalidInputError (SW-TENANT-CHOICE) if none was named and there is none, or several.
+    """
+    if named is not None:
+        return named
+    names = _tenants()
+    if len(names) != 1:
+        raise InvalidInputError(
+            "SW-TENANT-CHOICE",
+            "No tenant was named, and you have " + ("several." if names else "none."),
+            f"Name one of: {', '.join(names)}." if names else "Ask the operator for a quota.",
+        )
+    return names[0]
+
+
+def _tenants() -> list[str]:
+    # Imported here: most commands that take a tenant are given one, and do not ask the daemon.
+    from cluster.rpc.client import DaemonClient  # noqa: PLC0415
+    from cluster.rpc.messages import ViewRequest  # noqa: PLC0415
+    from cluster.settings.file import load_settings  # noqa: PLC0415
+
+    view = DaemonClient(load_settings().daemon).call(ViewRequest())
+    return sorted(one.name for one in view.tenants)
