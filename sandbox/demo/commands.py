@@ -11,7 +11,7 @@ from typing import Protocol
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cluster.language.errors import OutsideError, Refusal
-from sandbox.demo.record import LedgerView
+from sandbox.demo.record import LedgerView, LoanChange
 from sandbox.demo.scenario import TenantPlan
 
 _HERE = Path(__file__).parent
@@ -19,6 +19,10 @@ _OPERATOR = "root"
 _TIMEOUT_S = 90.0
 _UNWRAPPED = ("env", "COLUMNS=500")
 """A terminal so wide that no message is broken into lines."""
+_SACCT = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
+
+JobTimes = tuple[float | None, float | None, float | None]
+"""When a job was submitted, started and ended, in Unix seconds; None: not yet."""
 
 
 class Runner(Protocol):
@@ -42,11 +46,60 @@ class Commands:
         self._run = run
         self._costs = costs
 
-    def set_quota(self, plan: TenantPlan) -> None:
-        """Set a tenant's nominal, as the operator."""
-        self._output(
-            _OPERATOR, "slicewise", "tenant-quota", "set", plan.tenant, "--nominal", plan.nominal
+    def set_quota(self, plan: TenantPlan, nominal: str = "") -> None:
+        """Set a tenant's nominal, as the operator; ``nominal`` in place of the plan's if given.
+
+        If the plan lends, all that the tenant leaves idle may be lent, and as much be borrowed.
+        """
+        slices = nominal or plan.nominal
+        lending = ("--lending-limit", slices, "--borrowing-limit", slices) if plan.lends else ()
+        argv = ("slicewise", "tenant-quota", "set", plan.tenant, "--nominal", slices, *lending)
+        self._output(_OPERATOR, *argv)
+
+    def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
+        """Submit a batch job that asks for one MIG instance, as the tenant's user; its job id."""
+        asks = (f"--gres=gpu:{profile}:1", "--mem=10", "--time=10", "--output=/dev/null")
+        return int(
+            self._output(plan.user, "sbatch", "--parsable", *asks, f"--wrap=sleep {seconds}")
         )
+
+    def cancel(self, job_id: int) -> None:
+        """Cancel a job, as the operator."""
+        self._output(_OPERATOR, "scancel", str(job_id))
+
+    def is_in_queue(self, job_id: int, state: str) -> bool:
+        """Whether Slurm's queue has the job in that state."""
+        which = (f"--jobs={job_id}", f"--states={state}", "--format=%i")
+        return bool(self._call(_OPERATOR, "squeue", "--noheader", *which).stdout.strip())
+
+    def survey(self) -> None:
+        """Look up how all GPUs are cut now, as the operator."""
+        self._output(_OPERATOR, "slicewise", "repartition", "survey")
+
+    def repartition(self) -> tuple[Mapping[str, str], ...]:
+        """Repartition GPUs for the jobs that wait, as the operator.
+
+        Returns node, layout before and after, and state of each; () if nothing was to be done.
+        """
+        # The command exits 1 where a repartition was rolled back: for the demo a finding.
+        return parse_repartitions(
+            self._call(_OPERATOR, "slicewise", "repartition", "run", "--json").stdout
+        )
+
+    def job_times(self, jobs: Iterable[int]) -> Mapping[int, JobTimes]:
+        """Return when these jobs were submitted, started and ended, by Slurm's accounting."""
+        which = f"--jobs={','.join(map(str, jobs))}"
+        fields = ("--allocations", "--format=JobIDRaw,Submit,Start,End")
+        return parse_job_times(self._output(_OPERATOR, *_SACCT, which, *fields).splitlines())
+
+    def loans(self, tenants: Iterable[str]) -> tuple[LoanChange, ...]:
+        """Return every change of a loan that these tenants gave or took, in order of time.
+
+        ``t_s`` is in Unix seconds.
+        """
+        asked = ("slicewise", "tenant-quota", "loans")
+        answers = [self._output(_OPERATOR, *asked, one, "--history", "--json") for one in tenants]
+        return parse_loans(answers)
 
     def apply(self, plan: TenantPlan, service_file: Path) -> None:
         """Apply a service, as the tenant's user."""
@@ -71,12 +124,11 @@ class Commands:
         are named because sacct otherwise leaves out runs that have lost their eligible time
         (docs/explanation/ledger.md).
         """
-        sacct = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
         which = ("--allusers", "--duplicates", "--starttime=now-1hours", "--endtime=now")
         states = "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL"
         fields = "--format=JobIDRaw,Account,Start,End,ElapsedRaw,AllocTRES"
         return parse_sacct(
-            self._output(_OPERATOR, *sacct, *which, states, fields).splitlines(), self._costs
+            self._output(_OPERATOR, *_SACCT, *which, states, fields).splitlines(), self._costs
         )
 
     def _output(self, user: str, *argv: str) -> str:
@@ -120,6 +172,50 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
         ) from error
 
 
+def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
+    """Read the JSON of ``slicewise repartition run``."""
+    wanted = ("node", "before", "after", "state")
+    try:
+        return tuple(
+            {name: str(one[name]) for name in wanted} for one in json.loads(said)["recuts"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutsideError(
+            "SW-DEMO-COMMAND", f"The answer to repartition run can't be read: {error!r}."
+        ) from error
+
+
+def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
+    """Read the JSON of ``slicewise tenant-quota loans TENANT --history``, of some tenants.
+
+    A change that two of them show counts once.
+    """
+    try:
+        changes = {
+            LoanChange(
+                float(one["at_s"]), one["lender"], one["borrower"], int(one["amount_millislices"])
+            )
+            for answer in answers
+            for one in json.loads(answer)
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutsideError("SW-DEMO-COMMAND", f"Loans can't be read: {error!r}.") from error
+    return tuple(sorted(changes, key=lambda one: (one.t_s, one.lender, one.borrower)))
+
+
+def parse_job_times(lines: Iterable[str]) -> Mapping[int, JobTimes]:
+    """Read ``JobIDRaw|Submit|Start|End`` of sacct, in Unix seconds."""
+    rows = (line.split("|") for line in lines)
+    return {
+        int(job): (_seconds(submitted), _seconds(start), _seconds(end))
+        for job, submitted, start, end in rows
+    }
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isdigit() else None
+
+
 def parse_sacct(lines: Iterable[str], costs: Mapping[str, int]) -> Mapping[str, int]:
     """Sum ``JobIDRaw|Account|Start|End|ElapsedRaw|AllocTRES`` to millislice-seconds by account.
 
@@ -158,6 +254,7 @@ def write_service_file(plan: TenantPlan, model_repository: Path, directory: Path
         model_repository=str(model_repository),
         profile=plan.profile,
         max_replicas=plan.max_replicas,
+        concurrency=plan.concurrency,
     )
     path.write_text(text, encoding="utf-8")
     path.chmod(0o644)

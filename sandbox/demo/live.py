@@ -27,6 +27,7 @@ class Scene:
 
     Attributes:
         phase: what happens now, in words.
+        news: what happens beside the load; "" for nothing.
         left_s: seconds until the phase ends; None if that is not known.
         samples: the newest sample of each service.
         arrivals_per_s: arrivals of all services together, oldest first.
@@ -39,6 +40,7 @@ class Scene:
     arrivals_per_s: tuple[float, ...]
     answered: int
     failed: int
+    news: str = ""
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -60,13 +62,16 @@ def picture(scene: Scene) -> RenderableType:
     counts = Text(f"answered {scene.answered}   failed {scene.failed}")
     if scene.failed:
         counts.stylize("bold red")
-    return Panel(Group(phase, _services(scene.samples), arrivals, counts), title="slicewise demo")
+    beside = Text("beside it ", no_wrap=True, overflow="ellipsis")
+    beside.append(scene.news or "-", style="yellow")
+    parts = (phase, _services(scene.samples), arrivals, beside, counts)
+    return Panel(Group(*parts), title="slicewise demo")
 
 
 def _services(samples: Iterable[Sample]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("service", style="bold", no_wrap=True)
-    for title in ("ready", "start", "drain", "held", "backlog", "p50 ms", "p95 ms"):
+    for title in ("ready", "loan", "start", "drain", "backlog", "p50 ms", "p95 ms"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("slices of quota", no_wrap=True)
     for sample in samples:
@@ -74,9 +79,9 @@ def _services(samples: Iterable[Sample]) -> Table:
         table.add_row(
             state.service,
             f"[green]{state.replicas.ready}[/green]",
+            f"[yellow]{state.replicas.borrowed}[/yellow]",
             str(state.replicas.starting),
             str(state.replicas.draining),
-            f"[dim]{state.replicas.held}[/dim]",
             str(state.backlog),
             milliseconds(sample.p50_ms),
             milliseconds(sample.p95_ms),
@@ -101,13 +106,15 @@ def plain_line(scene: Scene) -> str:
     """The scene in one line of text."""
     services = "; ".join(
         f"{sample.state.service}: {sample.state.replicas.ready} ready, "
+        f"{sample.state.replicas.borrowed} on borrowed quota, "
         f"{sample.state.replicas.starting} starting, backlog {sample.state.backlog}, "
         f"p95 {milliseconds(sample.p95_ms)} ms, "
         f"{slices_text(sample.state.used_millislices)} of "
         f"{slices_text(sample.state.nominal_millislices)} slices"
         for sample in scene.samples
     )
-    return f"{scene.elapsed_s:4.0f} s  {scene.phase} | {services} | failed {scene.failed}"
+    phase = "; ".join(filter(None, (scene.phase, scene.news)))
+    return f"{scene.elapsed_s:4.0f} s  {phase} | {services} | failed {scene.failed}"
 
 
 class Display:
@@ -117,7 +124,7 @@ class Display:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._last_line_s = -PLAIN_INTERVAL_S
-        self._last_phase = ""
+        self._last_phase = ("", "")
 
     def __enter__(self) -> Self:
         if self._live:
@@ -139,6 +146,7 @@ class Display:
             self._live.update(picture(scene), refresh=True)
             return
         due = scene.elapsed_s - self._last_line_s >= PLAIN_INTERVAL_S
-        if due or scene.phase != self._last_phase:
+        phase = (scene.phase, scene.news)
+        if due or phase != self._last_phase:
             self._console.print(plain_line(scene), highlight=False, soft_wrap=True)
-            self._last_line_s, self._last_phase = scene.elapsed_s, scene.phase
+            self._last_line_s, self._last_phase = scene.elapsed_s, phase

@@ -24,15 +24,25 @@ def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, .
         ServiceState(
             service.service,
             service.load.waiting,
-            Replicas(
-                ready=len(service.in_state("ready")),
-                starting=len(service.in_state("starting")),
-                draining=len(service.in_state("draining")),
-                held=len(service.in_state("held")),
-            ),
+            _replicas(service),
             service.quota.in_use_millislices if service.quota else 0,
             service.quota.nominal_millislices if service.quota else 0,
         )
         for service in found
         if service.load is not None
+    )
+
+
+def _replicas(service: ServiceObservation) -> Replicas:
+    holding = [one for one in service.replicas if one.node and one.state not in {"held", "gone"}]
+    ready = service.in_state("ready")
+    borrowed = sum(one.is_borrowed for one in holding)
+    return Replicas(
+        ready=len(ready),
+        starting=len(service.in_state("starting")),
+        draining=len(service.in_state("draining")),
+        held=len(service.in_state("held")),
+        own=len(holding) - borrowed,
+        borrowed=borrowed,
+        borrowed_ready=sum(one.is_borrowed for one in ready),
     )

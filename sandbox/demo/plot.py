@@ -1,7 +1,7 @@
-"""The demo's picture: arrivals, backlog and replicas over time, one column per service."""
+"""The demo's picture: one time axis, on which a stranger sees quota lent and given back."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,20 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sandbox.demo.record import Recording, RequestRecord, Sample, by_service
+from sandbox.demo.record import (
+    BatchJob,
+    LoanChange,
+    Recording,
+    Repartition,
+    RequestRecord,
+    Sample,
+    by_service,
+)
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
 _QUOTA_COLOUR = "#000000"
+_GREY = "#6e6e6e"
 _STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -27,97 +36,208 @@ _STYLE: Any = {
     "grid.color": "#e6e6e6",
     "axes.axisbelow": True,
     "legend.frameon": False,
+    "hatch.linewidth": 1.4,
 }
+_WAITS_COLOUR, _RUNS_COLOUR, _CUT_COLOUR = "#d9d9d9", "#8fd0b9", "#e3b3cf"
+_LENT_COLOUR = "#d9d9d9"
+_OWN: Any = {"alpha": 0.85, "linewidth": 0}
+_BORROWED: Any = {"alpha": 0.6, "linewidth": 0, "hatch": "////", "facecolor": "#ffffff"}
+_PALE: Any = {"alpha": 0.3, "linewidth": 0}
 _BIN_S = 1.0
-_LABELS = (
-    "arrivals per s",
-    "backlog\n(requests waiting)",
-    "replicas\n(1 replica = 1 slice)",
-)
-"""Labels of the rows. Both services of the demo use a profile that costs one slice of quota."""
+_SHORTEST_S = 4.0
+"""Shorter bars have no room for a word."""
+_MILLISLICES = 1000
 
 
 @dataclass(frozen=True)
-class _Column:
-    """What one service's column shows."""
+class _Service:
+    """What is drawn of one service, and in which colour."""
 
-    service: str
+    name: str
     colour: str
     samples: Sequence[Sample]
     requests: Sequence[RequestRecord]
 
+    @property
+    def tenant(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def times(self) -> Sequence[float]:
+        return [sample.t_s for sample in self.samples]
+
 
 def save(recording: Recording, path: Path) -> None:
     """Draw a recording that has samples into a PNG file."""
-    columns = [
-        _Column(
+    services = [
+        _Service(
             service,
             _COLOURS[index % len(_COLOURS)],
             samples,
             [request for request in recording.requests if request.service == service],
         )
-        for index, (service, samples) in enumerate(by_service(recording.samples).items())
+        for index, (service, samples) in enumerate(_in_order(recording))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
+    heights = (1.3, 1.0, *(1.7 for _ in services), 1.2)
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(
-            3, len(columns), figsize=(11, 6.4), sharex=True, sharey="row", squeeze=False
-        )
-        for index, column in enumerate(columns):
-            _draw(tuple(axes[:, index]), column)
-        for axis, label in zip(axes[:, 0], _LABELS, strict=True):
-            axis.set_ylabel(label)
-        backlog_max = max(sample.state.backlog for sample in recording.samples)
-        axes[1, 0].set_ylim(0, max(backlog_max, 1) * 1.05)
-        axes[2, 0].set_ylim(0, _replicas_top(recording.samples))
-        axes[2, -1].legend(loc="upper right", ncols=4, fontsize=8)
-        figure.align_ylabels(axes[:, 0])
+            len(heights), 1, figsize=(11, 1.4 + 1.1 * sum(heights)), sharex=True,
+            height_ratios=heights,
+        )  # fmt: skip
+        _draw_arrivals(axes[0], services)
+        _draw_backlog(axes[1], services)
+        for axis, service in zip(axes[2:-1], services, strict=True):
+            _draw_replicas(axis, service, services, recording.loans)
+        _mark_wakes(axes[0], recording)
+        _draw_acts(axes[-1], recording)
+        axes[-1].set_xlim(0, max(sample.t_s for sample in recording.samples))
+        axes[-1].set_xlabel("seconds")
+        figure.align_ylabels(axes)
+        figure.suptitle(
+            "Two tenants in turn: each runs on what the other leaves idle, and gives it back",
+            x=0.01, ha="left", fontsize=13, fontweight="bold",
+        )  # fmt: skip
         figure.tight_layout()
         figure.savefig(path, dpi=130)
         plt.close(figure)
 
 
-def _draw(axes: Sequence[Axes], column: _Column) -> None:
-    arrivals, backlog, replicas = axes
-    times = [sample.t_s for sample in column.samples]
-    counts = Counter(int(request.due_s // _BIN_S) for request in column.requests)
-    seconds = range(int(max(times)) + 1)
-    arrivals.set_title(column.service, loc="left", fontweight="bold")
-    arrivals.bar(
-        [second + 0.5 for second in seconds],
-        [counts[second] / _BIN_S for second in seconds],
-        width=_BIN_S,
-        color=column.colour,
-        alpha=0.55,
-    )
-    backlog.fill_between(
-        times,
-        [sample.state.backlog for sample in column.samples],
-        step="post",
-        color=column.colour,
-        alpha=0.75,
-        linewidth=0,
-    )
-    _draw_replicas(replicas, times, column)
+def _in_order(recording: Recording) -> Sequence[tuple[str, Sequence[Sample]]]:
+    """Return each service's samples; the service whose requests began first comes first."""
+    begins = {request.service: request.due_s for request in reversed(recording.requests)}
+    found = by_service(recording.samples).items()
+    return sorted(found, key=lambda one: begins.get(one[0], float("inf")))
 
 
-def _draw_replicas(axis: Axes, times: Sequence[float], column: _Column) -> None:
-    states = [sample.state.replicas for sample in column.samples]
-    ready = [state.ready for state in states]
-    with_draining = [state.ready + state.draining for state in states]
-    costing = [state.costing for state in states]
-    nominal = [sample.state.nominal_millislices / 1000 for sample in column.samples]
-    layers: dict[str, Any] = {"step": "post", "color": column.colour, "linewidth": 0}
-    axis.fill_between(times, 0, ready, label="ready", alpha=0.8, **layers)
-    axis.fill_between(times, ready, with_draining, label="draining", alpha=0.4, **layers)
-    axis.fill_between(times, with_draining, costing, label="starting", alpha=0.18, **layers)
-    axis.plot(times, nominal, color=_QUOTA_COLOUR, linestyle="--", linewidth=1.2, label="quota")
+def _draw_arrivals(axis: Axes, services: Iterable[_Service]) -> None:
+    for service in services:
+        counts = Counter(int(request.due_s // _BIN_S) for request in service.requests)
+        seconds = range(int(max(service.times)) + 1)
+        axis.bar(
+            [second + _BIN_S / 2 for second in seconds],
+            [counts[second] / _BIN_S for second in seconds],
+            width=_BIN_S,
+            color=service.colour,
+            alpha=0.6,
+            label=service.name,
+        )
+    axis.set_ylabel("arrivals\nper s")
+    axis.legend(loc="upper right", ncols=2)
+
+
+def _mark_wakes(axis: Axes, recording: Recording) -> None:
+    """Point at the requests that woke a service: one alone is not seen among thousands."""
+    for wake in recording.wakes:
+        axis.annotate(
+            "one request\nwakes it",
+            (wake.request.due_s, 1.0),
+            xytext=(3, 36),
+            textcoords="offset points",
+            fontsize=8,
+            arrowprops={"arrowstyle": "->", "color": _GREY},
+        )
+
+
+def _draw_backlog(axis: Axes, services: Iterable[_Service]) -> None:
+    most = 1
+    for service in services:
+        backlog = [sample.state.backlog for sample in service.samples]
+        axis.fill_between(
+            service.times, backlog, step="post", color=service.colour, alpha=0.75, linewidth=0
+        )
+        most = max(most, *backlog)
+    axis.set_ylim(0, most * 1.05)
+    axis.set_ylabel("requests\nwaiting")
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
+
+
+def _draw_replicas(
+    axis: Axes, service: _Service, services: Sequence[_Service], loans: Sequence[LoanChange]
+) -> None:
+    """Draw what holds GPUs, own quota below and borrowed above, and what the tenant may hold."""
+    replicas = [sample.state.replicas for sample in service.samples]
+    others = ", ".join(other.tenant for other in services if other.tenant != service.tenant)
+    nominal = [sample.state.nominal_millislices / _MILLISLICES for sample in service.samples]
+    allowed = [
+        slices + lent_to(service.tenant, loans, t_s) / _MILLISLICES
+        for slices, t_s in zip(nominal, service.times, strict=True)
+    ]
+    layers: Sequence[tuple[str, Sequence[int], Any]] = (
+        ("on its own quota", [one.ready - one.borrowed_ready for one in replicas], _OWN),
+        ("starting or ending", [one.own_not_ready for one in replicas], _PALE),
+        (f"on quota of {others}", [one.borrowed_ready for one in replicas], _BORROWED),
+        ("", [one.borrowed - one.borrowed_ready for one in replicas], _BORROWED | _PALE),
+    )
+    top = [0] * len(replicas)
+    for label, counts, style in layers:
+        below, top = top, [low + count for low, count in zip(top, counts, strict=True)]
+        drawn = {"facecolor": service.colour, "edgecolor": service.colour, **style}
+        axis.fill_between(service.times, below, top, step="post", label=label or None, **drawn)
+    axis.fill_between(
+        service.times, allowed, nominal, step="post", label=f"lent to {others}",
+        where=[now < slices for now, slices in zip(allowed, nominal, strict=True)],
+        facecolor=_LENT_COLOUR, linewidth=0,
+    )  # fmt: skip
+    line: Any = {"color": _QUOTA_COLOUR, "linewidth": 1.2}
+    axis.plot(service.times, nominal, linestyle="--", label="its quota", **line)
+    axis.step(service.times, allowed, where="post", label="what it may hold now", **line)
+    axis.set_ylabel(f"replicas of\n{service.name}")
+    axis.set_ylim(0, max(*top, *allowed, 1) * 1.4)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("seconds")
+    axis.legend(loc="upper right", ncols=6, fontsize=8, columnspacing=1.2, handlelength=1.6)
 
 
-def _replicas_top(samples: Sequence[Sample]) -> float:
-    """High enough for the tallest replica count and quota, with room for the legend above."""
-    states = [sample.state for sample in samples]
-    tallest = max(max(s.replicas.costing, s.nominal_millislices / 1000) for s in states)
-    return tallest * 1.3 + 0.5
+def lent_to(tenant: str, loans: Iterable[LoanChange], t_s: float) -> int:
+    """Return the millislices lent to a tenant at a time, less what it lends to others."""
+    amounts = {(one.lender, one.borrower): one.millislices for one in loans if one.t_s <= t_s}
+    return sum(
+        amount * ((borrower == tenant) - (lender == tenant))
+        for (lender, borrower), amount in amounts.items()
+    )
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One bar of the lowest panel, from ``begin_s`` to ``end_s``."""
+
+    line: str
+    begin_s: float
+    end_s: float
+    colour: str
+    text: str
+
+
+def _draw_acts(axis: Axes, recording: Recording) -> None:
+    """Draw batch jobs as they wait and run, and repartitions."""
+    last_s = max(sample.t_s for sample in recording.samples)
+    jobs = sorted(recording.acts.batch_jobs, key=lambda job: (job.tenant, job.job_id))
+    bars = [bar for job in jobs for bar in _job_bars(job, last_s)]
+    bars += [_repartition_bar(one) for one in recording.acts.repartitions]
+    lines = list(dict.fromkeys(bar.line for bar in bars))
+    for bar in bars:
+        place, begin_s = lines.index(bar.line), max(bar.begin_s, 0.0)
+        axis.barh(place, bar.end_s - begin_s, left=begin_s, height=0.7, color=bar.colour)
+        if bar.end_s - begin_s > _SHORTEST_S:
+            axis.text(begin_s + 0.4, place, bar.text, fontsize=7.5, va="center")
+    axis.set_yticks(range(len(lines)), lines, fontsize=8)
+    axis.set_ylim(max(len(lines), 1) - 0.5, -0.5)
+    axis.set_ylabel("beside\nthe load")
+    axis.grid(visible=False, axis="y")
+
+
+def _job_bars(job: BatchJob, last_s: float) -> Iterator[_Bar]:
+    line = f"{job.user} ({job.tenant}), job {job.job_id}: {job.profile}"
+    if job.submitted_s is None:
+        return
+    started_s = last_s if job.started_s is None else job.started_s
+    if started_s > max(job.submitted_s, 0.0):
+        yield _Bar(line, job.submitted_s, started_s, _WAITS_COLOUR, "waits")
+    if job.started_s is not None:
+        ended_s = last_s if job.ended_s is None else job.ended_s
+        yield _Bar(line, job.started_s, ended_s, _RUNS_COLOUR, "runs")
+
+
+def _repartition_bar(one: Repartition) -> _Bar:
+    line = f"GPU of {one.node}"
+    return _Bar(line, one.begun_s, one.ended_s, _CUT_COLOUR, "is repartitioned")

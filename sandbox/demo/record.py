@@ -10,12 +10,25 @@ from cluster.language.errors import Refusal
 
 @dataclass(frozen=True)
 class Replicas:
-    """A service's slots, counted by state of their replica; ``starting`` includes Slurm's queue."""
+    """A service's slots, counted by state of their replica; ``starting`` includes Slurm's queue.
+
+    Attributes:
+        own, borrowed: replicas that hold GPUs now, on the tenant's own quota and on borrowed quota.
+        borrowed_ready: how many of ``ready`` are on borrowed quota.
+    """
 
     ready: int = 0
     starting: int = 0
     draining: int = 0
     held: int = 0
+    own: int = 0
+    borrowed: int = 0
+    borrowed_ready: int = 0
+
+    @property
+    def own_not_ready(self) -> int:
+        """How many replicas hold GPUs of the own quota and start or end."""
+        return max(0, self.own - (self.ready - self.borrowed_ready))
 
     @property
     def costing(self) -> int:
@@ -99,6 +112,65 @@ class Wake:
 
 
 @dataclass(frozen=True)
+class LoanChange:
+    """What a tenant lends to another from ``t_s`` on; 0 millislices end the loan."""
+
+    t_s: float
+    lender: str
+    borrower: str
+    millislices: int
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A job that a user submitted with plain sbatch.
+
+    Attributes:
+        profile: the MIG profile of which it asked for one instance.
+        submitted_s, started_s, ended_s: seconds since the first request; None: not (yet) known.
+    """
+
+    job_id: int
+    user: str
+    tenant: str
+    profile: str
+    submitted_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds from its submission to its start; None if it did not start."""
+        if self.started_s is None or self.submitted_s is None:
+            return None
+        return self.started_s - self.submitted_s
+
+
+@dataclass(frozen=True)
+class Repartition:
+    """One GPU that was cut again; layouts as ``slicewise repartition`` writes them.
+
+    Attributes:
+        begun_s, ended_s: seconds since the first request.
+    """
+
+    node: str
+    before: str
+    after: str
+    state: str
+    begun_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Acts:
+    """What users and the operator did beside the load."""
+
+    batch_jobs: tuple[BatchJob, ...] = ()
+    repartitions: tuple[Repartition, ...] = ()
+
+
+@dataclass(frozen=True)
 class LedgerView:
     """What the ledger says at the end; ``imbalance`` is the sum of all its entries."""
 
@@ -112,6 +184,7 @@ class Recording:
 
     Attributes:
         sacct_millislice_s_by_tenant: what the same jobs used by Slurm's accounting.
+        loans: every change of a loan, in order of time.
         facts: what a reader needs to repeat it: command, rules, machine, start, versions.
     """
 
@@ -123,6 +196,8 @@ class Recording:
     sacct_millislice_s_by_tenant: Mapping[str, int]
     duration_s: float
     facts: Mapping[str, str] = field(default_factory=dict)
+    loans: tuple[LoanChange, ...] = ()
+    acts: Acts = Acts()
 
 
 def by_service(samples: Iterable[Sample]) -> Mapping[str, tuple[Sample, ...]]:

@@ -1,11 +1,20 @@
 """Computes the demo's report from a recording."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from cluster.language.errors import Refusal
-from sandbox.demo.record import Recording, RequestRecord, Sample, by_service, replicas_over_time
+from sandbox.demo.record import (
+    BatchJob,
+    LoanChange,
+    Recording,
+    Repartition,
+    RequestRecord,
+    Sample,
+    by_service,
+    replicas_over_time,
+)
 
 REPLICAS_EXPECTED = 4
 LEDGER_TOLERANCE = 0.01
@@ -22,6 +31,8 @@ class ServiceReport:
     p95_ms: float | None
     replicas_max: int
     backlog_max: int
+    borrowed_max: int
+    """Most replicas that held GPUs on borrowed quota at one time."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,20 @@ class SliceSeconds:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """Something that each run of the demo must show.
+
+    Attributes:
+        shown: what was shown, with its figures.
+        shortfall: what was not, to be read where it was not kept.
+    """
+
+    is_kept: bool
+    shown: str
+    shortfall: str
+
+
+@dataclass(frozen=True)
 class Report:
     """``demo.json``.
 
@@ -54,6 +79,9 @@ class Report:
         woke_from_zero: whether every wake request found no replica and was answered.
         first_response_after_wake_s: latency of the slowest wake request; None without any.
         errors: how often each kind of failure occurred.
+        replicas_woken: replicas that the last wake request started; None without samples of that.
+        loans: every change of a loan, in order of time; 0 millislices end the loan.
+        lent_at_the_end: millislices that are lent after the last of them.
     """
 
     requests: int
@@ -72,38 +100,102 @@ class Report:
     errors: Mapping[str, int]
     duration_s: float
     facts: Mapping[str, str]
+    replicas_woken: int | None
+    loans: tuple[LoanChange, ...]
+    lent_at_the_end: int
+    batch_jobs: tuple[BatchJob, ...]
+    repartitions: tuple[Repartition, ...]
 
     def as_json(self) -> dict[str, object]:
         """Ready for ``json.dumps``; ``facts`` become keys of their own."""
         values = asdict(self)
         facts = values.pop("facts")
-        return {**values, **facts}
+        promises = [asdict(one) for one in self.promises()]
+        return {**values, "promises": promises, **facts}
 
     def shortfalls(self) -> tuple[str, ...]:
         """Say what this run failed to show; () if it showed everything."""
-        expectations = (
-            (self.requests > 0 and self.failed == 0, f"{self.failed} requests failed"),
-            (
-                self.replicas_max >= REPLICAS_EXPECTED,
-                f"replicas_max is {self.replicas_max}, expected {REPLICAS_EXPECTED} or more",
-            ),
-            (self.replicas_end == 0, f"replicas_end is {self.replicas_end}, expected 0"),
-            (self.woke_from_zero, "a service did not wake from zero"),
-            (self.refused_over_quota is not None, "the tenant without quota was not refused"),
-            (self.ledger_imbalance == 0, f"the ledger is off balance by {self.ledger_imbalance}"),
-            *(
-                (self._charged(service) > 0, f"{service} answered requests and was not charged")
-                for service in self.services
-            ),
-            *(
-                (
-                    use.deviation <= LEDGER_TOLERANCE,
-                    f"{tenant}: ledger {use.ledger} and sacct {use.sacct} slice-seconds differ",
-                )
-                for tenant, use in self.slice_seconds_by_tenant.items()
+        return tuple(one.shortfall for one in self.promises() if not one.is_kept)
+
+    def promises(self) -> tuple[Promise, ...]:
+        """Return everything that each run must show, with whether this one did."""
+        return (*self._of_requests(), *self._of_sharing(), *self._of_the_books())
+
+    def _of_requests(self) -> Iterator[Promise]:
+        yield Promise(
+            self.requests > 0 and self.failed == 0,
+            f"all {self.requests} requests were answered",
+            f"{self.failed} requests failed",
+        )
+        yield Promise(
+            self.replicas_max >= REPLICAS_EXPECTED,
+            f"replicas followed the load, up to {self.replicas_max} at one time",
+            f"replicas_max is {self.replicas_max}, expected {REPLICAS_EXPECTED} or more",
+        )
+        yield Promise(
+            self.replicas_end == 0,
+            "every replica was given back",
+            f"replicas_end is {self.replicas_end}, expected 0",
+        )
+        yield Promise(
+            self.woke_from_zero,
+            "a request to a service without a replica waited for one and was answered",
+            "a service did not wake from zero",
+        )
+
+    def _of_sharing(self) -> Iterator[Promise]:
+        for name, service in self.services.items():
+            yield Promise(
+                service.borrowed_max > 0,
+                f"{name} ran up to {service.borrowed_max} replicas on quota that was lent to it",
+                f"{name} never ran on borrowed quota",
+            )
+        yield Promise(
+            self.lent_at_the_end == 0,
+            f"loans changed {len(self.loans)} times, and all were given back",
+            f"{self.lent_at_the_end} millislices are still lent at the end",
+        )
+        waits = [one.waited_s for one in self.batch_jobs if one.waited_s is not None]
+        yield Promise(
+            len(waits) == len(self.batch_jobs) and max(waits, default=0) > 0,
+            f"{len(waits)} batch jobs ran, of which one waited {max(waits, default=0):.0f} s",
+            f"of {len(self.batch_jobs)} batch jobs {len(waits)} started, or none had to wait",
+        )
+        done = [one for one in self.repartitions if one.state == "done"]
+        yield Promise(
+            bool(done),
+            "; ".join(f"the GPU of {one.node} was repartitioned under load" for one in done),
+            "no GPU was repartitioned",
+        )
+        yield Promise(
+            self.refused_over_quota is not None,
+            "a tenant without quota was refused, with the reason",
+            "the tenant without quota was not refused",
+        )
+
+    def _of_the_books(self) -> Iterator[Promise]:
+        yield Promise(
+            self.ledger_imbalance == 0,
+            "the ledger is in balance",
+            f"the ledger is off balance by {self.ledger_imbalance}",
+        )
+        free = [service for service in self.services if not self._charged(service) > 0]
+        yield Promise(
+            not free,
+            "every service was charged for what it used",
+            f"{', '.join(free)} answered requests and was not charged",
+        )
+        books = self.slice_seconds_by_tenant
+        apart = [name for name, use in books.items() if not use.deviation <= LEDGER_TOLERANCE]
+        yield Promise(
+            not apart,
+            f"ledger and sacct agree on what {', '.join(books)} used",
+            "; ".join(
+                f"{name}: ledger {books[name].ledger} and sacct {books[name].sacct} slice-seconds"
+                " differ"
+                for name in apart
             ),
         )
-        return tuple(text for fulfilled, text in expectations if not fulfilled)
 
     def _charged(self, service: str) -> float:
         use = self.slice_seconds_by_tenant.get(service.partition("/")[0])
@@ -136,6 +228,11 @@ def build(recording: Recording) -> Report:
         errors=dict(Counter(request.error for request in failures)),
         duration_s=round(recording.duration_s, 1),
         facts=recording.facts,
+        replicas_woken=_replicas_woken(recording),
+        loans=recording.loans,
+        lent_at_the_end=lent_now(recording.loans),
+        batch_jobs=recording.acts.batch_jobs,
+        repartitions=recording.acts.repartitions,
     )
 
 
@@ -148,20 +245,41 @@ def percentile_ms(requests: Iterable[RequestRecord], percent: int) -> float | No
     return round(latencies[max(rank, 1) - 1] * 1000, 1)
 
 
+def _replicas_woken(recording: Recording) -> int | None:
+    """Return the most replicas that the last wake's service had at one time since."""
+    if not recording.wakes:
+        return None
+    wake = recording.wakes[-1]
+    since = [
+        sample.state.replicas
+        for sample in recording.samples
+        if sample.state.service == wake.service and sample.t_s >= wake.request.due_s
+    ]
+    return max((one.own + one.borrowed for one in since), default=None)
+
+
 def _replicas_end(samples: Sequence[Sample]) -> int | None:
     last = [group[-1] for group in by_service(samples).values()]
     return sum(sample.state.replicas.costing for sample in last) if last else None
 
 
+def lent_now(loans: Iterable[LoanChange]) -> int:
+    """Return how many millislices are lent after these changes, which are in order of time."""
+    amounts = {(one.lender, one.borrower): one.millislices for one in loans}
+    return sum(amounts.values())
+
+
 def slice_seconds(ledger: Mapping[str, int], sacct: Mapping[str, int]) -> dict[str, SliceSeconds]:
     """Put both books side by side for every tenant in either.
 
-    The books are given in millislice-seconds, the result is in slice-seconds.
+    The books are given in millislice-seconds, the result is in slice-seconds. A tenant that used
+    nothing by both is left out: its jobs asked for no GPU.
     """
-    return {
+    sides = {
         tenant: SliceSeconds(ledger.get(tenant, 0) / 1000, sacct.get(tenant, 0) / 1000)
         for tenant in sorted(ledger.keys() | sacct.keys())
     }
+    return {tenant: use for tenant, use in sides.items() if use.ledger or use.sacct}
 
 
 def _services(recording: Recording) -> dict[str, ServiceReport]:
@@ -181,4 +299,5 @@ def _service(requests: Sequence[RequestRecord], samples: Sequence[Sample]) -> Se
         p95_ms=percentile_ms(requests, 95),
         replicas_max=max(sample.state.replicas.ready for sample in samples),
         backlog_max=max(sample.state.backlog for sample in samples),
+        borrowed_max=max(sample.state.replicas.borrowed for sample in samples),
     )

@@ -19,6 +19,7 @@ from cluster.language.errors import Refusal
 from cluster.language.mig_profiles import board, cost_millislices
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
+from sandbox.demo.acts import ask_for_a_shape
 from sandbox.demo.commands import Commands, publish_models, write_service_file
 from sandbox.demo.live import Display
 from sandbox.demo.load import Load
@@ -86,12 +87,15 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
     commands = Commands(sandbox.run, costs())
     with console.status("Setting quotas, applying services"):
         refusal = _apply_services(commands, publish_models(layout.models), layout.home)
+        shape_jobs = ask_for_a_shape(commands)
 
     async def story() -> Recording:
         services = [plan.service for plan in SERVING]
         async with Load(layout.gateway_url, services, REQUEST_TIMEOUT_S) as load:
             with Display(console) as display:
-                performance = Story(load, observer, commands, display, refusal, facts(), begin_s)
+                performance = Story(
+                    load, observer, commands, display, refusal, shape_jobs, facts(), begin_s
+                )
                 return await performance.perform(replay())
 
     return asyncio.run(story())
@@ -108,8 +112,8 @@ def _apply_services(commands: Commands, models: Path, home: Path) -> Refusal | N
 
 def replay() -> tuple[Arrival, ...]:
     """Return the trace as this demo sends it."""
-    shares = {plan.service: plan.buckets for plan in SERVING}
-    return arrivals(read_extract(), COMPRESSION, shares)
+    schedules = {plan.service: plan.schedule for plan in SERVING}
+    return arrivals(read_extract(), COMPRESSION, schedules)
 
 
 def costs() -> Mapping[str, int]:

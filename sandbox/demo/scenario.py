@@ -2,16 +2,22 @@
 
 from dataclasses import dataclass
 
-from sandbox.demo.trace import BUCKETS
+Schedule = tuple[tuple[float, float], ...]
+"""Points of (seconds after the replay begins, share of the trace's rows), in order of time.
+
+Between two points the share changes linearly; before the first and after the last it is theirs.
+"""
 
 
 @dataclass(frozen=True)
 class TenantPlan:
-    """A tenant, its user, its service, its quota and its share of the trace.
+    """A tenant, its user, its service, its quota and its part of the load.
 
     Attributes:
         nominal: quota in slices, as text for the command.
-        buckets: which rows of the trace its service gets.
+        schedule: the share of the trace's rows that its service gets, over time.
+        concurrency: requests that one replica gets at a time.
+        lends: whether its idle slices may be lent to others, and others' to it.
     """
 
     tenant: str
@@ -20,7 +26,9 @@ class TenantPlan:
     profile: str
     nominal: str
     max_replicas: int
-    buckets: frozenset[int]
+    schedule: Schedule = ()
+    concurrency: int = 1
+    lends: bool = False
 
     @property
     def service(self) -> str:
@@ -28,14 +36,46 @@ class TenantPlan:
         return f"{self.tenant}/{self.service_name}"
 
 
-VISION = TenantPlan("vision", "alice", "captions", "1g.10gb", "7", 8, frozenset({0, 1, 3}))
-NLP = TenantPlan("nlp", "bob", "chat", "1g.18gb", "2", 6, frozenset({2}))
-GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1, frozenset())
-"""A tenant without quota: its service is refused, with the reason."""
+VISION = TenantPlan(
+    "vision",
+    "alice",
+    "captions",
+    "1g.10gb",
+    "4",
+    7,
+    schedule=((0, 0.01), (16, 0.12), (30, 0.12), (39, 0)),
+    lends=True,
+)
+NLP = TenantPlan(
+    "nlp",
+    "bob",
+    "chat",
+    "1g.10gb",
+    "3",
+    7,
+    schedule=((39, 0), (58, 0.09), (72, 0.09), (80, 0)),
+    lends=True,
+)
+GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1)
+"""A tenant without quota: its service is refused, with the reason. Later it gets a quota and runs
+batch jobs."""
 
 SERVING = (VISION, NLP)
 COMPRESSION = 24.0
 """The replay runs this many times faster than the trace was recorded."""
+
+LENDER_JOBS, LENDER_JOB_S = 2, 9
+"""How many batch jobs of one slice the lender submits once as many of its slices are lent, and the
+seconds that each works."""
+LENT_S = 5
+"""Seconds for which the loan is left alone before."""
+SHAPE, SHAPE_JOB_S = "3g.40gb", 12
+"""What the guest's batch jobs ask for, and the seconds that the second one works. The cluster has
+one of these; once it has another, seven of the services' profile are left: the tenants' quota."""
+GUEST_NOMINAL = "7"
+"""Slices that the operator gives the guest: two of these shapes cost that."""
+ACT_TIMEOUT_S = 60.0
+"""How long each step beside the load may take before the demo goes on without it."""
 
 WAKE_TOKENS = (1020, 129)
 """Context and generated tokens of a wake request: the medians of the trace."""
@@ -50,14 +90,19 @@ SERVED_TIMEOUT_S = 120.0
 QUIET_TIMEOUT_S = 180.0
 """How long the services may take to give every replica back after the last answer."""
 SETTLE_TIMEOUT_S = 60.0
-"""How long ledger and accounting may take to see the end of the last replica."""
+"""How long ledger and accounting may take to see the end of the last replica, and the last loan to
+end."""
 
 
 def rules() -> dict[str, str]:
     """Say for the report how the load is made; there is no seed."""
-    shares = "; ".join(f"{plan.service} {sorted(plan.buckets)}" for plan in SERVING)
+    shares = "; ".join(
+        f"{plan.service} "
+        + ", ".join(f"{share:.1%} at {at_s:g} s" for at_s, share in plan.schedule)
+        for plan in SERVING
+    )
     return {
         "trace": "Azure LLM inference 2023, conversation; sandbox/demo/data/ATTRIBUTION.md",
-        "rules": f"times / {COMPRESSION:g}; row numbers hashed into {BUCKETS} buckets: {shares}",
+        "rules": f"times / {COMPRESSION:g}; rows chosen by the hash of their number: {shares}",
         "seed": "none: nothing is random",
     }

@@ -4,14 +4,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import OutsideError, Refusal, SlicewiseError
+from sandbox.demo.acts import ActsPerformance
 from sandbox.demo.commands import Commands
 from sandbox.demo.live import Display, Scene
 from sandbox.demo.load import Load
 from sandbox.demo.record import (
+    BatchJob,
     LedgerView,
+    LoanChange,
     Observer,
     Recording,
     RequestRecord,
@@ -19,7 +22,7 @@ from sandbox.demo.record import (
     ServiceState,
     Wake,
 )
-from sandbox.demo.report import LEDGER_TOLERANCE, percentile_ms, slice_seconds
+from sandbox.demo.report import LEDGER_TOLERANCE, lent_now, percentile_ms, slice_seconds
 from sandbox.demo.scenario import (
     QUIET_TIMEOUT_S,
     RECENT_S,
@@ -43,11 +46,13 @@ class Story:
     commands: Commands
     display: Display
     refusal: Refusal | None
+    shape_jobs: tuple[BatchJob, BatchJob]
     facts: Mapping[str, str]
     begin_s: float
     """``time.monotonic()`` at which the demo began, for its duration."""
     _sampled: asyncio.Event = field(default_factory=asyncio.Event)
     _phase: str = ""
+    _news: str = ""
     _phase_ends_s: float | None = None
     _samples: list[Sample] = field(default_factory=list)
     _latest: tuple[Sample, ...] = ()
@@ -55,19 +60,24 @@ class Story:
     _wakes: list[Wake] = field(default_factory=list)
 
     async def perform(self, arrivals: Sequence[Arrival]) -> Recording:
-        """Wake the services, replay, wait for quiet, wake one again, wait; then read both books."""
+        """Wake the services, replay, wait for quiet, wake one again, wait; then read both books.
+
+        The acts are played beside the replay.
+        """
+        acts = ActsPerformance(self.commands, self, *self.shape_jobs)
         sampling = asyncio.create_task(self._sample_forever())
         try:
             await self._served()
-            await self._wake(SERVING)
+            await self._wake((VISION,))
             replay_s = arrivals[-1].at_s if arrivals else 0.0
-            self._enter(f"replaying {len(arrivals)} trace requests, wakes not counted", replay_s)
-            await self.load.replay(arrivals)
+            self._enter(f"replaying {len(arrivals)} requests of the trace", replay_s)
+            await asyncio.gather(self.load.replay(arrivals), acts.perform())
             await self._quiet("no more requests: replicas drain and give their slices back")
             await self._wake((VISION,))
             await self._quiet("quiet again")
             self._enter("reading the ledger and Slurm's accounting", None)
-            ledger, sacct = await self._settled_view()
+            ledger, sacct, loans = await self._settled_view()
+            played = await acts.record()
         finally:
             sampling.cancel()
             with suppress(asyncio.CancelledError):
@@ -81,10 +91,30 @@ class Story:
             sacct_millislice_s_by_tenant=sacct,
             duration_s=time.monotonic() - self.begin_s,
             facts=self.facts,
+            loans=loans,
+            acts=played,
         )
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first request."""
+        return self.load.elapsed_s
+
+    def borrowed(self, service: str) -> int:
+        """Return how many replicas of a service hold GPUs on borrowed quota now."""
+        return sum(
+            sample.state.replicas.borrowed
+            for sample in self._latest
+            if sample.state.service == service
+        )
+
+    def tell(self, news: str) -> None:
+        """Show what happens now beside the load, until the next phase."""
+        self._news = news
+        self._show()
+
     def _enter(self, phase: str, takes_s: float | None) -> None:
-        self._phase = phase
+        self._phase, self._news = phase, ""
         self._phase_ends_s = None if takes_s is None else self.load.elapsed_s + takes_s
         self._show()
 
@@ -137,16 +167,25 @@ class Story:
                     self._sampled.clear()
                     await self._sampled.wait()
 
-    async def _settled_view(self) -> tuple[LedgerView, Mapping[str, int]]:
-        """Return both books once they agree, or after ``SETTLE_TIMEOUT_S``: both lag a little."""
+    async def _settled_view(
+        self,
+    ) -> tuple[LedgerView, Mapping[str, int], tuple[LoanChange, ...]]:
+        """Return both books and the loans' history.
+
+        Waits until the books agree and every loan has ended, for at most ``SETTLE_TIMEOUT_S``: all
+        of them lag a little.
+        """
         deadline_s = self.load.elapsed_s + SETTLE_TIMEOUT_S
+        tenants = [plan.tenant for plan in SERVING]
         while True:
             ledger = await asyncio.to_thread(self.commands.ledger)
             sacct = await asyncio.to_thread(self.commands.sacct)
+            loans = await asyncio.to_thread(self.commands.loans, tenants)
             uses = slice_seconds(ledger.millislice_s_by_tenant, sacct).values()
             agree = all(use.deviation <= LEDGER_TOLERANCE for use in uses)
-            if agree or self.load.elapsed_s > deadline_s:
-                return ledger, sacct
+            if (agree and not lent_now(loans)) or self.load.elapsed_s > deadline_s:
+                begin_s = time.time() - self.load.elapsed_s
+                return ledger, sacct, tuple(replace(one, t_s=one.t_s - begin_s) for one in loans)
             await asyncio.sleep(1.0)
 
     async def _sample_forever(self) -> None:
@@ -187,6 +226,7 @@ class Story:
         self.display.show(
             Scene(
                 phase=self._phase,
+                news=self._news,
                 elapsed_s=now_s,
                 left_s=None if self._phase_ends_s is None else self._phase_ends_s - now_s,
                 samples=self._latest,

@@ -1,22 +1,36 @@
 """The report for people: a few tables on a terminal."""
 
+from collections import Counter
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from sandbox.demo.live import milliseconds
+from sandbox.demo.record import BatchJob, Repartition
 from sandbox.demo.report import Report
 
 
 def summary(report: Report) -> RenderableType:
-    """The report for people: verdict, numbers, services, both books."""
+    """The report for people: numbers, services, both books, promises, verdict."""
     shortfalls = report.shortfalls()
     verdict = (
-        Text("\n".join(f"- {text}" for text in shortfalls), style="bold red")
+        Text(f"Not everything was shown: {'; '.join(shortfalls)}.", style="bold red")
         if shortfalls
         else Text("Everything that the demo promises was shown.", style="bold green")
     )
-    return Group(_numbers(report), _service_table(report), _ledger_view(report), verdict)
+    tables = (_numbers(report), _service_table(report), _ledger_view(report), _promises(report))
+    return Group(*tables, verdict)
+
+
+def _promises(report: Report) -> Table:
+    table = Table(title="What was shown", title_justify="left", box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for one in report.promises():
+        mark = Text("yes", style="green") if one.is_kept else Text("NO", style="bold red")
+        table.add_row(mark, Text(one.shown if one.is_kept else one.shortfall))
+    return table
 
 
 def _numbers(report: Report) -> Table:
@@ -32,9 +46,16 @@ def _numbers(report: Report) -> Table:
         (
             "woke from zero",
             f"{'yes' if report.woke_from_zero else 'no'}"
-            + ("" if wake_s is None else f", first answer after {wake_s:.1f} s"),
+            + ("" if wake_s is None else f", first answer after {wake_s:.1f} s")
+            + (
+                ""
+                if report.replicas_woken is None
+                else f"; the last request started {report.replicas_woken}"
+            ),
         ),
-        ("refused", "nobody" if refusal is None else refusal.text()),
+        *((f"{one.user}'s job", _job(one)) for one in report.batch_jobs),
+        *(("repartition", _repartition(one)) for one in report.repartitions),
+        ("refused", "none" if refusal is None else refusal.text()),
         ("ledger", f"off balance by {report.ledger_imbalance}"),
         ("took", f"{report.duration_s:.0f} s"),
     )
@@ -45,10 +66,30 @@ def _numbers(report: Report) -> Table:
     return table
 
 
+def _job(job: BatchJob) -> str:
+    if job.waited_s is None:
+        return f"asked for a {job.profile} and did not start"
+    return f"asked for a {job.profile}, waited {job.waited_s:.0f} s, ran"
+
+
+def _repartition(one: Repartition) -> str:
+    took_s = one.ended_s - one.begun_s
+    return f"{one.node} in {took_s:.0f} s: {_layout(one.before)} became {_layout(one.after)}"
+
+
+def _layout(placements: str) -> str:
+    counts = Counter(part.partition("@")[0] for part in placements.split(","))
+    return " + ".join(f"{count} × {profile}" for profile, count in counts.items())
+
+
 def _service_table(report: Report) -> Table:
-    table = Table(title="Services (replicas, backlog: at most)", title_justify="left")
+    table = Table(
+        title="Services (replicas, on borrowed quota, backlog: at most)",
+        title_justify="left",
+        padding=(0, 0),
+    )
     table.add_column("service", no_wrap=True)
-    for title in ("requests", "failed", "p50 ms", "p95 ms", "replicas", "backlog"):
+    for title in ("requests", "failed", "p50 ms", "p95 ms", "replicas", "borrowed", "backlog"):
         table.add_column(title, justify="right")
     for name, part in report.services.items():
         table.add_row(
@@ -58,6 +99,7 @@ def _service_table(report: Report) -> Table:
             milliseconds(part.p50_ms),
             milliseconds(part.p95_ms),
             str(part.replicas_max),
+            str(part.borrowed_max),
             str(part.backlog_max),
         )
     return table

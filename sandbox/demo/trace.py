@@ -1,6 +1,7 @@
 """The public trace that the demo replays: how its extract was cut, and how it is compressed.
 
-Nothing is random: a row's number decides which service gets it; times are divided by a constant.
+Nothing is random: a row's number and the services' schedules decide which service gets the row;
+times are divided by a constant.
 Run as a program it cuts the extract again, from the original on standard input:
 
     python -m sandbox.demo.trace < AzureLLMInferenceTrace_conv.csv > azure-llm-2023-conv.csv
@@ -8,18 +9,20 @@ Run as a program it cuts the extract again, from the original on standard input:
 
 import csv
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+
+from sandbox.demo.scenario import Schedule
 
 EXTRACT = Path(__file__).parent / "data" / "azure-llm-2023-conv.csv"
 FIELDS = ("time_s", "context_tokens", "generated_tokens")
 WINDOW_S = (900, 2880)
 """Seconds after the original's first request: the climb to the hour's peak and the way down."""
 
-BUCKETS = 20
+_HASH_BYTES = 8
 
 _TIMESTAMP_CHARACTERS = len("2023-11-16 18:15:46.680590")
 
@@ -52,25 +55,52 @@ def read_extract(path: Path = EXTRACT) -> tuple[TraceRow, ...]:
         )
 
 
-def bucket(number: int) -> int:
-    """Return which of ``BUCKETS`` a row falls into, by the hash of its number.
+def draw(number: int) -> float:
+    """Return a number from 0 to below 1 for a row: the hash of the row's number.
 
     Every n-th row would smooth the load. In this extract the time between requests has a
-    coefficient of variation of 1.05; of every tenth row it is 0.39, of two buckets it is 0.99.
+    coefficient of variation of 1.05; of every tenth row it is 0.39, of a tenth by hash it is 0.99.
     """
-    return int.from_bytes(sha256(str(number).encode()).digest()[:8], "big") % BUCKETS
+    digest = sha256(str(number).encode()).digest()[:_HASH_BYTES]
+    return int.from_bytes(digest, "big") / (1 << 8 * _HASH_BYTES)
+
+
+def share_at(schedule: Schedule, at_s: float) -> float:
+    """Return the share that a schedule has at this time; 0 without any point."""
+    if not schedule:
+        return 0.0
+    before = schedule[0]
+    for point in schedule:
+        if at_s < point[0]:
+            into = (at_s - before[0]) / (point[0] - before[0]) if point != before else 0.0
+            return before[1] + into * (point[1] - before[1])
+        before = point
+    return before[1]
 
 
 def arrivals(
-    rows: Sequence[TraceRow], compression: float, shares: Mapping[str, Collection[int]]
+    rows: Sequence[TraceRow], compression: float, schedules: Mapping[str, Schedule]
 ) -> tuple[Arrival, ...]:
-    """The replay: each service gets the rows in its buckets, times divided by ``compression``."""
-    return tuple(
-        Arrival(row.time_s / compression, service, row.context_tokens, row.generated_tokens)
-        for number, row in enumerate(rows)
-        for service, buckets in shares.items()
-        if bucket(number) in buckets
-    )
+    """The replay: times are divided by ``compression``, and each row goes to one service or none.
+
+    The services' shares at the row's time lie one after the other from 0 on; the row goes to the
+    service in whose share its draw falls. So each service's load rises and falls as its schedule
+    says, and keeps the bursts of the trace.
+    """
+    return tuple(_arrivals(rows, compression, schedules))
+
+
+def _arrivals(
+    rows: Sequence[TraceRow], compression: float, schedules: Mapping[str, Schedule]
+) -> Iterator[Arrival]:
+    for number, row in enumerate(rows):
+        at_s, left = row.time_s / compression, draw(number)
+        for service, schedule in schedules.items():
+            share = share_at(schedule, at_s)
+            if left < share:
+                yield Arrival(at_s, service, row.context_tokens, row.generated_tokens)
+                break
+            left -= share
 
 
 def cut(lines: Iterable[str]) -> Iterator[str]:

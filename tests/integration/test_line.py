@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ class Line:
         self.sandbox = sandbox
         self.models = publish_models(sandbox.layout.models)
         self.home = sandbox.layout.home / sandbox.state.users["alice"].name
-        self.file = write_service_file(VISION, self.models, self.home)
+        self.file = write_service_file(replace(VISION, concurrency=2), self.models, self.home)
 
     def slicewise(self, user: str, *words: str, check: bool = True) -> tuple[int, str]:
         argv = ("env", "COLUMNS=500", "slicewise", *words)

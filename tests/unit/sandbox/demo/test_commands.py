@@ -9,13 +9,16 @@ from cluster.language.errors import OutsideError, Refusal
 from launcher.services.service_file import read_service_file
 from sandbox.demo.commands import (
     Commands,
+    parse_job_times,
     parse_ledger,
+    parse_loans,
     parse_refusal,
+    parse_repartitions,
     parse_sacct,
     publish_models,
     write_service_file,
 )
-from sandbox.demo.record import LedgerView
+from sandbox.demo.record import LedgerView, LoanChange
 from sandbox.demo.run import costs
 from sandbox.demo.scenario import GUEST, NLP, VISION, TenantPlan
 
@@ -108,6 +111,38 @@ def test_an_unreadable_ledger_is_an_error_not_a_zero(verified: str, statement: s
         parse_ledger(verified, statement)
 
 
+LOAN = {"lender": "nlp", "borrower": "vision", "reason": "", "amount_millislices": 2000, "at_s": 9}
+
+
+def test_loans_that_two_tenants_show_count_once_and_are_in_order() -> None:
+    ended = {**LOAN, "amount_millislices": 0, "at_s": 12}
+    answers = (json.dumps([ended, LOAN]), json.dumps([ended, LOAN]))
+    assert parse_loans(answers) == (
+        LoanChange(9.0, "nlp", "vision", 2000),
+        LoanChange(12.0, "nlp", "vision", 0),
+    )
+
+
+def test_repartitions_are_read() -> None:
+    one = {"node": "gpu01", "before": "a", "after": "b", "state": "done", "steps": []}
+    expected = {"node": "gpu01", "before": "a", "after": "b", "state": "done"}
+    assert parse_repartitions(json.dumps({"recuts": [one]})) == (expected,)
+    assert parse_repartitions('{"recuts": []}') == ()
+
+
+def test_unreadable_answers_are_errors_not_nothing() -> None:
+    for answer in ("", "{}", '{"recuts": [{}]}'):
+        with pytest.raises(OutsideError, match="repartition"):
+            parse_repartitions(answer)
+    with pytest.raises(OutsideError, match="Loans"):
+        parse_loans(["[{}]"])
+
+
+def test_times_of_jobs_that_have_not_started_or_ended_are_unknown() -> None:
+    lines = ["9|100|110|Unknown", "10|100|Unknown|Unknown"]
+    assert parse_job_times(lines) == {9: (100.0, 110.0, None), 10: (100.0, None, None)}
+
+
 def test_an_imbalance_is_reported_although_the_command_fails() -> None:
     def run(
         user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
@@ -132,6 +167,9 @@ def test_commands_run_as_the_right_user_and_say_what_failed() -> None:
     commands.set_quota(VISION)
     commands.apply(VISION, Path("/s.toml"))
     assert [user for user, _ in calls] == ["root", "alice"]
+    nominal = ("--nominal", VISION.nominal)
+    limits = ("--lending-limit", VISION.nominal, "--borrowing-limit", VISION.nominal)
+    assert calls[0][1] == ("slicewise", "tenant-quota", "set", "vision", *nominal, *limits)
     assert calls[1][1] == ("slicewise", "service", "apply", "/s.toml")
     with pytest.raises(OutsideError, match="No such thing"):
         commands.apply(NLP, Path("/s.toml"))

@@ -5,15 +5,19 @@ import pytest
 
 from cluster.language.errors import Refusal
 from sandbox.demo.record import (
+    Acts,
+    BatchJob,
     LedgerView,
+    LoanChange,
     Recording,
+    Repartition,
     Replicas,
     RequestRecord,
     Sample,
     ServiceState,
     Wake,
 )
-from sandbox.demo.report import SliceSeconds, build, percentile_ms
+from sandbox.demo.report import SliceSeconds, build, percentile_ms, slice_seconds
 
 A, B = "vision/captions", "nlp/chat"
 
@@ -26,17 +30,24 @@ def sample(t_s: float, service: str, replicas: Replicas, backlog: int = 0) -> Sa
     return Sample(t_s, ServiceState(service, backlog, replicas, 0, 1000), 0, None, None)
 
 
+JOB = BatchJob(10, "carol", "guest", "3g.40gb", 0.0, 12.0, 20.0)
+CUT = Repartition("gpu01", "1g.10gb@0", "3g.40gb@4", "done", 1.0, 12.0)
 GOOD = Recording(
     requests=(answered(A, 0.1), answered(A, 0.3), answered(B, 0.2)),
     samples=(
-        sample(1, A, Replicas(ready=3), backlog=7),
-        sample(1, B, Replicas(ready=2)),
+        sample(1, A, Replicas(ready=3, own=2, borrowed=1), backlog=7),
+        sample(1, B, Replicas(ready=2, own=1, borrowed=1)),
         sample(2, A, Replicas(ready=4, starting=1)),
         sample(2, B, Replicas()),
         sample(3, A, Replicas(held=8)),
         sample(3, B, Replicas(held=6)),
     ),
     wakes=(Wake(A, 0, answered(A, 2.5)), Wake(B, 0, answered(B, 1.5))),
+    loans=(LoanChange(1.0, "vision", "nlp", 1000), LoanChange(2.0, "vision", "nlp", 0)),
+    acts=Acts(
+        (BatchJob(9, "carol", "guest", "3g.40gb", 0.0, 0.0), JOB),
+        (CUT,),
+    ),
     refusal=Refusal("SW-QUOTA-NONE", "guest has no quota."),
     ledger=LedgerView(0, {"vision": 100_000, "nlp": 50_000}),
     sacct_millislice_s_by_tenant={"vision": 100_500, "nlp": 50_000},
@@ -73,6 +84,11 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
         ({"wakes": (Wake(A, 1, answered(A, 1)),)}, "wake"),
         ({"wakes": (Wake(A, 0, RequestRecord(A, 0, 0, 60, "no answer in 60 s")),)}, "wake"),
         ({"refusal": None}, "refused"),
+        ({"samples": (sample(1, A, Replicas(ready=4, own=4)),)}, "never ran on borrowed"),
+        ({"loans": (LoanChange(1.0, "vision", "nlp", 1000),)}, "1000 millislices are still lent"),
+        ({"acts": Acts((JOB, replace(JOB, started_s=None)), (CUT,))}, "of 2 batch jobs 1 started"),
+        ({"acts": Acts((replace(JOB, started_s=0.0),), (CUT,))}, "none had to wait"),
+        ({"acts": Acts((JOB,), (replace(CUT, state="rolled back"),))}, "no GPU was repartitioned"),
         ({"ledger": LedgerView(3, {"vision": 100_000})}, "off balance by 3"),
         ({"ledger": LedgerView(0, {}), "sacct_millislice_s_by_tenant": {}}, "was not charged"),
         ({"ledger": LedgerView(0, {"vision": 99_000})}, "differ"),
@@ -83,6 +99,23 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
 def test_each_shortfall_is_said(change: dict[str, object], word: str) -> None:
     shortfalls = build(replace(GOOD, **change)).shortfalls()  # type: ignore[arg-type]
     assert any(word in text for text in shortfalls), shortfalls
+
+
+def test_a_tenant_without_any_use_has_no_book() -> None:
+    assert set(slice_seconds({"vision": 1, "root": 0}, {"nlp": 2, "root": 0})) == {"vision", "nlp"}
+
+
+def test_replicas_woken_are_those_since_the_last_wake() -> None:
+    woke = replace(answered(A, 0.5), due_s=2.5)
+    samples = (
+        *GOOD.samples,
+        sample(2.6, A, Replicas(starting=4)),
+        sample(2.7, A, Replicas(ready=1, starting=1, own=2)),
+        sample(2.7, B, Replicas(ready=5, own=5)),
+    )
+    report = build(replace(GOOD, samples=samples, wakes=(*GOOD.wakes, Wake(A, 0, woke))))
+    assert report.replicas_woken == 2
+    assert build(replace(GOOD, wakes=())).replicas_woken is None
 
 
 def test_books_within_one_percent_pass_and_beyond_do_not() -> None:
@@ -109,4 +142,8 @@ def test_json_has_the_promised_keys_and_facts_beside_them() -> None:
     assert values["command"] == "demo"
     assert "facts" not in values
     assert {"requests", "failed", "p50_ms", "p95_ms", "replicas_max", "replicas_end"} <= set(values)
+    assert all(one["is_kept"] for one in values["promises"])
+    assert [job["user"] for job in values["batch_jobs"]] == ["carol", "carol"]
+    assert values["loans"][-1]["millislices"] == 0
+    assert values["services"][A]["borrowed_max"] == 1
     assert {"woke_from_zero", "first_response_after_wake_s", "ledger_imbalance"} <= set(values)

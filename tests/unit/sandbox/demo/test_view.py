@@ -12,8 +12,12 @@ from launcher.services.overview import ReplicaView, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
 from sandbox.demo.observe import service_states
 from sandbox.demo.record import (
+    Acts,
+    BatchJob,
     LedgerView,
+    LoanChange,
     Recording,
+    Repartition,
     Replicas,
     RequestRecord,
     Sample,
@@ -33,6 +37,14 @@ RECORDING = Recording(
     ledger=LedgerView(0, {"vision": 1500}),
     sacct_millislice_s_by_tenant={"vision": 1500},
     duration_s=30.0,
+    loans=(LoanChange(10.0, "nlp", "vision", 2000), LoanChange(20.0, "nlp", "vision", 0)),
+    acts=Acts(
+        (
+            BatchJob(9, "carol", "guest", "3g.40gb", -2.0, 7.0, None),
+            BatchJob(10, "bob", "nlp", "1g.10gb", 4.0),
+        ),
+        (Repartition("gpu01", "1g.10gb@0,1g.10gb@1", "3g.40gb@4", "done", 1.0, 12.0),),
+    ),
 )
 
 
@@ -79,6 +91,21 @@ def test_an_observation_is_taken_over() -> None:
     assert service_states((OBSERVED,)) == (waiting,)
 
 
+def test_what_holds_gpus_is_told_by_quota_from_what_waits_for_them() -> None:
+    replicas = (
+        ReplicaView(1, 0, "ready", "gpu01"),
+        ReplicaView(1, 1, "ready", "gpu01", is_borrowed=True),
+        ReplicaView(1, 2, "starting", "gpu02", is_borrowed=True),
+        ReplicaView(1, 3, "starting", is_borrowed=True),
+        ReplicaView(1, 4, "draining", "gpu02"),
+        ReplicaView(1, 5, "held"),
+    )
+    (state,) = service_states((replace(OBSERVED, replicas=replicas),))
+    expected = Replicas(2, 2, 1, 1, own=2, borrowed=2, borrowed_ready=1)
+    assert state.replicas == expected
+    assert expected.own_not_ready == 1
+
+
 def test_a_service_without_a_route_is_left_out() -> None:
     assert service_states((replace(OBSERVED, load=None),)) == ()
 
@@ -103,9 +130,24 @@ def test_the_picture_fits_80_columns() -> None:
     lines = text_of(picture(scene), width=80).splitlines()
     assert "about 52 s left" in lines[1]
     titles = " ".join(lines[2].strip("│ ").split())
-    assert titles == "service ready start drain held backlog p50 ms p95 ms slices of quota"
+    assert titles == "service ready loan start drain backlog p50 ms p95 ms slices of quota"
     assert {"vision/captions", "420", "1900"} <= set(lines[3].split())
     assert "4 of 5" in lines[3]
+
+
+def test_the_picture_says_what_happens_beside_the_load_in_one_line() -> None:
+    news = "bob's batch jobs take slices back " * 4
+    lines = text_of(picture(replace(SCENE, news=news)), width=80).splitlines()
+    (line,) = [line for line in lines if "bob's" in line]
+    assert "…" in line
+
+
+def test_news_are_a_line_where_there_is_no_terminal() -> None:
+    file = StringIO()
+    with Display(Console(file=file, force_terminal=False, width=40)) as display:
+        display.show(replace(SCENE, elapsed_s=1.0))
+        display.show(replace(SCENE, elapsed_s=2.0, news="a GPU is repartitioned"))
+    assert "replaying; a GPU is repartitioned" in file.getvalue().splitlines()[1]
 
 
 def test_without_a_terminal_it_prints_at_new_phases_and_every_few_seconds() -> None:
@@ -127,6 +169,9 @@ def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
         "1 (0 to wake services)",
         "guest has [no] quota.",
         "replicas_end is 4",
+        "asked for a 3g.40gb, waited 9 s, ran",
+        "asked for a 1g.10gb and did not start",
+        "gpu01 in 11 s: 2 × 1g.10gb became 1 × 3g.40gb",
         "1.500",
         "0.00%",
     ):
@@ -142,3 +187,13 @@ def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert 1200 <= int.from_bytes(data[16:20], "big") <= 2000
+
+
+@pytest.mark.parametrize(
+    ("t_s", "vision", "nlp"), [(9, 0, 0), (10, 2000, -2000), (19, 2000, -2000), (20, 0, 0)]
+)
+def test_what_is_lent_at_a_time(t_s: float, vision: int, nlp: int) -> None:
+    from sandbox.demo.plot import lent_to
+
+    assert lent_to("vision", RECORDING.loans, t_s) == vision
+    assert lent_to("nlp", RECORDING.loans, t_s) == nlp

@@ -1,0 +1,148 @@
+"""What users and the operator do beside the load: batch jobs, and one GPU that is cut again."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from sandbox.demo.commands import Commands, JobTimes
+from sandbox.demo.record import Acts, BatchJob, Repartition
+from sandbox.demo.scenario import (
+    ACT_TIMEOUT_S,
+    GUEST,
+    GUEST_NOMINAL,
+    LENDER_JOB_S,
+    LENDER_JOBS,
+    LENT_S,
+    NLP,
+    SHAPE,
+    SHAPE_JOB_S,
+    VISION,
+    TenantPlan,
+)
+
+_WHOLE_DEMO_S = 500
+"""The job that is in the other's way works this long, and is cancelled before."""
+_POLL_S = 0.5
+
+
+class Stage(Protocol):
+    """What the acts see of the story, and tell it."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first request."""
+        ...
+
+    def borrowed(self, service: str) -> int:
+        """How many replicas of a service hold GPUs on borrowed quota now."""
+        ...
+
+    def tell(self, news: str) -> None:
+        """Show what happens now beside the load."""
+        ...
+
+
+def ask_for_a_shape(commands: Commands) -> tuple[BatchJob, BatchJob]:
+    """Give the guest its quota, and submit two jobs for a shape of which the cluster has one.
+
+    Meanwhile look up how all GPUs are cut, as the operator's cron job would have done before.
+    """
+    with ThreadPoolExecutor() as beside:
+        survey = beside.submit(commands.survey)
+        commands.set_quota(GUEST, GUEST_NOMINAL)
+        jobs = (
+            _submit(commands, GUEST, SHAPE, _WHOLE_DEMO_S),
+            _submit(commands, GUEST, SHAPE, SHAPE_JOB_S),
+        )
+        survey.result()
+    return jobs
+
+
+def _submit(commands: Commands, plan: TenantPlan, profile: str, seconds: int) -> BatchJob:
+    return BatchJob(commands.sbatch(plan, profile, seconds), plan.user, plan.tenant, profile)
+
+
+@dataclass
+class ActsPerformance:
+    """The acts of one demo; ``perform`` is called once, while the load is replayed.
+
+    A step that is not done within ``ACT_TIMEOUT_S`` is left: the report then says what was not
+    shown.
+
+    Attributes:
+        in_the_way, waits: the guest's jobs, of which the second one waits for a shape.
+    """
+
+    commands: Commands
+    stage: Stage
+    in_the_way: BatchJob
+    waits: BatchJob
+    _lender_jobs: list[BatchJob] = field(default_factory=list)
+    _repartitions: list[Repartition] = field(default_factory=list)
+
+    async def perform(self) -> None:
+        """Play both acts, one after the other."""
+        await self._repartition()
+        await self._take_lent_slices_back()
+        await self._until(lambda: self._has_ended(self.waits))
+        await asyncio.to_thread(self.commands.cancel, self.in_the_way.job_id)
+
+    async def record(self) -> Acts:
+        """Return what was done, with the jobs' times from Slurm's accounting."""
+        jobs = (self.in_the_way, self.waits, *self._lender_jobs)
+        times = await asyncio.to_thread(self.commands.job_times, [one.job_id for one in jobs])
+        begin_s = time.time() - self.stage.elapsed_s
+        return Acts(tuple(_timed(job, times, begin_s) for job in jobs), tuple(self._repartitions))
+
+    async def _repartition(self) -> None:
+        """Let the operator repartition a GPU, and wait until the job that asks for it runs."""
+        user = self.waits.user
+        self.stage.tell(f"{user}'s batch job waits for {SHAPE}: the operator repartitions a GPU")
+        await self._until(self._is_cut)
+        await self._until(lambda: self._has_started(self.waits))
+        self.stage.tell(f"{user}'s batch job has its {SHAPE} and runs")
+
+    async def _take_lent_slices_back(self) -> None:
+        """Submit the lender's jobs once its idle slices are lent, and wait until they run."""
+        await self._until(lambda: self.stage.borrowed(VISION.service) >= LENDER_JOBS)
+        self.stage.tell(f"{VISION.tenant} is lent what {NLP.tenant} leaves idle of its quota")
+        await asyncio.sleep(LENT_S)
+        for _ in range(LENDER_JOBS):
+            job = await asyncio.to_thread(_submit, self.commands, NLP, NLP.profile, LENDER_JOB_S)
+            self._lender_jobs.append(job)
+        self.stage.tell(f"{NLP.user}'s batch jobs take slices back that {NLP.tenant} has lent")
+        await self._until(lambda: all(map(self._has_started, self._lender_jobs)))
+        self.stage.tell(f"{NLP.user}'s batch jobs run on slices that came back")
+
+    def _has_started(self, job: BatchJob) -> bool:
+        return not self.commands.is_in_queue(job.job_id, "PENDING")
+
+    def _has_ended(self, job: BatchJob) -> bool:
+        return not self.commands.is_in_queue(job.job_id, "PENDING,RUNNING,COMPLETING")
+
+    def _is_cut(self) -> bool:
+        begun_s = self.stage.elapsed_s
+        done = self.commands.repartition()
+        self._repartitions += [
+            Repartition(**one, begun_s=begun_s, ended_s=self.stage.elapsed_s) for one in done
+        ]
+        return bool(done)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Ask in a thread until it is so, for at most ``ACT_TIMEOUT_S``."""
+        deadline_s = self.stage.elapsed_s + ACT_TIMEOUT_S
+        while self.stage.elapsed_s < deadline_s:
+            if await asyncio.to_thread(is_so):
+                return
+            await asyncio.sleep(_POLL_S)
+
+
+def _timed(job: BatchJob, times: Mapping[int, JobTimes], begin_s: float) -> BatchJob:
+    """Return the job with its times on the load's time axis, which began at ``begin_s``."""
+    submitted_s, started_s, ended_s = (
+        None if at_s is None else at_s - begin_s for at_s in times[job.job_id]
+    )
+    return replace(job, submitted_s=submitted_s, started_s=started_s, ended_s=ended_s)
