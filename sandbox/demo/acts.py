@@ -129,7 +129,7 @@ class ActsPerformance:
         self._repartitions += [
             Repartition(**one, begun_s=begun_s, ended_s=self.stage.elapsed_s) for one in done
         ]
-        return bool(done)
+        return any(one["state"] == "done" for one in done)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Ask in a thread until it is so, for at most ``ACT_TIMEOUT_S``."""

@@ -1,0 +1,115 @@
+"""The acts beside the load, with commands that only remember how they were called."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from sandbox.demo import acts as acts_module
+from sandbox.demo.acts import ActsPerformance, ask_for_a_shape
+from sandbox.demo.commands import Commands, JobTimes
+from sandbox.demo.scenario import GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
+
+CUT = {"node": "gpu01", "before": "1g.10gb@0", "after": "3g.40gb@4", "state": "done"}
+
+
+class Remembering(Commands):
+    """Answers as a cluster on which each step is done when asked for the second time."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.cuts: list[tuple[Mapping[str, str], ...]] = [(), ({**CUT, "state": "rolled back"},)]
+        self.asked = 0
+
+    def set_quota(self, plan: TenantPlan, nominal: str = "") -> None:
+        self.calls.append(f"quota {plan.tenant} {nominal}")
+
+    def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
+        self.calls.append(f"sbatch {plan.user} {profile}")
+        return len(self.calls)
+
+    def survey(self) -> None:
+        pass
+
+    def repartition(self) -> tuple[Mapping[str, str], ...]:
+        return self.cuts.pop(0) if self.cuts else (CUT,)
+
+    def is_in_queue(self, job_id: int, state: str) -> bool:
+        self.asked += 1
+        return bool(self.asked % 2)
+
+    def cancel(self, job_id: int) -> None:
+        self.calls.append(f"cancel {job_id}")
+
+    def job_times(self, jobs: Iterable[int]) -> Mapping[int, JobTimes]:
+        return dict.fromkeys(jobs, (1000.0, 1007.0, None))
+
+
+class Stage:
+    """Time goes on by a second each time it is read."""
+
+    def __init__(self, borrowed: int = LENDER_JOBS) -> None:
+        self.now_s = 0.0
+        self.told: list[str] = []
+        self._borrowed = borrowed
+
+    @property
+    def elapsed_s(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+    def borrowed(self, service: str) -> int:
+        return self._borrowed
+
+    def tell(self, news: str) -> None:
+        self.told.append(news)
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acts_module, "_POLL_S", 0.0)
+    monkeypatch.setattr(acts_module, "LENT_S", 0.0)
+
+
+def played(commands: Remembering, stage: Any) -> ActsPerformance:
+    performance = ActsPerformance(commands, stage, *ask_for_a_shape(commands))
+    asyncio.run(performance.perform())
+    return performance
+
+
+def test_the_acts_are_played_in_order_and_the_job_in_the_way_is_cancelled_last() -> None:
+    commands, stage = Remembering(), Stage()
+    performance = played(commands, stage)
+    shape, own = f"sbatch {GUEST.user} {SHAPE}", f"sbatch {NLP.user} {NLP.profile}"
+    first, *rest = commands.calls
+    assert first.startswith(f"quota {GUEST.tenant} ")
+    assert rest == [shape, shape, *[own] * LENDER_JOBS, f"cancel {performance.in_the_way.job_id}"]
+    assert len(stage.told) == 5
+
+
+def test_a_repartition_is_tried_until_one_is_done_and_each_try_is_recorded() -> None:
+    commands = Remembering()
+    performance = played(commands, Stage())
+    done = asyncio.run(performance.record()).repartitions
+    assert [one.state for one in done] == ["rolled back", "done"]
+    assert all(one.begun_s < one.ended_s for one in done)
+
+
+def test_a_step_that_does_not_come_is_left_and_the_demo_goes_on() -> None:
+    """Without a loan the lender's jobs are submitted all the same, and the report says so."""
+    commands, stage = Remembering(), Stage(borrowed=0)
+    played(commands, stage)
+    assert commands.calls[-1].startswith("cancel")
+    assert stage.now_s > acts_module.ACT_TIMEOUT_S
+
+
+def test_jobs_have_slurm_s_times_on_the_load_s_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands, stage = Remembering(), Stage()
+    performance = played(commands, stage)
+    stage.now_s = 9.0
+    monkeypatch.setattr(acts_module.time, "time", lambda: 1010.0)
+    jobs = asyncio.run(performance.record()).batch_jobs
+    assert [job.tenant for job in jobs] == [GUEST.tenant] * 2 + [NLP.tenant] * LENDER_JOBS
+    assert {(job.submitted_s, job.started_s, job.ended_s) for job in jobs} == {(0.0, 7.0, None)}
+    assert {job.waited_s for job in jobs} == {7.0}
