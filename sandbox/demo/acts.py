@@ -107,7 +107,7 @@ class ActsPerformance:
 
     async def _take_lent_slices_back(self) -> None:
         """Submit the lender's jobs once its idle slices are lent, and wait until they run."""
-        await self._until(lambda: self.stage.borrowed(VISION.service) >= LENDER_JOBS)
+        await self._until(lambda: self.stage.borrowed(VISION.service) > 0)
         self.stage.tell(f"{VISION.tenant} is lent what {NLP.tenant} leaves idle of its quota")
         await asyncio.sleep(LENT_S)
         for _ in range(LENDER_JOBS):

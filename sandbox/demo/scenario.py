@@ -43,7 +43,7 @@ VISION = TenantPlan(
     "1g.10gb",
     "4",
     7,
-    schedule=((0, 0.01), (16, 0.12), (30, 0.12), (39, 0)),
+    schedule=((0, 0.01), (10, 0.13), (30, 0.13), (39, 0)),
     lends=True,
 )
 NLP = TenantPlan(
@@ -53,7 +53,7 @@ NLP = TenantPlan(
     "1g.10gb",
     "3",
     7,
-    schedule=((39, 0), (58, 0.09), (72, 0.09), (80, 0)),
+    schedule=((39, 0), (52, 0.1), (72, 0.1), (80, 0)),
     lends=True,
 )
 GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1)
@@ -64,11 +64,11 @@ SERVING = (VISION, NLP)
 COMPRESSION = 24.0
 """The replay runs this many times faster than the trace was recorded."""
 
-LENDER_JOBS, LENDER_JOB_S = 2, 9
-"""How many batch jobs of one slice the lender submits once as many of its slices are lent, and the
-seconds that each works."""
-LENT_S = 5
-"""Seconds for which the loan is left alone before."""
+LENDER_JOBS, LENDER_JOB_S = 3, 9
+"""How many batch jobs of one slice the lender submits, and the seconds that each works. They ask
+for all of its quota, so one at least has to wait for what is lent."""
+LENT_S = 7
+"""Seconds for which the first loan is left alone before."""
 SHAPE, SHAPE_JOB_S = "3g.40gb", 12
 """What the guest's batch jobs ask for, and the seconds that the second one works. The cluster has
 one of these; once it has another, seven of the services' profile are left: the tenants' quota."""

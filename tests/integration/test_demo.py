@@ -55,7 +55,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert not DIRECTORY.exists()
     report = json.loads((tmp_path / "demo.json").read_text())
     assert report["failed"] == 0
-    assert report["requests"] > 800
+    assert report["requests"] > 1000
     assert report["replicas_max"] >= 4
     assert report["replicas_end"] == 0
     assert report["woke_from_zero"] is True
@@ -68,7 +68,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert all(service["borrowed_max"] > 0 for service in report["services"].values())
     assert {loan["lender"] for loan in report["loans"]} == {"vision", "nlp"}
     assert report["lent_at_the_end"] == 0
-    assert [job["tenant"] for job in report["batch_jobs"]] == ["guest", "guest", "nlp", "nlp"]
+    assert [job["tenant"] for job in report["batch_jobs"]] == ["guest"] * 2 + ["nlp"] * 3
     assert all(job["ended_s"] is not None for job in report["batch_jobs"])
     assert [one["state"] for one in report["repartitions"]] == ["done"]
     assert (tmp_path / "demo.png").stat().st_size > 10_000

@@ -49,7 +49,7 @@ class Remembering(Commands):
 class Stage:
     """Time goes on by a second each time it is read."""
 
-    def __init__(self, borrowed: int = LENDER_JOBS) -> None:
+    def __init__(self, borrowed: int = 1) -> None:
         self.now_s = 0.0
         self.told: list[str] = []
         self._borrowed = borrowed
