@@ -120,6 +120,8 @@ class Replica:
         return self
 
     async def stop(self) -> None:
+        """What it has begun it still answers by HTTP: aiohttp waits for that without a limit."""
+        self.go_on()
         server = self._runner.server
         await self._grpc.stop(None)
         await self._runner.cleanup()

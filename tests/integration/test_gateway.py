@@ -201,6 +201,16 @@ async def test_a_dead_replica_is_taken_out_by_itself(gateway: Harness, replicas)
     assert replicas[1].served == 20
 
 
+async def test_a_paused_stand_in_can_be_stopped(gateway: Harness, replicas):
+    """Otherwise a test that fails while one is paused would never end."""
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    replicas[0].pause()
+    asked = gateway.asking(1)
+    await eventually(lambda: gateway.waits(Load(in_flight=1)))
+    await asyncio.wait_for(replicas[0].stop(), 30)
+    assert statuses(await asyncio.gather(*asked)) == {200}
+
+
 async def _is_down(gateway: Harness, replica: Replica) -> bool:
     server = (await gateway.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
     return server is not None and not server.up
