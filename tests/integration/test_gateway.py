@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from gateway_harness import (
     INFER,
+    STREAM,
     WORK_S,
     Harness,
     Replica,
@@ -86,6 +87,10 @@ async def test_answers_are_counted_by_time_and_errors_and_losses_beside_them(
     replicas[0].is_broken = True
     assert statuses(await asyncio.gather(*gateway.asking(3))) == {500}
     await eventually(lambda: has(8, 3, 0))
+    for path, method in ((STREAM, "POST"), ("/v2/health/ready", "GET")):
+        assert (await gateway.ask(f"/t/a{path}", method))[0] == 200
+    # Neither a stream nor a question of health counts.
+    assert await has(8, 3, 0)
     async with replica_process() as dying:
         await gateway.set_replicas()
         await gateway.route(Route("t/a", 2, {dying.endpoint: ServerMode.READY}, "pool"))
