@@ -99,16 +99,8 @@ def create_key(
     )
     settings = load_settings()
     daemon = _daemon(settings)
-    closes = not settings.gateway.require_keys and (
-        tenant in daemon.call(KeyListRequest()).unprotected
-    )
-    if closes and not yes:
-        typer.confirm(
-            f"This is {tenant}'s first key: all of its services then refuse requests without a key,"
-            " also those that clients use now. Make it?",
-            abort=True,
-            err=True,
-        )
+    if not yes and not settings.gateway.require_keys:
+        _ask_if_first(daemon, tenant)
     _make(daemon, request)
     if as_json:
         facts = {"tenant": tenant, "service": service, "name": name, "expires_s": expires_s}
@@ -116,14 +108,26 @@ def create_key(
         return
     out = console()
     out.print(Text(key), soft_wrap=True)
+    where = f"{tenant}/{service}" if service else tenant
     until = "" if expires_s is None else f" until {_day(expires_s)}"
     out.print(
         Text(
-            f"Key {key_id} of {opens} works at the gateway {_AT_THE_GATEWAY}{until}; from then on "
+            f"Key {key_id} of {where} works at the gateway {_AT_THE_GATEWAY}{until}; from then on "
             f"{tenant}'s services refuse requests without a key. Keep it: it is not shown again.",
             style="dim",
         )
     )
+
+
+def _ask_if_first(daemon: DaemonClient, tenant: str) -> None:
+    """Ask before the first key of a tenant; raises typer.Abort for a no."""
+    if tenant in daemon.call(KeyListRequest()).unprotected:
+        typer.confirm(
+            f"This is {tenant}'s first key: all of its services then refuse requests without a key,"
+            " also those that clients use now. Make it?",
+            abort=True,
+            err=True,
+        )
 
 
 def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:

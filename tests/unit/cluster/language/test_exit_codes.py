@@ -10,8 +10,21 @@ CODE = re.compile(r"^\| (SW-[A-Z-]+) \|", re.MULTILINE)
 FOR_CLIENTS = {
     f"SW-GATEWAY-{word}"
     for word in (
-        *("CONCURRENT", "DENIED", "ERROR", "FULL", "HEADERS", "JSON", "KEY", "KEY-TENANT", "LOST"),
-        *("RATE", "REQUEST", "SLOW", "STARTING", "UNKNOWN", "WAKING"),
+        *(
+            "CONCURRENT",
+            "DENIED",
+            "ERROR",
+            "FAILING",
+            "FULL",
+            "HEADERS",
+            "JSON",
+            "KEY",
+            "KEY-SERVICE",
+            "KEY-TENANT",
+            "LOST",
+            "METADATA",
+        ),
+        *("RATE", "REQUEST", "SEQUENCE", "SLOW", "STARTING", "UNKNOWN", "WAKING"),
     )
 }
 """What the gateway answers to a service's clients: no command ends with it."""

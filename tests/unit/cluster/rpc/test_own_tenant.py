@@ -21,7 +21,8 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     tenants = tuple(
-        TenantView(name=name, nominal_millislices=0, used_millislices=0) for name in names
+        TenantView(name=name, nominal_millislices=0, own_in_use_millislices=0, in_use_millislices=0)
+        for name in names
     )
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: answer)

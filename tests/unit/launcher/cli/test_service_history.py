@@ -47,11 +47,12 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "gateway").mkdir()
     create(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "1" / "model.py").touch()
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     monkeypatch.chdir(tmp_path)
     scripts: list[str] = []
 
-    def submit(script: str) -> Submitted:
+    def submit(script: str, *_: str) -> Submitted:
         scripts.append(script)
         return Submitted(820, ())
 

@@ -30,7 +30,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     tenants = tuple(
-        TenantView(name=one, nominal_millislices=0, used_millislices=0) for one in names
+        TenantView(name=one, nominal_millislices=0, own_in_use_millislices=0, in_use_millislices=0)
+        for one in names
     )
     seen = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: seen)

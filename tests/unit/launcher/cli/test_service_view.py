@@ -28,7 +28,7 @@ def seen(*states: str) -> Sequence[ServiceObservation]:
         ),
     )
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(view,), tenants=())
-    return join(answer, None, "http://gateway")
+    return join(answer, None, "http://gateway", last_line=lambda *_: "")
 
 
 def test_watched_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch):

@@ -103,6 +103,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     (tmp_path / "gateway").mkdir()
     create(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "1" / "model.py").touch()
     (tmp_path / "chat.toml").write_text(
         f'[service]\nname = "chat"\ntenant = "vision"\nmodel_repository = "{tmp_path}/models"\n'
         'model = "m"\nprofile = "1g.10gb"\n'
@@ -117,7 +118,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
 
     monkeypatch.setattr(address, "wait_for_route", answers)
     monkeypatch.setattr(address, "wait_until_followed", answers)
-    monkeypatch.setattr(cli, "submit", lambda script: Submitted(814, ()))
+    monkeypatch.setattr(cli, "submit", lambda *_: Submitted(814, ()))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     admitted = SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)

@@ -45,8 +45,8 @@ def seen(
         load=None,
         report=REPORT.model_copy(update={"failures": failures, "wanted": wanted}),
         replicas=replicas,
-        used_millislices=None,
-        nominal_millislices=None,
+        objective="",
+        quota=None,
         note=note,
     )
 
