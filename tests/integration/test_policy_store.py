@@ -655,7 +655,9 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     assert len(own.audit.statement(None, 0, 1000).rows) == 1
     assert len(list(own.audit.export(0))) == 4
     all_tables_refuse(
-        database, role, kept=JOURNALS | {"compilations", "known_limits", "watermarks"}
+        database,
+        role,
+        kept=JOURNALS | {"compilations", "known_limits", "watermarks", "api_key_uses"},
     )
 
 

@@ -174,7 +174,7 @@ def test_root_sees_everything_from_elsewhere_too(site: Site) -> None:
 def test_services_are_seen_from_elsewhere(site: Site) -> None:
     assert site.reads("alice", "service", "list", config=site.elsewhere) == []
     code, said = site.says("alice", "service", "status", "bert", config=site.elsewhere)
-    assert (code, "SW-SERVICE-UNKNOWN" in said) == (1, True)
+    assert (code, "SW-SERVICE-UNKNOWN" in said) == (3, True)
 
 
 def test_without_munge_or_daemon_it_is_said_what_is_missing(site: Site) -> None:
