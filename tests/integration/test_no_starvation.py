@@ -53,7 +53,7 @@ class Queue:
     def explain(self, user: str, job: str) -> Any:
         argv = ("slicewise", "why", "--priority", job, "--json")
         done = self.sandbox.run(user, argv, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 else done.stderr.split()[-1]
+        return json.loads(done.stdout) if done.returncode == 0 else json.loads(done.stderr)["code"]
 
     def explained(self, user: str, job: str) -> Any:
         """Once the daemon has seen the job, and Slurm has its priority."""

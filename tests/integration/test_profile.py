@@ -93,7 +93,7 @@ def test_a_table_is_measured_and_says_which_instances_a_load_needs(user: User):
 
 def test_who_has_no_quota_hears_so_and_nothing_runs(user: User):
     done = user.sandbox.run("carol", user.words("guest"), check=False)
-    assert (done.returncode, "SW-QUOTA-NONE" in done.stderr) == (3, True)
+    assert (done.returncode, "SW-QUOTA-NONE" in done.stderr) == (1, True)
 
 
 def test_an_interrupt_cancels_the_job(user: User):
