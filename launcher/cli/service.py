@@ -101,8 +101,8 @@ def apply_service(
 
     The file, the model repository and the job for Slurm are checked first; if anything is wrong,
     nothing is submitted. Then the command waits up to 5 s until the address answers. With --wait or
-    --start it waits on, shows progress on stderr, and ends with exit code 1 if the service is not
-    ready within --timeout, or if its starts fail.
+    --start it waits on, shows progress on stderr, and ends with exit code 7 if the service is not
+    ready within --timeout, 1 if its starts fail.
     """
     settings, spec = load_settings(), read_service_file(file)
     spec, plan = _checked(settings, spec, force=force, skip_model_check=skip_model_check)

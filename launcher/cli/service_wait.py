@@ -49,7 +49,7 @@ def wait_service(
 
     Ready: a replica serves, as many as min_replicas do, and a roll-over or restart is finished. A
     service that sleeps becomes ready only if requests or service scale wake it. Progress is shown
-    on stderr. Exit code 1 if it is not so in time, or if its starts fail while it should get ready.
+    on stderr. Exit code 7 if it is not so in time, 1 if its starts fail while it should get ready.
     """
     settings = load_settings()
     newest = asyncio.run(find(settings, name))[0]

@@ -81,7 +81,7 @@ WaitS = Annotated[
         "--wait",
         min=0,
         metavar="SECONDS",
-        help="Exit 1 unless Slurm's limits have the change within these seconds. The change stays"
+        help="Exit 7 unless Slurm's limits have the change within these seconds. The change stays"
         " recorded either way. Without it: wait 5 s at most, and exit 0.",
         show_default=False,
     ),
