@@ -27,6 +27,7 @@ from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from docs import wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
+from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
 from launcher.process.metrics import Metrics as LauncherMetrics
 from launcher.turn.quality import Counts
@@ -63,6 +64,19 @@ words; stdout has what it had found, or nothing. So have usage errors (SW-USAGE)
 `code` is stable. `hint` says what to do, and is "" if there is nothing to suggest.
 
 ## Error codes by exit code
+"""
+_JSON_OUTPUT = f"""\
+# JSON output
+
+What each command prints with `--json`, as JSON schemas of version {JSON_VERSION}. Each is one
+document on stdout; `service logs` and `service status --watch` print one on each line (NDJSON).
+`slicewise schema COMMAND` prints its schema, [json-schemas.json](json-schemas.json) has all of
+them. Failures: [errors as JSON](exit-codes.md).
+
+Keys may be added to a version: readers leave unknown ones alone. None goes, and none gets another
+type or meaning, without a new version. `_millislices` are thousandths of a slice, `_s` seconds or
+Unix seconds; null is not known or not set.
+
 """
 _OLD_SPELLINGS = """\
 ## Old spellings
@@ -116,13 +130,19 @@ def pages() -> Mapping[str, str]:
     made: Mapping[str, Iterable[str]] = {
         "commands.md": _commands(),
         "exit-codes.md": _exit_codes(),
+        "json-output.md": _json_output(),
         "configuration.md": _configuration(),
         "service-file.md": _service_file(),
         "metrics.md": _metrics(),
         "wire-api.md": wire_api.page(),
     }
     text = {name: "\n".join((_MADE, "", *lines)).rstrip() + "\n" for name, lines in made.items()}
-    return {**text, "openapi.json": wire_api.document()}
+    schemas = {name: schema_of(name) for name in OUTPUTS}
+    return {
+        **text,
+        "openapi.json": wire_api.document(),
+        "json-schemas.json": json.dumps(schemas, indent=1, ensure_ascii=False) + "\n",
+    }
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -155,6 +175,22 @@ def _exit_codes() -> Iterator[str]:
     }
     rows = ((f"{int(kind)}", text) for kind, text in codes.items() if text)
     yield from _table(("exit code", "error codes"), rows)
+
+
+def _json_output() -> Iterator[str]:
+    yield _JSON_OUTPUT
+    rows = ((f"`{name}`", " or ".join(_printed(schema_of(name)))) for name in OUTPUTS)
+    yield from _table(("command", "prints"), rows)
+
+
+def _printed(schema: Mapping[str, Any]) -> Iterator[str]:
+    for one in schema.get("anyOf", (schema,)):
+        if "items" in one:
+            yield f"list of: {' or '.join(_printed(one['items']))}"
+        elif "properties" in one:
+            yield ", ".join(f"`{key}`" for key in one["properties"])
+        else:
+            yield "text"
 
 
 def _loaded(one: Command) -> Any:

@@ -1,10 +1,8 @@
 """``slicewise sandbox``: a cluster to try things on."""
 
-import json
 import os
 import shutil
 import signal
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +13,7 @@ from rich.table import Table
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.exit_codes import exit_code_of
-from cluster.runtime.console import terminal_console
+from cluster.runtime.console import print_json, terminal_console
 from sandbox import lifecycle
 from sandbox.cluster import Sandbox
 from sandbox.host import process
@@ -139,7 +137,7 @@ def status(
             "servers": [asdict(row) for row in servers],
             "nodes": [asdict(row) for row in nodes],
         }
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        print_json(content)
         return
     console = terminal_console()
     console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False, soft_wrap=True)

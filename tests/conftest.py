@@ -20,8 +20,11 @@ from durations import Durations
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from json_checker import checked_printer
 from run_folder import RunFolder, current
 from schedule import Schedule, in_order, turn
+
+from cluster.runtime import console
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _KEPT = _PROJECT / ".hypothesis" / "examples"
@@ -68,6 +71,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RUN_FOLDER] = RunFolder()
     if config.option.basetemp is None:
         config.option.basetemp = config.stash[_RUN_FOLDER].path / "tmp"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _documents_are_checked() -> Iterator[None]:
+    """Whatever a command prints as JSON in a test is compared with its published schema."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console, "print_document", checked_printer())
+        yield
 
 
 def _as_usual() -> None:

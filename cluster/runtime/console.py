@@ -51,13 +51,18 @@ def is_plain() -> bool:
 
 def print_json(value: object) -> None:
     """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    print_document(value, indent=2)
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line of stdout, for a reader that waits for it (NDJSON)."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    print_document(value, indent=None)
     sys.stdout.flush()
+
+
+def print_document(value: object, indent: int | None) -> None:
+    """Print one JSON document on stdout, on one line where ``indent`` is None."""
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
 
 
 def print_refusal(refusal: Refusal) -> None:

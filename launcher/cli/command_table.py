@@ -52,6 +52,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "What was used: statements, balances, checks; and the database in which it stands.",
     ),
     "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
+    "schema": Command(
+        "launcher.cli.schema:schema_app",
+        "Print the JSON schema of what a command prints with --json.",
+    ),
 }
 
 FOR_OPERATORS: Mapping[str, Command] = {

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -16,6 +16,9 @@ from cluster.settings.file import Settings, load_settings
 from launcher.services.apply_plan import KeyChange, generations_of
 from launcher.services.history import PastGeneration, Stands, history, to_go_back_to
 from launcher.services.lookup import Json, choose, complete_service
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import PastGenerationJson
 
 _STYLES: Mapping[Stands, str] = {"newest": "green", "being replaced": "yellow", "ended": "dim"}
 
@@ -66,7 +69,7 @@ async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
     )
 
 
-def _as_json(one: PastGeneration) -> Mapping[str, object]:
+def _as_json(one: PastGeneration) -> "PastGenerationJson":
     return {
         "service": f"{one.record.tenant}/{one.record.name}",
         "array_job_id": one.record.array_job_id,

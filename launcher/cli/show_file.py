@@ -1,7 +1,7 @@
 """Shows a service's file to users and as JSON: its schema, and what applying it would do."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,8 +12,11 @@ from cluster.slurm_client.sbatch import Submitted
 from launcher.engines.model_files import ModelNeeds
 from launcher.services.apply_plan import ApplyPlan, KeyChange
 
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ModelJson, PlanJson
 
-def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, object]:
+
+def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> "PlanJson":
     """Return the keys of ``plan --json``."""
     return {
         "service": f"{spec.tenant}/{spec.name}",
@@ -28,7 +31,7 @@ def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> Mapping[str, o
     }
 
 
-def _needs_as_json(needs: ModelNeeds) -> Mapping[str, object]:
+def _needs_as_json(needs: ModelNeeds) -> "ModelJson":
     return {
         "name": needs.name,
         "backend": needs.backend or None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
@@ -11,6 +11,9 @@ from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
 from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ReplicaJson, ServiceJson
 
 _STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {
@@ -32,7 +35,7 @@ _CONDITION_STYLES: Mapping[Condition, str] = {
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
-def as_json(service: ServiceObservation) -> Mapping[str, object]:
+def as_json(service: ServiceObservation) -> "ServiceJson":
     """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
     generations, report = (service.array_job_id, *service.older), service.report
     quota = service.quota
@@ -76,7 +79,7 @@ def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, S
     return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
 
 
-def _replica_as_json(one: ReplicaView) -> Mapping[str, object]:
+def _replica_as_json(one: ReplicaView) -> "ReplicaJson":
     return {
         "array_job_id": one.array_job_id,
         "slot": one.slot,

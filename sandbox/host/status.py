@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from typing_extensions import TypedDict
+
 from sandbox.host.inventory import NODES
 from sandbox.host.layout import Layout
 from sandbox.host.process import Process
@@ -36,6 +38,15 @@ class NodeRow:
     slices: Mapping[str, int]
     address: str
     state: str
+
+
+class SandboxJson(TypedDict):
+    """What ``sandbox status --json`` prints."""
+
+    directory: str
+    gateway_url: str
+    servers: list[ServerRow]
+    nodes: list[NodeRow]
 
 
 def server_rows(state: State, is_alive: Callable[[Process], bool]) -> tuple[ServerRow, ...]:

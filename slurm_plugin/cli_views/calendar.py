@@ -1,8 +1,8 @@
 """Windows of the calendar, for people and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -11,6 +11,9 @@ from cluster.runtime.console import FittingTable, column
 from slurm_plugin.cli_common.window_words import what_text, when_text, whose_text
 from slurm_plugin.cli_views.texts import NOTHING, time_text, times_column
 from slurm_plugin.quota.calendar import DAYS, Window, WindowRecord
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli_common.json_shapes import PastWindowJson, ShownWindowJson, WindowJson
 
 _LEVELS = " ▁▂▃▄▅▆▇"
 
@@ -117,7 +120,7 @@ def _ended_briefly(record: WindowRecord) -> object:
     return NOTHING if record.ended_s is None else time_text(record.ended_s, "%m-%d %H:%M")
 
 
-def window_json(window: Window) -> Mapping[str, Any]:
+def window_json(window: Window) -> "WindowJson":
     """Days as words, times of the day in minutes, bounds in Unix seconds."""
     return {
         "id": window.window_id,
@@ -133,7 +136,7 @@ def window_json(window: Window) -> Mapping[str, Any]:
     }
 
 
-def shown_json(one: Shown) -> Mapping[str, Any]:
+def shown_json(one: Shown) -> "ShownWindowJson":
     """A window, and whether it is in force."""
     return {
         **window_json(one.window),
@@ -142,7 +145,7 @@ def shown_json(one: Shown) -> Mapping[str, Any]:
     }
 
 
-def record_json(one: WindowRecord) -> Mapping[str, Any]:
+def record_json(one: WindowRecord) -> "PastWindowJson":
     """A window with its history."""
     return {
         **window_json(one.window),

@@ -1,10 +1,14 @@
 """What differs between ledger and Slurm, for people and as JSON."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.runtime.console import FittingTable, column
 from slurm_plugin.limits.desired import Difference
 from slurm_plugin.limits.drift import OutOfBandChange
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli_common.json_shapes import DifferenceJson, OutOfBandJson
 
 _UNSET = "-"
 
@@ -23,7 +27,7 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
     )
 
 
-def differences_json(differences: Iterable[Difference]) -> list[dict[str, str]]:
+def differences_json(differences: Iterable[Difference]) -> "list[DifferenceJson]":
     """Differences as values; texts are sacctmgr's, "" means not set."""
     return [
         {
@@ -49,7 +53,7 @@ def out_of_band_text(change: OutOfBandChange) -> str:
     return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
 
 
-def out_of_band_json(changes: Iterable[OutOfBandChange]) -> list[dict[str, str]]:
+def out_of_band_json(changes: Iterable[OutOfBandChange]) -> "list[OutOfBandJson]":
     """Changes made outside Slicewise as values; texts are sacctmgr's, "" means not set."""
     return [
         {

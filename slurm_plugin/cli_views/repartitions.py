@@ -1,7 +1,7 @@
 """Plans and repartitions, for people and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -20,6 +20,13 @@ from slurm_plugin.mig.steps import (
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli_common.json_shapes import (
+        RepartitionJson,
+        RepartitionPlannedJson,
+        RepartitionStepJson,
+    )
 
 _STYLES = {
     RepartitionState.RUNNING: "yellow",
@@ -48,7 +55,7 @@ def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
     )
 
 
-def planned_json(planned: PlannedRepartition) -> dict[str, Any]:
+def planned_json(planned: PlannedRepartition) -> "RepartitionPlannedJson":
     """A planned repartition as values; placements are text, amounts are in millislice-seconds."""
     return {
         "node": planned.node,
@@ -171,7 +178,7 @@ def _step_seconds(record: RepartitionStepRecord) -> object:
     return NOTHING if record.ended_s is None else f"{record.ended_s - record.began_s:.2f}"
 
 
-def repartition_json(repartition: Repartition) -> dict[str, Any]:
+def repartition_json(repartition: Repartition) -> "RepartitionJson":
     """A repartition as values; times are Unix seconds, ``seconds`` of a step null until its end."""
     return {
         "id": repartition.repartition_id,
@@ -185,7 +192,7 @@ def repartition_json(repartition: Repartition) -> dict[str, Any]:
     }
 
 
-def _record_json(record: RepartitionStepRecord) -> dict[str, Any]:
+def _record_json(record: RepartitionStepRecord) -> "RepartitionStepJson":
     ended_s = record.ended_s
     return {
         "step": record.step,

@@ -1,14 +1,15 @@
 """One cluster for all integration tests of a worker, cleaned after each module."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 from jobs_as_users import Users
+from json_checker import check_output
 from run_folder import path_for
 
 from sandbox.cluster import Sandbox
@@ -22,6 +23,22 @@ _LAST_BYTES = 4000
 _RUNNING: list[Sandbox] = []
 """The worker's sandbox, once a test has asked for it."""
 _LOGGED = pytest.StashKey[dict[Path, int]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _printed_documents_are_checked() -> Iterator[None]:
+    """What ``slicewise ... --json`` prints in the sandbox is compared with its published schema."""
+    run = Sandbox.run
+
+    def checked(self: Sandbox, user: str, argv: Sequence[str], **options: Any) -> Any:
+        done = run(self, user, argv, **options)
+        if argv[0] == "slicewise":
+            check_output(argv[1:], done.stdout)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sandbox, "run", checked)
+        yield
 
 
 @pytest.fixture(scope="session")

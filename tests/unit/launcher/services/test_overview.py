@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import json_checker
 import pytest
 from rich.console import Console
 
@@ -426,6 +427,9 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
     unknown = show_services.as_json(observed())
     assert (unknown["objective"], unknown["quality"]) == (None, None)
+    json_checker.check("service list", [shown, unknown])
+    with pytest.raises(AssertionError, match="quality"):
+        json_checker.check("service list", [{**shown, "quality": {"span_s": 420}}])
 
 
 def test_the_quota_is_the_ceiling_once_it_is_known():

@@ -1,0 +1,191 @@
+"""What each command prints with ``--json``: its types, and their JSON schema.
+
+Keys may be added to a version. A key that goes, or that gets another type or meaning, makes a new
+version.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+JSON_VERSION = 1
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A JSON document.
+
+    Attributes:
+        parts: ``module:name`` of types; the document has the keys of all of them.
+        depth: 0 for such an object, 1 for a list of them, 2 for a list of lists.
+    """
+
+    parts: tuple[str, ...]
+    depth: int = 0
+
+
+_SERVICES, _SITE = "launcher.cli.json_shapes", "slurm_plugin.cli_common.json_shapes"
+_QUOTA, _MESSAGES = "slurm_plugin.quota.types", "cluster.rpc.read_messages"
+
+
+def _one(*parts: str) -> tuple[Document, ...]:
+    return (Document(parts),)
+
+
+def _many(*parts: str) -> tuple[Document, ...]:
+    return (Document(parts, depth=1),)
+
+
+_TENANT = (f"{_SITE}:TenantJson", f"{_QUOTA}:Quota", "slurm_plugin.quota.ceilings:Ceiling")
+_DETAILS = (*_TENANT, f"{_SITE}:TenantDetailsJson")
+_CHANGE = f"{_SITE}:ChangeOfTenantJson"
+_ENTRY = ("slurm_plugin.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")
+_REPARTITION, _RUN = f"{_SITE}:RepartitionJson", f"{_SITE}:RebalanceRunJson"
+
+_APPLIED = (
+    *_one(f"{_SERVICES}:AppliedJson"),
+    *_one(f"{_SERVICES}:AwaitedJson"),
+    *_one(f"{_SERVICES}:PlanJson"),
+)
+
+OUTPUTS: Mapping[str, tuple[Document, ...]] = {
+    "why": (
+        *_one(f"{_MESSAGES}:WhyAnswer"),
+        *_one("slurm_plugin.explain.headroom:Explanation"),
+        *_one(f"{_MESSAGES}:PriorityAnswer"),
+    ),
+    "service init": _one(f"{_SERVICES}:DraftJson"),
+    "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
+    "service rollback": _APPLIED,
+    "service history": _many(f"{_SERVICES}:PastGenerationJson"),
+    "service plan": _one(f"{_SERVICES}:PlanJson"),
+    "service schema": _many(f"{_SERVICES}:FileKeyJson"),
+    "service list": _many(f"{_SERVICES}:ServiceJson"),
+    "service status": _one(f"{_SERVICES}:ServiceJson"),
+    "service wait": (*_one(f"{_SERVICES}:ServiceJson"), *_one(f"{_SERVICES}:GoneJson")),
+    "service logs": _one(f"{_SERVICES}:LogLineJson"),
+    "service scale": _one(f"{_SERVICES}:ScaledJson"),
+    "service restart": _one(f"{_SERVICES}:RestartedJson"),
+    "service delete": _one(f"{_SERVICES}:DeletedJson"),
+    "profile measure": _one(f"{_SERVICES}:MeasuredJson"),
+    "profile show": _many("cluster.language.measurements:Measurement"),
+    "key create": _one(f"{_SERVICES}:NewKeyJson"),
+    "key list": _many("cluster.rpc.key_messages:KeyView"),
+    "mig costs": _many(f"{_SITE}:ProfileCostJson"),
+    "mig profiles": _one(f"{_SITE}:ProfilesJson"),
+    "mig layouts": (Document(("cluster.mig.layouts:Placement",), depth=2),),
+    "mig import": _many(f"{_SITE}:ImportedLayoutJson"),
+    "mig instances": _one(f"{_SITE}:InstancesJson"),
+    "ledger statement": tuple(
+        Document((f"{_SITE}:{what}", f"{_SITE}:{lines}"))
+        for what in ("StatementJson", "JournalJson")
+        for lines in ("ByServiceJson", "ByUserJson", "ByDayJson")
+    ),
+    "ledger balance": _many("slurm_plugin.accounting.types:Balance", f"{_SITE}:LeftJson"),
+    "ledger verify": _one("slurm_plugin.accounting.types:Verification", f"{_SITE}:SecondsJson"),
+    "ledger db current": _one(f"{_SITE}:RevisionsJson"),
+    "tenant add": _one(f"{_SITE}:TenantAddedJson"),
+    "tenant list": _many(*_TENANT),
+    "tenant show": _one(*_DETAILS),
+    "tenant remove": _one(f"{_SITE}:TenantRemovedJson"),
+    "tenant import": _many("slurm_plugin.quota.accounts:TakeOver"),
+    "tenant check": _many("slurm_plugin.quota.accounts:AccountDifference"),
+    "tenant-quota set": _one(_CHANGE, f"{_SITE}:QuotaOutcomeJson"),
+    "tenant-quota show": _one(*_DETAILS),
+    "tenant-quota list": _many(*_TENANT),
+    "tenant-quota history": _many(_CHANGE),
+    "tenant-quota plan": _one(f"{_SITE}:QuotaPlanJson"),
+    "tenant-quota loans": (
+        *_many("slurm_plugin.cli_views.quota_plan:LoanLine"),
+        *_many(f"{_QUOTA}:Loan", f"{_SITE}:LoanChangeJson"),
+    ),
+    "tenant-quota calendar set": _one(f"{_SITE}:NewWindowJson"),
+    "tenant-quota calendar list": (
+        *_many(f"{_SITE}:ShownWindowJson"),
+        *_many(f"{_SITE}:PastWindowJson"),
+    ),
+    "tenant-quota calendar remove": _one(f"{_SITE}:WindowJson"),
+    "budget set": _one(f"{_SITE}:BudgetSetJson", f"{_QUOTA}:Budget"),
+    "budget remove": _one(f"{_SITE}:PayerJson"),
+    "budget show": _many("slurm_plugin.accounting.overview:BudgetStatus", f"{_SITE}:HadJson"),
+    "budget grant": _one(*_ENTRY),
+    "budget adjust": _one(*_ENTRY),
+    "budget history": _many("slurm_plugin.cli_views.budgets:Event"),
+    "compile": (
+        *_one(f"{_SITE}:LimitsSetJson"),
+        *_one(f"{_SITE}:LimitsPlannedJson"),
+        *_many("builtins:str"),
+    ),
+    "uninstall": (*_one(f"{_SITE}:UninstalledJson"), *_one(f"{_SITE}:UninstallPlannedJson")),
+    "node probe": _one("cluster.mig.inventory:Inventory", "slurm_plugin.cli.node:Diagnosis"),
+    "node gres": _one(f"{_SITE}:NodeLinesJson"),
+    "doctor": _one("slurm_plugin.cli.node:Diagnosis"),
+    "repartition plan": _one(f"{_SITE}:RepartitionPlanJson"),
+    "repartition run": (
+        *_one(f"{_SITE}:RepartitionsDoneJson"),
+        *_one(f"{_SITE}:RepartitionsDryJson"),
+        *_one(f"{_SITE}:RepartitionsBusyJson"),
+    ),
+    "repartition history": _many(_REPARTITION),
+    "repartition show": _one(_REPARTITION),
+    "repartition close": _one(_REPARTITION),
+    "repartition survey": _one(f"{_SITE}:SurveyJson"),
+    "rebalance": (
+        *_one(_RUN),
+        *_one(f"{_SITE}:RebalancePlannedJson"),
+        *_one(f"{_SITE}:RebalanceBusyJson"),
+    ),
+    "rebalance history": _many(_RUN),
+    "rebalance show": _one(_RUN),
+    "admission install": _one(f"{_SITE}:LuaTrialJson"),
+    "sandbox status": _one("sandbox.host.status:SandboxJson"),
+    "admission status": _one(f"{_SITE}:DaemonStatusJson", f"{_SITE}:ModuleJson"),
+}
+"""The documents that each command may print, one of them at a time.
+
+``service status --watch`` and ``service logs`` print one on each line (NDJSON).
+"""
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """Return the JSON schema of what a command prints; KeyError if it prints no JSON."""
+    definitions: dict[str, Any] = {}
+    found = [_document(one, definitions) for one in OUTPUTS[command]]
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:slicewise:json:{JSON_VERSION}:{command.replace(' ', '-')}",
+        "title": f"slicewise {command} --json",
+        **(found[0] if len(found) == 1 else {"anyOf": found}),
+        **({"$defs": definitions} if definitions else {}),
+    }
+
+
+def _document(document: Document, definitions: dict[str, Any]) -> dict[str, Any]:
+    parts = [_part(place, definitions) for place in document.parts]
+    schema = parts[0]
+    if len(parts) > 1:
+        schema = {
+            "type": "object",
+            "properties": {key: one for part in parts for key, one in part["properties"].items()},
+            "required": list(dict.fromkeys(key for part in parts for key in part["required"])),
+        }
+    schema = {key: value for key, value in schema.items() if key != "title"}
+    for _ in range(document.depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def _part(place: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    # Imported here: pydantic's adapters, and the types, belong to many commands.
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    module, _, name = place.partition(":")
+    schema = TypeAdapter(getattr(import_module(module), name)).json_schema(mode="serialization")
+    definitions.update(schema.pop("$defs", {}))
+    for one in (schema, *definitions.values()):
+        if "properties" in one:
+            # asdict and model_dump write every field, also those that have a default.
+            one["required"] = list(one["properties"])
+    return schema
