@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from ledger_parts import LedgerParts
 
 from cluster.language.units import MillisliceSeconds
+from cluster.rpc.read_messages import GenerationRecord
 from slurm_plugin.accounting.budgets import unspent
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import (
@@ -19,7 +20,6 @@ from slurm_plugin.accounting.types import (
     Reservation,
     Run,
     RunKey,
-    ServiceArray,
     Statement,
     StatementRow,
     Transfer,
@@ -46,7 +46,7 @@ class MemoryStore(LedgerParts):
     booked: dict[RunKey, Charge] = field(default_factory=dict)
     entered: list[BudgetEntry] = field(default_factory=list)
     watermark_s: int = 0
-    services: dict[tuple[int, str], str] = field(default_factory=dict)
+    recorded: tuple[GenerationRecord, ...] = ()
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
         fresh = [one for one in charges if len(self._transfers(one.run.key)) == one.after]
@@ -133,12 +133,10 @@ class MemoryStore(LedgerParts):
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
 
-    def name_services(self, arrays: Collection[ServiceArray]) -> None:
-        self.services |= {(one.array_job_id, one.tenant): one.service for one in arrays}
-
     def _shown(self, one: Charge, now_s: int) -> StatementRow:
-        array = int(one.run.task.partition("_")[0])
-        return replace(_row(one, now_s), service=self.services.get((array, one.run.tenant), ""))
+        array, tenant = int(one.run.task.partition("_")[0]), one.run.tenant
+        of_array = (of for of in self.recorded if (of.array_job_id, of.tenant) == (array, tenant))
+        return replace(_row(one, now_s), service=next((of.name for of in of_array), ""))
 
     def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
         rows = self.statement(None, since_s, now_s).rows

@@ -280,7 +280,6 @@ class ScriptedLedger(MemoryStore):
     said: list[tuple[tuple[str, str], str, str]] = field(default_factory=list)
     known_keys: dict[str, tuple[KeyView, str]] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
-    recorded: tuple[GenerationRecord, ...] = ()
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):

@@ -187,15 +187,6 @@ class StatementRow:
     service: str = ""
 
 
-@dataclass(frozen=True, order=True)
-class ServiceArray:
-    """Which service a job array is."""
-
-    array_job_id: int
-    tenant: str
-    service: str
-
-
 @dataclass(frozen=True)
 class TenantTotal:
     """The sum of a tenant's rows in a statement."""

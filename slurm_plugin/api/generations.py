@@ -12,7 +12,10 @@ from slurm_plugin.state.controller import ClusterState
 
 
 class ServiceGenerations:
-    """The generations of all services. Only the daemon that leads records them."""
+    """The generations of all services.
+
+    They are recorded in every mode in which runs are charged: statements name services by them.
+    """
 
     def __init__(self, ledger: Ledger, cluster_state: ClusterState, reads: Reads) -> None:
         self._ledger = ledger
@@ -21,9 +24,10 @@ class ServiceGenerations:
         self._known: frozenset[int] = frozenset()
 
     async def turn(self) -> None:
-        """Record generations that are new to this daemon; raises what the ledger raises."""
-        if not self._cluster_state.acts:
-            return
+        """Record generations that are new to this daemon; raises what the ledger raises.
+
+        To be called while this daemon leads.
+        """
         services = self._cluster_state.view.services
         found = {one.array_job_id: one for one in services}
         if new := found.keys() - self._known:

@@ -20,13 +20,12 @@ from slurm_plugin.accounting.charging import (
     next_watermark_s,
 )
 from slurm_plugin.accounting.lost_runs import LostRun, lost_ends, lost_runs
-from slurm_plugin.accounting.types import Charge, RunKey, ServiceArray
+from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.post_charges import Posted, post
 from slurm_plugin.quota_cycle.rollover import roll_over_budgets
-from slurm_plugin.services.state import service_arrays
 from slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
@@ -108,7 +107,6 @@ class ChargingLoop:
         self._lost_runs: Mapping[RunKey, LostRun] = {}
         self._answering_since_s: float | None = None
         self._is_ahead = False
-        self._named: frozenset[ServiceArray] = frozenset()
         self._refused: Mapping[RunKey, _Refused] = {}
         self._unpriced: frozenset[str] = frozenset()
 
@@ -128,7 +126,6 @@ class ChargingLoop:
         jobs, looked_s = self._cluster_state.jobs, int(self._cluster_state.looked_s)
         # The earlier of both clocks: a period or watermark that is late does no harm.
         safe_s = min(looked_s, int(self._cluster_state.view.observed_s))
-        await self._name_services(jobs)
         await self._charge(jobs, looked_s, safe_s)
         zone = self._settings.ledger.time_zone
         rollovers = await asyncio.to_thread(
@@ -143,24 +140,6 @@ class ChargingLoop:
             )
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()
-
-    async def _name_services(self, jobs: tuple[JobView, ...]) -> None:
-        """Record which services the arrays in Slurm are.
-
-        A failure does not keep runs from being charged: it is tried again. After an upgrade the
-        daemon's role may record them only once ``slicewise ledger db grant`` was run again.
-        """
-        arrays = frozenset(
-            ServiceArray(array, tag.tenant, tag.service or "")
-            for array, tag in service_arrays(jobs).items()
-        )
-        if new := arrays - self._named:
-            try:
-                await asyncio.to_thread(self._ledger.charges.name_services, new)
-            except OutsideError as error:
-                report_failure("service_names_failed", error)
-                return
-        self._named = arrays
 
     async def _seal(self) -> None:
         """Seal what was booked, by this process or another.

@@ -154,10 +154,10 @@ class _Daemon:
         )
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
-        loops.create_task(repeat("generations", self._generations.turn, interval_s))
         loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
         for name, turn, otherwise in (
             ("bookkeeping", self._ledger_view.turn, None),
+            ("generations", self._generations.turn, None),
             ("priorities", self._priorities.turn, self._priorities.start),
             ("moves", self._moves.turn, None),
             ("leases", self._leases.turn, None),

@@ -1,14 +1,13 @@
 """Books charges: runs, what they reserve and use; and the watermark of accounting."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import case, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.types import Charge, Reservation, RunKey, ServiceArray, Transfer
+from slurm_plugin.accounting.types import Charge, Reservation, RunKey, Transfer
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.ledger.base import LedgerPart
 from slurm_plugin.ledger_tables import reads
@@ -17,7 +16,6 @@ from slurm_plugin.ledger_tables.tables import (
     accounts,
     open_reservations,
     runs,
-    service_arrays,
     transfers,
     watermarks,
 )
@@ -110,12 +108,6 @@ class Charges(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(first.on_conflict_do_nothing())
             return reads.accounted_until_s(connection, self._cluster) or 0
-
-    def name_services(self, arrays: Collection[ServiceArray]) -> None:
-        """Record which services these job arrays are, for statements; known ones stay."""
-        rows = [{"cluster": self._cluster, **asdict(one)} for one in sorted(arrays)]
-        with writing(self._engine) as connection:
-            connection.execute(insert(service_arrays).values(rows).on_conflict_do_nothing())
 
     def last_accounted_s(self) -> int | None:
         """The same without setting anything; None if it was never set."""

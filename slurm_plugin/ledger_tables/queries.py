@@ -37,7 +37,7 @@ from slurm_plugin.ledger_tables.tables import (
     open_reservations,
     quota_changes,
     runs,
-    service_arrays,
+    service_generations,
     transfers,
 )
 
@@ -135,18 +135,19 @@ def _statement(cluster: str, since_s: int) -> Select[Any]:
 def _service() -> ColumnElement[str]:
     """Return the service of which a run is a replica; "" if it is none.
 
-    A run's task begins with the number of its array. Of several services whose arrays had that
-    number the newest counts.
+    A run's task begins with the number of its array. Of several generations whose arrays had that
+    number the newest counts. What is recorded after a run was charged names it all the same.
     """
+    of = service_generations.c
     array = cast(func.substring(runs.c.task, "^[0-9]{1,18}"), BigInteger)
     found = (
-        select(service_arrays.c.service)
+        select(of.name)
         .where(
-            service_arrays.c.cluster == runs.c.cluster,
-            service_arrays.c.array_job_id == array,
-            service_arrays.c.tenant == runs.c.tenant,
+            of.cluster == runs.c.cluster,
+            of.array_job_id == array,
+            of.tenant == runs.c.tenant,
         )
-        .order_by(service_arrays.c.id.desc())
+        .order_by(of.id.desc())
         .limit(1)
     )
     return func.coalesce(found.scalar_subquery(), "")

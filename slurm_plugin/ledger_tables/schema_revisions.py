@@ -19,7 +19,6 @@ from slurm_plugin.ledger_tables.tables import (
     loan_changes,
     quota_changes,
     served_revisions,
-    service_arrays,
     service_generations,
     service_orders,
 )
@@ -35,7 +34,7 @@ LAUNCHER_SCHEMA = "launcher"
 
 _APPENDED = (loan_changes, quota_changes, quota_windows, quota_window_ends)
 _APPENDED_BY_DAEMON = (
-    *(service_orders, service_arrays, service_generations),
+    *(service_orders, service_generations),
     *(api_keys, api_key_revocations, api_key_openings),
 )
 _OWN_WORDS = frozenset({"id", "recorded_at"})

@@ -371,6 +371,7 @@ service_generations = Table(
     Column("directives", JSONB, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("ix_service_generations_latest", "cluster", "name", "id"),
+    Index("ix_service_generations_array", "cluster", "array_job_id", "tenant", "id"),
     comment="What was submitted of each service, one row a generation. Append-only.",
 )
 
@@ -429,19 +430,4 @@ api_key_openings = Table(
     Column("author", Text, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     comment="Since then a tenant's services want no key, until one is made again. Append-only.",
-)
-
-service_arrays = Table(
-    "service_arrays",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("cluster", Text, nullable=False),
-    Column("array_job_id", BigInteger, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("service", Text, nullable=False),
-    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    UniqueConstraint(
-        "cluster", "array_job_id", "tenant", "service", name="uq_service_arrays_array"
-    ),
-    comment="Which service a job array is, of which tenant. Append-only.",
 )

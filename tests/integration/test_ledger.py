@@ -19,6 +19,7 @@ from ledger_world import World
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
 from slurm_plugin.accounting.types import (
@@ -28,7 +29,6 @@ from slurm_plugin.accounting.types import (
     Charge,
     Run,
     RunKey,
-    ServiceArray,
     Transfer,
     TransferKind,
 )
@@ -51,6 +51,17 @@ def a_run(job_id: int = 1, tenant: str = "vision", payer: str | None = None) -> 
     key = RunKey("testing", job_id, 100)
     gres = {"1g.10gb": 1}
     return Run(key, tenant, "alice", str(job_id), gres, Millislices(1000), payer or tenant)
+
+
+def a_generation(array_job_id: int, service: str) -> GenerationRecord:
+    return GenerationRecord(
+        array_job_id=array_job_id,
+        submitted_s=100,
+        tenant="vision",
+        name=service,
+        author="alice",
+        directives={"tenant": "vision", "name": service},
+    )
 
 
 def step(kind: TransferKind, slice_s: int, until_s: int) -> Transfer:
@@ -179,9 +190,9 @@ def test_a_run_is_named_by_the_service_of_its_array(ledger: Ledger):
     other = replace(a_run(6, "nlp"), task="814_1")
     ledger.charges.post([reserve(run) for run in (*runs, other)])
     ledger.charges.post([settle(runs[1], 10)])
-    named = {ServiceArray(814, "vision", "bert"), ServiceArray(816, "vision", "chat")}
+    named = [a_generation(814, "bert"), a_generation(816, "chat")]
     for _ in range(2):
-        ledger.charges.name_services(named)
+        ledger.generations.record(named)
     found = {row.run.task: row.service for row in ledger.audit.statement(None, 0, 1000).rows}
     assert found == {
         "814_0": "bert",
@@ -192,7 +203,7 @@ def test_a_run_is_named_by_the_service_of_its_array(ledger: Ledger):
         "814_1": "",
     }
     assert [row.run.tenant for row in ledger.audit.paid_by("nlp", 0, 1000)] == ["nlp"]
-    ledger.charges.name_services({ServiceArray(814, "vision", "again")})
+    ledger.generations.record([a_generation(814, "again")])
     page = ledger.audit.statement_page({"vision"}, 0, 1000, None, 9)
     assert [row.service for row in page if row.run.task == "814_0"] == ["again"]
 

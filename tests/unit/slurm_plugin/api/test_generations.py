@@ -6,10 +6,12 @@ import pytest
 from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import UnreachableError
+from cluster.language.jobs import JobState, JobView
 from cluster.rpc.read_messages import GenerationsRequest
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.reads import Reads
+from slurm_plugin.daemon.charging_loop import ChargingLoop
 
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 BOB = Principal(61002, "bob", frozenset({"nlp"}))
@@ -17,12 +19,16 @@ ROOT = Principal(0, "root", None)
 
 
 class World:
-    def __init__(self, mode: str = "enforce") -> None:
+    def __init__(self, mode: str = "enforce", *jobs: JobView) -> None:
         self.ledger: Any = ScriptedLedger()
-        slurm = ScriptedSlurm(job(0), job(1))
-        self.cluster_state = sync_of(slurm, mode)
-        reads = Reads(settings(mode), slurm, self.ledger, self.cluster_state)
+        self.slurm = ScriptedSlurm(*jobs or (job(0), job(1)))
+        self.cluster_state = sync_of(self.slurm, mode)
+        reads = Reads(settings(mode), self.slurm, self.ledger, self.cluster_state)
         self.generations = ServiceGenerations(self.ledger, self.cluster_state, reads)
+
+    def services(self) -> list[tuple[str, str]]:
+        rows = self.ledger.audit.statement("vision", 0, 2000).rows
+        return [(row.run.task, row.service) for row in rows]
 
     async def shown_to(self, user: Principal, name: str = "bert") -> list[int]:
         (handle,) = self.generations.handlers().values()
@@ -52,11 +58,16 @@ async def test_what_could_not_be_written_is_written_at_the_next_turn():
     assert len(world.ledger.recorded) == 1
 
 
-async def test_a_daemon_that_changes_nothing_records_nothing():
-    world = World("observe")
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+async def test_statements_name_what_is_charged_also_by_a_daemon_that_changes_nothing(mode: str):
+    world = World(mode, job(0, JobState.RUNNING))
     await world.cluster_state.turn()
+    charging: Any = (settings(mode), world.slurm, world.ledger, world.cluster_state)
+    await ChargingLoop(*charging).turn()
+    assert world.services() == [("814_0", "")]
+    # Recorded later, it names what was charged before, too.
     await world.generations.turn()
-    assert world.ledger.recorded == ()
+    assert world.services() == [("814_0", "bert")]
 
 
 async def test_they_are_shown_to_their_tenants_users_and_operators():

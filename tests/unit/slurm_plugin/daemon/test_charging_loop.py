@@ -29,7 +29,7 @@ from cluster.settings.file import load_settings
 from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S
 from slurm_plugin.accounting.clock import SETTLED_S
 from slurm_plugin.accounting.lost_runs import LOST_AFTER_S
-from slurm_plugin.accounting.types import Charge, RunKey, ServiceArray
+from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.state.controller import ClusterState
@@ -89,29 +89,6 @@ async def test_the_watermark_waits_until_accounting_has_answered_for_a_while() -
     books._settle_due_s = 0.0
     await books.turn()
     assert ledger.watermark_s > 500
-
-
-async def test_the_services_of_arrays_are_recorded_and_stand_in_statements() -> None:
-    slurm, ledger = ScriptedSlurm(RUNNING), ScriptedLedger()
-    cluster_state = await seen(slurm)
-    books = ledger_view_of(slurm, ledger, cluster_state)
-    recorded: list[Collection[ServiceArray]] = []
-    known = ledger.name_services
-    failures = [OutsideError("SW-DATABASE-RIGHTS", "no")]
-
-    def name_services(arrays: Collection[ServiceArray]) -> None:
-        if failures:
-            raise failures.pop()
-        recorded.append(arrays)
-        known(arrays)
-
-    ledger.name_services = name_services  # type: ignore[method-assign]
-    for _ in range(3):
-        await books.turn()
-    # Tried again after the failure, and then never again.
-    assert recorded == [{ServiceArray(814, "vision", "bert")}]
-    (row,) = ledger.audit.statement("vision", 0, 2000).rows
-    assert (row.run.task, row.service) == ("814_0", "bert")
 
 
 async def test_a_type_without_a_cost_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from http_peer import connected
-from scripted import ScriptedLedger, ScriptedSlurm, settings
+from scripted import ScriptedLedger, ScriptedSlurm, job, settings
 
 from cluster.language.errors import (
     InvalidInputError,
@@ -52,9 +52,12 @@ class Slurm(ScriptedSlurm):
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger) -> AsyncIterator[Path]:
+async def serving(
+    tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger, *, pair: bool = False
+) -> AsyncIterator[Path]:
     whole = settings()
-    quick = whole.daemon.model_copy(update={"run_dir": tmp_path, "sync_interval_s": 0.02})
+    own = {"run_dir": tmp_path, "sync_interval_s": 0.02, "pair": pair}
+    quick = whole.daemon.model_copy(update=own)
     whole = whole.model_copy(update={"daemon": quick})
     work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog()))  # type: ignore[arg-type]
     await until(lambda: work.done() or quick.user_socket.exists())
@@ -151,6 +154,24 @@ async def test_while_another_daemon_has_the_lock_it_waits(
         assert (await ask(path))["code"] == "SW-PROFILE-UNKNOWN"
     assert "start_leader_waits" in caplog.text
     assert "ctl2" in caplog.text
+
+
+async def test_of_a_pair_only_the_daemon_that_leads_records_generations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, ledger, lock = Slurm(), ScriptedLedger(), TakenLock(10**9)
+    slurm.shown = (job(0),)
+    monkeypatch.setattr(ledger, "leader", lambda host: lock)
+    turns: list[int] = []
+    orders_are_new = ledger.newest_id
+    monkeypatch.setattr(ledger, "newest_id", lambda: turns.append(orders_are_new()) or turns[-1])
+    async with serving(tmp_path, slurm, ledger, pair=True):
+        # Another loop, as quick as that of the generations, takes some turns.
+        await until(lambda: len(turns) > 3)
+        assert ledger.recorded == ()
+        lock.left = 0
+        await until(lambda: ledger.recorded)
+    assert [one.array_job_id for one in ledger.recorded] == [814]
 
 
 async def test_systemd_hears_that_it_is_ready_and_alive(

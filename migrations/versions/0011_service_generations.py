@@ -1,12 +1,13 @@
 """Adds the generations of services: what was submitted, when and by whom.
 
-Only additions: programs of 0011 go on with it, and record none.
+Statements name services by them. Only additions: programs of 0010 go on with it, and record none;
+runs of the arrays that they charge have no service.
 """
 
 from alembic import op
 
-revision = "0012"
-down_revision = "0011"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
@@ -24,17 +25,19 @@ CREATE TABLE slicewise.service_generations (
 );
 CREATE INDEX ix_service_generations_latest
     ON slicewise.service_generations (cluster, name, id);
+CREATE INDEX ix_service_generations_array
+    ON slicewise.service_generations (cluster, array_job_id, tenant, id);
 COMMENT ON TABLE slicewise.service_generations
     IS 'What was submitted of each service, one row a generation. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.service_generations
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 """
 
-_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0012');"
+_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0011');"
 
 _DOWN = """
 DROP TABLE slicewise.service_generations;
-DELETE FROM slicewise.served_revisions WHERE revision = '0012';
+DELETE FROM slicewise.served_revisions WHERE revision = '0011';
 """
 
 
