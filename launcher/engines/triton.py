@@ -45,7 +45,7 @@ class Triton:
     sockets = ("http", "grpc:2")
     drain_signal = "INT"
     # Of the Python backend, which does not look at TMPDIR.
-    temporary = "python_env_*"
+    temporary = f"python_env_{'[A-Za-z0-9]' * 6}"
     library = "libtriton_python.so"
 
     model_layout = "a directory with config.pbtxt or a numbered version"

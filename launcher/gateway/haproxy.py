@@ -63,9 +63,10 @@ REPLACED_DEADLINE_S = 0.5
 """Seconds that all processes that a reload has replaced may take together."""
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
-"""Most commands in one line; it must fit into HAProxy's buffer (16 KiB)."""
+"""Most commands in one line."""
 _LINE_BYTES = 15 * 1024
-"""Bytes that the questions of a glance may have in one line; beyond, everything is asked for."""
+"""Bytes of one line at most: it must fit into HAProxy's buffer (16 KiB). Where a glance's questions
+have more, everything is asked for."""
 _QUIET = (
     # The server already has the address (before HAProxy 3.0, and since), or it was changed.
     *("no need to change", "nothing changed", "changed from"),
@@ -217,8 +218,15 @@ def _lines(told: Iterable[str]) -> Iterator[str]:
             yield from group
         else:
             commands = list(group)
-            for first in range(0, len(commands), _AT_ONCE):
-                yield ";".join(commands[first : first + _AT_ONCE])
+            line = ""
+            for number, command in enumerate(commands):
+                is_full = number % _AT_ONCE == 0 or len(line) + len(command) >= _LINE_BYTES
+                if line and is_full:
+                    yield line
+                    line = ""
+                line = f"{line};{command}" if line else command
+            if line:
+                yield line
 
 
 def prepare(settings: GatewaySettings) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
+from cluster.language.errors import SlicewiseError
 from cluster.rpc.messages import ServiceQuality, ServiceReport
 from launcher.gateway.timings import Timings
 from launcher.turn.plan import TurnPlan
@@ -64,14 +65,21 @@ class ServiceReporter:
         if plan is None:
             return
         now_s = time.time()
+        unmeasured = None
         if not 0 <= now_s - self._timed_s < TIMINGS_S:
-            await self._measure(plan, now_s)
+            try:
+                await self._measure(plan, now_s)
+            except SlicewiseError as error:
+                # Users still hear why their service has no replicas while HAProxy is away.
+                unmeasured = error
         found = dict(self._found(plan, now_s))
         self._told = {key: told for key, told in self._told.items() if key in found}
         due = {key: one for key, one in found.items() if self._is_due(key, one, now_s)}
         for some in _messages(due):
             await self._daemon.report_services(tuple(some.values()))
             self._told |= {key: (now_s, one) for key, one in some.items()}
+        if unmeasured is not None:
+            raise unmeasured
 
     async def _measure(self, plan: TurnPlan, now_s: float) -> None:
         """Ask how long requests took; what was counted before the first look is left out."""

@@ -298,7 +298,8 @@ def _scaled(
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
     if not falls_back and _refuses(seen) and known.memory is not None:
-        load = scaling_inputs.with_refused(load, known.memory.seen)
+        starts = any(slot.phase in {Phase.STARTING, Phase.WARM} for slot in newest.slots)
+        load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     asked = scaling_inputs.scaling(look.spec, look.newest.order, min(look.most, usable))
     if look.newest.order.delete_s is not None:

@@ -55,13 +55,15 @@ def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> Sc
     return ScalingDecision(min(left, asked.max_replicas), reason)
 
 
-def with_refused(load: Load, before: LastCounters | None) -> Load:
+def with_refused(load: Load, before: LastCounters | None, *, starts: bool) -> Load:
     """Count one waiting request if the gateway has refused any since the last look.
 
     While starts fail no request waits, and without one no start would be tried any more. One is
-    enough: one start at a time is tried, and clients that come again and again are no burst.
+    enough: one start at a time is tried, and clients that come again and again are no burst. It
+    counts until the start that it has caused (``starts``) has ended, well or badly: only that shows
+    whether starts still fail.
     """
-    if before is None or load.arrived == before.arrived:
+    if not starts and (before is None or load.arrived == before.arrived):
         return load
     return replace(load, held=max(load.held, 1))
 

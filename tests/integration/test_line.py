@@ -189,7 +189,11 @@ BAD = [
     ("unknown tenant", ('tenant = "vision"', 'tenant = "vsion"'), ["tenant", "vision"]),
     ("tenant of others", ('tenant = "vision"', 'tenant = "nlp"'), ["tenant", "vision"]),
     ("profile", ('"1g.10gb"', '"1g.99gb"'), ["profile", "1g.10gb", "1g.18gb", "3g.40gb"]),
-    ("min > max", ("min_replicas = 0", "min_replicas = 99"), ["min_replicas", "max_replicas 8"]),
+    (
+        "min > max",
+        ("min_replicas = 0", "min_replicas = 99"),
+        ["min_replicas", f"max_replicas {VISION.max_replicas}"],
+    ),
     ("metacharacter", ('/demo"', '/demo;reboot"'), PATH),
     ("substitution", ('/demo"', '/$(reboot)"'), PATH),
     ("newline", ('/demo"', '/demo\\n#SBATCH --uid=0"'), PATH),
@@ -203,7 +207,7 @@ BAD = [
     ("no TOML", ("[service]", "[service"), ["not TOML"]),
     (
         "huge",
-        ("max_replicas = 8", "max_replicas = 100000"),
+        (f"max_replicas = {VISION.max_replicas}", "max_replicas = 100000"),
         ["max_replicas: a whole number from 1 to 256"],
     ),
 ]

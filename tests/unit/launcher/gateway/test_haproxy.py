@@ -10,6 +10,7 @@ import pytest
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.settings.gateway import GatewaySettings
+from launcher.gateway import haproxy
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.routing import (
     AddRoute,
@@ -621,3 +622,14 @@ async def test_a_route_that_came_shows_its_backend_in_the_same_look(tmp_path: Pa
         found = await runtime.observe()
     assert fake.asked[2:] == ["glance", "all"]
     assert found.backends["pool2"].servers == parse(SHOWN).backends["pool2"].servers
+
+
+def test_many_long_commands_go_in_lines_that_haproxy_can_read():
+    """64 keys of long service names were more than HAProxy's buffer: none was set any more."""
+    told = [
+        f"add map {DIRECTORY}/keys.map {number:064} {'t' * 63}/{'s' * 63}" for number in range(200)
+    ]
+    lines = list(haproxy._lines(told))
+    assert ";".join(lines).split(";") == told
+    assert max(map(len, lines)) < 15 * 1024
+    assert max(line.count(";") for line in haproxy._lines(["show info"] * 200)) == 63

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import re
+import secrets
 import shutil
 import socket
 import ssl
@@ -260,15 +261,20 @@ def test_what_a_killed_triton_has_left_goes_when_no_other_may_use_it(told: Path,
     """This process stands for another Triton of the user, which began long after ``left``."""
     library = tmp_path / "libtriton_python.so"
     library.write_bytes(b"x" * mmap.PAGESIZE)
-    left, used = (Path(tempfile.mkdtemp(prefix="python_env_", dir="/tmp")) for _ in range(2))
-    (left / "lib").mkdir()
-    os.utime(left, (0, 0))
+    left, used = (Path(f"/tmp/python_env_{secrets.token_hex(3)}") for _ in range(2))
+    users_own = Path(tempfile.mkdtemp(prefix="python_env_of_a_user_", dir="/tmp"))
+    used.mkdir()
+    (left / "lib").mkdir(parents=True)
+    for place in (left, users_own):
+        os.utime(place, (0, 0))
     try:
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
             run(told)
         assert not left.exists()
         assert used.exists()
+        assert users_own.exists()
     finally:
+        shutil.rmtree(users_own, ignore_errors=True)
         shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(used, ignore_errors=True)
 

@@ -587,6 +587,20 @@ def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
     assert found == [0, 1, 1]
 
 
+def test_a_start_that_a_refused_request_has_caused_goes_on_to_its_end():
+    """Clients come again after Retry-After only: no request is there while it starts."""
+    failed = {ARRAY: GenerationState(backoff=Backoff(FAILING, 50.0))}
+    seen = LastCounters(99.0, arrived=7, answered=0, in_flight=0, given_up=7)
+    state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
+    pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=7, given_up=7)}
+    shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
+    wanted = []
+    for slot in ("held", "released"):
+        _, plan = decided(view(in_state(0, slot)), shown, state)
+        wanted.append(plan.services[0].decision.wanted)
+    assert wanted == [0, 1]
+
+
 @pytest.mark.parametrize(("gone", "retired"), [(0, ()), (1, (ARRAY,))])
 def test_a_deleted_service_waits_for_no_client_that_has_gone(gone: int, retired: tuple[int, ...]):
     backend = Backend(1 - gone, 0, (NOWHERE,) * 3, arrived=1, given_up=gone)
