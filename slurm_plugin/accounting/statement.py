@@ -90,26 +90,31 @@ def by_user(rows: Iterable[StatementRow]) -> tuple[InvoiceLine, ...]:
     return _lines((row.run.user, row) for row in rows)
 
 
-def by_day(rows: Iterable[StatementRow], days: Sequence[Day]) -> tuple[InvoiceLine, ...]:
-    """One line per tenant and day, sorted by both; they add up to the tenants' totals.
+def by_day(
+    rows: Iterable[StatementRow], days: Sequence[Day], from_s: int = 0, until_s: int | None = None
+) -> tuple[InvoiceLine, ...]:
+    """One line per tenant and day, sorted by both, of the use from ``from_s`` up to ``until_s``.
 
-    ``days`` are consecutive and begin before all rows. A run is cut at each midnight, and counts
-    as one run on each of its days.
+    They add up to the totals of that part. ``rows`` are whole: a row that ``part`` has cut does
+    not say when its use was. ``days`` are consecutive and begin before all rows or before
+    ``from_s``. A run is cut at each midnight, and counts as one run on each of its days.
     """
-    return _lines(_by_day(rows, days))
+    return _lines(_by_day(rows, days, from_s, _NEVER_S if until_s is None else until_s))
 
 
 def _by_day(
-    rows: Iterable[StatementRow], days: Sequence[Day]
+    rows: Iterable[StatementRow], days: Sequence[Day], from_s: int, until_s: int
 ) -> Iterator[tuple[str, StatementRow]]:
     starts = [day.start_s for day in days]
+    ends = [*starts[1:], _NEVER_S]
     for row in rows:
-        place = max(0, bisect_right(starts, row.run.key.start_s) - 1)
+        place = max(0, bisect_right(starts, max(from_s, row.run.key.start_s)) - 1)
         amount = row.used_millislice_s + row.waived_millislice_s
         last_s = row.run.key.start_s - (-amount // row.run.cost_millislices)
         while place < len(days) and starts[place] <= last_s:
-            end_s = starts[place + 1] if place + 1 < len(days) else None
-            for piece in part((row,), starts[place], end_s):
+            begin_s, end_s = max(from_s, starts[place]), min(until_s, ends[place])
+            piece = _cut(row, begin_s, end_s) if begin_s < end_s else None
+            if piece is not None:
                 yield days[place].text, piece
             place += 1
 

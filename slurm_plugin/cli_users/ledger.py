@@ -105,10 +105,12 @@ def statement(
         raise typer.BadParameter("--until is not after --from.")
     with opened_source(load_settings()) as source:
         found, now_s = source.statement(tenant, _since_s(since or begin))
+    from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
+    whole = found.rows
     if begin is not None or end is not None:
-        rows = part(found.rows, _since_s(begin), int(end.timestamp()) if end else None)
+        rows = part(whole, from_s, until_s)
         found = Statement(rows, totals(rows))
-    lines = _lines(found.rows, by)
+    lines = _by_day(whole, from_s, until_s) if by is Grouping.DAY else _lines(found.rows, by)
     if as_json:
         shown = present.statement_json(found.totals, lines, by, now_s)
         runs = {"runs": present.runs_json(found.rows, now_s)} if journal else {}
@@ -125,10 +127,14 @@ def statement(
 
 
 def _lines(rows: Sequence[StatementRow], by: Grouping) -> tuple[InvoiceLine, ...]:
-    if by is not Grouping.DAY:
-        return by_user(rows) if by is Grouping.USER else by_service(rows)
+    return by_user(rows) if by is Grouping.USER else by_service(rows)
+
+
+def _by_day(
+    rows: Sequence[StatementRow], from_s: int, until_s: int | None
+) -> tuple[InvoiceLine, ...]:
     first_s = min((row.run.key.start_s for row in rows), default=0)
-    return by_day(rows, _days(first_s))
+    return by_day(rows, _days(max(from_s, first_s)), from_s, until_s)
 
 
 def _days(first_s: int) -> Sequence[Day]:

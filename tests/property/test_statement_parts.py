@@ -77,6 +77,33 @@ def test_lines_add_up_to_the_totals(rows: list[StatementRow], midnights: list[in
     )
 
 
+AMOUNTS = "used_millislice_s", "waived_millislice_s", "reserved_millislice_s", "runs", "running"
+
+
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
+@given(rows_of_any, days, st.integers(0, 2 * NOW_S), st.none() | st.integers(1, 3 * NOW_S))
+def test_days_of_a_part_of_time_are_the_days_on_which_the_use_was(
+    rows: list[StatementRow], midnights: list[int], from_s: int, until_s: int | None
+) -> None:
+    calendar = [Day(at_s, f"{at_s:05}") for at_s in (0, *midnights)]
+    lines = by_day(rows, calendar, from_s, until_s)
+    for day, following in pairwise([*calendar, None]):
+        begin_s = max(day.start_s, from_s)
+        ends = {at_s for at_s in (following and following.start_s, until_s) if at_s is not None}
+        end_s = min(ends, default=None)
+        then = part(rows, begin_s, end_s) if end_s is None or begin_s < end_s else ()
+        assert [
+            [getattr(one, name) for name in AMOUNTS] for one in lines if one.key == day.text
+        ] == [[getattr(one, name) for name in AMOUNTS] for one in totals(then)]
+
+
+def test_the_days_of_a_long_run_from_a_later_day_on() -> None:
+    calendar = [Day(number * 10, f"day {number}") for number in range(10)]
+    rows = [settled(1, 0, 100, 1, waived=False)]
+    lines = by_day(rows, calendar, from_s=85, until_s=99)
+    assert [(one.key, one.used_millislice_s) for one in lines] == [("day 8", 5), ("day 9", 9)]
+
+
 def test_a_line_for_each_user_and_day() -> None:
     rows = [settled(1, 100, 60, 1000, waived=False), settled(2, 150, 10, 500, waived=True)]
     first, second = by_day(rows, [Day(0, "2026-01-31"), Day(140, "2026-02-01")])

@@ -443,6 +443,20 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
         assert CliRunner().invoke(app, words).exit_code == 2
 
 
+def test_a_statement_by_day_from_a_later_day_shows_the_days_of_the_use(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 86_400), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    amount = MillisliceSeconds(10 * 86_400_000)
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    ledger.charges.post([Charge(run, 0, tuple(Transfer(kind, amount, 950_400) for kind in kinds))])
+    words = ("--by", "day", "--from", "1970-01-10T12:00:00", "--until", "1970-01-11T06:00:00")
+    found = read("ledger", "statement", *words)
+    assert [(line["day"], line["used_millislice_s"]) for line in found["lines"]] == [
+        ("1970-01-10", 43_200_000),
+        ("1970-01-11", 21_600_000),
+    ]
+    assert found["tenants"][0]["used_millislice_s"] == 64_800_000
+
+
 def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
     text = said("budget", "set", "bio", "--carry-over", "all", "--overdraft", "0.5")
     assert text == (
