@@ -1,6 +1,7 @@
 """Keeps what was submitted of services, so that their users can see it and go back to it."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import insert, select
 
@@ -29,12 +30,9 @@ class Generations(LedgerPart):
         )
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
-            known = [(row.array_job_id, row.directives) for row in connection.execute(mine)]
-            rows = [
-                {"cluster": self._cluster, **one.model_dump()}
-                for one in generations
-                if (one.array_job_id, one.directives) not in known
-            ]
+            known = ((row.array_job_id, row.directives) for row in connection.execute(mine))
+            missing = not_recorded(generations, known)
+            rows = [{"cluster": self._cluster, **one.model_dump()} for one in missing]
             if rows:
                 connection.execute(insert(service_generations), rows)
 
@@ -55,3 +53,16 @@ class Generations(LedgerPart):
         return tuple(
             GenerationRecord.model_validate({key: row[key] for key in fields}) for row in rows
         )
+
+
+def not_recorded(
+    generations: Iterable[GenerationRecord], known: Iterable[tuple[int, Mapping[str, str]]]
+) -> tuple[GenerationRecord, ...]:
+    """The generations, in their order, whose array job id has none of the same directives.
+
+    ``known`` are array job ids with directives, as recorded.
+    """
+    of_array: defaultdict[int, list[Mapping[str, str]]] = defaultdict(list)
+    for array_job_id, directives in known:
+        of_array[array_job_id].append(directives)
+    return tuple(one for one in generations if one.directives not in of_array[one.array_job_id])
