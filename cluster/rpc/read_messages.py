@@ -101,15 +101,19 @@ class GenerationRecord(Message):
 
 
 class GenerationsAnswer(Answer):
-    """Generations of services of that name, the newest first, of all tenants of the user."""
+    """Generations of services of that name, the newest 100, the newest first."""
 
     generations: tuple[GenerationRecord, ...]
 
 
 class GenerationsRequest(Request, Asks[GenerationsAnswer], get="generations"):
-    """Asks what was submitted of services of a name, also of such that have ended."""
+    """Asks what was submitted of services of a name, also of such that have ended.
+
+    Of a tenant, or of all that the user may read.
+    """
 
     name: TenantText
+    tenant: TenantText | None = None
 
 
 class WhyRow(Message):

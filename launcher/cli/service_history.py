@@ -39,8 +39,8 @@ HistoryName = Annotated[
 def service_history(name: HistoryName, as_json: Json = False) -> None:
     """Show the generations of a service, the newest first, and which keys each has changed.
 
-    The last 100 of a name, also of services that have ended. To go back: slicewise service
-    rollback.
+    The last 100 of TENANT/NAME, or of NAME over all tenants, also of services that have ended. To
+    go back: slicewise service rollback.
     """
     past = asyncio.run(_past(load_settings(), name))
     if as_json:
@@ -59,12 +59,12 @@ async def earlier_generation(
 async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
     daemon = DaemonClient(settings.daemon)
     tenant, _, last = name.rpartition("/")
-    request = GenerationsRequest.of(name=last)
+    request = GenerationsRequest.of(name=last, tenant=tenant or None)
     answer, view = await asyncio.gather(daemon.ask(request), daemon.ask(ViewRequest()))
-    records = [one for one in answer.generations if tenant in {"", one.tenant}]
-    chosen, _, service = choose(name, (f"{r.tenant}/{r.name}" for r in records)).partition("/")
+    found = answer.generations
+    chosen, _, service = choose(name, (f"{one.tenant}/{one.name}" for one in found)).partition("/")
     return history(
-        [one for one in records if one.tenant == chosen],
+        [one for one in found if one.tenant == chosen],
         generations_of(view.services, chosen, service),
     )
 

@@ -24,7 +24,7 @@ CREATE TABLE slicewise.service_generations (
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX ix_service_generations_latest
-    ON slicewise.service_generations (cluster, name, id);
+    ON slicewise.service_generations (cluster, name, tenant, id);
 CREATE INDEX ix_service_generations_array
     ON slicewise.service_generations (cluster, array_job_id, tenant, id);
 COMMENT ON TABLE slicewise.service_generations

@@ -6,7 +6,7 @@ from functools import partial
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
 from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.api.reads import Reads, hiding_places
+from slurm_plugin.api.reads import Reads, hiding_places, require_own, tenants_asked
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import ClusterState
 
@@ -42,7 +42,9 @@ class ServiceGenerations:
     async def _generations(
         self, request: GenerationsRequest, principal: Principal
     ) -> GenerationsAnswer:
-        read = partial(self._ledger.generations.named, request.name, principal.tenants)
+        require_own(request.tenant, principal)
+        tenants = tenants_asked(request.tenant, principal)
+        read = partial(self._ledger.generations.named, request.name, tenants)
         found = await self._reads.from_ledger(principal.uid, read)
         return GenerationsAnswer(generations=found)
 

@@ -154,7 +154,7 @@ class Reads:
         place = request.after
         now_s = place.now_s if place else int(time.time())
         rows = self._ledger.audit.statement_page(
-            _tenants(request.tenant, principal),
+            tenants_asked(request.tenant, principal),
             request.since_s,
             now_s,
             (place.tenant, place.start_s, place.job_id) if place else None,
@@ -174,7 +174,7 @@ class Reads:
             require_known(
                 request.tenant, ledger_view.tenants.keys() | ledger_view.balances.keys(), principal
             )
-        lines = balance_lines(ledger_view, _tenants(request.tenant, principal))
+        lines = balance_lines(ledger_view, tenants_asked(request.tenant, principal))
         return BalanceAnswer(
             balances=tuple(_BALANCE.dump_python(line, mode="json") for line in lines)
         )
@@ -294,7 +294,8 @@ def require_known(tenant: str, known: Collection[str], principal: Principal) -> 
     )
 
 
-def _tenants(tenant: str | None, principal: Principal) -> frozenset[str] | None:
+def tenants_asked(tenant: str | None, principal: Principal) -> frozenset[str] | None:
+    """The tenant that a request names, or else all that the reader may read; None is all."""
     return principal.tenants if tenant is None else frozenset({tenant})
 
 

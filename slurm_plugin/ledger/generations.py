@@ -11,7 +11,7 @@ from slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slurm_plugin.ledger_tables.tables import service_generations
 
 MOST = 100
-"""Generations of a name that are read, the newest ones."""
+"""Generations that are read at once, the newest ones of a name and tenants."""
 
 
 class Generations(LedgerPart):

@@ -370,7 +370,7 @@ service_generations = Table(
     Column("author", Text, nullable=False),
     Column("directives", JSONB, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Index("ix_service_generations_latest", "cluster", "name", "id"),
+    Index("ix_service_generations_latest", "cluster", "name", "tenant", "id"),
     Index("ix_service_generations_array", "cluster", "array_job_id", "tenant", "id"),
     comment="What was submitted of each service, one row a generation. Append-only.",
 )

@@ -28,6 +28,8 @@ directory = "{directory}/gateway"
 identity = "{directory}/gateway.crt"
 """
 
+SHOWN = 2
+
 
 def directives(place: Path, **more: str) -> dict[str, str]:
     return {
@@ -42,7 +44,10 @@ def directives(place: Path, **more: str) -> dict[str, str]:
 
 @pytest.fixture
 def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Scripts; the daemon has recorded 800 and 814, of which the newer lives."""
+    """Scripts; the daemon has recorded 800 and 814, of which the newer lives.
+
+    It shows as many generations as leave no place for 800 beside another tenant's.
+    """
     (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
     (tmp_path / "gateway").mkdir()
     create(load_settings(tmp_path / "slicewise.toml").gateway)
@@ -98,7 +103,11 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch,
         GenerationsRequest,
         lambda request: GenerationsAnswer(
-            generations=tuple(one for one in records if one.name == request.name)
+            generations=tuple(
+                one
+                for one in records
+                if one.name == request.name and request.tenant in {None, one.tenant}
+            )[:SHOWN]
         ),
     )
     return scripts

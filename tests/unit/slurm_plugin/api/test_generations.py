@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import UnreachableError
+from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView
-from cluster.rpc.read_messages import GenerationsRequest
+from cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.reads import Reads
@@ -30,9 +30,11 @@ class World:
         rows = self.ledger.audit.statement("vision", 0, 2000).rows
         return [(row.run.task, row.service) for row in rows]
 
-    async def shown_to(self, user: Principal, name: str = "bert") -> list[int]:
+    async def shown_to(
+        self, user: Principal, name: str = "bert", tenant: str | None = None
+    ) -> list[int]:
         (handle,) = self.generations.handlers().values()
-        answer: Any = await handle(GenerationsRequest.of(name=name), user)
+        answer: Any = await handle(GenerationsRequest.of(name=name, tenant=tenant), user)
         return [one.array_job_id for one in answer.generations]
 
 
@@ -76,3 +78,26 @@ async def test_they_are_shown_to_their_tenants_users_and_operators():
     await world.generations.turn()
     assert await world.shown_to(ALICE) == await world.shown_to(ROOT) == [814]
     assert await world.shown_to(BOB) == await world.shown_to(ALICE, "other") == []
+
+
+async def test_those_of_one_tenant_are_shown_to_its_users_and_operators():
+    world = World()
+    both = Principal(61003, "carol", frozenset({"vision", "nlp"}))
+    for array, tenant in ((800, "vision"), (801, "nlp")):
+        world.ledger.record([generation(array, tenant)])
+    assert await world.shown_to(both) == await world.shown_to(ROOT) == [801, 800]
+    for user in (ALICE, both, ROOT):
+        assert await world.shown_to(user, tenant="vision") == [800]
+    with pytest.raises(InvalidInputError, match="SW-TENANT-UNKNOWN"):
+        await world.shown_to(BOB, tenant="vision")
+
+
+def generation(array_job_id: int, tenant: str) -> GenerationRecord:
+    return GenerationRecord(
+        array_job_id=array_job_id,
+        submitted_s=1,
+        tenant=tenant,
+        name="bert",
+        author="alice",
+        directives={},
+    )
