@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cluster.language.periods import next_start_s
 from slurm_plugin.accounting.budgets import unspent
 from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.accounting.statement import open_row
 from slurm_plugin.accounting.types import Balance, Reservation, StatementRow
 from slurm_plugin.quota import tenants
 from slurm_plugin.quota.ceilings import Ceiling, ceilings
@@ -200,6 +201,20 @@ def used_since(rows: Iterable[StatementRow], payer: str, start_s: int) -> int:
         max(0, row.used_millislice_s - row.run.cost_millislices * _seconds_before(row, start_s))
         for row in rows
         if row.run.payer == payer
+    )
+
+
+def used_ever(ledger_view: LedgerView, payer: str) -> int:
+    """Millislice-seconds that the runs of a payer have used in all, as ``used_since`` 0 counts it.
+
+    Its budget's balances say what is posted, so that no ended run needs to be read.
+    """
+    balance = ledger_view.balances.get(payer)
+    posted = balance.granted_millislice_s - unspent(balance) if balance else 0
+    held = (run for run in ledger_view.reservations if run.payer == payer)
+    now_s = ledger_view.now_s
+    return posted + sum(
+        open_row(run, now_s).used_millislice_s - run.posted_millislice_s for run in held
     )
 
 

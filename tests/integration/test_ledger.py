@@ -22,6 +22,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
+from slurm_plugin.accounting.overview import used_ever, used_since
 from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
     Balance,
@@ -593,6 +594,19 @@ def paid_by_science(ledger: Ledger) -> Ledger:
     ledger.budgets.enter(an_adjustment(5000, "science"), None)
     ledger.budgets.enter(a_roll(0, 1000, "science"), None)
     return ledger
+
+
+def test_a_statement_of_a_payer_adds_up_to_what_its_balances_say_was_ever_used(
+    paid_by_science: Ledger,
+):
+    waived, own = a_run(3, "vision", payer="science"), a_run(4, "science")
+    paid_by_science.charges.post([reserve(waived), reserve(own)])
+    end = (step(WAIVE, 7, 107), step(VOID, 60, 107))
+    paid_by_science.charges.post([Charge(waived, 1, end), settle(own, 10)])
+    ledger_view = paid_by_science.view(130, "UTC")
+    rows = paid_by_science.audit.paid_by("science", 0, 130)
+    assert used_ever(ledger_view, "science") == used_since(rows, "science", 0) == 40_000
+    assert used_ever(ledger_view, "unknown") == 0
 
 
 @pytest.mark.parametrize(

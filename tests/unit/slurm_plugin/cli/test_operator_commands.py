@@ -23,6 +23,7 @@ from cluster.slurm.interface import Qos
 from launcher.main import app
 from slurm_plugin.accounting.budgets import Amend, unspent
 from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.types import (
     BudgetEntry,
     Charge,
@@ -515,6 +516,26 @@ def test_what_is_left_and_used_of_a_budget_adds_up_and_ends_at_this_rate(budgete
     assert (listed["used_millislice_s"], listed["had_millislice_s"]) == (None, None)
     text = said("budget", "show", "bio")
     assert "ends in 5 h" in text or "lasts" in text
+
+
+def test_what_was_ever_used_of_a_budget_without_periods_is_found_without_its_history(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    now_s = int(time.time())
+    for job_id, start_s, kinds in (
+        (1, 1000, (TransferKind.RESERVE, TransferKind.POST)),
+        (2, now_s - 9000, (TransferKind.RESERVE,)),
+    ):
+        run = Run(RunKey("c", job_id, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
+        steps = (Transfer(kind, MillisliceSeconds(60_000), start_s + 60) for kind in kinds)
+        ledger.charges.post([Charge(run, 0, tuple(steps))])
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    rows = ledger.audit.paid_by("bio", 0, now_s)
+    monkeypatch.delattr(MemoryStore, "paid_by")
+    (found,) = read("budget", "show", "bio")
+    assert found["used_millislice_s"] == used_since(rows, "bio", 0) == 120_000
 
 
 def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
