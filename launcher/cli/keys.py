@@ -85,8 +85,8 @@ def create_key(
     tenant has a key, also one for a single service, all of its services refuse requests without
     one: the first key asks before it does that.
     """
-    named, _, service = (opens or "").partition("/")
-    tenant = own_tenant(named or None)
+    named, service = _parts(opens)
+    tenant = own_tenant(named)
     key_id, key = new_key()
     expires_s = None if expires is None else int(time.time()) + _seconds(expires)
     request = KeyCreateRequest.of(
@@ -117,6 +117,20 @@ def create_key(
             style="dim",
         )
     )
+
+
+def _parts(opens: str | None) -> tuple[str | None, str]:
+    """Return the tenant, None if none was given, and the service, "" for all of its services.
+
+    Raises typer.BadParameter for an empty part: an unset variable of a script would otherwise
+    make a key for all services, or for those of another tenant.
+    """
+    if opens is None:
+        return None, ""
+    tenant, slash, service = opens.partition("/")
+    if not tenant or (slash and not service):
+        raise typer.BadParameter(f"{opens!r}: write TENANT or TENANT/SERVICE; neither is empty.")
+    return tenant, service
 
 
 def _ask_if_first(daemon: DaemonClient, tenant: str) -> None:

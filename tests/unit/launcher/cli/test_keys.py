@@ -133,6 +133,16 @@ def test_a_key_may_open_one_service_and_expire(daemon: Daemon) -> None:
     assert isinstance(ran.exception, InvalidInputError)
 
 
+@pytest.mark.parametrize("opens", ["vision/", "/bert", "/", ""])
+def test_a_key_is_not_made_for_more_than_was_meant(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, opens: str
+) -> None:
+    monkeypatch.setattr(key_cli, "own_tenant", lambda named: named or "vision")
+    ran = CliRunner().invoke(key_app, ["create", opens, "--name", "x", "--yes"])
+    assert ran.exit_code == 2
+    assert daemon.made == []
+
+
 def test_a_key_that_may_have_been_made_is_named(daemon: Daemon) -> None:
     daemon.is_mute = True
     ran = CliRunner().invoke(key_app, ["create", "vision", "--name", "ci"])
