@@ -4,13 +4,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
-from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
@@ -24,6 +24,9 @@ from launcher.services.waiting import Goal, Waiting, is_reached, last_log_line, 
 _POLL_S = 0.5
 _GIVES_BACK_S = 15.0
 """Seconds within which a replica without requests has given its slice back."""
+_RESTORES_S = 30.0
+"""Seconds for which the bounds of before are ordered again while the daemon does not answer."""
+_ENDED = "SW-SERVICE-UNKNOWN"
 _TERMINATED = 128 + signal.SIGTERM
 
 wait_app = typer.Typer()
@@ -180,20 +183,24 @@ class Started:
 def start_once(settings: Settings, waiting: Waiting, timeout_s: float) -> Started:
     """Start one replica of a service that has none, wait until it is ready, and give it back.
 
-    Raises what ``wait_for`` raises. The service's bounds are as before then, too, also where the
-    command is interrupted or terminated.
+    Raises what ``wait_for`` and ``_restore`` raise. The service's bounds are as before then, too,
+    also where the command is interrupted or terminated.
     """
     newest = asyncio.run(find(settings, waiting.service))[0]
     if _least(newest):
         return asyncio.run(_started(settings, waiting, timeout_s, newest))
     most = newest.order.max_replicas
-    asyncio.run(_scale(settings, newest, 1, len(newest.slots) if most is None else most))
-    try:
-        started = asyncio.run(_started(settings, waiting, timeout_s, newest))
-    except asyncio.CancelledError:
-        raise typer.Exit(_TERMINATED) from None
-    finally:
-        asyncio.run(_restore(settings, waiting.service, newest.order))
+    with ExitStack() as at_the_end:
+        at_the_end.callback(lambda: asyncio.run(_restore(settings, waiting.service, newest.order)))
+        try:
+            asyncio.run(_scale(settings, newest, 1, len(newest.slots) if most is None else most))
+        except InvalidInputError:
+            at_the_end.pop_all()  # The daemon has refused: the bounds are as before.
+            raise
+        try:
+            started = asyncio.run(_started(settings, waiting, timeout_s, newest))
+        except asyncio.CancelledError:
+            raise typer.Exit(_TERMINATED) from None
     return replace(started, given_back=asyncio.run(_is_given_back(settings, waiting)))
 
 
@@ -224,11 +231,33 @@ async def _scale(
 
 
 async def _restore(settings: Settings, service: str, before: ServiceOrder) -> None:
-    """Order the bounds that held before, of whichever generation is the newest now."""
-    # A service that has ended has no bounds any more.
-    with suppress(InvalidInputError):
-        newest = (await find(settings, service))[0]
-        await _scale(settings, newest, before.min_replicas, before.max_replicas)
+    """Order the bounds that held before, of whichever generation is the newest now.
+
+    Tries again for a while, since the daemon may be restarting or wait for its database. Raises
+    UnreachableError, with the command that does it, if the bounds may still be those of the start.
+    """
+    clock = asyncio.get_running_loop()
+    until_s = clock.time() + _RESTORES_S
+    while True:
+        try:
+            newest = (await find(settings, service))[0]
+            await _scale(settings, newest, before.min_replicas, before.max_replicas)
+        except (InvalidInputError, UnreachableError) as error:
+            if error.refusal.code == _ENDED:
+                return  # A service that has ended has no bounds any more.
+            if clock.time() >= until_s:
+                raise _unrestored(service, error) from error
+        else:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _unrestored(service: str, error: SlicewiseError) -> UnreachableError:
+    return UnreachableError(
+        error.refusal.code,
+        f"{error.refusal.message} {service} may still be told to keep a replica.",
+        f"Return to its own bounds: slicewise service scale {service} --reset",
+    )
 
 
 def _started_replica(view: ServiceView, seen: ServiceObservation | None, took_s: float) -> Started:

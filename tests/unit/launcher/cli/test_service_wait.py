@@ -13,7 +13,7 @@ import pytest
 from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.messages import (
     CheckRequest,
     ServiceReport,
@@ -276,3 +276,60 @@ def test_a_start_that_fails_or_is_terminated_leaves_no_order(looks, last, exit_c
     ordered = looks(seen("starting", **WOKEN), last)
     assert run("apply", "chat.toml", "--start").exit_code == exit_code
     assert ordered == [scale(1, 1), scale(None, None)]
+
+
+DOWN = UnreachableError("SW-DAEMON-DOWN", "The daemon is down.", "Start it.")
+UNSURE = UnreachableError("SW-DAEMON-UNSURE", "No answer.", "Look first.")
+STANDBY = InvalidInputError("SW-DAEMON-STANDBY", "Another daemon leads.")
+ENDED = InvalidInputError("SW-SERVICE-UNKNOWN", "There is none.")
+REFUSED = InvalidInputError("SW-FORBIDDEN", "It is not yours.")
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, *left: Exception | None) -> list[OrderRequest]:
+    """Let the next orders end so; the last way stays. What was ordered is returned."""
+    rest, ordered = list(left), []
+
+    def answer(order: OrderRequest) -> None:
+        ordered.append(order)
+        if (error := rest.pop(0) if len(rest) > 1 else rest[0]) is not None:
+            raise error
+
+    answer_in_its_place(monkeypatch, OrderRequest, answer)
+    return ordered
+
+
+def test_bounds_are_restored_once_the_daemon_answers_again(looks, monkeypatch):
+    looks(seen("ready", **WOKEN), ASLEEP)
+    ordered = fails(monkeypatch, None, DOWN, UNSURE, STANDBY, None)
+    assert run("apply", "chat.toml", "--start").exit_code == 0
+    assert ordered == [scale(1, 1), *[scale(None, None)] * 4]
+
+
+def test_bounds_are_restored_if_the_first_order_may_have_been_done(looks, monkeypatch):
+    looks(ASLEEP)
+    ordered = fails(monkeypatch, UNSURE, None)
+    assert "SW-DAEMON-UNSURE" in refusal(run("apply", "chat.toml", "--start"))
+    assert ordered == [scale(1, 1), scale(None, None)]
+
+
+def test_an_order_that_was_refused_has_nothing_to_restore(looks, monkeypatch):
+    looks(ASLEEP)
+    ordered = fails(monkeypatch, REFUSED, None)
+    assert "SW-FORBIDDEN" in refusal(run("apply", "chat.toml", "--start"))
+    assert ordered == [scale(1, 1)]
+
+
+def test_a_service_that_has_ended_has_no_bounds_to_restore(looks, monkeypatch):
+    looks(seen("ready", **WOKEN), ASLEEP)
+    ordered = fails(monkeypatch, None, ENDED)
+    assert run("apply", "chat.toml", "--start").exit_code == 0
+    assert ordered == [scale(1, 1), scale(None, None)]
+
+
+def test_bounds_that_can_not_be_restored_are_said(looks, monkeypatch):
+    looks(seen("ready", **WOKEN))
+    monkeypatch.setattr(service_wait, "_RESTORES_S", 0.0)
+    fails(monkeypatch, None, DOWN)
+    assert "slicewise service scale vision/chat --reset [SW-DAEMON-DOWN]" in refusal(
+        run("apply", "chat.toml", "--start")
+    )
