@@ -50,9 +50,9 @@ class DaemonClient:
         """Return the answer to a request.
 
         Raises UnreachableError (SW-DAEMON-DOWN; SW-DAEMON-UNSURE if a change was sent to a daemon
-        that gave no answer, and no other one has made it), InvalidInputError with the daemon's own
-        code for a refusal, or OutsideError (SW-WIRE) for an answer that can't be read; asking
-        another host, also what ``remote_client.ask`` raises.
+        that gave no answer, and no other one has made it, also if that one refuses it),
+        InvalidInputError with the daemon's own code for a refusal, or OutsideError (SW-WIRE) for an
+        answer that can't be read; asking another host, also what ``remote_client.ask`` raises.
         """
         failures: list[SlicewiseError] = []
         for place in self._places:
@@ -60,9 +60,11 @@ class DaemonClient:
                 return self._answer(place, request)
             except SlicewiseError as error:
                 if error.refusal.code not in _ELSEWHERE:
-                    raise
+                    if (unsure := _unsure(failures)) is None:
+                        raise
+                    raise _still_unsure(unsure, error) from error
                 failures.append(error)
-        raise next((one for one in failures if one.refusal.code == UNSURE), failures[-1])
+        raise _unsure(failures) or failures[-1]
 
     async def ask(self, request: Asks[Answered]) -> Answered:
         """Call in a thread, for a program that does other things meanwhile.
@@ -188,6 +190,20 @@ def _words(error: BaseException) -> str:
             return os.strerror(number)
     # A failure of several addresses, each in its own way.
     return "it can't be reached"
+
+
+def _unsure(failures: Sequence[SlicewiseError]) -> SlicewiseError | None:
+    return next((one for one in failures if one.refusal.code == UNSURE), None)
+
+
+def _still_unsure(unsure: SlicewiseError, refused: SlicewiseError) -> UnreachableError:
+    """The other daemon may refuse a change because the first one has made it."""
+    return UnreachableError(
+        UNSURE,
+        f"{unsure.refusal.message} Another daemon then answered: {refused.refusal.message}"
+        f" [{refused.refusal.code}]",
+        _LOOK_FIRST,
+    )
 
 
 def _failure(answer: bytes, wanted: str) -> SlicewiseError:

@@ -284,6 +284,20 @@ def test_a_change_that_one_has_heard_and_the_other_refuses_may_have_been_made(tm
     assert pair.delete() == ["ctl1", "ctl2"]
 
 
+def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_changed(tmp_path: Path):
+    made = '{"v":1,"ok":false,"code":"SW-KEY-NAME","message":"There is one.","hint":"Revoke it."}'
+    pair = Pair(tmp_path, ctl1="mute", ctl2=made)
+    with pytest.raises(UnreachableError) as raised:
+        pair.delete()
+    refusal = raised.value.refusal
+    assert refusal.code == "SW-DAEMON-UNSURE"
+    assert "There is one. [SW-KEY-NAME]" in refusal.message
+    assert "look before you repeat it" in refusal.hint
+    assert pair.asked == ["ctl1", "ctl2"]
+    with pytest.raises(UnreachableError, match=r"SW-WIRE.*SW-DAEMON-UNSURE"):
+        Pair(tmp_path, ctl1="mute", ctl2="rubbish").delete()
+
+
 async def test_a_change_that_was_never_sent_was_not_made(tmp_path: Path):
     with pytest.raises(UnreachableError, match=r"nothing listens there.*SW-DAEMON-DOWN"):
         DaemonClient(DaemonSettings(run_dir=tmp_path)).call(DeleteRequest(array_job_id=1))
