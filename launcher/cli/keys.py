@@ -22,6 +22,7 @@ from cluster.rpc.key_messages import (
 )
 from cluster.rpc.own_tenant import complete_tenant, own_tenant
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
+from cluster.runtime.questions import confirm
 from cluster.settings.file import Settings, load_settings
 
 key_app = typer.Typer(
@@ -100,7 +101,7 @@ def create_key(
     settings = load_settings()
     daemon = _daemon(settings)
     if not yes and not settings.gateway.require_keys:
-        _ask_if_first(daemon, tenant)
+        _ask_if_first(daemon, tenant, as_json=as_json)
     _make(daemon, request)
     if as_json:
         facts = {"tenant": tenant, "service": service, "name": name, "expires_s": expires_s}
@@ -133,14 +134,14 @@ def _parts(opens: str | None) -> tuple[str | None, str]:
     return tenant, service
 
 
-def _ask_if_first(daemon: DaemonClient, tenant: str) -> None:
-    """Ask before the first key of a tenant; raises typer.Abort for a no."""
+def _ask_if_first(daemon: DaemonClient, tenant: str, *, as_json: bool) -> None:
+    """Ask before the first key of a tenant; raises what ``confirm`` raises."""
     if tenant in daemon.call(KeyListRequest()).unprotected:
-        typer.confirm(
+        confirm(
             f"This is {tenant}'s first key: all of its services then refuse requests without a key,"
             " also those that clients use now. Make it?",
-            abort=True,
-            err=True,
+            yes=False,
+            as_json=as_json,
         )
 
 
@@ -208,11 +209,10 @@ def revoke_key(
     key_id = _id_of(key_id)
     daemon = _daemon(load_settings())
     if not yes and (tenant := _tenant_of_last(key_id, daemon.call(KeyListRequest()))):
-        typer.confirm(
+        confirm(
             f"This is {tenant}'s last key: its services then refuse all requests, until another "
             f"key is made, or: slicewise key open {tenant}. Revoke it?",
-            abort=True,
-            err=True,
+            yes=False,
         )
     daemon.call(KeyRevokeRequest.of(key_id=key_id))
     console().print(Text(f"Key {key_id} stops working at the gateway {_AT_THE_GATEWAY}."))
@@ -239,12 +239,9 @@ def open_tenant(
     (gateway.require_keys) still requires them.
     """
     tenant = own_tenant(tenant)
-    if not yes:
-        typer.confirm(
-            f"Everyone who reaches the gateway can then use {tenant}'s services. Continue?",
-            abort=True,
-            err=True,
-        )
+    confirm(
+        f"Everyone who reaches the gateway can then use {tenant}'s services. Continue?", yes=yes
+    )
     _daemon(load_settings()).call(KeyOpenRequest.of(tenant=tenant))
     console().print(Text(f"{tenant}'s services need no key any more, {_AT_THE_GATEWAY}."))
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.runtime.console import console, print_json
+from cluster.runtime.questions import confirm
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, opened_ledger
@@ -175,7 +176,7 @@ def uninstall_command(
             done = _finish(ledger, settings, tell)
         else:
             with no_daemon(settings.daemon.run_dir):
-                done = _uninstall(ledger, settings, tell, yes=yes)
+                done = _uninstall(ledger, settings, tell, yes=yes, as_json=as_json)
     if as_json:
         print_json(_undone_json(done))
     else:
@@ -244,14 +245,15 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Notify) -> Undone
     return done
 
 
-def _uninstall(ledger: "Ledger | None", settings: Settings, tell: Notify, *, yes: bool) -> Undone:
+def _uninstall(
+    ledger: "Ledger | None", settings: Settings, tell: Notify, *, yes: bool, as_json: bool
+) -> Undone:
     slurm = open_slurm(settings)
     # Plan before anything is marked in Slurm: it may be another cluster's.
     due = asyncio.run(plan(slurm, ledger, settings))
-    if not yes:
-        moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""
-        question = f"{len(due.all)} settings in Slurm will be put back{moves}. Go on?"
-        typer.confirm(question, abort=True, err=True)
+    moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""
+    question = f"{len(due.all)} settings in Slurm will be put back{moves}. Go on?"
+    confirm(question, yes=yes, as_json=as_json)
     return asyncio.run(uninstall(slurm, ledger, settings, tell))
 
 

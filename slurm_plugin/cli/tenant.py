@@ -10,6 +10,7 @@ from rich.text import Text
 
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
+from cluster.runtime.questions import confirm
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli_common.options import (
@@ -174,12 +175,11 @@ def remove_tenant(
     with opened_ledger(load_settings()) as ledger:
         update = TenantUpdate(tenant, removed=True)
         changed(ledger.tenants.policy(), update)
-        if not yes:
-            typer.confirm(
-                f"{tenant} may then start nothing more, and its quota and loans end. Remove it?",
-                abort=True,
-                err=True,
-            )
+        confirm(
+            f"{tenant} may then start nothing more, and its quota and loans end. Remove it?",
+            yes=yes,
+            as_json=as_json,
+        )
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cluster.runtime.console import console, print_json
+from cluster.runtime.questions import confirm
 from cluster.settings.file import database_url, load_settings
 from slurm_plugin.cli_common.options import Json
 
@@ -50,8 +51,7 @@ def downgrade(
     """Go back to an older revision; data for which it has no tables is lost."""
     from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
-    if not yes:
-        typer.confirm("What the older revision has no tables for will be lost. Go on?", abort=True)
+    confirm("What the older revision has no tables for will be lost. Go on?", yes=yes)
     _print_step(schema_revisions.downgrade(_url(), revision))
 
 

@@ -20,6 +20,7 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
+from cluster.runtime import questions
 from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
 from launcher.cli.keys import key_app, new_key
@@ -61,6 +62,11 @@ class Daemon:
                     raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
                 self.told.append((request.key_id,))
         return DoneAnswer()
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: True)
 
 
 @pytest.fixture
@@ -115,6 +121,21 @@ def test_the_first_key_of_a_tenant_asks_before_it_closes_what_is_open(
     )
     run(*create, says="")
     assert len(daemon.made) == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("create", "nlp", "--name", "ci"), ("revoke", LIVING.key_id), ("open", "vision")],
+)
+def test_a_script_is_not_asked(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    ran = CliRunner().invoke(key_app, ["create", "nlp", "--name", "ci", "--json"], input="y")
+    assert "SW-ABORTED" in str(ran.exception)
+    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: False)
+    ran = CliRunner().invoke(key_app, words, input="y")
+    assert "SW-ABORTED" in str(ran.exception)
+    assert daemon.told == []
 
 
 def test_a_key_may_open_one_service_and_expire(daemon: Daemon) -> None:

@@ -150,6 +150,16 @@ def test_uninstalling_says_what_it_does_and_what_stays(monkeypatch: pytest.Monke
     assert "1 job in 1 QOS of Slicewise: run slicewise uninstall --finish again" in said
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_script_does_not_uninstall_unless_it_says_yes(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+):
+    site = Site(monkeypatch)
+    with pytest.raises(SlicewiseError, match=r"put back, 1 waiting.*SW-ABORTED"):
+        site.said(*words)
+    assert site.slurm.commands == []
+
+
 def test_finishing_exits_75_while_something_stays(monkeypatch: pytest.MonkeyPatch):
     site = Site(monkeypatch)
     site.said("--yes")

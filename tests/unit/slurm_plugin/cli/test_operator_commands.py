@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.language.periods import Period, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.runtime import questions
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Qos
 from launcher.main import app
@@ -223,13 +224,20 @@ def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     }
 
 
-def test_a_tenant_is_removed_on_confirmation_only(ledger: FakeLedger):
+def test_a_tenant_is_removed_on_confirmation_only(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
     said("tenant", "add", "bio")
+    for words in (("remove", "bio"), ("remove", "bio", "--json")):
+        asked = CliRunner().invoke(app, ["tenant", *words], input="y\n")
+        assert "SW-ABORTED" in str(asked.exception)
+    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: True)
     asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="n\n")
     assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (1, True)
     asked = CliRunner().invoke(app, ["tenant", "remove", "bio", "--json"], input="y\n")
+    assert ("SW-ABORTED" in str(asked.exception), "bio" in ledger.tenants.policy()) == (True, True)
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="y\n")
     assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (0, False)
-    assert json.loads(asked.stdout[asked.stdout.index("{") :])["tenant"] == "bio"
 
 
 @pytest.mark.parametrize(

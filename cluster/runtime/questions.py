@@ -1,0 +1,30 @@
+"""Asks for confirmation at a terminal, and only there."""
+
+import sys
+
+import typer
+
+from cluster.language.errors import SlicewiseError
+
+
+def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
+    """Ask on stderr, unless ``yes`` answers; raises typer.Abort for a no.
+
+    Raises SlicewiseError (SW-ABORTED) instead of asking where no person can answer: with
+    ``as_json``, and where stdin is no terminal. A script's pipe may never end, and what a script
+    reads from stdin is meant for something else.
+    """
+    if yes:
+        return
+    if as_json or not _is_at_a_terminal():
+        raise SlicewiseError(
+            "SW-ABORTED",
+            f"This needs a confirmation, and nothing was done: {question}",
+            "--yes answers it.",
+        )
+    typer.confirm(question, abort=True, err=True)
+
+
+def _is_at_a_terminal() -> bool:
+    # Python has no stdin where the caller has closed it.
+    return sys.stdin is not None and sys.stdin.isatty()
