@@ -14,7 +14,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError, Unreachab
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
-from cluster.runtime.console import print_json, printable
+from cluster.runtime.console import print_json, printable, terminal_console
 from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
 from launcher.services.lookup import Json, Name, find
@@ -123,10 +123,9 @@ def _shown(service: str) -> Iterator[Show]:
         yield _Lines(service)
         return
     # Imported where there is a terminal: a script has no use for it.
-    from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    with Console(stderr=True).status(Text(service)) as status:
+    with terminal_console(stderr=True).status(Text(service)) as status:
 
         def show(seen: ServiceObservation | None) -> None:
             text = Text(printable(f"{service}: {progress(seen)}"))

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,10 +206,19 @@ def test_on_a_terminal_the_last_line_of_the_log_is_shown(looks, monkeypatch: pyt
     shown = Terminal()
     monkeypatch.setattr("sys.stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     waiting = Waiting("vision/chat", Goal.READY)
     asyncio.run(service_wait.wait_for(load_settings(), waiting, 5.0))
     assert "vision/chat: waking (1 starting)" in shown.getvalue()
     assert "814_0: loading [bold]llama" in shown.getvalue()
+    assert "\x1b[2m" in shown.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown.truncate(0)
+    looks(STARTS, READY)
+    asyncio.run(service_wait.wait_for(load_settings(), waiting, 5.0))
+    assert "vision/chat: waking (1 starting)" in shown.getvalue()
+    # The cursor still moves: only styles end with m.
+    assert not re.search(r"\x1b\[[0-9;]*m", shown.getvalue())
 
 
 def test_apply_waits_until_a_new_service_can_be_woken_or_is_ready(looks):
