@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
@@ -25,9 +25,13 @@ from launcher.services.logs import (
 from launcher.services.lookup import Json, Name, choose, find
 from launcher.services.overview import ServiceObservation, observe
 
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ServiceJson
+
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25
 _AGO = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhd])")
+_ENDS_IN = re.compile(r"^ends in [0-9]+ s")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 view_app = typer.Typer()
@@ -64,7 +68,8 @@ def service_status(
     Works on other hosts, too, where daemon.connect names the daemon; there requests are shown as
     the launcher last reported them.
 
-    With --watch and --json, each change is one object on a line of its own (NDJSON).
+    With --watch and --json, each change is one object on a line of its own (NDJSON). Ages, time
+    left, rates and quality alone are no change: they tick.
     """
     settings = load_settings()
     service = _find(name, asyncio.run(observe(settings)))
@@ -92,13 +97,22 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
 
 
 def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
-    """Print a line of JSON now, and one whenever something has changed."""
-    shown = None
+    """Print a line of JSON now, and one whenever more has changed than what ticks."""
+    shown: object = None
     for one in chain((service,), _watched(settings, service)):
         now = show_services.as_json(one)
-        if now != shown:
+        if (lasting := _without_ticks(now)) != shown:
             print_json_line(now)
-            shown = now
+            shown = lasting
+
+
+def _without_ticks(status: "ServiceJson") -> object:
+    """Return the status for a comparison, without what changes by time or with each request."""
+    replicas = [
+        {**one, "age_s": None, "lease_left_s": None, "why": _ENDS_IN.sub("ends", one["why"])}
+        for one in status["replicas"]
+    ]
+    return {**status, "rate_per_s": None, "quality": None, "replicas": replicas}
 
 
 def _watched(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:

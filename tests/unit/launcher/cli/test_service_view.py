@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer
+from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView, ViewAnswer
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.overview import ServiceObservation, join
 
 
-def seen(*states: str) -> Sequence[ServiceObservation]:
-    view = ServiceView(
+def seen_view(*slots: SlotView) -> ServiceView:
+    return ServiceView(
         array_job_id=814,
         tenant="vision",
         name="chat",
@@ -22,17 +23,66 @@ def seen(*states: str) -> Sequence[ServiceObservation]:
         directives={},
         profile="1g.10gb",
         cost_millislices=1000,
-        slots=tuple(
-            SlotView.model_validate({"index": index, "state": state})
-            for index, state in enumerate(states)
-        ),
+        slots=slots,
     )
+
+
+def seen(*states: str) -> Sequence[ServiceObservation]:
+    slots = (
+        SlotView.model_validate({"index": index, "state": state})
+        for index, state in enumerate(states)
+    )
+    view = seen_view(*slots)
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(view,), tenants=())
     return join(answer, None, "http://gateway", last_line=lambda *_: "")
 
 
+def running(now_s: int, ready: bool = False, **slot: object) -> Sequence[ServiceObservation]:
+    """A replica that began at second 0 and ends at second 90, as it is seen now."""
+    said = {"index": 0, "state": "running", "job_id": 900, "node": "n1", "start_s": 0}
+    leaves = {"leaves_s": 90 - now_s, "leaves_why": "its lease is over"}
+    view = seen_view(SlotView.model_validate({**said, **leaves, **slot}))
+    report = ServiceReport(
+        tenant="vision",
+        name="chat",
+        in_flight=0,
+        queued=0,
+        held=0,
+        rate_per_s=now_s / 8,
+        wanted=1,
+        reason="",
+        ready=((814, 0),) if ready else (),
+        quality=ServiceQuality(span_s=now_s, answered=now_s),
+    )
+    answer = ViewAnswer(
+        observed_s=now_s, complete=True, services=(view,), tenants=(), news=(report,)
+    )
+    return join(answer, None, "http://gateway", last_line=lambda *_: "")
+
+
 def test_watched_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch):
-    looks = [seen("held", "held"), seen("held", "held"), seen("released", "held")]
+    lines = watched(
+        monkeypatch, seen("held", "held"), seen("held", "held"), seen("released", "held")
+    )
+    assert [len(line["slots"]["held"]) for line in lines] == [2, 1]
+
+
+def test_time_that_passes_is_no_change(monkeypatch: pytest.MonkeyPatch):
+    looks = [running(10), running(11), running(12, ready=True), running(13, ready=True)]
+    lines = watched(monkeypatch, *looks, running(14, ready=True, leaves_why="its node is drained"))
+    shown = [(line["state"], line["replicas"][0], line["rate_per_s"]) for line in lines]
+    assert [(one[0], one[1]["age_s"], one[1]["why"], one[2]) for one in shown] == [
+        ("waking", 10, "ends in 80 s: its lease is over", 1.25),
+        ("ready", 12, "ends in 78 s: its lease is over", 1.5),
+        ("ready", 14, "ends in 76 s: its node is drained", 1.75),
+    ]
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch, *left: Sequence[ServiceObservation]
+) -> Sequence[dict[str, Any]]:
+    """The lines that the command prints for these looks."""
+    looks = list(left)
 
     async def observe(_: object) -> Sequence[ServiceObservation]:
         if not looks:
@@ -43,6 +93,5 @@ def test_watched_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service_view, "observe", observe)
     monkeypatch.setattr(service_view, "_WATCH_S", 0.0)
     result = CliRunner().invoke(service_app, ["status", "chat", "--watch", "--json"])
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [len(line["slots"]["held"]) for line in lines] == [2, 1]
     assert result.exit_code == 0
+    return [json.loads(line) for line in result.stdout.splitlines()]
