@@ -325,7 +325,8 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
 class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):
     """The launcher: cancel an array that has no slot under way.
 
-    Allowed only if a newer generation replaces the array, or its owner has ordered its end.
+    Allowed only if a newer generation replaces the array, or its owner has ordered its end; also if
+    an older generation stays in its place, where the array's file sets ``abort_roll_after``.
     """
 
     array_job_id: int
