@@ -6,10 +6,8 @@ from typing import Annotated
 import typer
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewRequest
+from cluster.rpc.own_tenant import own_tenant
 from cluster.runtime.console import print_json
-from cluster.settings.file import load_settings
 from launcher.services.draft import Chosen, draft
 from launcher.services.lookup import Json
 
@@ -43,7 +41,7 @@ def init_service(
 
     Its values follow from config.pbtxt and the files: look them over, then run plan and apply.
     """
-    found = draft(repository, Chosen(tenant or _own_tenant(), model, name, profile))
+    found = draft(repository, Chosen(own_tenant(tenant or None), model, name, profile))
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)
     if as_json:
@@ -52,18 +50,6 @@ def init_service(
         typer.echo(f"{file} is written. What it would do: slicewise service plan {file}")
     for problem in found.problems:
         typer.echo(f"Triton could not load the repository: {problem}", err=True)
-
-
-def _own_tenant() -> str:
-    """Return the only tenant that this user may see; raises InvalidInputError (SW-SERVICE-INIT)."""
-    seen = [one.name for one in DaemonClient(load_settings().daemon).call(ViewRequest()).tenants]
-    if len(seen) != 1:
-        raise InvalidInputError(
-            "SW-SERVICE-INIT",
-            f"You may see {len(seen) or 'no'} tenants.",
-            f"Name one, --tenant: {', '.join(sorted(seen)) or 'a Slurm account with a quota'}.",
-        )
-    return seen[0]
 
 
 def _write(file: Path, text: str) -> None:

@@ -49,10 +49,10 @@ def invoke(*words: str):
     return CliRunner().invoke(service_app, ("init", *words), catch_exceptions=False)
 
 
-def refusal(*words: str) -> SlicewiseError:
+def refusal(*words: str, code: str = "SW-SERVICE-INIT") -> SlicewiseError:
     with pytest.raises(SlicewiseError) as caught:
         invoke(*words)
-    assert caught.value.refusal.code == "SW-SERVICE-INIT"
+    assert caught.value.refusal.code == code
     return caught.value
 
 
@@ -109,4 +109,5 @@ def test_where_there_is_a_choice_it_is_the_users(repository: Path, monkeypatch):
     invoke("models", "--model", "b")
     assert read_service_file(Path("b.toml")).model == "b"
     sees(monkeypatch, "vision", "nlp")
-    assert "--tenant: nlp, vision" in refusal("models", "--model", "a").refusal.hint
+    choice = refusal("models", "--model", "a", code="SW-TENANT-CHOICE")
+    assert "Name one of: nlp, vision." in choice.refusal.hint
