@@ -9,6 +9,7 @@ from ledger_parts import LedgerParts
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from slurm_plugin.accounting.budgets import unspent
+from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
@@ -138,9 +139,8 @@ class MemoryStore(LedgerParts):
         of_array = (of for of in self.recorded if (of.array_job_id, of.tenant) == (array, tenant))
         return replace(_row(one, now_s), service=next((of.name for of in of_array), ""))
 
-    def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
-        rows = self.statement(None, since_s, now_s).rows
-        return tuple(row for row in rows if row.run.payer == payer)
+    def used_of_budget(self, payer: str, since_s: int, now_s: int) -> int:
+        return used_since(self.statement(None, since_s, now_s).rows, payer, since_s)
 
     def statement_page(
         self,

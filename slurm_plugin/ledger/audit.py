@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from sqlalchemy import Connection, text
 
 from cluster.runtime.database import reading
+from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.statement import totals
 from slurm_plugin.accounting.types import Statement, StatementRow, Verification
 from slurm_plugin.ledger.base import LedgerPart
@@ -28,16 +29,19 @@ class Audit(LedgerPart):
         rows = tuple(queries.statement_row(row, now_s) for row in found)
         return Statement(rows, totals(rows))
 
-    def paid_by(self, payer: str, since_s: int, now_s: int) -> tuple[StatementRow, ...]:
-        """Rows of such a statement of the runs that one tenant's budget pays for.
+    def used_of_budget(self, payer: str, since_s: int, now_s: int) -> int:
+        """Millislice-seconds that the runs that one tenant's budget pays for have used since then.
 
-        Raises UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+        PostgreSQL adds up the settled runs. Raises UnreachableError (SW-DATABASE-DOWN) if it takes
+        too long.
         """
-        query = queries.statement_paid_by(self._cluster, payer, since_s)
+        settled = queries.settled_use_paid_by(self._cluster, payer, since_s)
         with reading(self._engine) as connection:
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
-            found = connection.execute(query).all()
-        return tuple(queries.statement_row(row, now_s) for row in found)
+            used = int(connection.execute(settled).scalar_one())
+            found = connection.execute(queries.open_paid_by(self._cluster, payer)).all()
+        rows = (queries.statement_row(row, now_s) for row in found)
+        return used + used_since(rows, payer, since_s)
 
     def statement_page(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.language.periods import Period, period_start_s
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.accounting.overview import BudgetStatus, budget_status, used_ever, used_since
+from slurm_plugin.accounting.overview import BudgetStatus, budget_status, used_ever
 from slurm_plugin.accounting.types import BalanceLine
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
 from slurm_plugin.quota import tenants
@@ -82,7 +82,7 @@ def _used(ledger: "Ledger", ledger_view: LedgerView, zone: str, payer: str, budg
     if budget.period is Period.NONE:
         return used_ever(ledger_view, payer)
     start_s = period_start_s(budget.period, ledger_view.now_s, zone)
-    return used_since(ledger.audit.paid_by(payer, start_s, ledger_view.now_s), payer, start_s)
+    return ledger.audit.used_of_budget(payer, start_s, ledger_view.now_s)
 
 
 def left_millislice_s(ledger_view: LedgerView) -> Mapping[str, int]:

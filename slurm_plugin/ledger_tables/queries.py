@@ -84,9 +84,33 @@ def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
     return query if tenant is None else query.where(runs.c.tenant == tenant)
 
 
-def statement_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
-    """Select the same of the runs that one tenant pays for, its own or of tenants below it."""
-    return _statement(cluster, since_s).where(_PAYER.in_((payer,)))
+def open_paid_by(cluster: str, payer: str) -> Select[Any]:
+    """Select the same of the open runs that one tenant pays for, its own or of tenants below it."""
+    is_open = open_reservations.c.run_id.is_not(None)
+    return _statement(cluster, 0).where(_PAYER.in_((payer,)), is_open)
+
+
+def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
+    """Select the sum of what the settled runs that one tenant pays for have used since then.
+
+    It is what ``used_since`` sums over their rows.
+    """
+    booked = (
+        select(_sum(TransferKind.POST) - _sum(TransferKind.REVERSE), func.max(transfers.c.until_s))
+        .where(transfers.c.run_id == runs.c.id)
+        .lateral("booked")
+    )
+    used, until_s = booked.c
+    before = runs.c.cost_millislices * func.greatest(0, since_s - runs.c.start_s)
+    settled = open_reservations.c.run_id.is_(None)
+    amount = func.sum(func.greatest(0, used - before))
+    return (
+        select(cast(func.coalesce(amount, 0), BigInteger))
+        .select_from(runs)
+        .join(booked, true())
+        .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+        .where(runs.c.cluster == cluster, _PAYER.in_((payer,)), settled, until_s >= since_s)
+    )
 
 
 def statement_page_of(

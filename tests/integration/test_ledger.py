@@ -203,7 +203,7 @@ def test_a_run_is_named_by_the_service_of_its_array(ledger: Ledger):
         "odd": "",
         "814_1": "",
     }
-    assert [row.run.tenant for row in ledger.audit.paid_by("nlp", 0, 1000)] == ["nlp"]
+    assert ledger.audit.used_of_budget("nlp", 0, 110) == 10_000
     ledger.generations.record([a_generation(814, "again")])
     page = ledger.audit.statement_page({"vision"}, 0, 1000, None, 9)
     assert [row.service for row in page if row.run.task == "814_0"] == ["again"]
@@ -604,9 +604,24 @@ def test_a_statement_of_a_payer_adds_up_to_what_its_balances_say_was_ever_used(
     end = (step(WAIVE, 7, 107), step(VOID, 60, 107))
     paid_by_science.charges.post([Charge(waived, 1, end), settle(own, 10)])
     ledger_view = paid_by_science.view(130, "UTC")
-    rows = paid_by_science.audit.paid_by("science", 0, 130)
+    rows = paid_by_science.audit.statement(None, 0, 130).rows
     assert used_ever(ledger_view, "science") == used_since(rows, "science", 0) == 40_000
     assert used_ever(ledger_view, "unknown") == 0
+
+
+@pytest.mark.parametrize(
+    ("since_s", "used"), [(0, 60_000), (105, 45_000), (110, 30_000), (111, 28_000), (130, 0)]
+)
+def test_use_of_a_budget_adds_up_as_in_a_statement(
+    paid_by_science: Ledger, since_s: int, used: int
+):
+    ended, longer, other = a_run(3, "science"), a_run(4, "vision", "science"), a_run(5, "vision")
+    paid_by_science.charges.post([reserve(run) for run in (ended, longer, other)])
+    ends = [settle(ended, 10), settle(longer, 20), settle(other, 30)]
+    paid_by_science.charges.post(ends)
+    rows = paid_by_science.audit.statement(None, since_s, 130).rows
+    found = paid_by_science.audit.used_of_budget("science", since_s, 130)
+    assert found == used_since(rows, "science", since_s) == used
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from cluster.slurm.interface import Qos
 from launcher.main import app
 from slurm_plugin.accounting.budgets import Amend, unspent
 from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.types import (
     BudgetEntry,
     Charge,
@@ -540,10 +539,10 @@ def test_what_was_ever_used_of_a_budget_without_periods_is_found_without_its_his
         steps = (Transfer(kind, MillisliceSeconds(60_000), start_s + 60) for kind in kinds)
         ledger.charges.post([Charge(run, 0, tuple(steps))])
     ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
-    rows = ledger.audit.paid_by("bio", 0, now_s)
-    monkeypatch.delattr(MemoryStore, "paid_by")
+    used = ledger.audit.used_of_budget("bio", 0, now_s)
+    monkeypatch.delattr(MemoryStore, "used_of_budget")
     (found,) = read("budget", "show", "bio")
-    assert found["used_millislice_s"] == used_since(rows, "bio", 0) == 120_000
+    assert found["used_millislice_s"] == used == 120_000
 
 
 def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
