@@ -150,13 +150,20 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[st
 
 
 @pytest.mark.parametrize("number", range(len(ENDINGS)))
-def test_a_replica_that_must_end_is_told_and_then_killed(endings: list[Future[str]], number: int):
+def test_a_replica_that_must_end_is_told_and_then_killed(
+    endings: list[Future[str]], number: int, tmp_path: Path
+):
     """Told at once when its lease ends, and after a notice where Slurm ends it."""
-    _, told_s, killed_s = ENDINGS[number]
-    told, *_, code, seconds = endings[number].result().split()
-    assert code == "137"
-    assert told_s <= int(told) <= told_s + 2
-    assert killed_s <= int(seconds) <= killed_s + 2
+    signals, told_s, killed_s = ENDINGS[number]
+
+    def is_in_time(said: str) -> bool:
+        told, *_, code, seconds = said.split()
+        assert code == "137"
+        return told_s <= int(told) <= told_s + 2 and killed_s <= int(seconds) <= killed_s + 2
+
+    # On a busy machine five at a time may all be late: alone it is not.
+    said = endings[number].result()
+    assert is_in_time(said) or is_in_time(told_to_end(tmp_path / "alone", *signals)), said
 
 
 @pytest.mark.parametrize(
