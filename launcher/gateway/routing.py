@@ -148,13 +148,8 @@ class SetSequences:
     together: bool
 
 
-GatewayChange = (
-    SetMode
-    | SetTarget
-    | SetHealthy
-    | EndSessions
-    | SendRound
-    | AddRoute
+MapChange = (
+    AddRoute
     | RemoveRoute
     | MarkComplete
     | SetClosing
@@ -165,6 +160,9 @@ GatewayChange = (
     | SetRetryOnce
     | SetSequences
 )
+"""Changes that are one entry of one map."""
+
+GatewayChange = SetMode | SetTarget | SetHealthy | EndSessions | SendRound | MapChange
 
 
 @dataclass(frozen=True)

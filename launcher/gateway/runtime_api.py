@@ -17,6 +17,7 @@ from launcher.gateway.routing import (
     AddRoute,
     EndSessions,
     GatewayChange,
+    MapChange,
     MarkComplete,
     RemoveRoute,
     SendRound,
@@ -180,21 +181,7 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
     )
 
 
-_MapChange = (
-    AddRoute
-    | RemoveRoute
-    | MarkComplete
-    | SetClosing
-    | SetRetryAfter
-    | SetInTime
-    | SetFailing
-    | SetDeadline
-    | SetRetryOnce
-    | SetSequences
-)
-
-
-def _map_command(change: _MapChange, maps: Maps) -> str:
+def _map_command(change: MapChange, maps: Maps) -> str:
     match change:
         case AddRoute(service, backend):
             return f"add map {maps.services} {service} {backend}"
