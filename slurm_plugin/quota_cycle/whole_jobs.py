@@ -15,10 +15,12 @@ granted job by job, in this order:
    what is left of their tenants' guaranteed quotas, and keep the tenants within their shares, come
    before all others: otherwise replicas would have to be drained for them again.
 3. Running jobs of tenants beyond their shares, with what no job can start on.
-4. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
-   for them. Also jobs that Slurm does not start although a GPU is free (``standstill``).
-5. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
+4. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
    Slurm would start them in place of the runs that are to end.
+5. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
+   for them. Also jobs that Slurm does not start although a GPU is free (``standstill``). In every
+   second window of ``turn_s``, once one of them has waited for ``turn_s``, these come before 4:
+   otherwise tenants beyond their shares could take whatever becomes idle, for ever.
 
 The second pass lends what was granted.
 """
@@ -306,10 +308,24 @@ class _Grants:
         beyond = self._grant_fairly(below, self._start_on_own)
         later = self._grant_fairly(beyond, self._start)
         self._keep_runs()
-        self._grant_fairly(later, self._plan)
         stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
-        self._grant_fairly({name: queues[name] for name in stay & queues.keys()}, self._start)
+        above = {name: queues[name] for name in stay & queues.keys()}
+        if self._is_for_plans(later):
+            self._grant_fairly(later, self._plan)
+            self._grant_fairly(above, self._start)
+        else:
+            self._grant_fairly(above, self._start)
+            self._grant_fairly(later, self._plan)
         return self._tree.levels, turn
+
+    def _is_for_plans(self, queues: Mapping[str, Iterable[WaitingJob]]) -> bool:
+        """Whether jobs for which no GPU is free come before those of tenants beyond their shares.
+
+        They do in every second window of ``turn_s``, if one of them has waited for ``turn_s``.
+        """
+        now_s, turn_s = self._waits.reclaim_input.now_s, self._waits.turn_s
+        waits_s = [job.since_s for queue in queues.values() for job in queue if job.since_s]
+        return int(now_s // turn_s) % 2 == 1 and min(waits_s, default=now_s) <= now_s - turn_s
 
     def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
         """Grant one task of the job that comes first, among tenants below their shares.

@@ -256,6 +256,28 @@ def test_who_has_more_than_its_share_gets_what_nobody_else_can_start_on():
     assert lent(tenants, small, {"a": 5000})[0] == {"a": 4000, "b": 3000}
 
 
+@pytest.mark.parametrize(
+    ("now_s", "waited_s", "loans"),
+    [
+        (NOW_S, 60, {"a": 7000}),
+        (NOW_S, TURN_S, {"a": 5000, "b": 3500}),
+        (NOW_S + TURN_S, 2 * TURN_S, {"a": 7000}),
+    ],
+)
+def test_what_a_tenant_beyond_its_share_can_start_waits_for_plans_in_every_second_window(
+    now_s: int, waited_s: int, loans: Mapping[str, int]
+):
+    """The other waits for GPUs that have to be cut first. It is served in bounded time, and keeps
+    nothing idle for ever.
+    """
+    tenants = policy({"lender": 8500, "a": 0, "b": 0})
+    runs = [running(8, "a", instances={"n": {"1g.10gb": 1}}, cost_millislices=5000)]
+    late = wait(2, since_s=now_s - waited_s, tasks=2)
+    there = waiting({"1g.10gb": 2}, *runs, a=[wait(1, SMALL, tasks=2)], b=[late])
+    at = replace(there, reclaim_input=replace(there.reclaim_input, now_s=now_s))
+    assert lent(tenants, at, {"a": 5000})[0] == loans
+
+
 def test_nothing_starts_in_place_of_a_run_that_goes_for_a_turn():
     tenants = policy({"lender": 9000, "a": 0, "b": 0, "c": 0})
     late = wait(2, since_s=NOW_S - TURN_S)
