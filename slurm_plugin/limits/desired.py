@@ -1,7 +1,7 @@
 """Translates the ledger's policy into settings in slurmdbd, and compares them with Slurm's."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -552,22 +552,27 @@ def _qos_value(found: SlurmLimits, key: LimitKey) -> str:
     row, (word, _, tres) = found.qos.get(key.name), key.field.partition("=")
     if row is None:
         return ""
-    match word:
-        case "grptres":
-            return str(row.grp_tres.get(tres, ""))
-        case "maxtresperaccount":
-            return str(row.max_tres_per_account.get(tres, ""))
-        case "grptresrunmins":
-            return str(row.grp_tres_run_mins.get(tres, ""))
-        case _ if word == PREEMPT:
-            return _our_names(row.preempt)
-    texts = {
-        NAME: row.name,
-        PREEMPT_MODE: row.preempt_mode,
-        EXEMPT: "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s),
-        FLAGS: _text(row.flags & {OVER_PARTITION}),
-    }
-    return texts[key.field]
+    return str(_QOS_VALUES[word](row).get(tres, "")) if tres else _QOS_TEXTS[word](row)
+
+
+@lru_cache(maxsize=8)
+def _our_names(names: frozenset[str]) -> str:
+    """Join Slicewise's QOS of a list. A thousand tenants may all have the same thousand names."""
+    return _text(_ours(names))
+
+
+_QOS_VALUES: Mapping[str, Callable[[Qos], Mapping[str, int]]] = {
+    "grptres": lambda row: row.grp_tres,
+    "maxtresperaccount": lambda row: row.max_tres_per_account,
+    "grptresrunmins": lambda row: row.grp_tres_run_mins,
+}
+_QOS_TEXTS: Mapping[str, Callable[[Qos], str]] = {
+    NAME: lambda row: row.name,
+    PREEMPT: lambda row: _our_names(row.preempt),
+    PREEMPT_MODE: lambda row: row.preempt_mode,
+    EXEMPT: lambda row: "" if row.preempt_exempt_s is None else str(row.preempt_exempt_s),
+    FLAGS: lambda row: _text(row.flags & {OVER_PARTITION}),
+}
 
 
 def differences(wanted: DesiredLimits, found: SlurmLimits) -> tuple[Difference, ...]:
@@ -621,12 +626,6 @@ def _user_differences(lists: Mapping[str, str], found: SlurmLimits) -> Iterator[
             key = LimitKey("account", row.account, DEFAULT_QOS)
             now, why = row.own_default_qos, "no longer allowed"
             yield Difference(key, now, "", why, row.user, row.partition)
-
-
-@lru_cache(maxsize=8)
-def _our_names(names: frozenset[str]) -> str:
-    """Join Slicewise's QOS of a list. A thousand tenants may all have the same thousand names."""
-    return _text(_ours(names))
 
 
 def _ours(names: Iterable[str]) -> set[str]:

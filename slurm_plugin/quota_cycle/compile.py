@@ -52,7 +52,7 @@ from slurm_plugin.quota.ceilings import Ceiling, QosUse
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
 from slurm_plugin.slurm_config.isolation import isolation_faults
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_faults, price_faults
 
@@ -103,8 +103,8 @@ class LimitComparison:
 
     Attributes:
         ledger_view: the ledger.
-        use: what jobs hold in each QOS at the time of the look; planned_use: the use for which the
-            limits are wanted.
+        inputs: what was seen at the time of the look.
+        planned_use: what jobs hold in each QOS, where the limits are wanted for that.
         differences: settings that Slurm does not have as the ledger says.
         out_of_band: differences that were made outside Slicewise since it last set them.
         warnings: what keeps the limits from holding, or tenants apart, one sentence each.
@@ -112,7 +112,7 @@ class LimitComparison:
     """
 
     ledger_view: LedgerView
-    use: QosUse
+    inputs: QuotaInputs
     planned_use: QosUse
     allowed: Allowed
     associations: tuple[Association, ...]
@@ -229,14 +229,16 @@ def compared(
     shown: SlurmNow,
     settings: Settings,
     planned: LimitComparison | None = None,
+    before: LimitComparison | None = None,
 ) -> LimitComparison:
     """Compare what Slurm has with what the ledger says.
 
-    The limits are wanted for the current use, or for that of ``planned``, if given.
+    The limits are wanted for the current use, or for that of ``planned``, if given. What the
+    comparison ``before`` has computed of the same jobs and nodes is taken from there.
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    inputs = inputs_of(ledger_view, settings, SlurmView(shown.jobs, nodes, ()))
+    inputs = _inputs(ledger_view, settings, SlurmView(shown.jobs, nodes, ()), before)
     planned_use = planned.planned_use if planned else inputs.use
     allowed = inputs.allowed(planned_use)
     found = found_of(
@@ -264,7 +266,7 @@ def compared(
     return LimitComparison(
         allowed=allowed,
         ledger_view=ledger_view,
-        use=inputs.use,
+        inputs=inputs,
         planned_use=planned_use,
         associations=shown.associations,
         found=found,
@@ -284,6 +286,20 @@ def compared(
             *isolation_faults(config),
         ),
     )
+
+
+def _inputs(
+    ledger_view: LedgerView, settings: Settings, seen: SlurmView, before: LimitComparison | None
+) -> QuotaInputs:
+    """The inputs, or those of ``before`` with all that they have computed, if they are equal.
+
+    Slurm's known limits, which a compilation notes as it goes, are no input of a quota decision.
+    """
+    if before and before.inputs.seen == seen:
+        known = before.inputs.ledger_view.known
+        if replace(ledger_view, known=known) == before.inputs.ledger_view:
+            return before.inputs
+    return inputs_of(ledger_view, settings, seen)
 
 
 def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:
@@ -310,9 +326,8 @@ async def compile_in_turn(
     Limits of QOS grow, new ones from 0, only in a round that finds none to shrink, and on a look at
     jobs since the last change: a job may have started before a QOS shrank; none starts beyond its
     limit later. All later rounds keep the use of the first such look after a change, or limits
-    would follow it for ever. Where it was overtaken, or Slurm does not shrink what is to be given
-    up, growth is left to the next compilation. A limit that shrank for jobs of a moment before
-    costs no more than that moment: it grows back in the same compilation.
+    would follow it for ever. Growth is left to the next compilation where jobs overtook it, or
+    where Slurm does not shrink what is to be given up. What shrank grows back in this one.
 
     Changes made outside Slicewise are reported on stderr first, then adopted if the settings say
     so, else put back. Safe to repeat and to be killed at any point (``limits.drift``; what was to
@@ -325,6 +340,7 @@ async def compile_in_turn(
     changed_out_of_band: tuple[OutOfBandChange, ...] = ()
     refused = _Refused()
     planned: LimitComparison | None = None
+    before: LimitComparison | None = None
     sent: frozenset[Difference] = frozenset()
     heard_s = time.monotonic()
     for number in range(_ROUNDS):
@@ -332,9 +348,11 @@ async def compile_in_turn(
             require_installed(await asyncio.to_thread(ledger.limits.is_uninstalled))
             heard_s = time.monotonic()
         while True:
-            found = await _told(slurm, ledger, settings, shown, ledger_view, planned=planned)
-            ledger_view, shown, seen, hands = found
-            changed_out_of_band += hands
+            told = _told(
+                slurm, ledger, settings, shown, ledger_view, planned=planned, before=before
+            )
+            ledger_view, shown, before, hands = await told
+            seen, changed_out_of_band = before, changed_out_of_band + hands
             refused.note_ignored(one for one in seen.differences if one in sent)
             sent = frozenset()
             left = _due(seen, refused)
@@ -404,12 +422,13 @@ async def _told(
     ledger_view: LedgerView,
     *,
     planned: LimitComparison | None,
+    before: LimitComparison | None,
 ) -> tuple[LedgerView, SlurmNow, LimitComparison, tuple[OutOfBandChange, ...]]:
     """Compare Slurm with the ledger, and handle the changes made outside Slicewise first.
 
     Returns the ledger's view and Slurm's state after that, their comparison, and those changes.
     """
-    seen = compared(ledger_view, shown, settings, planned)
+    seen = compared(ledger_view, shown, settings, planned, before)
     require_installed(seen.is_uninstalled)
     if not seen.out_of_band:
         return ledger_view, shown, seen, ()
@@ -453,7 +472,7 @@ def _due(seen: LimitComparison, refused: "_Refused") -> tuple[Difference, ...]:
     stuck = [one for one in all_shrinking if unit(one) in refused.of]
     policy = seen.allowed.policy
     billing = seen.found.billing
-    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.use, billing)
+    waits = overtaken(policy, seen.wanted, seen.planned_use, seen.inputs.use, billing)
     room = free(seen.allowed.capacity_millislices, seen.wanted, seen.found)
     waits |= unfunded(stuck, grow, policy, seen.ledger_view.loans, room)
     waits |= overdrawn(stuck, drawn_on(policy, seen.allowed.run_minutes, policy))
