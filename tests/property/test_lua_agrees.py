@@ -1,9 +1,11 @@
 """Property: slicewise.lua and the daemon read the same in what users write."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import whitespace
 
 import pytest
 from effort import examples
@@ -120,6 +122,20 @@ def is_limited_by_slurm(gres: str) -> bool:
         return False
 
 
+def asks_for_none(gres: str) -> bool:
+    """It names GPUs and the number of each is 0."""
+    parts = [part.strip(whitespace) for part in gres.split(",")]
+    named = [part for part in parts if shared_gpus(part) or not is_without_gpus(part)]
+    return bool(named) and all(re.fullmatch(r".*[:=]0+", part) for part in named)
+
+
+def is_without_gpus(part: str) -> bool:
+    try:
+        return not parse_gpu_requests(part)
+    except InvalidInputError:
+        return False
+
+
 GRES_PIECES = st.sampled_from(
     [
         *" \t\x1c:=,+-_.01kGé\u0661\xa0",
@@ -153,8 +169,12 @@ GRES_PIECES = st.sampled_from(
 @example("gpu:auto=2")
 @example("gres/shard:2")
 @example("gres/gpu:a100:1,mps")
+@example("gpu:a:0")
+@example("gpu:a:0,gpu:a100:1")
+@example("shard:0")
 def test_they_call_the_same_gpus_typed(lua: Lua, gres: str) -> None:
-    assert lua.submit(gres.encode())[0] == ("pass" if is_limited_by_slurm(gres) else "held")
+    read = "pass" if is_limited_by_slurm(gres) else "held"
+    assert lua.submit(gres.encode())[0] == ("refused" if asks_for_none(gres) else read)
 
 
 @given(SCRIPTS)
