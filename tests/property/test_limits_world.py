@@ -331,7 +331,7 @@ def test_nobody_is_told_that_more_may_start_than_slurm_lets(
             for qos, more in (("", room.guaranteed), ("_borrowed", room.borrowed)):
                 key = LimitKey("qos", f"slicewise_{name}{qos}", BILLING)
                 most = int(found.wanted.settings[key].value)
-                holds = found.use.held.get(key.name, 0)
+                holds = found.inputs.use.held.get(key.name, 0)
                 assert more * room.cost_millislices <= max(0, most - holds)
 
 
