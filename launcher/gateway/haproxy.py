@@ -31,6 +31,7 @@ from launcher.gateway import identity
 from launcher.gateway.files import replace_file
 from launcher.gateway.routing import GatewayChange
 from launcher.gateway.runtime_api import (
+    HELD,
     TOLD_KEY,
     WHO,
     LastLook,
@@ -61,6 +62,8 @@ from launcher.gateway.types import Gateway, with_replaced
 DEADLINE_S = 2.0
 REPLACED_DEADLINE_S = 0.5
 """Seconds that all processes that a reload has replaced may take together."""
+_SILENCE_S = 2.0
+"""Seconds without a word after which ``hear_held`` ends."""
 _READ_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 64
 """Most commands in one line."""
@@ -128,6 +131,18 @@ class HaproxyRuntime:
         who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
         found = _parsed(shown)
         return found, LastLook.of(who, found)
+
+    async def hear_held(self, told: Callable[[], None]) -> None:
+        """Call ``told`` when requests begin to be held; return after ``_SILENCE_S`` without any.
+
+        HAProxy sends what its ring gets, so neither asks the other anything meanwhile. After a
+        reload the connection still leads to the replaced process, which holds no more requests:
+        call again.
+        """
+        try:
+            await _hear(self._socket, f"show events {HELD} -w -n", told)
+        except OSError as error:
+            raise _down(self._socket, error) from error
 
     async def timings(self) -> Mapping[str, Timings]:
         """Return how long each service's requests took, by ``tenant/service``."""
@@ -327,18 +342,22 @@ async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S
     try:
         async with asyncio.timeout(deadline_s):
             return await _exchange(socket, command)
-    except PermissionError as error:
-        raise UnreachableError(
+    except OSError as error:
+        raise _down(socket, error) from error
+
+
+def _down(socket: Path, error: OSError) -> UnreachableError:
+    if isinstance(error, PermissionError):
+        return UnreachableError(
             "SW-GATEWAY-DOWN",
             f"This user may not use {socket}.",
             "Only root and the launcher's user may: slicewise gateway render --socket-user.",
-        ) from error
-    except (OSError, TimeoutError) as error:
-        raise UnreachableError(
-            "SW-GATEWAY-DOWN",
-            f"HAProxy does not answer on {socket}: {type(error).__name__}.",
-            "Check that it runs with the configuration of: slicewise gateway render",
-        ) from error
+        )
+    return UnreachableError(
+        "SW-GATEWAY-DOWN",
+        f"HAProxy does not answer on {socket}: {type(error).__name__}.",
+        "Check that it runs with the configuration of: slicewise gateway render",
+    )
 
 
 async def _exchange(socket: Path, command: str) -> str:
@@ -348,6 +367,28 @@ async def _exchange(socket: Path, command: str) -> str:
         writer.write_eof()  # The master's socket would wait for more commands.
         await writer.drain()
         return (await reader.read(-1)).decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+async def _hear(socket: Path, command: str, told: Callable[[], None]) -> None:
+    """Call ``told`` for what comes; return when nothing comes. Raises OSError if HAProxy ends it.
+
+    HAProxy with an older configuration has no such ring: it says so and closes the connection.
+    """
+    reader, writer = await asyncio.open_unix_connection(str(socket))
+    try:
+        writer.write(f"{command}\n".encode())
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    line = await reader.readline()
+            except TimeoutError:
+                return
+            if not line:
+                raise ConnectionResetError
+            if line.startswith(HELD.encode()):
+                told()
     finally:
         writer.close()
 

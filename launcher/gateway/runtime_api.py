@@ -41,6 +41,9 @@ GRPC = "-grpc"
 tracks the HTTP server, so health and administrative state are set there only."""
 COMPLETE_KEY = ".complete"
 """Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
+HELD = "held"
+"""Name of HAProxy's ring by which the launcher hears that a backend holds requests, and first word
+of what it gets."""
 TOLD_KEY = ".told"
 """Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
 tenant has that name."""

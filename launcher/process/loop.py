@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Literal
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
@@ -39,6 +39,8 @@ SIDE_EVERY_S = 2.0
 """Seconds between two saves of the state, and between two updates of the gateway's API keys."""
 _USES_EVERY_S = 60.0
 """Seconds between two looks at which API keys were used; less than the gateway remembers it."""
+_HEAR_AGAIN_S = 0.02
+"""Seconds between two connections by which the gateway says that it holds a request."""
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
@@ -105,6 +107,7 @@ class Launcher:
         self._daemon = daemon
         self._runtime = runtime
         self._due = asyncio.Event()
+        self._held_s = 0.0
         self._replicas = replicas(self._due)
         self._leader = leader
         self._saved = saved or SavedState(None)
@@ -132,6 +135,7 @@ class Launcher:
         ]
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.hear_held, _HEAR_AGAIN_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -199,6 +203,26 @@ class Launcher:
             self._late = await self._saved.load()
         elif not self._late:
             await self._saved.save(self._state)
+
+    async def hear_held(self) -> None:
+        """Let the gateway say that it holds a request: the next turn is then due immediately."""
+        if not self._leader.leads():
+            await asyncio.sleep(LONGEST_S)
+            return
+        try:
+            await self._runtime.hear_held(self._held)
+        except UnreachableError as error:
+            self._reporter.once("", "gateway_not_heard", str(error))
+            await asyncio.sleep(LONGEST_S)
+        else:
+            self._reporter.once("", "gateway_not_heard", "")
+
+    def _held(self) -> None:
+        """Make a turn due, but not more often than while requests wait: many backends say it."""
+        now_s = time.monotonic()
+        if now_s - self._held_s >= BUSY_S:
+            self._held_s = now_s
+            self._due.set()
 
     async def tell_keys(self) -> None:
         """Tell the gateway what each API key opens, and which tenants require one."""

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -56,6 +56,7 @@ class Runtime(Protocol):
 
     async def observe(self) -> Gateway: ...  # noqa: D102
     async def apply(self, changes: tuple[GatewayChange, ...]) -> None: ...  # noqa: D102
+    async def hear_held(self, told: Callable[[], None]) -> None: ...  # noqa: D102
     async def timings(self) -> Mapping[str, Timings]: ...  # noqa: D102
     def keep(self, routes: Mapping[str, str]) -> None: ...  # noqa: D102
     async def set_keys(  # noqa: D102

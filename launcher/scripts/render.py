@@ -14,7 +14,7 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import StartSettings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.identity import KEY
-from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, TOLD_KEY, Maps, map_text
+from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, HELD, TOLD_KEY, Maps, map_text
 from launcher.gateway.streams import STREAMS, USE_NOTED_S
 from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
 from launcher.profiling.figures import ProfileTask
@@ -168,6 +168,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "key": KEY,
         "owners": owners,
         "frame_ms": FRAME_MS,
+        "held": HELD,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
         "unread_refusals": _UNREAD_REFUSALS,

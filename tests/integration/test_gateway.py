@@ -730,3 +730,33 @@ async def test_requests_at_a_replica_that_hangs_are_ended(gateway: Harness, repl
         status, text = await asked
         assert (status, "SW-GATEWAY-LOST" in text) == (502, True)
         assert (await gateway.ask())[0] == 200
+
+
+async def test_the_launcher_hears_at_once_that_a_request_is_held(gateway: Harness, replicas):
+    await gateway.set_replicas()
+    heard = asyncio.Event()
+    hearing = asyncio.create_task(gateway.runtime.hear_held(heard.set))
+    asked: list[asyncio.Task[tuple[int, str]]] = []
+
+    async def is_heard() -> bool:
+        """Requests of before the connection are not sent, so one more is held each time."""
+        asked.extend(gateway.asking(1))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await heard.wait()
+        return heard.is_set()
+
+    await eventually(is_heard)
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert statuses(await asyncio.gather(*asked)) == {200}
+    await hearing
+
+
+async def test_what_is_not_held_is_not_heard(gateway: Harness, replicas):
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    told: list[bool] = []
+    hearing = asyncio.create_task(gateway.runtime.hear_held(lambda: told.append(True)))
+    assert (await gateway.ask())[0] == 200
+    assert (await gateway.ask("/t/unknown/v2"))[0] == 404
+    await hearing
+    assert not told

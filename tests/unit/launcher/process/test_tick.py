@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 
@@ -120,6 +120,10 @@ class World:
     async def timings(self) -> Mapping[str, Timings]:
         return {}
 
+    async def hear_held(self, told: Callable[[], None]) -> None:
+        self.told = told
+        await asyncio.Event().wait()
+
     async def apply(self, changes: Sequence[GatewayChange]) -> None:
         self.log.extend(changes)
 
@@ -223,6 +227,32 @@ async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture
     world = World(service(7, "a", HELD), service(8, "a", RUNNING))
     await Launcher(world, world, replicas=lambda _: world).turn()
     assert "retired arrays=7" in caplog.messages
+
+
+async def test_a_request_that_the_gateway_holds_makes_a_turn_due_but_not_each_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The next turn by itself would come a minute later."""
+    monkeypatch.setattr(loop, "LONGEST_S", 60.0)
+    monkeypatch.setattr(loop, "BUSY_S", 60.0)
+    world, ended = World(service(7, "a", HELD)), asyncio.Event()
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    turns = launcher._metrics.registry.get_sample_value
+    running = asyncio.create_task(launcher.run(60.0, ended))
+
+    async def taken(count: int) -> None:
+        async with asyncio.timeout(20):
+            while turns("slicewise_launcher_turn_seconds_count") != count:  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.01)
+
+    await taken(1)
+    for _ in range(50):
+        world.told()
+        await asyncio.sleep(0.001)
+    await taken(2)
+    ended.set()
+    await running
+    assert turns("slicewise_launcher_turn_seconds_count") == 2
 
 
 async def test_turns_and_their_failures_are_counted():
