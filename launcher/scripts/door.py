@@ -37,6 +37,8 @@ REFUSED_S = 0.5
 a millisecond from all clients."""
 _CURVE = "prime256v1"
 """The only group of TLS: of all groups a client would choose the largest, which takes 150 ms."""
+STARTS_S = 0.5
+"""Seconds for which a client waits for a server that starts: the launcher need not ask so often."""
 _POLL_S = 0.02
 _MOST_BYTES = 1 << 20
 """Bytes of one direction that may wait to be sent; beyond that their sender has to wait."""
@@ -87,6 +89,8 @@ class Door:
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._asked: dict[str, dict[asyncio.Task[None], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._started: set[str] = set()
+        """Sockets whose server has taken a connection."""
         self._proven: set[str] = set()
         """Addresses from which the gateway has come."""
 
@@ -158,14 +162,14 @@ class Door:
         """Return whether the client is shown to be the gateway; None if the server does not answer.
 
         The server is connected first: without it the client finds no server, and may ask another
-        replica.
+        replica. A server that has not taken a connection yet starts: the client waits for it.
         """
         loop = asyncio.get_running_loop()
         inner, outer = Half(), Half()
         inner.other, outer.other = outer, inner
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.create_unix_connection(lambda: inner, behind)
+            await self._connect(inner, behind)
             inner.transport.pause_reading()
             await loop.connect_accepted_socket(
                 lambda: outer, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
@@ -180,6 +184,21 @@ class Door:
             if inner.is_open and not outer.is_open:
                 inner.transport.close()
         return True
+
+    async def _connect(self, inner: Half, behind: str) -> None:
+        """Connect to the server; raises OSError if it does not answer, or not within STARTS_S."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + STARTS_S
+        while True:
+            try:
+                await loop.create_unix_connection(lambda: inner, behind)
+            except OSError:
+                if behind in self._started or loop.time() >= until_s:
+                    raise
+                await asyncio.sleep(_POLL_S)
+            else:
+                self._started.add(behind)
+                return
 
 
 def host_of(address: str, own: str) -> str:

@@ -1,6 +1,7 @@
 """Tests the probe: a replica is ready when its name is right and its model has answered."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -287,6 +288,36 @@ async def test_a_slow_one_holds_up_nobody() -> None:
     await until(lambda: prober.look([A, slow])[A] == OURS)
     assert prober.look([slow]) == {slow: SILENT}
     prober.look([])
+
+
+@pytest.mark.parametrize(("waited_s", "asked"), [(0.0, 17), (0.5, 6)])
+async def test_a_start_is_asked_for_soon_and_then_at_a_bounded_rate(
+    waited_s: float, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In three seconds; where the door lets each question wait, hardly a pause follows it."""
+    now_s, at_s, sleep = 0.0, list[float](), asyncio.sleep
+
+    async def paused(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        await sleep(0)
+
+    async def ask(_: Replica) -> Answer:
+        nonlocal now_s
+        at_s.append(now_s)
+        now_s += waited_s
+        return SILENT
+
+    monkeypatch.setattr(asyncio, "sleep", paused)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    prober = Prober(asyncio.Event(), ask)
+    prober.look([A])
+    while now_s < 3:
+        await sleep(0)
+    prober.look([])
+    assert at_s[1] - at_s[0] <= waited_s + 0.03 + 1e-9
+    assert at_s[-1] - at_s[-2] <= max(0.25, waited_s + 0.03) + 1e-9
+    assert sum(one < 3 for one in at_s) == pytest.approx(asked, abs=4)
 
 
 async def test_a_refusal_is_not_asked_for_again_at_once() -> None:

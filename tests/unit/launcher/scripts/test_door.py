@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,15 +65,22 @@ class Opened:
     """A door in a process of its own."""
 
     def __init__(
-        self, private: Path, address: str = "127.0.0.1", most_files: int | None = None
+        self,
+        private: Path,
+        address: str = "127.0.0.1",
+        most_files: int | None = None,
+        *,
+        has_started: bool = True,
     ) -> None:
+        self._private = private
         limited = () if most_files is None else ("prlimit", f"--nofile={most_files}")
         self._python = (*limited, sys.executable)
         self.keys = replica_keys()
         (private / "replica.pem").write_text(self.keys.pem.read_text())
         (private / "gateway.crt").write_text((gateway_directory() / "gateway.crt").read_text())
-        self.inside = Inside(private / SOCKETS[0])
-        self.other_inside = Inside(private / SOCKETS[1])
+        self._insides: list[Inside] = []
+        if has_started:
+            self.start_inside()
         # Another test may have a port in the moment in which it is free.
         opened = any(self._opens(private, address) for _ in range(5))
         assert opened
@@ -93,11 +101,15 @@ class Opened:
             time.sleep(0.01)
         return False
 
+    def start_inside(self) -> None:
+        self._insides += [Inside(self._private / name) for name in SOCKETS]
+        self.inside, self.other_inside = self._insides
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.inside.close()
-        self.other_inside.close()
+        for inside in self._insides:
+            inside.close()
 
     def silent(self, address: str, count: int, port: int = 0) -> list[socket.socket]:
         """Clients that say nothing."""
@@ -127,6 +139,21 @@ def ask(client: ssl.SSLSocket, text: bytes = b"hello") -> bytes:
 
 def test_the_gateway_comes_through(opened: Opened) -> None:
     assert ask(opened.gateway()) == b"HELLO"
+
+
+def test_a_client_waits_for_a_server_that_starts(tmp_path: Path) -> None:
+    """Until then nothing listens behind the door; once it has started, its end is told at once."""
+    opened = Opened(tmp_path, has_started=False)
+    try:
+        with ThreadPoolExecutor() as beside:
+            asked = beside.submit(lambda: ask(opened.gateway()))
+            opened.start_inside()
+            assert asked.result(10) == b"HELLO"
+        opened.inside.close()
+        with pytest.raises(OSError, match=r"(?i)reset|eof"):
+            opened.gateway()
+    finally:
+        opened.end()
 
 
 def test_whoever_has_no_key_or_another_one_does_not(opened: Opened) -> None:
