@@ -207,6 +207,16 @@ def test_without_its_ports_it_is_no_replica(told: Path):
     )
 
 
+def test_without_an_address_it_is_no_replica(told: Path):
+    (told / "bin" / "getent").write_text("#!/bin/sh\nexit 2\n")
+    (told / "bin" / "getent").chmod(0o755)
+    triton = told / "bin" / "tritonserver"
+    triton.write_text(triton.read_text().replace('"$TOLD/scontrol"', '"$TOLD/never"'))
+    run(told)
+    assert words(told, "scontrol")[-1] == "Comment=slicewise:run=0 ended with 137"
+    assert "no door: no address for node" in (told / "log").read_text()
+
+
 @pytest.mark.parametrize("container", IMAGES[1:])
 def test_the_dev_shm_of_a_job_that_was_killed_goes_with_the_next(
     told: Path, container: dict[str, object]
