@@ -194,7 +194,10 @@ class ScriptedSlurm:
     async def hold(self, target: Target) -> None:
         self._act("hold", target)
 
-    async def release(self, target: int | Tasks, limit_min: int | None = None) -> None:
+    async def release(
+        self, target: int | Tasks, limit_min: int | None = None, ended_s: float | None = None
+    ) -> None:
+        self.ended_s = ended_s
         self._act("release", target)
 
     async def requeue_hold(self, target: int | Tasks) -> None:

@@ -251,11 +251,14 @@ class SlurmActor(Protocol):
         """
         ...
 
-    async def release(self, target: Target, limit_min: int | None = None) -> None:
+    async def release(
+        self, target: Target, limit_min: int | None = None, ended_s: float | None = None
+    ) -> None:
         """Make eligible now and release. StartTime=now comes first, else a requeued task waits.
 
         ``limit_min`` is the new time limit in minutes: without it, a requeued task keeps the limit
-        to which its last run was extended.
+        to which its last run was extended. ``ended_s`` is the Unix second in which the last run of
+        these tasks ended, 0 if none has run; without it Slurm is asked.
         """
         ...
 

@@ -259,7 +259,9 @@ class CommandSlurm(Slurm):
         if pending := target.indices - begun:
             await run(("scontrol", "hold", address(Tasks(target.array_job_id, pending))))
 
-    async def release(self, target: Target, limit_min: int | None = None) -> None:
+    async def release(
+        self, target: Target, limit_min: int | None = None, ended_s: float | None = None
+    ) -> None:
         """Set StartTime=now and release.
 
         Without StartTime, a requeued task waits as long as its old credential lives (120 s). If a
@@ -268,10 +270,9 @@ class CommandSlurm(Slurm):
         ("already killed, do not launch batch job"). For a task that never ran nothing changes.
         """
         named = address(target)
-        rows = await _rows_of(target)
-        now_s = time.time()
-        wait_s = last_end_s(rows, int(now_s)) + 1 - now_s
-        await asyncio.sleep(min(max(wait_s, 0.0), _LONGEST_WAIT_S))
+        if ended_s is None:
+            ended_s = last_end_s(await _rows_of(target), int(time.time()))
+        await asyncio.sleep(min(max(ended_s + 1 - time.time(), 0.0), _LONGEST_WAIT_S))
         limit = "" if limit_min is None else f" TimeLimit={limit_min}"
         lines = f"update JobId={named} StartTime=now{limit}\nrelease {named}\n"
         await run(("scontrol",), stdin=lines)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import JobView
 from cluster.language.units import slices_text
 from cluster.rpc.messages import ServiceView, SlotView
 
@@ -145,6 +146,26 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
 def desired_after_restart(service: ServiceView) -> frozenset[int]:
     """Slots that count as desired until the launcher sends others: all that are under way."""
     return _indices(service, {"released", "starting", "running"})
+
+
+def last_end_s(
+    jobs: Iterable[JobView], array_job_id: int, slots: frozenset[int], now_s: float
+) -> float:
+    """Unix second in which the last run of these held slots ended; 0 if none of them has run.
+
+    A requeue sets the time of submission, so that is when the run before it ended. It is ``now_s``
+    if that can't be read.
+    """
+    return max(
+        (
+            now_s if job.submit_s is None or "restarts" in job.unread else job.submit_s
+            for job in jobs
+            if job.array_job_id == array_job_id
+            and job.task_index in slots
+            and (job.restarts or "restarts" in job.unread)
+        ),
+        default=0,
+    )
 
 
 def released_millislices(tenant: str, services: Iterable[ServiceView], *, borrowed: bool) -> int:

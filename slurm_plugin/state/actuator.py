@@ -42,11 +42,17 @@ class Actuator:
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
 
-    async def apply(self, service: ServiceView, plan: SlotActions) -> bool:
-        """Give slices back first, then release; True if there was anything to do."""
+    async def apply(
+        self, service: ServiceView, plan: SlotActions, ended_s: float | None = None
+    ) -> bool:
+        """Give slices back first, then release; True if there was anything to do.
+
+        ``ended_s`` is when the last run of the slots to release ended, if that is known.
+        """
         array = service.array_job_id
         moved = await self._move(service, plan)
-        release = partial(self._slurm.release, limit_min=limit_min(lease_of(service)))
+        lease_min = limit_min(lease_of(service))
+        release = partial(self._slurm.release, limit_min=lease_min, ended_s=ended_s)
         actions = (
             ("requeue_hold", self._slurm.requeue_hold, plan.requeue_hold),
             ("revive", self._slurm.requeue_hold, plan.revive),

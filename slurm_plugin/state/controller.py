@@ -24,6 +24,7 @@ from slurm_plugin.services.slot_actions import (
     after,
     check_may_retire,
     desired_after_restart,
+    last_end_s,
     living_slots,
     lost_slots,
     plan_desired,
@@ -213,7 +214,8 @@ class ClusterState:
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
-            if await self._actuator.apply(service, plan):
+            ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
+            if await self._actuator.apply(service, plan, ended_s):
                 self._replace(after(service, plan))
                 self.acted.set()
             return DesiredSlotsAnswer(

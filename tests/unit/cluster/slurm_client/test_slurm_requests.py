@@ -183,6 +183,17 @@ async def test_release_waits_for_the_second_after_the_last_run(
     assert int((tmp_path / "released").read_text()) > ended_s
 
 
+async def test_release_asks_nothing_where_the_last_end_is_known(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("scontrol", f"date +%s >>{tmp_path}/released")
+    stand_in("squeue", "exit 1")
+    ended_s = int(time.time()) + 1
+    await CommandSlurm().release(TASKS, ended_s=ended_s)
+    assert int((tmp_path / "released").read_text()) > ended_s
+    assert not (tmp_path / "squeue.log").exists()
+
+
 async def test_release_does_not_wait_for_other_tasks(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

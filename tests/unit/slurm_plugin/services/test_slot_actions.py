@@ -1,6 +1,7 @@
 """Tests the actions that follow from a wish, and which slots are held on sight."""
 
 import pytest
+from scripted import job
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView, SlotState, SlotView
@@ -11,6 +12,7 @@ from slurm_plugin.services.slot_actions import (
     after,
     check_may_retire,
     desired_after_restart,
+    last_end_s,
     lost_slots,
     plan_desired,
     plan_guard,
@@ -215,6 +217,22 @@ class TestRetiring:
 
 def test_after_a_restart_what_is_under_way_counts_as_wished() -> None:
     assert desired_after_restart(service(*ALL)) == of(1, 2, 3)
+
+
+def test_the_last_end_of_slots_is_read_off_their_last_requeue() -> None:
+    jobs = (
+        job(0, restarts=1, submit_s=500),
+        job(1, restarts=2, submit_s=700),
+        job(2, submit_s=900),
+        job(3, restarts=1, submit_s=None, unread=frozenset({"submit_s"})),
+        job(4, submit_s=1, unread=frozenset({"restarts"})),
+        job(0, restarts=9, submit_s=999, array_job_id=815),
+    )
+    now_s = 2000.5
+    for slots, ended_s in ((of(0, 1), 700), (of(0, 2), 500), (of(2), 0), (of(), 0)):
+        assert last_end_s(jobs, 814, slots, now_s) == ended_s
+    for unread in (3, 4):
+        assert last_end_s(jobs, 814, of(unread), now_s) == now_s
 
 
 def test_the_view_after_a_plan() -> None:

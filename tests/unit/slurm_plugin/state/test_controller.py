@@ -111,6 +111,18 @@ async def test_after_a_start_what_is_under_way_is_left_alone() -> None:
     assert slurm.actions == []
 
 
+async def test_a_release_says_when_the_last_run_ended_as_the_look_has_it() -> None:
+    """So that Slurm need not be asked again; other slots' runs do not matter."""
+    slurm = ScriptedSlurm(
+        job(0, restarts=2, submit_s=500), job(1, restarts=1, submit_s=900), job(2)
+    )
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    for slots, ended_s in ((frozenset({0}), 500), (frozenset({0, 2}), 0)):
+        await cluster_state.set_desired_slots(814, slots)
+        assert slurm.ended_s == ended_s
+
+
 async def test_a_wish_is_done_and_lasts() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
     cluster_state = sync_of(slurm)
