@@ -154,6 +154,16 @@ def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
     return min(ages, default=None)
 
 
+def start_marks(jobs: Iterable[JobView]) -> frozenset[tuple[int | None, str, bool]]:
+    """Return what changes of an array's tasks when a start is complete or has failed.
+
+    A replica writes its job's comment once it has its ports and its door listens.
+    """
+    under_way = {JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING}
+    marks = ((job.task_index, job.comment, job.state in under_way) for job in jobs)
+    return frozenset(one for one in marks if one[1] or not one[2])
+
+
 def _slot_count(directives: Mapping[str, str]) -> int:
     """Number of slots of a service. Admission has checked that the array has this size."""
     text = directives.get("max_replicas", "1")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -30,7 +31,7 @@ from slurm_plugin.services.slot_actions import (
     plan_desired,
     plan_guard,
 )
-from slurm_plugin.services.state import Observation, services, start_age_s
+from slurm_plugin.services.state import Observation, services, start_age_s, start_marks
 from slurm_plugin.state.actuator import Actuator
 from slurm_plugin.state.eviction import Evictions
 from slurm_plugin.state.observer import SlurmObserver
@@ -39,8 +40,8 @@ from slurm_plugin.state.reports import ServiceReports
 from slurm_plugin.state.slot_recovery import SlotRecovery
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
-"""While a slot has been starting for fewer than ``_STARTS_S`` seconds, its ports may appear any
-moment: the next look at Slurm is then due after ``_AGAIN_S`` seconds."""
+"""While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear
+any moment: its array alone is then looked at every ``_AGAIN_S`` seconds."""
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
@@ -85,6 +86,7 @@ class ClusterState:
         self._actuator = Actuator(slurm)
         self._slot_recovery = SlotRecovery()
         self._lock = asyncio.Lock()
+        self._starts: asyncio.Task[None] | None = None
         self._seen = _NOTHING
         self._desired_slots: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
@@ -173,6 +175,8 @@ class ClusterState:
         and nothing is changed in Slurm.
         """
         async with self._lock:
+            if self._starts is not None:
+                self._starts.cancel()
             began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
             try:
                 self._seen = await self._observer.look()
@@ -186,9 +190,7 @@ class ClusterState:
                 raise
             if self.acts:
                 await self._guard()
-            age_s = start_age_s(found, self._seen.at_s)
-            if age_s is not None and age_s < _STARTS_S:
-                asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
+            self._watch_starts(found)
 
     async def set_desired_slots(
         self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
@@ -224,6 +226,28 @@ class ClusterState:
                 kept_back=tuple(sorted(plan.kept_back)),
                 note=plan.note,
             )
+
+    def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
+        """Make the next look due as soon as a start is complete or has failed."""
+        ages_s = ((service, start_age_s((service,), self._seen.at_s)) for service in found)
+        young = [service for service, age_s in ages_s if age_s is not None and age_s < _STARTS_S]
+        slots = [slot for service in young for slot in service.slots]
+        if any(slot.state == "starting" and slot.certificate for slot in slots):
+            # A replica of an older Slicewise, which does not wait for its ports.
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
+        elif young:
+            arrays = frozenset(service.array_job_id for service in young)
+            self._starts = asyncio.create_task(self._until_started(arrays))
+
+    async def _until_started(self, arrays: frozenset[int]) -> None:
+        seen = start_marks(job for job in self.jobs if job.array_job_id in arrays)
+        # A Slurm that does not answer is reported by the next look.
+        with suppress(SlicewiseError):
+            now = seen
+            while now == seen:
+                await asyncio.sleep(_AGAIN_S)
+                now = start_marks(await self._observer.tasks(arrays))
+            self.acted.set()
 
     async def retire(self, array_job_id: int) -> None:
         """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-NEEDED)."""

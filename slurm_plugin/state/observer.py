@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import JobState
+from cluster.language.jobs import JobState, JobView
 from cluster.language.service import directives_of_script, head_lines
 from cluster.slurm.interface import SlurmReader, Submission
 from slurm_plugin.common.log import report_failure
@@ -60,7 +60,11 @@ class SlurmObserver:
 
     async def look_again(self, seen: Observation, array_job_id: int) -> Observation:
         """Read the jobs of that array alone, now; SlicewiseError if Slurm does not answer."""
-        return replace(seen, jobs=await self._slurm.tasks({array_job_id}))
+        return replace(seen, jobs=await self.tasks({array_job_id}))
+
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        """Read the jobs of these arrays alone, now; SlicewiseError if Slurm does not answer."""
+        return await self._slurm.tasks(array_job_ids)
 
     async def _read(self, arrays: Collection[int]) -> None:
         """Read the scripts of these arrays.

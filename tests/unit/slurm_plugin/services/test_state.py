@@ -144,6 +144,16 @@ def test_the_youngest_start_whose_ports_or_certificate_is_not_known_counts() -> 
     assert age_s(slot("held"), slot("released")) is None
 
 
+def test_a_start_is_marked_by_its_comment_and_by_its_end_alone() -> None:
+    waiting = decide.start_marks((untouched(0, 1), replace(running(2), comment="slicewise:old")))
+    for job in (task(1, JobState.PENDING), running(1)):
+        started = (untouched(0), job, replace(running(2), comment="slicewise:old"))
+        assert decide.start_marks(started) == waiting
+    for job in (replace(running(1), comment="slicewise:new"), task(1, JobState.COMPLETING)):
+        complete = (untouched(0), job, replace(running(2), comment="slicewise:old"))
+        assert decide.start_marks(complete) != waiting
+
+
 def test_a_step_of_another_task_gives_no_ports() -> None:
     assert slots_of(look(untouched(0), running(1), steps=(step(2, 7001),)))[1].state == "starting"
     assert slots_of(look(untouched(0), running(1), steps=(step(1),)))[1].state == "starting"

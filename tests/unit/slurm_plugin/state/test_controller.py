@@ -1,5 +1,8 @@
 """Tests the sync loop on a scripted Slurm: what it does, and what it leaves alone when blind."""
 
+import asyncio
+import time
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -11,9 +14,10 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
 from slurm_plugin.admission.snapshot import Living
+from slurm_plugin.state import controller
 
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -121,6 +125,46 @@ async def test_a_release_says_when_the_last_run_ended_as_the_look_has_it() -> No
     for slots, ended_s in ((frozenset({0}), 500), (frozenset({0, 2}), 0)):
         await cluster_state.set_desired_slots(814, slots)
         assert slurm.ended_s == ended_s
+
+
+class CountedTasks(ScriptedSlurm):
+    """Counts looks at some arrays alone."""
+
+    looks = 0
+
+    async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
+        self.looks += 1
+        return await super().tasks(array_job_ids)
+
+
+async def test_while_a_replica_starts_only_its_array_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of Slurm is looked at again once the replica has published its certificate."""
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    starting = job(0, JobState.RUNNING, start_s=int(time.time()))
+    slurm = CountedTasks(starting)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    async with asyncio.timeout(20):
+        while slurm.looks < 5:  # noqa: ASYNC110 -- a look sets no event
+            await asyncio.sleep(0.005)
+        assert not cluster_state.acted.is_set()
+        slurm.meanwhile = (replace(starting, comment=f"slicewise:certificate=0 {'M' * 64}"),)
+        await cluster_state.acted.wait()
+
+
+async def test_ports_that_come_after_the_certificate_are_looked_for_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    comment = f"slicewise:certificate=0 {'M' * 64}"
+    slurm = CountedTasks(job(0, JobState.RUNNING, start_s=int(time.time()), comment=comment))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    async with asyncio.timeout(20):
+        await cluster_state.acted.wait()
+    assert slurm.looks == 0
 
 
 async def test_a_wish_is_done_and_lasts() -> None:
