@@ -29,7 +29,7 @@ from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.slurm_config import gres as slurm_gres
 from slurm_plugin.slurm_config import node_lines
 from slurm_plugin.slurm_config.isolation import isolation_faults
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, slow_starts
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -171,7 +171,8 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
 
     Run it on the GPU node. It checks the boards' health, how they are cut, the counts that
     slurmctld has, whether the managed partitions take the tenants' QOS (AllowQos), whether Slurm
-    keeps jobs off each other's devices, and the table of MIG profiles. Exits 1 if it finds a fault.
+    keeps jobs off each other's devices and starts replicas soon, and the table of MIG profiles.
+    Exits 1 if it finds a fault.
     """
     found = _diagnosis(node or _node_name(), host_root)
     if as_json:
@@ -187,11 +188,11 @@ def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fa
 def _diagnosis(name: str, host_root: Path) -> Diagnosis:
     inventory, settings = read_inventory(host_root), _settings()
     devices = _devices(inventory, settings, name)
-    wrong, open_to_all = _by_slurm(name, devices, settings)
+    wrong, noted = _by_slurm(name, devices, settings)
     return Diagnosis(
         faults=(*faults(inventory), *wrong),
         notes=(
-            *open_to_all,
+            *noted,
             *_differences(inventory),
             *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
         ),
@@ -201,7 +202,7 @@ def _diagnosis(name: str, host_root: Path) -> Diagnosis:
 def _by_slurm(
     name: str, devices: tuple[slurm_gres.Device, ...], settings: Settings | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what is wrong, and which settings leave devices open to all jobs, by slurmctld.
+    """Return what is wrong, and which settings leave devices open or delay starts, by slurmctld.
 
     Wrong are GPU counts that differ from the node's, managed partitions that do not take tenants'
     jobs, and a slurmctld that does not answer.
@@ -212,7 +213,7 @@ def _by_slurm(
         first_line, _, _ = error.refusal.message.partition("\n")
         return (f"Slurm does not say what the node has: {first_line}",), ()
     wrong = slurm_gres.gres_faults(name, _named(nodes, name), devices)
-    return (*wrong, *closed), isolation_faults(config)
+    return (*wrong, *closed), (*isolation_faults(config), *slow_starts(config))
 
 
 async def _asked(

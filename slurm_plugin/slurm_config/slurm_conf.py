@@ -1,7 +1,7 @@
 """Makes the lines that slurm.conf needs for the quotas to hold, and finds what is missing."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from cluster.language.billing import BillingUnit
@@ -11,6 +11,8 @@ from slurm_plugin.common.qos_names import GATE_QOS
 from slurm_plugin.slurm_config.gres import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
+_BATCH_SCHED_DELAY = "3"
+"""Slurm's default, in seconds."""
 
 
 def conf_lines(
@@ -71,6 +73,22 @@ def conf_faults(
         ),
         *(fault for name in managed if name in views for fault in _gate_faults(views[name])),
     )
+
+
+def slow_starts(config: Mapping[str, str]) -> Iterator[str]:
+    """Say how long slurmctld may wait before it looks at a slot that was released.
+
+    Slurm starts no batch job right at its submission or release, but within ``batch_sched_delay``.
+    """
+    words = config.get("SchedulerParameters", "").split(",")
+    named = dict(word.split("=", 1) for word in words if "=" in word)
+    delay = named.get("batch_sched_delay", _BATCH_SCHED_DELAY)
+    if delay != "0":
+        yield (
+            f"SchedulerParameters has batch_sched_delay={delay} (Slurm's default is"
+            f" {_BATCH_SCHED_DELAY}): a replica that is released may wait as many seconds before"
+            " Slurm looks at it, also where GPUs are free. Where services shall wake sooner: 0."
+        )
 
 
 def closed_to_qos(

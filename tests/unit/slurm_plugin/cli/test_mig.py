@@ -219,6 +219,18 @@ def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(
     assert [one for one in notes if "ConstrainDevices=yes" in one and "[SW-DEVICES-OPEN]" in one]
 
 
+def test_doctor_says_how_late_slurm_starts_replicas(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {}
+    for words in ("(null)", "batch_sched_delay=0,bf_continue"):
+        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "SchedulerParameters": words})
+        result = run(doctor_app, "--node", "gpu07", "--json")
+        assert result.exit_code == 0
+        told[words] = "batch_sched_delay=3" in "".join(json.loads(result.stdout)["notes"])
+    assert told == {"(null)": True, "batch_sched_delay=0,bf_continue": False}
+
+
 def test_doctor_finds_a_partition_that_does_not_take_the_tenants_jobs(
     node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from slurm_plugin.slurm_config.slurm_conf import (
     conf_faults,
     conf_lines,
     price_faults,
+    slow_starts,
 )
 
 GATE = "slicewise_gate"
@@ -169,3 +170,19 @@ def test_gpus_without_a_price_are_said_once_for_each_type():
     assert price_faults(nodes[:1], frozenset({"gpu"}), COSTS) == ()
     priced = COSTS | {"a100": 7000, "l40s": 3500}
     assert price_faults(nodes[1:4], frozenset({"gpu"}), priced) == ()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "delay"),
+    [
+        ("(null)", "3"),
+        ("bf_interval=5,sched_interval=5,batch_sched_delay=1", "1"),
+        ("bf_continue,default_queue_depth=100", "3"),
+        ("bf_continue,batch_sched_delay=0", None),
+    ],
+)
+def test_how_late_slurm_looks_at_a_released_replica(parameters: str, delay: str | None) -> None:
+    found = slow_starts({"SchedulerParameters": parameters})
+    assert [f"batch_sched_delay={delay} " in one for one in found] == (
+        [] if delay is None else [True]
+    )
