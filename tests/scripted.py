@@ -107,6 +107,7 @@ class ScriptedSlurm:
         self.scriptless: set[int] = set()
         self.unreadable: SlicewiseError | None = None
         self.requested = JobRequest()
+        self.excluded: Mapping[int, frozenset[str]] = {}
         self.planned: tuple[PlannedStart, ...] = ()
         self.known_reservations: tuple[ReservationView, ...] = ()
         self.run_in: Mapping[int, frozenset[str]] = {}
@@ -191,6 +192,14 @@ class ScriptedSlurm:
         self.done.append(("requests", sorted(job_ids)))
         return dict.fromkeys(job_ids, self.requested)
 
+    async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
+        self.done.append(("excluded_nodes", array_job_id))
+        return {
+            job.job_id: self.excluded.get(job.job_id, frozenset())
+            for job in self.shown
+            if job.array_job_id == array_job_id
+        }
+
     async def hold(self, target: Target) -> None:
         self._act("hold", target)
 
@@ -236,7 +245,7 @@ class ScriptedSlurm:
 
     @property
     def actions(self) -> list[tuple[str, Any]]:
-        asked = {"script", "scripts", "runs", "requests", "priorities"}
+        asked = {"script", "scripts", "runs", "requests", "priorities", "excluded_nodes"}
         return [one for one in self.done if one[0] not in asked]
 
 

@@ -252,7 +252,8 @@ _TAG = re.compile(
     r"slicewise:1 token=(?P<token>[0-9a-f]+) tenant=(?P<tenant>[A-Za-z0-9_.-]+)"
     r"(?: service=(?P<service>[A-Za-z0-9_.-]+))?"
     r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?"
-    r"(?P<undecided> undecided(?P<auto> auto)?)?(?![^ ])"
+    r"(?P<undecided> undecided(?P<auto> auto)?)?"
+    r"(?: avoids=(?P<avoids>[A-Za-z0-9_.,-]+))?(?![^ ])"
 )
 _KNOWN_TAGS = 1 << 15
 """Size of the cache of parsed tags: more than a large site has jobs. Every look at Slurm shows the
@@ -327,6 +328,8 @@ class JobTag:
         was_auto: the undecided job asked for GPUs of type auto. They stand without a type until the
             decision, because Slurm gives a waiting job no type other than the one that it was
             submitted with.
+        avoids: the nodes that Slicewise has added to the job's ExcNodeList. Others in that list are
+            the user's own.
     """
 
     token: str
@@ -336,6 +339,7 @@ class JobTag:
     is_flexible: bool = False
     is_undecided: bool = False
     was_auto: bool = False
+    avoids: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The tag's text for admin_comment."""
@@ -346,6 +350,7 @@ class JobTag:
             " flexible" if self.is_flexible else "",
             " undecided" if self.is_undecided else "",
             " auto" if self.is_undecided and self.was_auto else "",
+            f" avoids={','.join(self.avoids)}" if self.avoids else "",
         )
         return "".join(parts)
 
@@ -364,4 +369,11 @@ class JobTag:
             is_flexible=match["flexible"] is not None,
             is_undecided=match["undecided"] is not None,
             was_auto=match["auto"] is not None,
+            avoids=tuple(match["avoids"].split(",")) if match["avoids"] else (),
         )
+
+
+def retagged(admin_comment: str, tag: str) -> str:
+    """Return the comment with the new tag in place of the old one."""
+    before = JobTag.find(admin_comment)
+    return admin_comment.replace(before.text(), tag) if before is not None else tag

@@ -176,6 +176,10 @@ class ServiceView(Message):
     """
 
 
+MOST_AVOIDED = 16
+"""Nodes that a service may ask to avoid."""
+NodeName = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+
 SlotPlace = tuple[int, int]
 """Array job id and slot."""
 
@@ -311,6 +315,8 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
 
     The daemon holds the slots that ``run`` does not name; they must have been drained before.
     ``note`` is shown to the service's users while the daemon has nothing of its own to say.
+    ``avoid`` are nodes on which slots that are released now are rather not to start, those first
+    that matter most.
     """
 
     array_job_id: int
@@ -320,6 +326,7 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
     slots' priority.
     """
+    avoid: tuple[NodeName, ...] = Field((), max_length=MOST_AVOIDED)
 
 
 class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):

@@ -106,8 +106,9 @@ class JobChange:
         time_limit_min: minutes. Of a running job, too: its end moves by the difference.
         gres: per node, as ``--gres`` takes it.
         tres_per_job, tres_per_task: with Slurm's own prefix (``gres:gpu:1g.10gb:1``).
+        excluded_nodes: nodes that the job is not to get, in place of all that it excluded before.
 
-    For these three, "" clears what was asked for. Slurm gives untyped GPUs a type only after they
+    For gres and tres, "" clears what was asked for. Slurm gives untyped GPUs a type only after they
     have been cleared.
     """
 
@@ -118,6 +119,7 @@ class JobChange:
     tres_per_task: str | None = None
     admin_comment: str | None = None
     time_limit_min: int | None = None
+    excluded_nodes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,10 @@ class SlurmReader(Protocol):
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         """What these jobs ask for, by id; jobs that are not pending are left out."""
+        ...
+
+    async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
+        """The nodes that the array's pending tasks are not to get, by job id of their records."""
         ...
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from cluster.slurm.fields import hosts
 from cluster.slurm.interface import JobRequest
 from cluster.slurm.unread import ReportsUnread, each
 
@@ -18,6 +19,9 @@ REQUEST_FIELDS = (
 )
 """Fields that ``squeue -O`` is asked for."""
 
+EXCLUDED_FORMAT = "%A %x"
+"""Job id and excluded nodes, as ``squeue -o`` takes it: ``-O`` has no such field."""
+
 _NOTHING = frozenset({"N/A", "(null)", "gres:", "gres/"})
 
 
@@ -26,6 +30,16 @@ def parse_requests(
 ) -> Mapping[int, JobRequest]:
     """Requests by job id; the untouched tasks of an array share one."""
     return dict(each("request", rows, _request, told, lambda row: row["JobId"]))
+
+
+def parse_excluded(text: str, told: ReportsUnread) -> Mapping[int, frozenset[str]]:
+    """Excluded nodes by job id; a job whose list can't be read is left out."""
+    rows = [line.partition(" ") for line in text.splitlines() if line.strip()]
+    return dict(each("excluded nodes", rows, _excluded, told, lambda row: row[0]))
+
+
+def _excluded(row: tuple[str, str, str]) -> tuple[int, frozenset[str]]:
+    return int(row[0]), frozenset(hosts(row[2].strip()))
 
 
 def _request(row: Mapping[str, str]) -> tuple[int, JobRequest]:

@@ -15,7 +15,7 @@ _NODES_ON_A_LINE = 32
 _LONGEST_LINE = 4000
 """Without readline scontrol takes 4,095 bytes of a line."""
 _TASKS_IN_A_WORD = 100
-_FIRST_ONLY = frozenset({"QOS", "Gres", "TresPerNode", "TresPerJob", "TresPerTask"})
+_FIRST_ONLY = frozenset({"QOS", "Gres", "TresPerNode", "TresPerJob", "TresPerTask", "ExcNodeList"})
 """Settings that slurmctld, given a list of tasks, changes in the first record only, without saying
 so: QOS since 24.11, the others in every version.
 """
@@ -68,6 +68,9 @@ def _values(change: JobChange) -> Mapping[str, int | str]:
         "TresPerTask": change.tres_per_task,
         "AdminComment": change.admin_comment,
         "TimeLimit": change.time_limit_min,
+        "ExcNodeList": None
+        if change.excluded_nodes is None
+        else ",".join(sorted(change.excluded_nodes)),
     }
     return {key: value for key, value in values.items() if value is not None}
 

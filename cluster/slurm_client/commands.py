@@ -53,7 +53,12 @@ from cluster.slurm.planned_starts import (
     parse_reserved,
 )
 from cluster.slurm.priorities import PRIORITY_FORMAT, parse_priorities
-from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
+from cluster.slurm.requests import (
+    EXCLUDED_FORMAT,
+    REQUEST_FIELDS,
+    parse_excluded,
+    parse_requests,
+)
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unread import ReportsUnread, UnreadLog
 from cluster.slurm_client.batch import address, named_qos, weights_script
@@ -241,6 +246,12 @@ class CommandSlurm(Slurm):
         """Run ``squeue`` for all pending jobs."""
         found = parse_requests(await _rows("pending", REQUEST_FIELDS), self._told)
         return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+    async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
+        """Run ``squeue``, task by task: of several it would show the first one's list."""
+        which = (f"--jobs={array_job_id}", "--states=pending,special_exit")
+        argv = (*SQUEUE, "--array", *which, f"--format={EXCLUDED_FORMAT}")
+        return parse_excluded(await run(argv), self._told)
 
     async def hold(self, target: Target) -> None:
         """Run ``scontrol hold``: as administrator if this process is SlurmUser or root.

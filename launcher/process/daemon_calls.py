@@ -27,12 +27,22 @@ class DaemonCalls:
         return await self._daemon.ask(ViewRequest())
 
     async def set_desired_slots(
-        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+        self,
+        array_job_id: int,
+        run: frozenset[int],
+        note: str,
+        urgency: float,
+        avoid: tuple[str, ...],
     ) -> DesiredSlotsAnswer:
         """Let these slots of a service run and hold every other one; show the note to its users."""
-        slots = tuple(sorted(run))
         return await self._daemon.ask(
-            DesiredSlotsRequest(array_job_id=array_job_id, run=slots, note=note, urgency=urgency)
+            DesiredSlotsRequest(
+                array_job_id=array_job_id,
+                run=tuple(sorted(run)),
+                note=note,
+                urgency=urgency,
+                avoid=avoid,
+            )
         )
 
     async def retire(self, array_job_id: int) -> None:

@@ -43,7 +43,12 @@ class Daemon(Protocol):
 
     async def view(self) -> ViewAnswer: ...  # noqa: D102
     async def set_desired_slots(  # noqa: D102
-        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+        self,
+        array_job_id: int,
+        run: frozenset[int],
+        note: str,
+        urgency: float,
+        avoid: tuple[str, ...],
     ) -> DesiredSlotsAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
@@ -174,7 +179,7 @@ class _Turning:
         for array, desired in service.desired_by_array.items():
             try:
                 answer = await daemon.set_desired_slots(
-                    array, desired.run, desired.note, desired.urgency
+                    array, desired.run, desired.note, desired.urgency, desired.avoid
                 )
             except SlicewiseError as error:
                 self.failures[array] = error

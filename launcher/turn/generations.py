@@ -40,6 +40,9 @@ _UNEXTENDED_S = 5.0
 """Seconds: a lease that the daemon extends never comes this close to the time at which its script
 gives the slot back."""
 PENDING_LONG_S = 60.0
+_WELL_S = 600.0
+"""Seconds for which a replica must have been ready so that earlier failures on its node are
+forgotten: a broken GPU may serve for a while."""
 SETTLES_S = 5.0
 """Seconds after a generation was first seen during which the daemon may not know the ports of runs
 that were there before: its look can miss a step, and this launcher has not seen them itself."""
@@ -155,6 +158,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
             slot = replace(slot, phase=Phase.OUT) if wrong.unfit else slot
         slots.append(slot)
     failed = _failed(view, known, verified, now_s)
+    failures = _failures(view, known, verified, now_s, failed=failed)
     state = GenerationState(
         backoff=_backoff(view, known, verified, down, now_s, failed=failed),
         is_proved=known.is_proved or bool(verified),
@@ -173,7 +177,8 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         removed_s=_removed_s(known, len(failed_now), now_s),
         removed=_removed(view, judged) or known.removed,
         nodes={s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY},
-        failures=_failures(known, failed, now_s),
+        failures=failures,
+        ran_on=known.ran_on | _ran_on(known, verified, down, now_s) if failures else frozenset(),
     )
     array = view.array_job_id
     return Generation(
@@ -212,10 +217,43 @@ def _is_unfit(known: GenerationState, index: int, run: ReplicaRun) -> bool:
     return down is not None and down.unfit and down.run == run
 
 
-def _failures(known: GenerationState, failed: frozenset[int], now_s: float) -> tuple[Failure, ...]:
-    before = [one for one in known.failures if now_s - one.at_s < FAILURES_S]
-    new = [Failure(known.nodes[index], now_s) for index in sorted(failed) if index in known.nodes]
+def _failures(
+    view: ServiceView,
+    known: GenerationState,
+    verified: Mapping[int, Verified],
+    now_s: float,
+    *,
+    failed: frozenset[int],
+) -> tuple[Failure, ...]:
+    settled_s: dict[str, float] = {}
+    for index, found in verified.items():
+        if now_s - found.at_s >= _WELL_S and index in known.nodes:
+            node = known.nodes[index]
+            settled_s[node] = max(found.at_s, settled_s.get(node, 0.0))
+    before = [
+        one
+        for one in known.failures
+        if now_s - one.at_s < FAILURES_S and one.at_s >= settled_s.get(one.node, 0.0)
+    ]
+    new = [
+        Failure(known.nodes[slot.index], now_s, slot.is_borrowed)
+        for slot in view.slots
+        if slot.index in failed and slot.index in known.nodes
+    ]
     return tuple([*before, *new][-MOST_FAILURES:])
+
+
+def _ran_on(
+    known: GenerationState,
+    verified: Mapping[int, Verified],
+    down: Mapping[int, Down],
+    now_s: float,
+) -> frozenset[str]:
+    return frozenset(
+        known.nodes[index]
+        for index, found in verified.items()
+        if now_s - found.at_s >= SETTLED_S and index not in down and index in known.nodes
+    )
 
 
 def _removed_s(known: GenerationState, more: int, now_s: float) -> tuple[float, ...]:

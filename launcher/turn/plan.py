@@ -31,6 +31,7 @@ from launcher.turn.notes import (
 from launcher.turn.outliers import Outlier
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 from launcher.turn.state import AbortedRoll, DesiredSlots, GenerationState, ServiceState, State
+from launcher.turn.suspects import AvoidedNodes
 from launcher.turn.urgency import urgency
 
 RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -127,6 +128,8 @@ def decide(
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
+    users = {key_of(one): one.user for one in view.services}
+    avoided = AvoidedNodes(state, users, now_s)
     for key, found_views in by_service(view).items():
         known = state.get(key, ServiceState())
         views, aborted = _unless_aborted(found_views, known)
@@ -145,6 +148,7 @@ def decide(
             continue
         backend = gateway.backend_of(key)
         look = ServiceInput(key, spec, views, backend, most, answers, free, aborted)
+        look = replace(look, avoid=avoided.of(key))
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
@@ -214,6 +218,7 @@ class ServiceInput:
         most: replicas that a backend can carry.
         free: millislices that each tenant may still take, by tenant.
         aborted: its last roll-over, if it was aborted.
+        avoid: nodes on which its next replicas are rather not to start.
     """
 
     key: str
@@ -224,6 +229,7 @@ class ServiceInput:
     answers: Answers = field(hash=False)
     free: Mapping[str, int] = field(hash=False)
     aborted: AbortedRoll | None = None
+    avoid: tuple[str, ...] = ()
 
     @property
     def newest(self) -> ServiceView:
@@ -379,7 +385,7 @@ def _service_plan(
     pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
     newest, told = seen[-1], _note(seen, look.aborted, now_s)
     desired_by_array = {
-        one.array_job_id: desired
+        one.array_job_id: replace(desired, avoid=look.avoid)
         for one in seen
         if _must_send(one, desired := _desired(one, plan, told, pressing, now_s))
     }

@@ -24,6 +24,7 @@ class DesiredSlots:
         urgency: what it told Slurm.
         kept_back: slots that quota kept from starting.
         is_firm: whether no slot was on its way out then, so that they stay kept back.
+        avoid: nodes on which slots that it releases are rather not to start.
     """
 
     run: frozenset[int]
@@ -32,6 +33,7 @@ class DesiredSlots:
     urgency: float = 0.0
     kept_back: frozenset[int] = frozenset()
     is_firm: bool = False
+    avoid: tuple[str, ...] = ()
 
 
 FAILURES_S = 3600.0
@@ -45,6 +47,7 @@ class Failure:
 
     node: str
     at_s: float
+    is_borrowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class GenerationState:
         removed_s: when replicas were last taken out because an inference failed; ``removed`` says
             which one and why, for people.
         nodes: where slots that are under way were last seen.
-        failures: where replicas have failed lately, the newest last.
+        failures: where replicas have failed lately, the newest last. Those on a node are forgotten
+            once a later replica has been ready there for long.
+        ran_on: nodes on which replicas had settled while ``failures`` were remembered.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -92,6 +97,7 @@ class GenerationState:
     removed: str = ""
     nodes: Mapping[int, str] = field(default_factory=dict, hash=False)
     failures: tuple[Failure, ...] = ()
+    ran_on: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,20 @@
-"""Finds nodes on which replicas of several services fail: their GPUs may be broken."""
+"""Finds nodes on which replicas fail that run elsewhere, and says which service avoids which node.
 
-from collections import defaultdict
-from collections.abc import Mapping
+What a service does to itself must cost no other one: a node counts against all services only if
+services of two tenants and of two users fail there again and again, and run elsewhere.
+"""
 
-from launcher.turn.state import FAILURES_S, State
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+
+from cluster.rpc.messages import MOST_AVOIDED
+from launcher.turn.state import FAILURES_S, GenerationState, ServiceState, State
 
 SERVICES = 2
 """Services that must have failed on a node."""
+FAILURES = 2
+"""Failures of a generation on a node after which its service avoids the node."""
 
 
 def suspect_nodes(state: State, now_s: float) -> Mapping[str, frozenset[str]]:
@@ -28,3 +36,66 @@ def suspects_text(found: Mapping[str, frozenset[str]]) -> str:
     return "; ".join(
         f"{node}: replicas of {', '.join(sorted(found[node]))} failed" for node in sorted(found)
     )
+
+
+class AvoidedNodes:
+    """The nodes that each service avoids, as far as its next starts are concerned.
+
+    ``users`` are the services' users. A service avoids the nodes on which it fails itself, then
+    those on which services of different tenants and different users fail that run elsewhere.
+    """
+
+    def __init__(self, state: State, users: Mapping[str, str], now_s: float) -> None:
+        failing = {key: one for key, one in state.items() if _has_failures(one)}
+        self._own = {key: _own(one, now_s) for key, one in failing.items()}
+        accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for key, one in failing.items():
+            for node in _accused(one, now_s):
+                accusers[node].append((key.partition("/")[0], users.get(key, "")))
+        self._shared = [node for node in sorted(accusers) if _are_two(accusers[node])]
+
+    def of(self, key: str) -> tuple[str, ...]:
+        """Return the nodes that a service avoids, those first that it knows best."""
+        own = self._own.get(key, ())
+        return tuple(dict.fromkeys((*own, *self._shared)))[:MOST_AVOIDED]
+
+
+def _has_failures(service: ServiceState) -> bool:
+    return any(one.failures for one in service.generations.values())
+
+
+def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
+    """Return the nodes on which the service's generations fail, the worst first.
+
+    A generation that was never ready says something of a node only while it has failed on no other:
+    its model may be unable to start anywhere.
+    """
+    found: Counter[str] = Counter()
+    for one in service.generations.values():
+        counts = Counter(each.node for each in one.failures if now_s - each.at_s < FAILURES_S)
+        if one.is_proved or len(counts) == 1:
+            found += counts
+    return tuple(node for node, count in found.most_common() if count >= FAILURES)
+
+
+def _accused(service: ServiceState, now_s: float) -> Iterable[str]:
+    return {node for one in service.generations.values() for node in _accused_by(one, now_s)}
+
+
+def _accused_by(one: GenerationState, now_s: float) -> Iterable[str]:
+    """Yield the nodes on which the generation failed twice while it ran on another one.
+
+    The end of a borrowed replica accuses no node: its lender may have caused it.
+    """
+    counts = Counter(
+        each.node
+        for each in one.failures
+        if now_s - each.at_s < FAILURES_S and not each.is_borrowed
+    )
+    ran = one.ran_on if one.is_proved else frozenset()
+    return (node for node, count in counts.items() if count >= FAILURES and ran - {node})
+
+
+def _are_two(accusers: Iterable[tuple[str, str]]) -> bool:
+    """Whether services of two tenants and of two users are among them."""
+    return any(a != c and b != d for (a, b), (c, d) in combinations(set(accusers), 2))

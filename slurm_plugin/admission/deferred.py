@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import Refusal
 from cluster.language.gres import AUTO, counted, parse_gpu_requests, plain_gres, with_type
-from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
+from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, retagged
 from cluster.language.service import says_need
 from cluster.rpc.messages import VERSION, SubmitAnswer, SubmitRequest
 from cluster.slurm.interface import JobChange, JobRequest, Target, target_of
@@ -99,11 +99,11 @@ def deferred_decision(
     was_auto = tag is not None and tag.was_auto
     was_ours = texts or was_auto or says_need(directives) or job.reason == "JobHeldAdmin"
     release = bool(job.held and was_ours and not answer.hold)
-    decided = _retagged(job.admin_comment, answer.tag or "")
+    decided = retagged(job.admin_comment, answer.tag or "")
     comment = None if release else decided
     if release and texts and not was_auto and tag is not None:
         # Once the GPUs have a type, only the tag still shows that Slicewise held the job.
-        comment = _retagged(job.admin_comment, replace(tag, was_auto=True).text())
+        comment = retagged(job.admin_comment, replace(tag, was_auto=True).text())
     change = JobChange(
         qos=answer.qos,
         site_factor=answer.site_factor,
@@ -123,7 +123,7 @@ def begun(jobs: Iterable[JobView]) -> Mapping[Target, JobChange]:
         tag = JobTag.find(job.admin_comment)
         if tag is not None and tag.is_undecided and job.state in ALLOTTED:
             known = replace(tag, is_undecided=False)
-            comment = _retagged(job.admin_comment, known.text())
+            comment = retagged(job.admin_comment, known.text())
             found[target_of(job)] = JobChange(admin_comment=comment)
     return found
 
@@ -160,9 +160,3 @@ _UNSETTABLE = Refusal(
     "It was submitted while the daemon was away, and Slurm can't give its GPUs a type any more.",
     "Cancel it and submit it again.",
 )
-
-
-def _retagged(admin_comment: str, tag: str) -> str:
-    """Return the comment with the new tag in place of the old one."""
-    before = JobTag.find(admin_comment)
-    return admin_comment.replace(before.text(), tag) if before is not None else tag

@@ -3,15 +3,16 @@
 ``leases.py`` changes their time limits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.service import limit_min
 from cluster.rpc.messages import ServiceView
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from slurm_plugin.common.log import report, warn
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.services.avoidance import Release, avoidance_changes, concerns
 from slurm_plugin.services.leases import lease_of
 from slurm_plugin.services.slot_actions import SlotActions
 
@@ -64,6 +65,31 @@ class Actuator:
                 report(name, array=array, slots=slots)
                 await act(Tasks(array, slots))
         return moved or any(slots for _, _, slots in actions)
+
+    async def avoid(
+        self, release: Release, jobs: Iterable[JobView], nodes: Collection[NodeView]
+    ) -> None:
+        """Keep slots off nodes, and off no longer those that they avoided before.
+
+        The tags are read again: the look in ``jobs`` may be older than the last change of them. A
+        slot that Slurm refuses to change starts where Slurm likes.
+        """
+        if not concerns(release, jobs):
+            return
+        array = release.array_job_id
+        now = await self._slurm.tasks({array})
+        excluded = await self._slurm.excluded_nodes(array)
+        changes = avoidance_changes(release, now, excluded, nodes)
+        if not changes:
+            return
+        refused = await self._slurm.update(changes)
+        report(
+            "nodes_avoided",
+            array=array,
+            slots=release.slots,
+            excluded=frozenset().union(*(one.excluded_nodes or () for one in changes.values())),
+            refused=" ".join(refused.values()),
+        )
 
     async def _move(self, service: ServiceView, plan: SlotActions) -> bool:
         """Change the QOS of waiting slots; True if the plan moves any.

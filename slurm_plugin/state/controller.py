@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -20,6 +20,7 @@ from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
 from slurm_plugin.services.slot_actions import (
     after,
@@ -193,13 +194,20 @@ class ClusterState:
             self._watch_starts(found)
 
     async def set_desired_slots(
-        self, array_job_id: int, run: frozenset[int], note: str = "", urgency: float = 0.0
+        self,
+        array_job_id: int,
+        run: frozenset[int],
+        note: str = "",
+        urgency: float = 0.0,
+        *,
+        avoid: Sequence[str] = (),
     ) -> DesiredSlotsAnswer:
         """Bring a service's slots to those desired, within its tenant's quota.
 
-        ``run`` are the slots to run. ``note`` is shown with the service unless the quota check has
-        a note of its own. Raises InvalidInputError (SW-SERVICE-UNKNOWN), and UnreachableError
-        (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
+        ``run`` are the slots to run. Slots that are released now start on a node in ``avoid`` only
+        if they find no other one soon; its first nodes matter most. ``note`` is shown with the
+        service unless the quota check has a note of its own. Raises InvalidInputError
+        (SW-SERVICE-UNKNOWN), and UnreachableError (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
         async with self._lock:
@@ -216,6 +224,7 @@ class ClusterState:
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
+            await self._avoid(Release(array_job_id, plan.release, avoid))
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
             if await self._actuator.apply(service, plan, ended_s):
                 self._replace(after(service, plan))
@@ -337,15 +346,20 @@ class ClusterState:
     async def _guard(self) -> None:
         self._slot_recovery.follow(self.view.services, self._seen.at_s)
         cancelled = self._slot_recovery.cancelled(self.view.services)
+        late = waits_too_long(self.jobs, self._seen.at_s)
         for service in self.view.services:
             array = service.array_job_id
             try:
                 if array in cancelled:
                     await self._actuator.cancel(array)
                 else:
+                    await self._avoid(Release(array, late.get(array, frozenset())))
                     await self._guard_slots(service)
             except SlicewiseError as error:
                 report_failure("guard_failed", error, array=array)
+
+    async def _avoid(self, release: Release) -> None:
+        await self._actuator.avoid(release, self.jobs, self.nodes)
 
     async def _guard_slots(self, service: ServiceView) -> None:
         array = service.array_job_id

@@ -61,8 +61,10 @@ class Daemon:
         argv = ("/usr/bin/python3", "-c", ASK, str(self._socket), method, target, body.decode())
         return dict(json.loads(self.sandbox.run(user, argv).stdout))
 
-    def set_desired_slots(self, array: int, *slots: int) -> dict[str, Any]:
-        return self.ask("slicewise", op="wish", array_job_id=array, run=slots)
+    def set_desired_slots(
+        self, array: int, *slots: int, avoid: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        return self.ask("slicewise", op="wish", array_job_id=array, run=slots, avoid=avoid)
 
     def slots(self, array: int) -> list[dict[str, Any]]:
         services = self.ask("slicewise", op="view")["services"]
@@ -99,6 +101,10 @@ class Daemon:
 
     def job(self, job_id: int) -> str:
         return self.sandbox.run("root", ("scontrol", "show", "job", str(job_id))).stdout
+
+    def job_of(self, array: int, index: int) -> str:
+        """Slurm's words on one slot."""
+        return self.sandbox.run("root", ("scontrol", "show", "job", f"{array}_{index}")).stdout
 
     def scontrol(self, user: str, *words: str) -> int:
         return self.sandbox.run(user, ("scontrol", *words), check=False).returncode
@@ -289,6 +295,47 @@ def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
     until_is(lambda: daemon.states(array)[0], "held")
     assert daemon.set_desired_slots(array, 1, 2, 3)["released"] == [3]
     until_is(lambda: daemon.states(array), ["held"] + ["running"] * 3)
+
+
+def test_a_slot_avoids_a_node_and_what_its_user_excludes_stays_excluded(
+    daemon: Daemon, array: int
+) -> None:
+    assert daemon.scontrol("alice", "update", f"JobId={array}_1", "ExcNodeList=gpu04") == 0
+
+    def excluded(index: int) -> str:
+        found = re.search("ExcNodeList=(.*)", daemon.job_of(array, index))
+        assert found is not None
+        return found[1]
+
+    # Of two nodes with this type one may be avoided, and Slurm takes the other one, though both
+    # are free and it would fill this one first.
+    daemon.set_desired_slots(array, 0, 1, avoid=("gpu01", "gpu02"))
+    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
+    assert [slot["node"] for slot in daemon.slots(array)[:2]] == ["gpu02"] * 2
+    assert [excluded(index) for index in range(3)] == ["gpu01", "gpu01,gpu04", "(null)"]
+    # The next time it may start where it likes.
+    daemon.set_desired_slots(array)
+    until_is(lambda: daemon.states(array)[:2], ["held"] * 2)
+    daemon.set_desired_slots(array, 0, 1)
+    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
+    assert [excluded(index) for index in range(2)] == ["(null)", "gpu04"]
+
+
+def test_a_slot_that_no_other_node_can_run_starts_on_one_that_it_avoids(
+    daemon: Daemon, array: int
+) -> None:
+    """Slurm holds it, as no node fits; then it avoids none."""
+    assert daemon.scontrol("root", "update", f"JobId={array}_0", "ReqNodeList=gpu01") == 0
+    daemon.set_desired_slots(array, 0, avoid=("gpu01",))
+
+    def state() -> str:
+        found = daemon.states(array)[0]
+        if found == "held":
+            daemon.set_desired_slots(array, 0, avoid=("gpu01",))
+        return found
+
+    until_is(state, "running")
+    assert daemon.slots(array)[0]["node"] == "gpu01"
 
 
 def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:

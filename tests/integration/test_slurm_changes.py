@@ -140,6 +140,29 @@ async def test_a_change_of_several_tasks_reaches_each_of_them(
     assert [job.untouched for job in records] == [others.indices - some.indices]
 
 
+async def test_excluded_nodes_reach_each_of_several_tasks(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    array = submit("--array=0-5", "--hold", "--exclude=gpu04")
+    some, all_ = Tasks(array, frozenset({1, 2, 4})), Tasks(array, frozenset(range(6)))
+
+    async def excluded() -> dict[int, frozenset[str]]:
+        nodes = await slurm.excluded_nodes(array)
+        return {
+            index: nodes[job.job_id]
+            for job in await slurm.tasks({array})
+            for index in (job.untouched if job.task_index is None else {job.task_index})
+        }
+
+    own, more = frozenset({"gpu04"}), frozenset({"gpu01", "gpu04"})
+    assert await slurm.update({some: JobChange(excluded_nodes=more, admin_comment=COMMENT)}) == {}
+    assert await excluded() == {i: more if i in some.indices else own for i in range(6)}
+    tasks = await slurm.tasks({array})
+    assert {job.task_index for job in tasks if job.admin_comment == COMMENT} == some.indices
+    assert await slurm.update({all_: JobChange(excluded_nodes=frozenset())}) == {}
+    assert await excluded() == dict.fromkeys(range(6), frozenset())
+
+
 async def test_a_new_qos_reaches_each_of_several_tasks(
     slurm: CommandSlurm, submit: Callable[..., int], sandbox: Sandbox
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.slurm.interface import JobRequest
-from cluster.slurm.requests import parse_requests
+from cluster.slurm.requests import parse_excluded, parse_requests
 from cluster.slurm.unread import ignored
 
 ROW = {
@@ -36,3 +36,13 @@ PLAIN = {"min_nodes": 1, "tasks": 1}
 )
 def test_each(row: dict[str, str], request_: JobRequest) -> None:
     assert parse_requests([ROW | row], ignored) == {7: request_}
+
+
+def test_excluded_nodes_of_each_record() -> None:
+    """squeue prints a row for each task, also of those that share a record."""
+    text = "7 \n7 \n8 gpu[01-02],login\n9 (null)\n10 gpu[\n"
+    assert parse_excluded(text, ignored) == {
+        7: frozenset(),
+        8: {"gpu01", "gpu02", "login"},
+        9: frozenset(),
+    }

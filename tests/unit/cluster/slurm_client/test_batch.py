@@ -60,6 +60,7 @@ def where(indices: Iterable[int], change: JobChange, *untouched: int) -> list[st
         JobChange(gres=""),
         JobChange(tres_per_job="gres:gpu:1g.10gb:1"),
         JobChange(tres_per_task="gres:gpu:1g.10gb:1"),
+        JobChange(excluded_nodes=frozenset({"gpu01"})),
     ],
 )
 def test_what_a_list_would_change_in_its_first_task_only_names_each(change: JobChange) -> None:
@@ -71,6 +72,12 @@ def test_what_a_list_would_change_in_its_first_task_only_names_each(change: JobC
     assert where((5,), change, 1, 2) == ["22_[5]"]
     many = where(range(250), change)
     assert [word.count("_") for word in many] == [100, 100, 50]
+
+
+def test_excluded_nodes_replace_those_of_before_and_none_clear_them() -> None:
+    for nodes, text in (({"gpu02", "gpu01"}, "gpu01,gpu02"), (set[str](), "")):
+        (words,) = update_words(814, JobChange(excluded_nodes=frozenset(nodes)), {})
+        assert words == ("update", "JobId=814", f"ExcNodeList={text}")
 
 
 def test_lines_are_no_longer_than_scontrol_reads() -> None:

@@ -22,7 +22,7 @@ from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
 from launcher.turn.plan import TurnPlan
-from launcher.turn.state import ServiceState
+from launcher.turn.state import Failure, GenerationState, ServiceState
 
 NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
@@ -84,11 +84,17 @@ class World:
         )
 
     async def set_desired_slots(
-        self, array_job_id: int, run: frozenset[int], note: str, urgency: float
+        self,
+        array_job_id: int,
+        run: frozenset[int],
+        note: str,
+        urgency: float,
+        avoid: tuple[str, ...] = (),
     ) -> DesiredSlotsAnswer:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))
+        self.avoided = avoid
         if self.silent:
             raise UnreachableError("SW-DAEMON-DOWN", "No answer.")
         return DesiredSlotsAnswer(released=tuple(run))
@@ -137,6 +143,14 @@ async def test_the_gateway_changes_before_the_slots():
     world = World(service(7, "a", HELD))
     await turn(world, world, world, {})
     assert world.log == [AddRoute("t/a", "pool1"), (7, frozenset({0}))]
+
+
+async def test_the_daemon_is_told_which_nodes_to_avoid():
+    world = World(service(7, "a", HELD))
+    failures = (Failure("gpu01", time.time()),) * 2
+    known = ServiceState(None, {7: GenerationState(is_proved=True, failures=failures)})
+    await turn(world, world, world, {"t/a": known})
+    assert world.avoided == ("gpu01",)
 
 
 async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():

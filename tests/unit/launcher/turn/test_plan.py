@@ -841,6 +841,54 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     assert "1 start has failed" in plan.services[0].note
 
 
+def on(node: str, slot: SlotView) -> SlotView:
+    return slot.model_copy(update={"node": node})
+
+
+def test_failures_on_a_node_are_forgotten_once_a_later_replica_was_ready_there_for_long():
+    failures = (Failure("gpu01", 50.0), Failure("gpu02", 50.0), Failure("gpu01", 450.0))
+    seen = GenerationState(is_proved=True, failures=failures, nodes={0: "gpu01"})
+    state, slots = having(seen), (on("gpu01", running(0)),)
+    served = gateway(server(0, ServerMode.READY))
+    for at_s, left in ((100.0, 3), (699.0, 3), (700.0, 2)):
+        state, _ = decided(view(*slots, at_s=at_s), served, state, OURS, now_s=at_s)
+        assert len(known(state).failures) == left
+    assert known(state).failures == failures[1:]
+
+
+def test_while_failures_are_remembered_so_is_where_replicas_run():
+    state = having(GenerationState(failures=(Failure("gpu02", 90.0),)))
+    slots, served = (on("gpu01", running(0)),), gateway(server(0, ServerMode.READY))
+    for at_s, nodes in ((100.0, set[str]()), (131.0, {"gpu01"})):
+        state, _ = decided(view(*slots, at_s=at_s), served, state, OURS, now_s=at_s)
+        assert known(state).ran_on == nodes
+    state, _ = decided(view(in_state(0, "held"), at_s=140.0), gateway(), state, now_s=140.0)
+    assert known(state).ran_on == {"gpu01"}
+    state, _ = decided(view(in_state(0, "held"), at_s=4000.0), gateway(), state, now_s=4000.0)
+    assert (known(state).failures, known(state).ran_on) == ((), set())
+
+
+def test_the_daemon_is_told_which_nodes_a_service_avoids():
+    twice = (Failure("gpu01", 90.0),) * 2
+    wanted = view(in_state(0, "held"), min_replicas="1")
+    for failures, avoid in (((), ()), (twice[:1], ()), (twice, ("gpu01",))):
+        state = having(GenerationState(is_proved=True, failures=failures))
+        _, plan = decided(wanted, gateway(), state)
+        assert plan.services[0].desired_by_array[ARRAY].avoid == avoid
+
+
+def test_a_borrowed_replica_that_fails_is_remembered_as_such():
+    slot = on("gpu07", running(0)).model_copy(update={"is_borrowed": True})
+    shown = view(slot, min_replicas="1")
+    state, _ = decided(shown, gateway(server(0, ServerMode.READY)), {}, OURS)
+    state[SERVICE] = after_answer(
+        state[SERVICE], ARRAY, DesiredSlots(frozenset({0}), 100.0), DesiredSlotsAnswer()
+    )
+    held = slot.model_copy(update={"state": "held"})
+    state, _ = decided(view(held, min_replicas="1", at_s=102.0), gateway(), state, now_s=102.0)
+    assert known(state).failures == (Failure("gpu07", 102.0, is_borrowed=True),)
+
+
 def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon():
     """A stopped Triton's requests got their 502 after 64 s, when its slot was given back."""
     silent = replace(server(0, ServerMode.READY, 1), up=False, is_silent=True)

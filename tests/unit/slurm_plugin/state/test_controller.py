@@ -16,6 +16,7 @@ from cluster.language.errors import (
 )
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
+from cluster.slurm.interface import JobChange
 from slurm_plugin.admission.snapshot import Living
 from slurm_plugin.state import controller
 
@@ -333,3 +334,54 @@ async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_live
     slurm.shown = ()
     await cluster_state.turn()
     assert cluster_state.urgencies == {}
+
+
+AVOIDS = "slicewise:1 token=ab12 tenant=vision service=bert avoids=gpu01"
+
+
+def with_nodes(slurm: ScriptedSlurm) -> ScriptedSlurm:
+    slurm.known_nodes = tuple(
+        NodeView(name, name, frozenset({"IDLE"}), {"1g.10gb": 7}, {}, frozenset({"gpu"}))
+        for name in ("gpu01", "gpu02")
+    )
+    return slurm
+
+
+async def test_a_slot_is_kept_off_a_node_before_it_is_released() -> None:
+    slurm = with_nodes(ScriptedSlurm(job(0), job(1)))
+    slurm.excluded = {901: frozenset({"login"})}
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1}), avoid=("gpu01",))
+    assert answer.released == (0, 1)
+    own, more = frozenset({"gpu01"}), frozenset({"gpu01", "login"})
+    assert slurm.actions == [
+        (f"update {JobChange(excluded_nodes=own, admin_comment=AVOIDS)}", [0]),
+        (f"update {JobChange(excluded_nodes=more, admin_comment=AVOIDS)}", [1]),
+        ("release", [0, 1]),
+    ]
+
+
+async def test_a_slot_that_finds_no_other_node_soon_may_start_anywhere() -> None:
+    slurm = with_nodes(ScriptedSlurm(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset({0}))
+    slurm.done.clear()
+    waits = job(0, held=False, reason="Resources", admin_comment=AVOIDS, eligible_s=1)
+    slurm.shown, slurm.excluded = (waits,), {900: frozenset({"gpu01"})}
+    await cluster_state.turn()
+    change = JobChange(
+        excluded_nodes=frozenset(), admin_comment=AVOIDS.removesuffix(" avoids=gpu01")
+    )
+    assert slurm.actions == [(f"update {change}", [0])]
+
+
+async def test_the_tag_is_read_again_since_a_look_may_be_older_than_the_last_change() -> None:
+    slurm = with_nodes(ScriptedSlurm(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    slurm.meanwhile = (job(0, admin_comment=AVOIDS),)
+    slurm.excluded = {900: frozenset({"gpu01"})}
+    await cluster_state.set_desired_slots(814, frozenset({0}), avoid=("gpu01",))
+    assert slurm.actions == [("release", [0])]

@@ -1,0 +1,31 @@
+"""Tests the tag that jobs under Slicewise carry."""
+
+from itertools import product
+
+import pytest
+
+from cluster.language.jobs import JobTag, retagged
+
+
+@pytest.mark.parametrize(
+    ("service", "flexible", "undecided", "avoids"),
+    [
+        *product(
+            (None, "bert"), (False, True), (False, True), ((), ("gpu01",), ("gpu-1.a", "gpu02"))
+        )
+    ],
+)
+def test_a_tag_is_read_as_it_was_written(
+    service: str | None, *, flexible: bool, undecided: bool, avoids: tuple[str, ...]
+):
+    tag = JobTag(
+        "ab12", "vision", service, is_flexible=flexible, is_undecided=undecided, avoids=avoids
+    )
+    assert JobTag.find(f"before {tag.text()} after") == tag
+
+
+def test_only_the_tag_is_replaced():
+    before = JobTag("ab12", "vision", "bert", avoids=("gpu01", "gpu02")).text()
+    after = JobTag("ab12", "vision", "bert").text()
+    assert retagged(f"a {before} avoids=b", after) == f"a {after} avoids=b"
+    assert retagged("other", after) == after

@@ -1,0 +1,116 @@
+"""Tests which service avoids which node, and that no tenant can turn others away from one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.rpc.messages import MOST_AVOIDED
+from launcher.turn.state import FAILURES_S, Failure, GenerationState, ServiceState
+from launcher.turn.suspects import AvoidedNodes
+
+NOW_S = 10_000.0
+USERS = {"nlp/bert": "bob", "nlp/chat": "dora", "vision/cat": "alice", "guest/new": "carol"}
+OTHER = "guest/new"
+"""A service that has not failed."""
+
+
+def failing(
+    *nodes: str,
+    at_s: float = NOW_S - 60,
+    is_proved: bool = True,
+    ran_on: frozenset[str] = frozenset({"gpu09"}),
+    is_borrowed: bool = False,
+) -> ServiceState:
+    failures = tuple(Failure(node, at_s, is_borrowed) for node in nodes)
+    return ServiceState(
+        None, {7: GenerationState(is_proved=is_proved, failures=failures, ran_on=ran_on)}
+    )
+
+
+def avoided(state: dict[str, ServiceState], key: str, now_s: float = NOW_S) -> tuple[str, ...]:
+    return AvoidedNodes(state, USERS, now_s).of(key)
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes"),
+    [
+        (failing("gpu01"), ()),
+        (failing("gpu01", "gpu01"), ("gpu01",)),
+        (failing("gpu01", "gpu02", "gpu01"), ("gpu01",)),
+        (failing("gpu01", "gpu01", "gpu02", "gpu02", "gpu02"), ("gpu02", "gpu01")),
+        (failing("gpu01", "gpu01", at_s=NOW_S - FAILURES_S), ()),
+        # It tries another node, and learns that it is its model that can't start.
+        (failing("gpu01", "gpu01", is_proved=False, ran_on=frozenset()), ("gpu01",)),
+        (failing("gpu01", "gpu01", "gpu02", is_proved=False, ran_on=frozenset()), ()),
+    ],
+)
+def test_after_two_failures_of_its_own_a_service_avoids_a_node(
+    state: ServiceState, nodes: tuple[str, ...]
+):
+    found = {"nlp/bert": state}
+    assert avoided(found, "nlp/bert") == nodes
+    assert avoided(found, OTHER) == ()
+
+
+def test_all_avoid_a_node_on_which_services_of_two_tenants_fail_that_run_elsewhere():
+    state = {"nlp/bert": failing("gpu01", "gpu01"), "vision/cat": failing("gpu01", "gpu01")}
+    assert avoided(state, OTHER) == ("gpu01",)
+    assert avoided(state, OTHER, NOW_S + FAILURES_S) == ()
+
+
+TWICE = failing("gpu01", "gpu01")
+
+
+@pytest.mark.parametrize(
+    ("second", "state"),
+    [
+        ("nlp/chat", TWICE),  # the same tenant
+        ("own/trap", TWICE),  # another tenant of the same user
+        ("vision/cat", failing("gpu01")),  # once
+        ("vision/cat", failing("gpu01", "gpu01", ran_on=frozenset())),  # it runs nowhere
+        ("vision/cat", failing("gpu01", "gpu01", ran_on=frozenset({"gpu01"}))),
+        ("vision/cat", failing("gpu01", "gpu01", is_borrowed=True)),  # a lender may have ended it
+    ],
+)
+def test_others_go_on_using_a_node_that_one_tenant_speaks_ill_of(second: str, state: ServiceState):
+    found = {"nlp/bert": TWICE, second: state}
+    assert AvoidedNodes(found, {**USERS, "own/trap": "bob"}, NOW_S).of(OTHER) == ()
+
+
+def test_what_it_knows_itself_comes_first_and_the_list_has_an_end():
+    nodes = [f"gpu{number:02}" for number in range(9)] * 2
+    state = {"nlp/bert": failing(*nodes), "vision/cat": failing(*nodes)}
+    assert len(avoided(state, OTHER)) == 9
+    state[OTHER] = failing(*["zeta"] * 2)
+    assert avoided(state, OTHER)[0] == "zeta"
+    state[OTHER] = failing(*[f"n{number}" for number in range(20)] * 2)
+    assert len(avoided(state, OTHER)) == MOST_AVOIDED
+
+
+NODE = st.sampled_from(["gpu01", "gpu02", "gpu03"])
+SERVICE = st.builds(
+    failing,
+    st.just("gpu01"),
+    NODE,
+    NODE,
+    NODE,
+    is_proved=st.booleans(),
+    ran_on=st.frozensets(NODE),
+)
+
+
+@given(trap=st.dictionaries(st.integers(0, 5), SERVICE, max_size=6), honest=SERVICE)
+def test_whatever_one_users_services_do_others_avoid_only_what_an_honest_one_avoids(
+    trap: dict[int, ServiceState], honest: ServiceState
+):
+    """Services of one user, in as many tenants as they like, turn no other service away by
+    themselves."""
+    state = {f"t{number % 2}/trap{number}": one for number, one in trap.items()}
+    users = dict.fromkeys(state, "mallory")
+    assert AvoidedNodes(state, users, NOW_S).of(OTHER) == ()
+    state["vision/cat"] = honest
+    users["vision/cat"] = "alice"
+    found = AvoidedNodes(state, users, NOW_S)
+    assert set(found.of(OTHER)) <= set(
+        AvoidedNodes({"vision/cat": honest}, USERS, NOW_S).of("vision/cat")
+    )
