@@ -65,17 +65,20 @@ def _has_failures(service: ServiceState) -> bool:
 
 
 def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
-    """Return the nodes on which the service's generations fail, the worst first.
+    """Return the nodes on which the service's generations fail, the worst first, then the latest.
 
     A generation that was never ready says something of a node only while it has failed on no other:
     its model may be unable to start anywhere.
     """
     found: Counter[str] = Counter()
+    last_s: dict[str, float] = {}
     for one in service.generations.values():
-        counts = Counter(each.node for each in one.failures if now_s - each.at_s < FAILURES_S)
-        if one.is_proved or len(counts) == 1:
-            found += counts
-    return tuple(node for node, count in found.most_common() if count >= FAILURES)
+        known = [each for each in one.failures if now_s - each.at_s < FAILURES_S]
+        if one.is_proved or len({each.node for each in known}) == 1:
+            found.update(each.node for each in known)
+            last_s |= {each.node: max(each.at_s, last_s.get(each.node, 0.0)) for each in known}
+    worst = sorted(found, key=lambda node: (found[node], last_s[node]), reverse=True)
+    return tuple(node for node in worst if found[node] >= FAILURES)
 
 
 def _accused(service: ServiceState, now_s: float) -> Iterable[str]:

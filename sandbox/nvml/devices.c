@@ -62,6 +62,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
 {
     ENTER();
     NEED(index < state.board_count, NVML_ERROR_INVALID_ARGUMENT);
+    NEED(!state.boards[index].is_lost, NVML_ERROR_GPU_IS_LOST);
     *device = handle(GPU, index, 0, 0);
     return state_leave(NVML_SUCCESS);
 }
@@ -71,6 +72,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
     ENTER();
     for (unsigned int i = 0; i < state.board_count; i++)
         if (strcmp(state.boards[i].uuid, uuid) == 0) {
+            NEED(!state.boards[i].is_lost, NVML_ERROR_GPU_IS_LOST);
             *device = handle(GPU, i, 0, 0);
             return state_leave(NVML_SUCCESS);
         }

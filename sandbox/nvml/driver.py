@@ -104,6 +104,16 @@ class EmulatedDriver:
             lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
             lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
 
+    def lose(self, gpu: int) -> None:
+        """Let a board fall off the bus: from now on no process gets a handle of it."""
+        with self._lines() as lines:
+            lines.append(f"lost {gpu}")
+
+    def reset(self, gpu: int) -> None:
+        """Bring a lost board back, cut as it was."""
+        with self._lines() as lines:
+            lines[:] = [line for line in lines if line != f"lost {gpu}"]
+
     def xid(self, bus_id: str, number: int, text: str) -> None:
         """Log a board's error, as the kernel does: ``xid("0000:07:00", 79, "GPU has fallen")``."""
         with (self.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:

@@ -46,6 +46,8 @@ static void read_of_board(Board *board, const char *line)
            &board->memory_slices, board->bus_id, board->uuid, board->name);
     sscanf(line, "reading %*u %u %u %u", &board->power_mw, &board->power_limit_mw,
            &board->temperature_c);
+    if (strncmp(line, "lost ", 5) == 0)
+        board->is_lost = 1;
     sscanf(line, "errors %*u %u %u %u %u", &board->ecc_corrected, &board->ecc_uncorrected,
            &board->remap_pending, &board->remap_failed);
     if (board->instance_count < MAX_INSTANCES &&
@@ -100,6 +102,8 @@ static void write_board(FILE *file, unsigned int number)
             board->temperature_c);
     fprintf(file, "errors %u %u %u %u %u\n", number, board->ecc_corrected, board->ecc_uncorrected,
             board->remap_pending, board->remap_failed);
+    if (board->is_lost)
+        fprintf(file, "lost %u\n", number);
     for (unsigned int i = 0; i < board->profile_count; i++) {
         const Profile *one = &board->profiles[i];
         fprintf(file, "profile %u %u %u %u %u %u %u %u %s ", number, one->kind, one->id,

@@ -36,6 +36,7 @@ typedef struct {
 
 typedef struct {
     unsigned int pci_device_id, minor, mig, mig_pending, memory_mib;
+    unsigned int is_lost; /* it fell off the bus: no handle of it is given */
     unsigned int power_mw, power_limit_mw, temperature_c;
     unsigned int ecc_corrected, ecc_uncorrected, remap_pending, remap_failed;
     char bus_id[TEXT], uuid[TEXT], name[TEXT];

@@ -29,7 +29,7 @@ from sandbox.demo.load import Load
 from sandbox.demo.record import RequestRecord
 from sandbox.demo.trace import Arrival
 from sandbox.host.process import read_stat
-from sandbox.servers import haproxy
+from sandbox.servers import gpus, haproxy
 
 pytestmark = pytest.mark.integration
 
@@ -56,6 +56,23 @@ BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
         raise RuntimeError("this model can't start")
+"""
+ON_GPU = """
+import ctypes
+class OnGpu(TritonPythonModel):
+    def initialize(self, args):
+        self.reach()
+        super().initialize(args)
+    def execute(self, requests):
+        self.reach()
+        return super().execute(requests)
+    def reach(self):
+        nvml, device = ctypes.CDLL("{nvml}"), ctypes.c_void_p()
+        nvml.nvmlInitWithFlags(0)
+        code = nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+        if code:
+            raise RuntimeError(f"NVML says {{code}}")
+TritonPythonModel = OnGpu
 """
 ESCAPING = """
 import subprocess
@@ -263,6 +280,29 @@ def test_a_replica_whose_model_has_died_is_asked_and_replaced(service: Service) 
     until(is_told)
     until(lambda: not errors(asyncio.run(service.send(1))))
     assert service.tritons() != [server]
+
+
+def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(
+    world: Service,
+) -> None:
+    """Slurm hears nothing of it, and would choose that node again: its slices are free."""
+    sandbox = world.sandbox
+    models = sandbox.layout.models / "on-gpu"
+    shutil.copytree(world.models / "tokens", models / "tokens")
+    nvml = gpus.library_directory(sandbox.layout) / "libnvidia-ml.so.1"
+    with (models / "tokens" / "1" / "model.py").open("a") as model:
+        model.write(ON_GPU.format(nvml=nvml))
+    array = world.apply(models, "tokens")
+    until_routed(sandbox, SERVICE)
+    sandbox.driver("gpu03").lose(0)
+    try:
+        assert errors(asyncio.run(world.send(1))) == []
+        (ready,) = world.slots("ready")
+        words = ("squeue", "--noheader", f"--jobs={array}", "--states=running", "--format=%N %x")
+        assert sandbox.run("root", words).stdout.split() == ["gpu04", "gpu03"]
+        assert "NVML says 15" in world.log(array, ready)
+    finally:
+        sandbox.driver("gpu03").reset(0)
 
 
 def test_whatever_a_killed_triton_leaves_behind_its_slot_comes_back(world: Service) -> None:

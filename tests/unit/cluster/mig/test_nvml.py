@@ -169,6 +169,17 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
     assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "GPU is lost")]
 
 
+def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: EmulatedDriver) -> None:
+    before = read_inventory(node.host_root)
+    node.lose(1)
+    create(node, TWO_G)
+    for _ in range(2):
+        inventory = read_inventory(node.host_root)
+        assert ([gpu.index for gpu in inventory.gpus], inventory.lost[0].index) == ([0], 1)
+    node.reset(1)
+    assert read_inventory(node.host_root).gpus[1] == before.gpus[1]
+
+
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_RESET_REQUIRED])
 def test_a_board_that_hangs_does_not_hide_the_others(node: EmulatedDriver, code: int) -> None:
     node.fail("nvmlDeviceGetHandleByIndex_v2", 1, code)

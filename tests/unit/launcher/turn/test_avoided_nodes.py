@@ -52,6 +52,14 @@ def test_after_two_failures_of_its_own_a_service_avoids_a_node(
     assert avoided(found, OTHER) == ()
 
 
+def test_of_nodes_that_failed_as_often_the_latest_comes_first():
+    """Of two nodes one is avoided, and the other one may have been repaired since."""
+    for nodes in (("gpu01", "gpu02") * 2, ("gpu02", "gpu01") * 2):
+        failures = tuple(Failure(node, float(at_s)) for at_s, node in enumerate(nodes))
+        state = ServiceState(None, {7: GenerationState(is_proved=True, failures=failures)})
+        assert avoided({OTHER: state}, OTHER, 5.0) == nodes[:1:-1]
+
+
 def test_all_avoid_a_node_on_which_services_of_two_tenants_fail_that_run_elsewhere():
     state = {"nlp/bert": failing("gpu01", "gpu01"), "vision/cat": failing("gpu01", "gpu01")}
     assert avoided(state, OTHER) == ("gpu01",)
