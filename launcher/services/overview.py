@@ -342,6 +342,8 @@ def _why(slot: SlotView) -> str:
         return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
     if slot.state == "released" and slot.reason != "None":
         return slot.reason
+    if slot.state == "ending":
+        return "Slurm is ending it (COMPLETING)"
     return slot.said if slot.state == "held" else ""
 
 

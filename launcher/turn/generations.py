@@ -178,6 +178,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         removed=_removed(view, judged) or known.removed,
         nodes={s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY},
         failures=failures,
+        late_s=_late_s(known, failed, start_timeout_s),
         ran_on=known.ran_on | _ran_on(known, verified, down, now_s) if failures else frozenset(),
     )
     array = view.array_job_id
@@ -241,6 +242,13 @@ def _failures(
         if slot.index in failed and slot.index in known.nodes
     ]
     return tuple([*before, *new][-MOST_FAILURES:])
+
+
+def _late_s(known: GenerationState, failed: frozenset[int], start_timeout_s: int) -> int:
+    if not failed:
+        return known.late_s
+    late = (known.down[index] for index in failed if index in known.down)
+    return start_timeout_s if any(one.unfit and one.starts for one in late) else 0
 
 
 def _ran_on(

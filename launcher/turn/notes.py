@@ -12,15 +12,19 @@ _HELD_BY_SLURM = frozenset({"BadConstraints"})
 """Reasons of jobs that Slurm itself holds, since no node can ever run them."""
 
 
-def failure_text(view: ServiceView, failures: int, *, falls_back: bool = False) -> str:
+def failure_text(
+    view: ServiceView, failures: int, *, falls_back: bool = False, late_s: int = 0
+) -> str:
     """Describe failed starts in a row; "" if there are none.
 
-    ``falls_back``: an earlier generation serves meanwhile.
+    ``falls_back``: an earlier generation serves meanwhile. ``late_s``: the seconds within which the
+    last start was not ready; 0 if it failed otherwise.
     """
     if not failures:
         return ""
     serves = "; the generation before it still serves" if falls_back else ""
-    ended = _ended(last_said(view))
+    late = f"was not ready within {late_s} s (start_timeout_s)" if late_s else ""
+    ended = _ended(late or last_said(view))
     return f"{starts_have(failures)} failed: slicewise service logs {view.name}{serves}{ended}"
 
 

@@ -422,7 +422,7 @@ def _route(
     }
     serves = any(_serving(one.slots) for one in seen)
     newest = seen[-1]
-    failed = failure_text(newest.view, newest.state.backoff.failures) if _refuses(seen) else ""
+    failed = _failure_text(newest) if _refuses(seen) else ""
     return Route(
         look.key,
         look.spec.concurrency,
@@ -440,6 +440,11 @@ def _route(
     )
 
 
+def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:
+    failures, late_s = newest.state.backoff.failures, newest.state.late_s
+    return failure_text(newest.view, failures, falls_back=falls_back, late_s=late_s)
+
+
 def _retry_after_s(decision: ScalingDecision) -> int | None:
     """Round up to a step, so that the gateway's value does not change every second."""
     ready_in_s = decision.ready_in_s
@@ -451,7 +456,7 @@ def _retry_after_s(decision: ScalingDecision) -> int | None:
 def _note(seen: Sequence[Generation], aborted: AbortedRoll | None, now_s: float) -> str:
     newest = seen[-1]
     serves = any(_serving(one.slots) for one in seen[:-1])
-    failed = failure_text(newest.view, newest.state.backoff.failures, falls_back=serves)
+    failed = _failure_text(newest, falls_back=serves)
     outliers = (text for one in seen for text in _outliers(one, now_s))
     ended = aborted_text(aborted) if aborted is not None else ""
     return note((failed, *outliers, *newest.said, ended))

@@ -73,6 +73,7 @@ class GenerationState:
         nodes: where slots that are under way were last seen.
         failures: where replicas have failed lately, the newest last. Those on a node are forgotten
             once a later replica has been ready there for long.
+        late_s: seconds within which the last failed start was not ready; 0 if it failed otherwise.
         ran_on: nodes on which replicas had settled while ``failures`` were remembered.
     """
 
@@ -98,6 +99,7 @@ class GenerationState:
     nodes: Mapping[int, str] = field(default_factory=dict, hash=False)
     failures: tuple[Failure, ...] = ()
     ran_on: frozenset[str] = frozenset()
+    late_s: int = 0
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,15 @@ class OnGpu(TritonPythonModel):
             raise RuntimeError(f"NVML says {{code}}")
 TritonPythonModel = OnGpu
 """
+WITH_WEIGHTS = """
+import pathlib
+class WithWeights(TritonPythonModel):
+    def initialize(self, args):
+        folder = pathlib.Path(args["model_repository"], args["model_version"])
+        (folder / "weights").read_bytes()
+        super().initialize(args)
+TritonPythonModel = WithWeights
+"""
 ESCAPING = """
 import subprocess
 subprocess.Popen(["sleep", "3600"], start_new_session=True)
@@ -91,9 +100,9 @@ class Service:
     def slicewise(self, user: str, *words: str) -> str:
         return self.sandbox.run(user, ("slicewise", *words)).stdout
 
-    def apply(self, models: Path, model: str) -> int:
+    def apply(self, models: Path, model: str, more: str = "") -> int:
         file = self.home / "launched.toml"
-        file.write_text(FILE.format(models=json.dumps(str(models)), model=model))
+        file.write_text(FILE.format(models=json.dumps(str(models)), model=model) + more)
         answer = json.loads(self.slicewise("bob", "service", "apply", str(file), "--json"))
         return int(answer["array_job_id"])
 
@@ -107,6 +116,14 @@ class Service:
         async with Load(self.sandbox.layout.gateway_url, [SERVICE], 240.0) as load:
             await load.replay([Arrival(every_s * i, SERVICE, *TOKENS) for i in range(count)])
             return list(load.records)
+
+    def models_with(self, name: str, code: str) -> Path:
+        """A repository of its own, where the model has that code at its end."""
+        models = self.sandbox.layout.models / name
+        shutil.copytree(self.models / "tokens", models / "tokens")
+        with (models / "tokens" / "1" / "model.py").open("a") as model:
+            model.write(code)
+        return models
 
     def log(self, array: int, index: int) -> str:
         return (self.home / f"{NAME}.logs" / f"{array}_{index}.log").read_text()
@@ -183,6 +200,22 @@ def service(world: Service) -> Service:
     world.apply(world.models, "tokens")
     until_routed(world.sandbox, SERVICE)
     return world
+
+
+@pytest.fixture
+def hanging_epilog(sandbox: Sandbox) -> Iterator[Path]:
+    """A file: while it is there, Epilogs do not end."""
+    layout = sandbox.layout
+    mark, script, site = layout.lib / "hang", layout.etc / "epilog.sh", layout.etc / "site.conf"
+    script.write_text(f"#!/bin/sh\nwhile [ -e {mark} ]; do sleep 0.1; done\n")
+    script.chmod(0o755)
+    before = site.read_text()
+    site.write_text(f"{before}Epilog={script}\n")
+    sandbox.run("root", ("scontrol", "reconfigure"))
+    yield mark
+    mark.unlink(missing_ok=True)
+    site.write_text(before)
+    sandbox.run("root", ("scontrol", "reconfigure"))
 
 
 def kill_haproxy(sandbox: Sandbox) -> None:
@@ -287,12 +320,8 @@ def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(
 ) -> None:
     """Slurm hears nothing of it, and would choose that node again: its slices are free."""
     sandbox = world.sandbox
-    models = sandbox.layout.models / "on-gpu"
-    shutil.copytree(world.models / "tokens", models / "tokens")
     nvml = gpus.library_directory(sandbox.layout) / "libnvidia-ml.so.1"
-    with (models / "tokens" / "1" / "model.py").open("a") as model:
-        model.write(ON_GPU.format(nvml=nvml))
-    array = world.apply(models, "tokens")
+    array = world.apply(world.models_with("on-gpu", ON_GPU.format(nvml=nvml)), "tokens")
     until_routed(sandbox, SERVICE)
     sandbox.driver("gpu03").lose(0)
     try:
@@ -305,12 +334,50 @@ def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(
         sandbox.driver("gpu03").reset(0)
 
 
+def test_a_model_on_a_file_system_that_hangs_gives_its_slice_back(world: Service) -> None:
+    """As long as ``start_timeout_s`` says; its requests wait for the next start."""
+    models = world.models_with("hanging", WITH_WEIGHTS)
+    weights = models / "tokens" / "1" / "weights"
+    os.mkfifo(weights)
+    world.apply(models, "tokens", "start_timeout_s = 10\n")
+    until_routed(world.sandbox, SERVICE)
+
+    def mend() -> None:
+        """Readers of the pipe see its end, those that come later a file."""
+        pipe = os.open(weights, os.O_RDWR | os.O_NONBLOCK)
+        weights.unlink()
+        weights.write_text("here again")
+        os.close(pipe)
+
+    async def asked() -> list[RequestRecord]:
+        sending = asyncio.create_task(world.send(1))
+        late = "failed: slicewise service logs launched; the last one was not ready within 10 s"
+        await asyncio.to_thread(until, lambda: late in world.status()["note"])
+        await asyncio.to_thread(mend)
+        return await sending
+
+    assert errors(asyncio.run(asked())) == []
+
+
+def test_beside_a_replica_whose_end_hangs_another_one_starts(
+    service: Service, hanging_epilog: Path
+) -> None:
+    """Slurm says COMPLETING for as long as an Epilog lasts, and gives the slice to no other job."""
+    assert errors(asyncio.run(service.send(1))) == []
+    (index,), (server,) = service.slots("ready"), service.tritons()
+    hanging_epilog.touch()
+    os.kill(server, signal.SIGKILL)
+    until_is(lambda: service.slots("draining"), [index])
+    assert errors(asyncio.run(service.send(5))) == []
+    (row,) = [one for one in service.status()["replicas"] if one["slot"] == index]
+    assert row["why"] == "Slurm is ending it (COMPLETING)"
+    assert service.status()["in_use_millislices"] == 2000
+    hanging_epilog.unlink()
+    until(lambda: index in service.slots("held"))
+
+
 def test_whatever_a_killed_triton_leaves_behind_its_slot_comes_back(world: Service) -> None:
-    escaping = world.sandbox.layout.models / "escaping" / "tokens"
-    shutil.copytree(world.models / "tokens", escaping)
-    with (escaping / "1" / "model.py").open("a") as model:
-        model.write(ESCAPING)
-    array = world.apply(escaping.parent, "tokens")
+    array = world.apply(world.models_with("escaping", ESCAPING), "tokens")
     assert errors(asyncio.run(world.send(1))) == []
     with world.without_launcher():
         (index,), (server,) = world.slots("ready"), world.tritons()

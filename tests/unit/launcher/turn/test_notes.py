@@ -35,6 +35,12 @@ def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
     assert len(text) < LONGEST
 
 
+def test_a_start_that_took_too_long_is_said_and_not_how_it_was_ended():
+    slots = (SlotView(index=0, state="held", said="ended with 130"),)
+    text = failure_text(view().model_copy(update={"slots": slots}), 1, late_s=60)
+    assert text.endswith("; the last one was not ready within 60 s (start_timeout_s)")
+
+
 def test_a_note_is_one_that_the_daemon_takes():
     text = note(("", "caf\u00e9\n", "y" * 600))
     assert text.startswith("caf??; yyy")

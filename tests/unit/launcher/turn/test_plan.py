@@ -529,6 +529,28 @@ def test_its_file_says_how_long_a_start_may_take():
         assert plan.services[0].desired == desired
 
 
+def test_users_are_told_that_a_start_took_too_long():
+    file = {"start_timeout_s": "30", "min_replicas": "1"}
+    state: State | None = None
+    for at_s in (100.0, 130.0):
+        seen = view(running(0), in_state(1, "held"), at_s=at_s, **file)
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
+    late = "; the last one was not ready within 30 s (start_timeout_s)"
+    ends = view(in_state(0, "ending"), in_state(1, "held"), at_s=131.0, **file)
+    state, plan = decided(ends, gateway(sessions=1), state, now_s=131.0)
+    assert plan.services[0].note.endswith(late)
+    held = view(in_state(0, "held"), in_state(1, "held"), at_s=132.0, **file)
+    state, plan = decided(held, gateway(sessions=1), state, now_s=132.0)
+    assert plan.services[0].note.endswith(late)
+    # The next one ends by itself.
+    state = with_wish(state, DesiredSlots(frozenset({0}), 132.0), frozenset({0}))
+    for at_s, slot in ((133.0, running(0)), (134.0, in_state(0, "held"))):
+        seen = view(slot, in_state(1, "held"), at_s=at_s, **file)
+        state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
+    assert plan.services[0].note.startswith("2 starts in a row have failed")
+    assert "not ready" not in plan.services[0].note
+
+
 def test_an_old_replica_is_asked_first_by_a_launcher_and_a_gateway_that_know_nothing():
     late_s = 50.0 + 2 * DEFAULT_START_TIMEOUT_S
     seen = view(running(0), at_s=late_s)
