@@ -41,6 +41,9 @@ class LeaderLock:
                 "application_name": f"{purpose} {host}",
                 "connect_timeout": 2,
                 "tcp_user_timeout": 2000,
+                # A standby gives such locks, too: after a failover one daemon may reach the new
+                # primary, and another one the old, which has come back as a standby.
+                "target_session_attrs": "read-write",
                 "options": options,
             },
             isolation_level="AUTOCOMMIT",
@@ -54,7 +57,8 @@ class LeaderLock:
     def hold(self) -> bool:
         """Take the lock, or make sure that it is held; False if another session has it.
 
-        Raises what ``database.reading`` raises; the lock is not held then.
+        Raises what ``database.reading`` raises, SW-DATABASE-DOWN also for a server that can only be
+        read; the lock is not held then.
         """
         try:
             with translated(self._engine):

@@ -82,3 +82,16 @@ def test_who_has_lost_its_session_is_told_and_takes_it_anew(lock_of: LockOf, dat
     with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
         lock.hold()
     assert [lock.hold(), other.hold()] == [True, False]
+
+
+def test_a_server_that_can_only_be_read_has_no_leader(lock_of: LockOf, database: str) -> None:
+    """As a standby of PostgreSQL."""
+    name = database.partition("@/")[2].partition("?")[0]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        lock = lock_of("ctl1")
+        with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+            lock.hold()
+        assert lock.holder() == ""
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+    assert lock.hold()
