@@ -1,29 +1,37 @@
-"""Everything that serves a request is killed, under steady load: what fails, and what must not.
+"""All that serves or decides is killed, hangs or is cut off, under steady load: what may fail.
 
-Only the hard kill of a Triton, a node or HAProxy may cost requests: those in flight on it.
+Only a hard kill of a Triton, a node or HAProxy, and a partition between gateway and node may cost
+requests: those in flight there.
 """
 
 import asyncio
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from effort import is_nightly
+from faults import SmallDisk, deaf
 from processes import children_of
 from quotas import until_in_force
 from service_status import status
+from standbys import BackupController, StandbyServer
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
+from cluster.language.errors import UnreachableError
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
+from sandbox.host.inventory import CLUSTER
 from sandbox.host.process import MARK, is_alive, read_stat
+from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 
@@ -114,6 +122,24 @@ class Chaos:
         """Pids of its servers."""
         return [pid for pid in running("bin/tritonserver --", "--id=chaos.") if self.owns(pid)]
 
+    def doors(self) -> list[int]:
+        """Pids of what listens for its servers on the nodes' ports."""
+        return [pid for pid in running("/door.py ") if self.owns(pid)]
+
+    def is_saved(self) -> bool:
+        """Whether slurmctld has written down that its replicas run: each has said so in its job's
+        comment. What is younger than some 5 s a killed slurmctld has never seen.
+        """
+        shown = self.sandbox.run("root", ("scontrol", "show", "job", "--oneliner")).stdout
+        comments = re.findall(r" Comment=(slicewise:certificate=\S+ \S+)", shown)
+        saved = (self.sandbox.layout.lib / "slurmctld" / "job_state").read_bytes()
+        return len(comments) >= REPLICAS and all(one.encode() in saved for one in comments)
+
+    def kill_server(self, name: str) -> None:
+        """And wait until it has ended."""
+        self.sandbox.kill(name)
+        until_is(lambda: is_alive(self.sandbox.state.processes[name]), False)
+
     def owns(self, pid: int, **said: str) -> bool:
         """Whether it is a process of this sandbox with that in its environment."""
         wanted = {MARK: str(self.sandbox.layout.directory)} | said
@@ -176,6 +202,12 @@ def cut_off(clients: SteadyLoad) -> list[Answer]:
     lost = [one for one in clients.failed if any(word in one.error for word in words)]
     assert lost == clients.failed
     return lost
+
+
+def until_answered(clients: SteadyLoad, more: int = 10) -> None:
+    """Until so many further requests have ended."""
+    ended = len(clients.answers) + more
+    until(lambda: len(clients.answers) >= ended)
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -248,6 +280,242 @@ def test_a_killed_haproxy_costs_what_was_in_flight(chaos: Chaos, part: str) -> N
     assert [one for one in clients.failed if one not in in_flight] == []
 
 
+@pytest.fixture
+def room(chaos: Chaos) -> Iterator[None]:
+    """For one job of alice's."""
+    chaos.set_quota("vision", "1")
+    until_in_force(chaos.sandbox, "vision")
+    yield
+    chaos.sandbox.run("root", ("scancel", "--user=alice"))
+    until(lambda: not chaos.jobs("alice"))
+    chaos.set_quota("vision", "0")
+
+
+def reserved_for(chaos: Chaos) -> str:
+    """A new job of alice's that runs, and is in the ledger: Slurm, daemon and PostgreSQL work."""
+    argv = ("sbatch", "--parsable", GPU, "--time=5", "--output=/dev/null", "--wrap=sleep 600")
+    job = chaos.sandbox.run("alice", argv).stdout.strip()
+    until(lambda: job in reserved(chaos.sandbox))
+    return job
+
+
+def ledger_of(sandbox: Sandbox) -> Ledger:
+    url = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    return Ledger(url, CLUSTER)
+
+
+def reserved(sandbox: Sandbox) -> set[str]:
+    """Jobs whose runs are not settled."""
+    with ledger_of(sandbox) as ledger:
+        return {one.task for one in ledger.charges.open_reservations()}
+
+
+def used_s(sandbox: Sandbox, job: str) -> list[int]:
+    """Of each of its settled runs, as the ledger has it."""
+    with ledger_of(sandbox) as ledger:
+        rows = ledger.audit.statement("vision", 0, 0).rows
+    settled = [row for row in rows if row.run.task == job and not row.reserved_millislice_s]
+    return [row.used_millislice_s // row.run.cost_millislices for row in settled]
+
+
+def test_a_control_plane_that_is_killed_or_hangs_costs_nothing(chaos: Chaos) -> None:
+    """slurmctld hangs until Slurm's commands have given up on it, which is after 10 s; how often
+    they do changes nothing.
+    """
+
+    def kill_one_by_one(clients: SteadyLoad) -> None:
+        for name in ("slurmctld", "munged", "postgres"):
+            chaos.kill_server(name)
+            until_answered(clients)
+            chaos.sandbox.restore(print)
+            until_answered(clients, 5)
+        decides_again = says(chaos.sandbox, "launcher", " deciding_again")
+        gives_up = says(chaos.sandbox, "launcher", " no_decision ")
+        chaos.sandbox.kill("slurmctld", signal.SIGSTOP)
+        try:
+            until(gives_up)
+        finally:
+            chaos.sandbox.kill("slurmctld", signal.SIGCONT)
+        until(decides_again)
+
+    before = chaos.jobs("bob", "running")
+    until(chaos.is_saved)
+    assert chaos.while_asked(kill_one_by_one).failed == []
+    assert chaos.jobs("bob", "running") == before
+
+
+@pytest.mark.usefixtures("room")
+def test_a_run_that_ends_while_accounting_is_away_is_charged_what_accounting_then_says(
+    chaos: Chaos,
+) -> None:
+    """Without slurmdbd sacct fails, and also with a slurmdbd that has no database."""
+    sandbox, batch_job = chaos.sandbox, reserved_for(chaos)
+
+    def away(clients: SteadyLoad) -> None:
+        notices = says(sandbox, "daemon", " accounting_unreachable ")
+        chaos.kill_server("slurmdbd")
+        sandbox.run("root", ("scancel", batch_job))
+        until(lambda: not chaos.jobs("alice"))
+        until(notices)
+        chaos.kill_server("mariadbd")
+        until_answered(clients)
+        assert batch_job in reserved(sandbox)
+        sandbox.restore(print)
+
+    assert chaos.while_asked(away).failed == []
+    until(lambda: batch_job not in reserved(sandbox))
+    argv = ("sacct", "-X", "-n", "-P", "-j", batch_job, "-o", "ElapsedRaw")
+    assert used_s(sandbox, batch_job) == [int(sandbox.run("slurm", argv).stdout)]
+
+
+def test_a_node_that_hears_nothing_of_the_gateway_costs_what_was_in_flight_there(
+    chaos: Chaos,
+) -> None:
+    """A partition in one direction: the replica's own packets still go out."""
+
+    def cut_off_one(clients: SteadyLoad) -> None:
+        with deaf(chaos.doors()[0]):
+            until_is(chaos.ready, REPLICAS - 1)
+            until_answered(clients)
+
+    clients = chaos.while_asked(cut_off_one)
+    assert len(cut_off(clients)) <= 2 * CONCURRENCY, clients.failed
+
+
+@pytest.fixture
+def backup(chaos: Chaos) -> Iterator[BackupController]:
+    """A second slurmctld that waits."""
+    until(chaos.is_saved)
+    controller = BackupController(chaos.sandbox)
+    controller.start()
+    yield controller
+    chaos.sandbox.restore(print)
+    controller.end()
+
+
+def start_again(chaos: Chaos, count: int) -> None:
+    """Requeue so many replicas; wait until they serve again."""
+    slots = [one.split()[0] for one in chaos.jobs("bob", "running")[:count]]
+    chaos.scontrol("requeuehold", ",".join(slots))
+    until(lambda: not set(slots) & {one.split()[0] for one in chaos.jobs("bob", "running")})
+    until_is(lambda: len(chaos.jobs("bob", "running")), REPLICAS)
+    until_is(chaos.ready, REPLICAS)
+
+
+@pytest.mark.usefixtures("room")
+def test_a_backup_slurmctld_takes_over_and_that_costs_nothing(
+    chaos: Chaos, backup: BackupController
+) -> None:
+    def take_over(_: SteadyLoad) -> None:
+        chaos.kill_server("slurmctld")
+        until(backup.leads)
+        reserved_for(chaos)
+
+    before = chaos.jobs("bob", "running")
+    assert chaos.while_asked(take_over).failed == []
+    assert chaos.jobs("bob", "running") == before
+
+
+@pytest.fixture
+def standby(chaos: Chaos) -> Iterator[StandbyServer]:
+    server = StandbyServer(chaos.sandbox)
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.mark.usefixtures("room")
+def test_a_standby_of_postgresql_is_promoted_and_that_costs_nothing(
+    chaos: Chaos, standby: StandbyServer
+) -> None:
+    with Ledger(standby.url, CLUSTER) as ledger:
+        lock = ledger.locks.leader("elsewhere")
+    # A daemon that reaches only a server that can't be written to does not lead.
+    with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
+        lock.hold()
+
+    def fail_over(clients: SteadyLoad) -> None:
+        chaos.kill_server("postgres")
+        until_answered(clients)
+        standby.promote()
+        reserved_for(chaos)
+
+    try:
+        assert chaos.while_asked(fail_over).failed == []
+        # The daemon that led has the lead again.
+        assert not lock.hold()
+    finally:
+        lock.give_up()
+    chaos.sandbox.run("root", ("slicewise", "ledger", "verify"))
+
+
+@pytest.fixture
+def disks(chaos: Chaos) -> Iterator[tuple[SmallDisk, SmallDisk]]:
+    """Of the gateway's directory, and of PostgreSQL's write-ahead log (16 MiB a file)."""
+    layout = chaos.sandbox.layout
+    chaos.sandbox.kill("postgres", signal.SIGINT)
+    until_is(lambda: is_alive(chaos.sandbox.state.processes["postgres"]), False)
+    made = []
+    try:
+        for directory, mib in (
+            (layout.gateway_directory, 2),
+            (layout.lib / "postgresql/pg_wal", 96),
+        ):
+            made.append(SmallDisk(directory, mib))
+        chaos.sandbox.restore(print)
+        yield made[0], made[1]
+        chaos.sandbox.kill("postgres", signal.SIGINT)
+        until_is(lambda: is_alive(chaos.sandbox.state.processes["postgres"]), False)
+    finally:
+        for disk in made:
+            disk.end()
+        chaos.sandbox.restore(print)
+    until_is(chaos.ready, REPLICAS)
+
+
+def use_up(url: str) -> None:
+    """Write until there is no room for more of PostgreSQL's log."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE public.more AS SELECT 1")
+        with suppress(psycopg.OperationalError):
+            while True:
+                connection.execute("INSERT INTO public.more SELECT generate_series(1, 100000)")
+
+
+def test_full_disks_cost_nothing(chaos: Chaos, disks: tuple[SmallDisk, SmallDisk]) -> None:
+    """Those of the launcher's maps, of the log of daemon and launcher, of PostgreSQL."""
+    sandbox = chaos.sandbox
+    gateway, wal = disks
+    url = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+
+    def fill(clients: SteadyLoad) -> None:
+        for name, user in (("daemon", "slurm"), ("launcher", "slicewise")):
+            chaos.kill_server(name)
+            logs_nothing = ("bash", "-c", f"exec slicewise {name} >/dev/full 2>&1")
+            sandbox.start(name, user, logs_nothing)
+        gateway.fill()
+        start_again(chaos, 1)
+        wal.fill()
+        use_up(url)
+        until_is(lambda: is_alive(sandbox.state.processes["postgres"]), False)
+        until_answered(clients)
+        wal.free()
+        sandbox.restore(print)
+        until_answered(clients)
+
+    try:
+        clients = chaos.while_asked(fill)
+    finally:
+        for name in ("launcher", "daemon"):
+            sandbox.stop(name)
+        for name in ("daemon", "launcher"):
+            chaos.restart(name)
+    assert clients.failed == []
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE public.more")
+    sandbox.run("root", ("slicewise", "ledger", "verify"))
+
+
 def test_a_reload_costs_nothing(chaos: Chaos) -> None:
     def reload(_: SteadyLoad) -> None:
         for _ in range(3):
@@ -296,6 +564,12 @@ def second(chaos: Chaos) -> Iterator[str]:
 def log_of(sandbox: Sandbox, name: str) -> str:
     log = sandbox.layout.log / f"{name}.log"
     return log.read_text() if log.exists() else ""
+
+
+def says(sandbox: Sandbox, name: str, word: str) -> Callable[[], bool]:
+    """Whether the program has logged that since this call."""
+    before = log_of(sandbox, name).count(word)
+    return lambda: log_of(sandbox, name).count(word) > before
 
 
 def test_the_second_launcher_takes_over_and_that_costs_nothing(chaos: Chaos, second: str) -> None:
