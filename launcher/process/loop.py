@@ -26,6 +26,7 @@ from launcher.process.metrics import Metrics
 from launcher.process.reporter import ServiceReporter
 from launcher.process.saved_state import SavedState
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
+from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.outliers import Verdict
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
@@ -114,6 +115,7 @@ class Launcher:
         self._state: State | None = None
         self._late: State = {}
         self._left: frozenset[str] = frozenset()
+        self._clock_offset_s = _clock_offset_s()
         self._reporter = Reporter()
         self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
@@ -159,6 +161,7 @@ class Launcher:
 
     async def turn(self) -> bool:
         """Run and report one turn; return whether the next is due soon. On standby, do nothing."""
+        self._follow_clock()
         if not self._leader.leads():
             self._state = None
             self._replicas.look(())
@@ -187,6 +190,14 @@ class Launcher:
                 self._reporter_of_services.turned(turned.plan, turned.state)
             return turned.is_busy
         return False
+
+    def _follow_clock(self) -> None:
+        """Move what is remembered if the host's clock was set since the last turn."""
+        before_s, self._clock_offset_s = self._clock_offset_s, _clock_offset_s()
+        step_s = self._clock_offset_s - before_s
+        if abs(step_s) > STEP_S and self._state is not None:
+            self._state = after_step(self._state, step_s)
+            report("clock_stepped", logging.WARNING, ahead_s=round(step_s))
 
     def _failed(self, why: str, code: str, took_s: float) -> None:
         self._metrics.failed(code, took_s)
@@ -260,6 +271,11 @@ class Launcher:
             self._reporter.once("", "users_not_told", str(error))
         else:
             self._reporter.once("", "users_not_told", "")
+
+
+def _clock_offset_s() -> float:
+    """Seconds by which the host's clock is ahead of one that is never set, nor stops in suspend."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:

@@ -38,6 +38,9 @@ RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 """Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
 _REASON_LENGTH = 200
 """Characters of the reason that clients of a service get whose replicas do not start."""
+STALE_S = 60.0
+"""The most seconds by which a view of the daemon is older than the launcher's last request, unless
+the clocks of both differ."""
 ASK_AGAIN_S = 2.0
 """Seconds after which desired slots that were not all released are sent again; so is a retirement,
 and, while slots wait for Slurm, those whose urgency has changed."""
@@ -198,12 +201,13 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
 def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
     """Whether the view is older than what was last asked of the daemon.
 
-    A request with a time in the future is ignored: the clock has been set back since.
+    A request with a time in the future is ignored: the clock has been set back since. So is a view
+    that is older by more than ``STALE_S``: the daemon's clock is behind this one.
     """
     if known is None:
         return False
-    asked_s = known.desired.at_s if known.desired is not None else 0.0
-    return view.observed_s <= max(asked_s, known.retired_s) <= now_s
+    asked_s = max(known.desired.at_s if known.desired is not None else 0.0, known.retired_s)
+    return asked_s - STALE_S <= view.observed_s <= asked_s <= now_s
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,26 @@ async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
     assert [one.split()[0] for one in warnings] == ["wishes_left"]
 
 
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+async def test_what_is_remembered_follows_a_clock_that_is_set(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    await launcher.turn()
+    before = launcher._state["t/a"].generations[7].seen_s
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
+    for _ in range(2):
+        await launcher.turn()
+        assert launcher._state["t/a"].generations[7].seen_s == pytest.approx(
+            before + ahead_s, abs=5
+        )
+    assert [line for line in caplog.messages if line.startswith("clock_stepped")] == [
+        f"clock_stepped ahead_s={ahead_s:.0f}"
+    ]
+
+
 async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD), service(8, "a", RUNNING))

@@ -31,9 +31,10 @@ from launcher.gateway.routing import (
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import plan as services
 from launcher.turn.backoff import FAILING, Backoff
+from launcher.turn.clock_step import after_step
 from launcher.turn.endpoints import UNHEALTHY_S, ReplicaRun, Verified
 from launcher.turn.generations import Answers, GenerationInput, generation, unverified
-from launcher.turn.plan import ASK_AGAIN_S, TurnPlan
+from launcher.turn.plan import ASK_AGAIN_S, STALE_S, TurnPlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
 from launcher.turn.state import (
     DesiredSlots,
@@ -566,6 +567,31 @@ def test_a_clock_that_was_set_back_stops_no_decision():
     state = with_wish(state, DesiredSlots(frozenset({0}), 5000.0), frozenset())
     _, plan = decided(view(running(0), at_s=101.0), gateway(), state, now_s=101.0)
     assert [one.service for one in plan.services] == [SERVICE]
+
+
+def test_a_view_by_a_clock_that_is_behind_is_no_old_view():
+    state, _ = decided(view(running(0)), gateway(), answers=OURS)
+    state = with_wish(state, DesiredSlots(frozenset({0}), 5000.0), frozenset())
+    for behind_s, expected in ((STALE_S, []), (STALE_S + 1, [SERVICE])):
+        _, plan = decided(view(running(0), at_s=5000.0 - behind_s), gateway(), state, now_s=5001.0)
+        assert [one.service for one in plan.services] == expected
+
+
+def test_a_pause_after_a_failed_start_lasts_no_longer_if_the_clock_is_set_back():
+    state = having(GenerationState(backoff=Backoff(1, 3690.0)))
+    for after, desired in ((state, set()), (after_step(state, -3600.0), {0})):
+        _, plan = decided(view(in_state(0, "held")), gateway(sessions=1), after)
+        assert plan.services[0].desired == desired
+
+
+def test_a_drain_is_not_cut_because_the_clock_is_set_forward():
+    late_s = 1.0 + DRAIN_DEADLINE_S
+    state = having(GenerationState(draining_since_s={0: 1.0}))
+    busy = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
+    seen = view(running(0), running(1), at_s=late_s, concurrency="1024")
+    for after, is_cut in ((state, True), (after_step(state, DRAIN_DEADLINE_S), False)):
+        _, plan = decided(seen, busy, after, now_s=late_s)
+        assert (EndSessions("pool1", 0) in changes(plan)) == is_cut
 
 
 def test_after_a_failed_start_one_at_a_time_is_tried():
