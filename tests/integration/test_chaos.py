@@ -27,6 +27,7 @@ from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
 from cluster.language.errors import UnreachableError
+from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.host.inventory import CLUSTER
@@ -433,6 +434,9 @@ def test_a_standby_of_postgresql_is_promoted_and_that_costs_nothing(
     # A daemon that reaches only a server that can't be written to does not lead.
     with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
         lock.hold()
+    both = f"{standby.url}&host={chaos.sandbox.layout.postgres_directory}"
+    with postgres_engine(f"{both}&target_session_attrs=read-write").connect() as connection:
+        assert not connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar()
 
     def fail_over(clients: SteadyLoad) -> None:
         chaos.kill_server("postgres")
