@@ -15,6 +15,7 @@ from typing import Protocol
 
 from cluster.language.service import ServiceSpec
 from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.statistics import Counts, Kind, StatisticsAnswer
 
 
 class Probe(StrEnum):
@@ -198,6 +199,13 @@ class Engine(Protocol):
         """Paths, of both protocols, on which an answer may go on for long."""
 
     @property
+    def statistics_paths(self) -> tuple[str, ...]:
+        """Paths of both protocols by which clients ask what models have counted.
+
+        The launcher answers them: with the counts of all replicas together.
+        """
+
+    @property
     def served(self) -> str:
         """What ``http_paths`` and ``grpc_paths`` are, for users."""
 
@@ -234,6 +242,28 @@ class Engine(Protocol):
 
     def failure(self, said: bytes) -> str:
         """Return the words in the answer to a request that the server refuses."""
+
+    # What its models have counted.
+
+    @property
+    def statistics_path(self) -> str:
+        """Path at which the server says what all its models have counted."""
+
+    @property
+    def statistics_kind(self) -> Kind:
+        """Which of these counts are added up."""
+
+    def counted(self, said: bytes) -> Counts:
+        """Read the answer at ``statistics_path``.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+    def statistics_by_http(self, path: str, counts: Counts) -> StatisticsAnswer:
+        """Answer a client that asks for one of the ``statistics_paths``."""
+
+    def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
+        """Answer a client's call; ``frame`` is what it sent: five bytes, then its message."""
 
     # How a model is measured.
 

@@ -5,8 +5,10 @@ from calendar import timegm
 from collections.abc import Collection, Generator, Sequence
 
 from cluster.language.service import ServiceSpec
+from launcher.engines import triton_statistics
 from launcher.engines.engine import Answer, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.statistics import Counts, StatisticsAnswer
 from launcher.engines.triton_inference import (
     Failure,
     ModelConfig,
@@ -59,11 +61,11 @@ class Triton:
     # No client loads or unloads models, maps shared memory or changes logging and tracing.
     http_paths = (
         "/v2/?",
-        f"{_MODEL}(/versions/[0-9]+)?(/(ready|config|stats|infer|generate|generate_stream))?",
+        f"{_MODEL}(/versions/[0-9]+)?(/(ready|config|infer|generate|generate_stream))?",
     )
     grpc_paths = (
         f"{_CALL}ServerMetadata",
-        f"{_CALL}Model(Ready|Metadata|Config|Statistics|Infer|StreamInfer)",
+        f"{_CALL}Model(Ready|Metadata|Config|Infer|StreamInfer)",
     )
     health_paths = (
         "/v2/health/(live|ready)",
@@ -75,10 +77,18 @@ class Triton:
         f"{_MODEL}(/versions/[0-9]+)?/generate_stream",
         f"{_CALL}ModelStreamInfer",
     )
+    statistics_paths = (
+        triton_statistics.ALL,
+        f"{_MODEL}(/versions/[0-9]+)?/stats",
+        f"{_CALL}ModelStatistics",
+    )
     served = (
         "inference, readiness and metadata"
         " (/v2, /v2/health/..., /v2/models/..., and the same by gRPC)"
     )
+
+    statistics_path = triton_statistics.ALL
+    statistics_kind = triton_statistics.TritonCounts()
 
     identity_path = "/v2"
     upgrade = "clients can take it over through known holes: use Triton 25.07 (2.59.1) or newer"
@@ -145,6 +155,18 @@ class Triton:
             return Failure.parse(said).error
         except (ValueError, TypeError):
             return said.decode(errors="replace")
+
+    def counted(self, said: bytes) -> Counts:
+        """Read Triton's answer."""
+        return triton_statistics.counted(said)
+
+    def statistics_by_http(self, path: str, counts: Counts) -> StatisticsAnswer:
+        """Answer in Triton's JSON."""
+        return triton_statistics.by_http(path, counts)
+
+    def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
+        """Answer ModelStatistics."""
+        return triton_statistics.by_grpc(frame, counts)
 
     def check_data(self, data: str) -> None:
         """Check an inference in KServe's JSON."""

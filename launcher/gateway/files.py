@@ -5,6 +5,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+STATISTICS = "statistics.sock"
+"""Name, in the gateway's directory, of the socket on which the launcher answers clients that ask
+for a service's statistics."""
 _MAY_READ = 0o640
 
 

@@ -117,6 +117,20 @@ def context(directory: Path, certificate: str) -> ssl.SSLContext:
     return found
 
 
+def own_context(directory: Path) -> ssl.SSLContext:
+    """Return a TLS context with which the launcher lets in only who has the gateway's key: HAProxy.
+
+    Raises OSError without that key.
+    """
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.minimum_version = ssl.TLSVersion.TLSv1_3
+    own.set_ecdh_curve(_CURVE)
+    own.load_cert_chain(directory / KEY)
+    own.load_verify_locations(directory / KEY)
+    own.verify_mode = ssl.CERT_REQUIRED
+    return own
+
+
 def _make(key: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made, configuration = Path(folder) / "made.pem", Path(folder) / "openssl.cnf"

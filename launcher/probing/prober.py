@@ -1,4 +1,4 @@
-"""The only module that talks to a service's replicas: asks for their identity and an inference."""
+"""The only module that talks to a service's replicas: asks for identity, inference, statistics."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from ssl import SSLContext
 
 from cluster.runtime.log import event_line
 from launcher.engines.engine import Answer, Engine, Probe, Request
+from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
 from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head
@@ -143,6 +144,20 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     if found.probe is not Probe.OURS or not replica.infers:
         return found
     return replace(await _inferred(peer), is_costly=True, too_old=found.too_old)
+
+
+async def statistics(gateway: Path, replica: Replica) -> Counts | None:
+    """Ask a replica what its models have counted; None if it does not say in time.
+
+    Never raises, reads a bounded part, within a deadline, at a cost of milliseconds.
+    """
+    engine = replica.engine
+    try:
+        peer = _Peer(replica, context(gateway, replica.certificate))
+        async with asyncio.timeout(DEADLINE_S):
+            return engine.counted(await _read(peer, engine.statistics_path, _MOST_BYTES))
+    except _NO_ANSWER:
+        return None
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import LauncherSettings, Settings
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
-from launcher.probing.prober import Prober, probe
+from launcher.probing.prober import Prober, probe, statistics
 from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
 from launcher.process.reporter import ServiceReporter
 from launcher.process.saved_state import SavedState
+from launcher.process.statistics import ServiceStatistics
+from launcher.process.statistics_socket import StatisticsSocket
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.outliers import Verdict
@@ -75,10 +77,13 @@ async def serve(settings: Settings) -> None:
     require_key(settings.gateway)
     if await runtime.takes_any_group():
         report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
-    replicas = partial(Prober, ask=partial(probe, settings.gateway.directory))
+    directory = settings.gateway.directory
+    replicas = partial(Prober, ask=partial(probe, directory))
+    counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
     if store is None:
         report("no_database", state="in memory only")
-        await Launcher(daemon, runtime, replicas=replicas).serve(settings.launcher, ended)
+        launcher = Launcher(daemon, runtime, replicas=replicas, statistics=counted)
+        await launcher.serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
     await asyncio.to_thread(leader.turn)
@@ -89,6 +94,7 @@ async def serve(settings: Settings) -> None:
             replicas=replicas,
             leader=leader,
             saved=SavedState(store),
+            statistics=counted,
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -104,6 +110,7 @@ class Launcher:
         replicas: Callable[[asyncio.Event], Replicas],
         leader: Leader = ALONE,
         saved: SavedState | None = None,
+        statistics: StatisticsSocket | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -119,6 +126,7 @@ class Launcher:
         self._reporter = Reporter()
         self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
+        self._statistics = statistics
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
@@ -138,6 +146,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.tell_users, TELL_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.hear_held, _HEAR_AGAIN_S)))
+        beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -188,6 +197,8 @@ class Launcher:
             self._reporter.turned(turned)
             if turned.plan is not None:
                 self._reporter_of_services.turned(turned.plan, turned.state)
+                if self._statistics is not None:
+                    self._statistics.turned(turned.plan, turned.state)
             return turned.is_busy
         return False
 
@@ -258,6 +269,17 @@ class Launcher:
             self._reporter.once("", "key_uses_not_told", str(error))
         else:
             self._reporter.once("", "key_uses_not_told", "")
+
+    async def serve_statistics(self) -> None:
+        """Answer clients that ask for a service's statistics."""
+        if self._statistics is None:
+            return
+        try:
+            await self._statistics.step(leads=self._leader.leads())
+        except OSError as error:
+            self._reporter.once("", "statistics_not_served", str(error))
+        else:
+            self._reporter.once("", "statistics_not_served", "")
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

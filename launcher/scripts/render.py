@@ -13,6 +13,7 @@ from cluster.language.service import LONGEST_DEADLINE_S, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import StartSettings
 from launcher.engines.registry import ENGINES
+from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, HELD, TOLD_KEY, Maps, map_text
 from launcher.gateway.streams import STREAMS, USE_NOTED_S
@@ -166,6 +167,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "grpc_suffix": GRPC,
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
+        "statistics": STATISTICS,
         "owners": owners,
         "frame_ms": FRAME_MS,
         "held": HELD,

@@ -12,7 +12,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import grpc
@@ -27,7 +30,12 @@ from launcher.gateway.haproxy import HaproxyRuntime, check_configuration, prepar
 from launcher.gateway.identity import KEY
 from launcher.gateway.routing import MarkComplete, Route, plan_routes
 from launcher.gateway.types import Endpoint, Load, ServerMode, load_of
+from launcher.probing.prober import statistics
+from launcher.process.statistics import ServiceStatistics
+from launcher.process.statistics_socket import StatisticsSocket
 from launcher.scripts.render import CONFIGURATION, gateway_files
+from launcher.turn.endpoints import ReplicaRun, Verified
+from launcher.turn.state import GenerationState, ServiceState
 
 GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
 """Of every gateway here: a replica is there before its gateway."""
@@ -55,6 +63,7 @@ class Replica:
         application.router.add_get("/v2/health/ready", self._ready)
         application.router.add_post(INFER, self._infer)
         application.router.add_post(STREAM, self._stream)
+        application.router.add_get("/v2/models/stats", self._statistics)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
         self._keys = replica_keys()
         self._gateway_certificate = gateway_certificate
@@ -98,6 +107,12 @@ class Replica:
             return web.json_response({"error": "Stub process is not healthy."}, status=500)
         await self.infer(dict(self.header_lines))
         return web.json_response({"by": self.port})
+
+    async def _statistics(self, request: web.Request) -> web.Response:
+        counted = {"count": self.served, "ns": 1000 * self.served}
+        model = {"name": "m", "version": "1", "inference_count": self.served}
+        model |= {"last_inference": self.port, "inference_stats": {"success": counted}}
+        return web.json_response({"model_stats": [model]})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -319,6 +334,29 @@ def write_files(settings: GatewaySettings) -> None:
     prepare(settings)
     for name, text in gateway_files(settings).items():
         (settings.directory / name).write_text(text)
+
+
+@asynccontextmanager
+async def statistics_up(
+    gateway: Harness, *replicas: "Replica | ReplicaProcess"
+) -> AsyncIterator[Callable[..., None]]:
+    """As the launcher serves them; what is yielded tells it of other replicas."""
+    directory = gateway.settings.directory
+    served = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
+
+    def turned(*replicas: "Replica | ReplicaProcess") -> None:
+        runs = {one.endpoint.http_port: ReplicaRun(1, 1, one.endpoint) for one in replicas}
+        verified = {port: Verified(run, 1.0) for port, run in runs.items()}
+        state = {"t/a": ServiceState(generations={1: GenerationState(verified=verified)})}
+        plan: Any = SimpleNamespace(
+            services=[SimpleNamespace(service="t/a", route=SimpleNamespace(pool="pool"))]
+        )
+        served.turned(plan, state)
+
+    turned(*replicas)
+    await served.step(leads=True)
+    yield turned
+    served.close()
 
 
 @asynccontextmanager

@@ -1,11 +1,14 @@
 """The gateway on a real HAProxy: hold, queue, drain, refuse, without a reload."""
 
 import asyncio
+import ssl
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc.aio as triton
+import tritonclient.http.aio as triton_http
 from gateway_harness import (
     INFER,
     STREAM,
@@ -16,11 +19,15 @@ from gateway_harness import (
     eventually,
     gateway_up,
     replica_process,
+    statistics_up,
     statuses,
     unread,
 )
+from tritonclient.utils import InferenceServerException
 
+from launcher.gateway.files import STATISTICS
 from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.identity import KEY
 from launcher.gateway.routing import (
     AddRoute,
     RemoveRoute,
@@ -760,3 +767,79 @@ async def test_what_is_not_held_is_not_heard(gateway: Harness, replicas):
     assert (await gateway.ask("/t/unknown/v2"))[0] == 404
     await hearing
     assert not told
+
+
+async def counted(gateway: Harness, model: str = "m") -> list[tuple[int, int, int]]:
+    """Inferences, successes and their ns, as the official clients of both protocols are told."""
+    address = gateway.settings.bind
+    async with triton_http.InferenceServerClient(f"{address}/t/a") as client:
+        (by_http,) = (await client.get_inference_statistics(model))["model_stats"]
+    async with triton.InferenceServerClient(address) as client:
+        said = await client.get_inference_statistics(model, headers={"slicewise-service": "t/a"})
+    (by_grpc,) = said.model_stats
+    success = by_http["inference_stats"]["success"]
+    first = (by_http["inference_count"], success["count"], success["ns"])
+    done = by_grpc.inference_stats.success
+    return [first, (by_grpc.inference_count, done.count, done.ns)]
+
+
+async def test_statistics_are_those_of_all_replicas_also_of_ended_ones(gateway: Harness, replicas):
+    await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
+    assert statuses(await asyncio.gather(*gateway.asking(10))) == {200}
+    assert min(replica.served for replica in replicas) > 0
+    async with statistics_up(gateway, *replicas) as turned, replica_process() as hung:
+        assert await counted(gateway) == [(10, 10, 10_000)] * 2
+        turned(replicas[1], hung)
+        hung.hang()
+        assert await counted(gateway) == [(10, 10, 10_000)] * 2
+        await gateway.set_replicas((replicas[1], ServerMode.READY))
+        assert statuses(await asyncio.gather(*gateway.asking(2))) == {200}
+        assert await counted(gateway) == [(12, 12, 12_000)] * 2
+        with pytest.raises(InferenceServerException, match="unknown model"):
+            await counted(gateway, "other")
+
+
+async def statistics_refused(gateway: Harness, why: str) -> None:
+    """By both protocols."""
+    status, text = await gateway.ask("/t/a/v2/models/m/stats", "GET")
+    assert status == 503
+    assert error_of(text).startswith(f"SW-GATEWAY-STATISTICS: {why}")
+    async with triton.InferenceServerClient(gateway.settings.bind) as client:
+        with pytest.raises(InferenceServerException, match=why) as caught:
+            await client.get_inference_statistics("m", headers={"slicewise-service": "t/a"})
+    assert "UNAVAILABLE" in str(caught.value.status())
+
+
+async def test_questions_of_statistics_wake_no_service_and_are_told_what_is_missing(
+    gateway: Harness,
+):
+    await gateway.set_replicas()
+    await statistics_refused(gateway, "the launcher")
+    async with statistics_up(gateway):
+        await statistics_refused(gateway, "no replica of 't/a'")
+    load = await gateway.load()
+    assert (load.arrived, load.waiting) == (0, 0)
+
+
+async def test_only_who_has_the_gateway_s_key_is_told_a_service_s_statistics(
+    gateway: Harness, replicas
+):
+    asked = b"GET /v2/models/stats HTTP/1.1\r\nx-slicewise-service: t/a\r\n\r\n"
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    knows = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    knows.check_hostname, knows.verify_mode = False, ssl.CERT_NONE
+    knows.load_cert_chain(gateway.settings.directory / KEY)
+    said = []
+    async with statistics_up(gateway, *replicas):
+        for context in (None, stranger, knows):
+            found = b""
+            with suppress(OSError):
+                how = {} if context is None else {"ssl": context, "server_hostname": "gateway"}
+                path = str(gateway.settings.directory / STATISTICS)
+                reader, writer = await asyncio.open_unix_connection(path, **how)
+                writer.write(asked)
+                found = await reader.read()
+                writer.close()
+            said.append(b"model_stats" in found)
+    assert said == [False, False, True]

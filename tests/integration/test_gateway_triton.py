@@ -3,6 +3,7 @@
 import json
 import queue
 import shutil
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
+from measuring_client import Client, asking, measure
 from quotas import until_in_force
 from service_status import services, status, until_routed
-from waiting import until
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
@@ -47,7 +49,7 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     until_routed(sandbox, SERVICE)
     yield urlsplit(sandbox.layout.gateway_url).netloc
     sandbox.run("bob", ("slicewise", "service", "delete", SERVICE))
-    until(lambda: not services(sandbox))
+    until(lambda: SERVICE not in services(sandbox))
 
 
 SUMMING = "nlp/summing"
@@ -73,6 +75,8 @@ sequence_batching {
 }
 """
 SUM_MODEL = """\
+import time
+
 import numpy as np
 import triton_python_backend_utils as pb
 
@@ -84,6 +88,8 @@ class TritonPythonModel:
     def execute(self, requests):
         answers = []
         for request in requests:
+            # Two replicas stay below what one tenant's clients may ask for in a second.
+            time.sleep(0.005)
             tensors = (pb.get_input_tensor_by_name(request, one) for one in ("IN", "START", "ID"))
             value, start, number = (tensor.as_numpy().flat[0] for tensor in tensors)
             self.sums[number] = value + (0 if start else self.sums.get(number, -1000))
@@ -94,7 +100,7 @@ class TritonPythonModel:
 SEQUENCES, STEPS = 8, 4
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def summing(sandbox: Sandbox) -> Iterator[str]:
     """Where a service with two replicas of a model is found that sums up sequences."""
     home = sandbox.layout.home / sandbox.state.users["bob"].name
@@ -137,6 +143,80 @@ def test_sequences_are_right_with_two_replicas_over_unary_calls(summing: str):
                 )
                 sums.setdefault(number, []).append(int(answer.as_numpy("SUM").flat[0]))
     assert set(map(tuple, sums.values())) == {(3, 6, 9, 12)}
+
+
+def test_statistics_are_the_service_s_by_both_protocols(summing: str):
+    headers = {"slicewise-service": SUMMING}
+    by_http = triton_http.InferenceServerClient(f"{summing}/{SUMMING}")
+
+    def counted() -> list[tuple[int, int, int]]:
+        """Inferences, those that succeeded, and batches of one, as each protocol tells."""
+        (said,) = by_http.get_inference_statistics("sum", "1")["model_stats"]
+        success, (batch,) = said["inference_stats"]["success"], said["batch_stats"]
+        (called,) = by_grpc.get_inference_statistics("sum", headers=headers).model_stats
+        assert called.last_inference == said["last_inference"] > 0
+        assert called.inference_stats.success.ns == success["ns"] > 0
+        done, (one,) = called.inference_stats.success, called.batch_stats
+        return [
+            (said["inference_count"], success["count"], batch["compute_infer"]["count"]),
+            (called.inference_count, done.count, one.compute_infer.count),
+        ]
+
+    tensor = triton.InferInput("IN", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[3]], dtype=np.int32))
+    with triton.InferenceServerClient(summing) as by_grpc, by_http:
+        before = counted()
+        assert before[0] == before[1]
+        for number in range(1, SEQUENCES + 1):
+            ends = {"sequence_start": True, "sequence_end": True}
+            by_grpc.infer("sum", [tensor], headers=headers, sequence_id=number, **ends)
+        wanted = [tuple(one + SEQUENCES for one in before[0])] * 2
+        # Triton counts an inference a moment after its client has the answer.
+        until_is(counted, wanted)
+
+
+@pytest.mark.parametrize("by_grpc", [False, True])
+def test_a_sweep_of_clients_fails_no_request_and_its_statistics_count_each(
+    summing: str, by_grpc: bool
+):
+    def client() -> Client:
+        return Client(summing, SUMMING, by_grpc=by_grpc)
+
+    watching = client()
+    for clients in (1, 4, 12):
+        before = watching.inferences()
+        with asking(client, clients) as measured:
+            measure(measured, watching)
+        assert measured.failed == []
+        assert min(measured.windows) > 0
+        until_is(watching.inferences, before + measured.answers)
+    watching.close()
+
+
+def test_a_measurement_goes_on_through_a_roll_without_a_failed_request(
+    sandbox: Sandbox, summing: str
+):
+    """What the replaced replicas have counted stays counted."""
+
+    def starts() -> list[float]:
+        replicas = status(sandbox, SUMMING)["replicas"]
+        return [time.time() - one["age_s"] for one in replicas if one["state"] == "ready"]
+
+    def goes_on() -> bool:
+        return len(now := starts()) < 2 or min(now) <= ordered_s
+
+    sandbox.run("bob", ("slicewise", "service", "restart", SUMMING))
+    ordered_s = time.time()
+    watching = Client(summing, SUMMING, by_grpc=True)
+    with (
+        asking(lambda: Client(summing, SUMMING, by_grpc=False), 1) as by_http,
+        asking(lambda: Client(summing, SUMMING, by_grpc=True), 1) as by_grpc,
+    ):
+        measure(by_grpc, watching, goes_on)
+    watching.close()
+    assert by_http.failed + by_grpc.failed == []
+    assert by_grpc.inferences == sorted(by_grpc.inferences)
+    assert min(by_http.answers, by_grpc.answers) > 0
 
 
 def tensors(generated: int) -> list[triton.InferInput]:

@@ -24,7 +24,7 @@ FOR_CLIENTS = {
             "LOST",
             "METADATA",
         ),
-        *("RATE", "REQUEST", "SEQUENCE", "SLOW", "STARTING", "UNKNOWN", "WAKING"),
+        *("RATE", "REQUEST", "SEQUENCE", "SLOW", "STARTING", "STATISTICS", "UNKNOWN", "WAKING"),
     )
 }
 """What the gateway answers to a service's clients: no command ends with it."""

@@ -1,0 +1,62 @@
+"""What models have counted in one replica or in several, and how counts of several are one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+Counts = Mapping[tuple[str, ...], int]
+"""Counts by what was counted; the engine says what the words of a key are."""
+
+MOST = 2**64 - 1
+"""The largest count that clients can read; what would be more stays there."""
+_MOST_KEYS = 50_000
+"""Keys of a service at most: its tenant controls what its replicas say, one after another."""
+
+
+class Kind(Protocol):
+    """What becomes of the counts of one key in several replicas."""
+
+    def is_latest(self, key: tuple[str, ...]) -> bool:
+        """Whether the largest of them counts, as of times; others are added up."""
+
+    def is_current(self, key: tuple[str, ...]) -> bool:
+        """Whether it ends with its replica, as memory in use does."""
+
+
+@dataclass(frozen=True)
+class StatisticsAnswer:
+    """The answer to a client that asks for statistics.
+
+    Attributes:
+        status: HTTP's, or gRPC's.
+        body: what HTTP or the message of gRPC carries.
+        said: why gRPC's status is not 0.
+    """
+
+    status: int
+    body: bytes
+    said: str = ""
+
+
+def together(found: Iterable[Counts], kind: Kind) -> Counts:
+    """Add up the counts of replicas."""
+    total: dict[tuple[str, ...], int] = {}
+    for counts in found:
+        for key, count in counts.items():
+            if key not in total and len(total) >= _MOST_KEYS:
+                continue
+            before = total.get(key, 0)
+            more = max(before, count) if kind.is_latest(key) else before + count
+            total[key] = min(more, MOST)
+    return total
+
+
+def followed(before: Counts, now: Counts, kind: Kind) -> Counts:
+    """Return what a replica has counted by now; no count becomes less."""
+    kept = lasting(before, kind)
+    return {**now, **{key: max(count, now.get(key, 0)) for key, count in kept.items()}}
+
+
+def lasting(counts: Counts, kind: Kind) -> Counts:
+    """Return what is still true of a replica that has ended."""
+    return {key: count for key, count in counts.items() if not kind.is_current(key)}

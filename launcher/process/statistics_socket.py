@@ -1,0 +1,150 @@
+"""Answers clients that ask for a service's statistics; HAProxy sends them here.
+
+The socket stands in the gateway's directory. HAProxy proves by the gateway's key that it is who
+asks, so that no other user of the host reads a tenant's counts. It has checked the client's API key
+and says which service is meant.
+"""
+
+import asyncio
+import json
+import ssl
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from launcher.engines.statistics import StatisticsAnswer
+from launcher.gateway.files import STATISTICS
+from launcher.gateway.identity import own_context
+from launcher.process.statistics import ServiceStatistics
+from launcher.turn.plan import TurnPlan
+from launcher.turn.state import State
+
+_QUESTION_S, _ANSWER_S = 5.0, 30.0
+_HEAD_BYTES = 32 * 1024
+_BODY_BYTES = 16 * 1024
+"""Bytes of a call's message at most: the names of a model and of its version."""
+_UNAVAILABLE = 14
+_UNKNOWN = (
+    "SW-GATEWAY-STATISTICS: no replica of '{}' has said yet what its models have counted. "
+    "Questions of statistics wake none: send an inference first."
+)
+
+
+class StatisticsSocket:
+    """Listens while this launcher leads: of two on one host, the one that leads has the socket."""
+
+    def __init__(self, directory: Path, statistics: ServiceStatistics) -> None:
+        self._directory = directory
+        self._statistics = statistics
+        self._server: asyncio.Server | None = None
+
+    def turned(self, plan: TurnPlan, state: State) -> None:
+        """Take over what a turn found."""
+        self._statistics.turned(plan, state)
+
+    async def step(self, *, leads: bool) -> None:
+        """Listen if this launcher leads, and only then; raises OSError if it can't."""
+        if not leads:
+            self.close()
+        elif self._server is None:
+            path = self._directory / STATISTICS
+            path.unlink(missing_ok=True)
+            self._server = await asyncio.start_unix_server(
+                self._serve,
+                str(path),
+                ssl=own_context(self._directory),
+                limit=_HEAD_BYTES,
+                ssl_handshake_timeout=_QUESTION_S,
+            )
+            # HAProxy has a user of its own; who may ask is decided by the key.
+            path.chmod(0o666)
+        await self._statistics.look_on()
+
+    def close(self) -> None:
+        """Listen no more. The file stays: by now it may be that of the launcher that leads."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            with suppress(
+                OSError, TimeoutError, ValueError, IncompleteReadError, LimitOverrunError
+            ):
+                async with asyncio.timeout(_QUESTION_S):
+                    question = await _question(reader)
+                async with asyncio.timeout(_ANSWER_S):
+                    writer.write(await self._answer(question))
+                    await writer.drain()
+        finally:
+            writer.close()
+            with suppress(OSError, ssl.SSLError):
+                await writer.wait_closed()
+
+    async def _answer(self, question: "_Question") -> bytes:
+        key = question.headers.get("x-slicewise-service", "")
+        engine, counts = self._statistics.engine_of(key), await self._statistics.counts(key)
+        is_grpc = question.headers.get("content-type", "").startswith("application/grpc")
+        if engine is None or counts is None:
+            said = _UNKNOWN.format(key)
+            if is_grpc:
+                return _by_grpc(StatisticsAnswer(_UNAVAILABLE, b"", said))
+            return _by_http(StatisticsAnswer(503, json.dumps({"error": said}).encode()))
+        if is_grpc:
+            return _by_grpc(engine.statistics_by_grpc(question.body, counts))
+        return _by_http(engine.statistics_by_http(question.path, counts))
+
+
+@dataclass(frozen=True)
+class _Question:
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def _question(reader: StreamReader) -> _Question:
+    """Read a request of HAProxy's; raises ValueError, IncompleteReadError, LimitOverrunError."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
+    _, target, _ = first.split(" ")
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
+    path = target.partition("?")[0]
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        return _Question(path, headers, await _chunks(reader))
+    length = int(headers.get("content-length", "0"))
+    body = await reader.readexactly(min(length, _BODY_BYTES))
+    return _Question(path, headers, body)
+
+
+async def _chunks(reader: StreamReader) -> bytes:
+    body = b""
+    while length := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        if len(body) + length > _BODY_BYTES:
+            raise ValueError("too long")
+        body += await reader.readexactly(length)
+        await reader.readexactly(2)
+    return body
+
+
+_PLAIN = " !'(),-./:"
+"""Signs beside letters and digits that stand for themselves in gRPC's message."""
+_HEAD = "HTTP/1.1 {}\r\ncontent-type: {}\r\nconnection: close\r\n{}\r\n\r\n"
+
+
+def _by_http(answer: StatisticsAnswer) -> bytes:
+    length = f"content-length: {len(answer.body)}"
+    return _HEAD.format(f"{answer.status} -", "application/json", length).encode() + answer.body
+
+
+def _by_grpc(answer: StatisticsAnswer) -> bytes:
+    """Return an answer in chunks with a trailer, from which HAProxy makes one of HTTP/2."""
+    head = _HEAD.format("200 OK", "application/grpc", "transfer-encoding: chunked").encode()
+    chunk = b"%x\r\n%b\r\n" % (len(answer.body), answer.body) if answer.body else b""
+    said = f"grpc-status: {answer.status}\r\n"
+    if answer.said:
+        said += f"grpc-message: {quote(answer.said, safe=_PLAIN)}\r\n"
+    return head + chunk + b"0\r\n" + said.encode() + b"\r\n"
