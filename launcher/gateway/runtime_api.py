@@ -127,11 +127,17 @@ class Maps:
         return self.directory / "used.map"
 
     @cached_property
+    def failed_calls(self) -> Path:
+        """Map of how many calls of gRPC have failed in a server, by ``BACKEND-grpc/rN``."""
+        return self.directory / "failed_calls.map"
+
+    @cached_property
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences)
-        return (*told, *asked, self.keys, self.protected, self.replicas, self.used)
+        counted = (self.used, self.failed_calls)
+        return (*told, *asked, self.keys, self.protected, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:
         """Return the file by which HAProxy names the certificate that ``BACKEND/rN`` expects.
@@ -283,7 +289,8 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
     told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
-    shown = (*told, maps.deadlines, maps.retry_once, maps.sequences, maps.replicas)
+    asked = (maps.deadlines, maps.retry_once, maps.sequences)
+    shown = (*told, *asked, maps.replicas, maps.failed_calls)
     return tuple(f"show map {path}" for path in shown)
 
 
@@ -388,7 +395,11 @@ class _Row(NamedTuple):
     """A line of ``show stat``; what it calls sessions are requests.
 
     Attributes:
-        statuses: how many answers had status 2xx, 4xx and 5xx, as text: few lines need them.
+        statuses: how many answers had status 2xx, 4xx and 5xx, as text: few lines need them, as
+            few need the others.
+        sent: bytes that have come from a server.
+        tried_again: how often a request was sent again, to the same server and to another one,
+            since there was no connection; each of them was one of ``total``.
     """
 
     queued: int
@@ -398,6 +409,8 @@ class _Row(NamedTuple):
     place: str
     statuses: tuple[str, str, str]
     check: str
+    sent: str
+    tried_again: tuple[str, str]
 
     @property
     def answers(self) -> int:
@@ -415,6 +428,7 @@ class _Shown:
     """HAProxy's answers, parsed.
 
     Attributes:
+        failed: failed calls of gRPC, by server.
         rows: lines of ``show stat``, by backend and server.
         admin: administrative states, by backend and server.
     """
@@ -429,6 +443,7 @@ class _Shown:
     retry_once: frozenset[str]
     sequences: frozenset[str]
     digests: Mapping[str, str]
+    failed: Mapping[str, int]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
 
@@ -453,7 +468,11 @@ class _Shown:
         lines = [f"r{number}" for number in range(1, len(http) - 1)]
         servers = tuple(
             _parse_server(
-                http[line], grpc[line], admin[line], self.digests.get(f"{name}/{line}", "")
+                http[line],
+                grpc[line],
+                admin[line],
+                self.digests.get(f"{name}/{line}", ""),
+                self.failed.get(f"{name}{GRPC}/{line}", 0),
             )
             for line in lines
         )
@@ -479,22 +498,32 @@ class _Shown:
         arrived = sum(half["BACKEND"].total - half[AGAIN].total for half in halves)
         carried = [half[line] for half in halves for line in lines]
         answered = sum(row.total - row.sessions for row in carried)
+        tries = sum(int(count) for row in carried for count in row.tried_again)
         return Backend(
             sessions,
             sum(half["BACKEND"].queued for half in halves),
             servers,
             arrived=arrived,
             answered=answered,
-            given_up=max(0, arrived - answered - sessions),
+            given_up=arrived - (answered - tries) - sessions,
         )
 
 
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    routes, closing, retry_after, in_time, failing, deadlines, retried, sequences, digests = (
-        _parse_map(lines) for _ in range(9)
-    )
+    (
+        routes,
+        closing,
+        retry_after,
+        in_time,
+        failing,
+        deadlines,
+        retried,
+        sequences,
+        digests,
+        failed,
+    ) = (_parse_map(lines) for _ in range(10))
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -516,6 +545,7 @@ def _parse_shown(text: str) -> _Shown:
         frozenset(retried),
         frozenset(sequences),
         digests,
+        _numbers(failed),
         rows,
         admin,
     )
@@ -524,8 +554,8 @@ def _parse_shown(text: str) -> _Shown:
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
     """Parse lines of ``show stat``; a csv.DictReader would take ten times as long."""
     columns = header.split(",")
-    names = ("qcur", "scur", "stot", "status", "addr", "check_status")
-    queued, sessions, total, status, place, check = (columns.index(name) for name in names)
+    names = ("qcur", "scur", "stot", "status", "addr", "check_status", "bout", "wretr", "wredis")
+    queued, sessions, total, status, place, check, sent, same, other = map(columns.index, names)
     good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
     for line in csv.reader(lines):
         rows.setdefault(line[0], {})[line[1]] = _Row(
@@ -536,6 +566,8 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
             line[place],
             (line[good], line[refused], line[failed]),
             line[check],
+            line[sent],
+            (line[same], line[other]),
         )
 
 
@@ -546,7 +578,8 @@ def _parse_states(lines: Iterable[str], admin: dict[str, dict[str, int]]) -> Non
         admin.setdefault(fields[1], {})[fields[3]] = int(fields[6])
 
 
-def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
+def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str, failed: int) -> Server:
+    """``failed``: how many calls of gRPC have failed, which is not seen by their status."""
     address, _, port = http.place.rpartition(":")
     return Server(
         address.strip("[]"),
@@ -557,8 +590,9 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str) -> Server:
         http.queued + grpc.queued,
         digest,
         http.answers + grpc.answers,
-        http.errors + grpc.errors,
+        http.errors + grpc.errors + failed,
         http.check.endswith("TOUT"),
+        int(http.sent) + int(grpc.sent),
     )
 
 

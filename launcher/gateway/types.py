@@ -52,9 +52,11 @@ class Server:
         queued: requests that wait for this server alone (``qcur``).
         digest: digest of the certificate that it expects (``Endpoint.digest``); "" if not known.
         answers: answers that have begun to come from it since HAProxy began to count.
-        errors: how many of them have status 5xx. Errors of gRPC have status 200.
+        errors: how many of them have status 5xx, or a status of gRPC that says that the server
+            failed and comes before any message.
         is_silent: whether its last health check ended without any answer in time. A server that
             refuses the connection has no request any more.
+        sent_bytes: what it has sent since then; of an answer that goes on, within 5 s.
     """
 
     address: str
@@ -67,6 +69,7 @@ class Server:
     answers: int = 0
     errors: int = 0
     is_silent: bool = False
+    sent_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Backend:
         arrived: requests that have come since HAProxy began to count.
         answered: how many of them have left a replica.
         given_up: how many of them have left before a replica had them: their clients have hung up,
-            or the gateway has refused them.
+            or the gateway has refused them. Below 0 for a moment, as HAProxy goes on while it
+            counts.
         elsewhere: what processes of HAProxy that a reload has replaced still work on, by replica.
     """
 

@@ -41,13 +41,15 @@ class Doubt:
         since_s: when it arose, in Unix seconds.
         from_s: since when the replica has answered nothing; ``since_s`` if it answers errors.
         why: for people.
-        is_out: whether the replica gets no requests meanwhile.
+        is_worse: whether its siblings did better: it gets no requests while enough of them do.
+        is_out: whether it gets none now.
     """
 
     since_s: float
     from_s: float
     why: str
-    is_out: bool
+    is_worse: bool
+    is_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class Watch:
 
     Attributes:
         start: the run, by job id and start.
-        answers, errors: the gateway's counters at the last look.
+        answers, errors, sent_bytes: the gateway's counters at the last look.
         recent, recent_errors: the same lately; old answers fade.
-        silent_s: seconds for which it had requests and answered none.
+        silent_s: seconds for which it had requests and sent nothing: neither an answer nor a
+            further part of one.
         seen_s: when the last look was, in Unix seconds.
-        moved_s: when it was last seen to have answered; 0 if it was not yet.
+        moved_s: when it was last seen to have sent something; 0 if it was not yet.
         passed: how often the inference has spoken for it; ``passed_s``: when it last did.
     """
 
@@ -72,6 +75,7 @@ class Watch:
     recent: float = 0.0
     recent_errors: float = 0.0
     silent_s: float = 0.0
+    sent_bytes: int = 0
     doubt: Doubt | None = None
     passed: int = 0
     passed_s: float = 0.0
@@ -173,10 +177,9 @@ def judge(
             continue
         in_doubt += 1
         from_s = now_s - watch.silent_s
-        is_out = is_worse and _may_go(found, sights)
-        found[index] = replace(watch, doubt=Doubt(now_s, from_s, why, is_out))
+        found[index] = replace(watch, doubt=Doubt(now_s, from_s, why, is_worse))
         outliers.append(Outlier(index, Verdict.ASKED, why))
-    return Judgement(found, tuple(outliers))
+    return Judgement(_taken_out(found, sights), tuple(outliers))
 
 
 def _fresh(sight: Sight, now_s: float, passed: int = 0) -> Watch:
@@ -187,6 +190,7 @@ def _fresh(sight: Sight, now_s: float, passed: int = 0) -> Watch:
         server.answers,
         server.errors,
         now_s,
+        sent_bytes=server.sent_bytes,
         passed=passed,
         passed_s=passed_s,
     )
@@ -201,15 +205,18 @@ def _updated(before: Watch | None, sight: Sight, now_s: float) -> Watch:
     errors = (server.errors - before.errors) * counted / more if more else 0.0
     keep = COUNTED / (COUNTED + counted)
     step_s = min(max(0.0, now_s - before.seen_s), _STEP_S) if server.in_flight else 0.0
+    # A stream begins its answer once, and may go on for minutes.
+    moves = bool(more) or server.sent_bytes > before.sent_bytes
     return replace(
         before,
         answers=server.answers,
         errors=server.errors,
         seen_s=now_s,
-        moved_s=now_s if more else before.moved_s,
+        moved_s=now_s if moves else before.moved_s,
         recent=keep * before.recent + counted,
         recent_errors=keep * before.recent_errors + errors,
-        silent_s=0.0 if more else before.silent_s + step_s,
+        silent_s=0.0 if moves else before.silent_s + step_s,
+        sent_bytes=server.sent_bytes,
     )
 
 
@@ -257,7 +264,7 @@ def _stands_out(
         )
         if share >= (MOST if is_worse else NEARLY_ALL):
             errors = f"{watch.recent_errors:.0f} of its last {watch.recent:.0f} answers"
-            return f"{errors} were errors (5xx)", is_worse
+            return f"{errors} were errors (5xx, gRPC)", is_worse
     span_s = max(FEWEST_SILENT_S, SERVICE_TIMES * bounds.service_s)
     is_worse = any(now_s - one.moved_s <= watch.silent_s / 2 for one in siblings)
     if not is_worse:
@@ -267,8 +274,18 @@ def _stands_out(
     return "", False
 
 
-def _may_go(watched: Mapping[int, Watch], sights: Mapping[int, Sight]) -> bool:
-    """Whether one more replica may get no requests: at least half of them go on."""
-    out = sum(one.is_out for one in watched.values())
-    serve = sum(seen.serves and not watched[one].is_out for one, seen in sights.items())
-    return 2 * (out + 1) <= out + serve
+def _taken_out(watched: Mapping[int, Watch], sights: Mapping[int, Sight]) -> Mapping[int, Watch]:
+    """Decide which replicas in doubt get no requests now, the longest in doubt first.
+
+    At least half of the replicas go on: where a sibling has gone, one in doubt comes back.
+    """
+    worse = {index: one.doubt for index, one in watched.items() if one.doubt and one.doubt.is_worse}
+    others = sum(seen.serves and index not in worse for index, seen in sights.items())
+    most = (len(worse) + others) // 2
+    out = sorted(worse, key=lambda index: (worse[index].since_s, index))[:most]
+    return {
+        index: one
+        if one.doubt is None
+        else replace(one, doubt=replace(one.doubt, is_out=index in out))
+        for index, one in watched.items()
+    }

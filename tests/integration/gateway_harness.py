@@ -52,7 +52,7 @@ class Replica:
         self.served = 0
         self.work_s = WORK_S
         self.is_broken = False
-        """Whether it answers each inference with status 500."""
+        """Whether it answers each inference with status 500, INTERNAL by gRPC."""
         self.headers: dict[str, str] = {}
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
@@ -152,6 +152,8 @@ class _Calls(service_pb2_grpc.GRPCInferenceServiceServicer):
         self._replica = replica
 
     async def ModelInfer(self, request, context):  # noqa: N802
+        if self._replica.is_broken:
+            await context.abort(grpc.StatusCode.INTERNAL, "Stub process is not healthy.")
         await self._replica.infer(dict(context.invocation_metadata()))
         return service_pb2.ModelInferResponse(model_name=str(self._replica.port))
 

@@ -265,6 +265,27 @@ async def test_a_client_that_hangs_up_leaves_the_hold(gateway: Harness, replicas
     assert replicas[0].served == 1
 
 
+async def test_hang_ups_are_counted_beside_connections_that_failed(gateway: Harness, replicas):
+    """HAProxy counts each try at a server as a request of it."""
+    await gateway.set_replicas(*((replica, ServerMode.READY) for replica in replicas))
+    endpoint = replicas[0].endpoint
+    line = (await gateway.runtime.observe()).backends["pool1"].lines[endpoint.place]
+    await replicas[0].stop()
+    tried = 0
+    while tried < 3:
+        await gateway.runtime.apply([SetHealthy("pool1", line)])
+        assert statuses(await asyncio.gather(*gateway.asking(6))) == {200}
+        load = await gateway.load()
+        tried = load.answered - load.arrived
+    await gateway.set_replicas()
+    gone = gateway.asking(3)
+    await eventually(lambda: gateway.waits(Load(held=3)))
+    for request in gone:
+        request.cancel()
+    await eventually(lambda: gateway.waits(Load()))
+    assert (await gateway.load()).given_up == 3
+
+
 async def test_a_client_that_hangs_up_leaves_the_queue(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()
@@ -672,6 +693,25 @@ async def test_errors_and_answers_of_each_replica_are_counted(gateway: Harness, 
     lines = (await gateway.runtime.observe()).backends["pool1"].servers
     counted = {line.port: (line.answers, line.errors) for line in lines if line.answers}
     assert counted == {replicas[0].port: (3, 0), replicas[1].port: (5, 5)}
+
+
+async def test_what_a_stream_has_sent_is_counted_while_it_goes_on(gateway: Harness, replicas):
+    async def sent_bytes() -> int:
+        server = (await gateway.runtime.observe()).backends["pool1"].server_of(replicas[0].endpoint)
+        assert server is not None
+        return server.sent_bytes
+
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    url = f"{gateway.settings.url}/t/a{STREAM}"
+    async with gateway.session.post(url, json={"n": 1000}) as answer:
+        for _ in range(2):
+            before = await sent_bytes()
+
+            async def grows(before: int = before) -> bool:
+                return await sent_bytes() > before
+
+            await eventually(grows)
+        answer.close()
 
 
 async def test_a_request_ends_after_its_services_deadline(gateway: Harness, replicas):

@@ -60,6 +60,19 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
     await eventually(are_counted)
 
 
+async def test_failed_calls_of_each_replica_are_counted(gateway: Harness, replicas):
+    """Their HTTP status is 200."""
+    replicas[1].is_broken = True
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    await asked(gateway, 3)
+    await gateway.set_replicas((replicas[1], ServerMode.READY))
+    for _ in range(4):
+        assert (await refused(gateway, slicewise_service="t/a")).code() is grpc.StatusCode.INTERNAL
+    lines = (await gateway.runtime.observe()).backends["pool1"].servers
+    counted = {line.port: (line.answers, line.errors) for line in lines if line.answers}
+    assert counted == {replicas[0].port: (3, 0), replicas[1].port: (4, 4)}
+
+
 async def test_a_call_waits_for_a_place_beside_http(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     replicas[0].pause()

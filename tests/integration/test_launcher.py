@@ -308,7 +308,7 @@ def test_a_replica_whose_model_has_died_is_asked_and_replaced(service: Service) 
         """While clients go on asking."""
         asyncio.run(service.send(5, every_s=0.01))
         note = service.status()["note"]
-        return "taken out: replica" in note and "were errors (5xx), and an inference" in note
+        return "taken out: replica" in note and "were errors (5xx, gRPC), and an inference" in note
 
     until(is_told)
     until(lambda: not errors(asyncio.run(service.send(1))))

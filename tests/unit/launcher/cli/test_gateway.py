@@ -42,6 +42,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "closing.map",
         "concurrent.map",
         "deadlines.map",
+        "failed_calls.map",
         "failing.map",
         "haproxy.cfg",
         "hold.lua",

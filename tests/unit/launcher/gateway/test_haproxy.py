@@ -45,7 +45,10 @@ from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMod
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
 STATES = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight"
-STATS = "# pxname,svname,qcur,scur,stot,status,addr,hrsp_2xx,hrsp_4xx,hrsp_5xx,check_status,"
+STATS = (
+    "# pxname,svname,qcur,scur,stot,bout,wretr,wredis,status,addr,"
+    "hrsp_2xx,hrsp_4xx,hrsp_5xx,check_status,"
+)
 SHOWN = f"""\
 0x7f0f9404bef0 vision/chat pool1
 0x7f0f9404bf50 nlp/bert pool2
@@ -59,6 +62,8 @@ SHOWN = f"""\
 
 
 0x7f0f9404bef0 pool1/r2 d1635
+
+0x7f0f9404bef0 pool1-grpc/r1 2
 
 1
 {STATES}
@@ -79,27 +84,27 @@ SHOWN = f"""\
 
 
 {STATS}
-tenants,BACKEND,0,0,0,UP,,0,0,0,,
-pool1,r1,1,3,40,UP,10.0.0.1:21001,30,4,3,L7OK,
-pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,0,0,0,,
-pool1,again,0,2,5,no check,unix,0,0,0,,
-pool1,BACKEND,5,14,75,UP,,0,0,0,,
-pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,7,0,0,,
-pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
-pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool1-grpc,BACKEND,1,3,11,UP,,0,0,0,,
-pool2,r1,0,0,0,MAINT,127.0.0.1:1,0,0,0,,
-pool2,r2,0,2,2,DOWN,127.0.0.1:9,0,0,0,* L7TOUT,
-pool2,again,0,0,0,no check,unix,0,0,0,,
-pool2,BACKEND,0,0,2,DOWN,,0,0,0,,
-pool2-grpc,r1,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,
-pool2-grpc,r2,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,
-pool2-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool2-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
-successor,again,0,0,0,no check,unix,0,0,0,,
-successor,BACKEND,0,0,0,UP,,0,0,0,,
-successor-grpc,again,0,0,0,no check,unix,0,0,0,,
-successor-grpc,BACKEND,0,0,0,UP,,0,0,0,,
+tenants,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
+pool1,r1,1,3,40,900,4,1,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,r2,0,1,20,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,,
+pool1,again,0,2,5,0,0,0,no check,unix,0,0,0,,
+pool1,BACKEND,5,14,75,0,0,0,UP,,0,0,0,,
+pool1-grpc,r1,0,2,9,80,0,2,UP,10.0.0.1:21002,7,0,0,,
+pool1-grpc,r2,0,0,1,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
+pool1-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,1,3,11,0,0,0,UP,,0,0,0,,
+pool2,r1,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,
+pool2,r2,0,2,2,0,0,0,DOWN,127.0.0.1:9,0,0,0,* L7TOUT,
+pool2,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool2,BACKEND,0,0,2,0,0,0,DOWN,,0,0,0,,
+pool2-grpc,r1,0,0,0,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,
+pool2-grpc,r2,0,0,0,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,
+pool2-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool2-grpc,BACKEND,0,0,0,0,0,0,DOWN,,0,0,0,,
+successor,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+successor,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
+successor-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+successor-grpc,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
 
 """
 
@@ -120,12 +125,18 @@ def test_a_backend_is_both_its_halves():
         14 - 2 + 3,
         5 + 1,
         (
-            Server("10.0.0.1", 21001, ServerMode.READY, True, 5, 1, answers=44, errors=3),
+            Server(
+                *("10.0.0.1", 21001, ServerMode.READY, True, 5, 1),
+                answers=44,
+                errors=3 + 2,
+                sent_bytes=980,
+            ),
             Server("10.0.0.2", 21004, ServerMode.DRAIN, True, 1, 0, "d1635"),
         ),
         arrived=75 - 5 + 11,
         answered=(40 - 3) + (20 - 1) + (9 - 2) + 1,
-        given_up=(75 - 5 + 11) - (37 + 19 + 7 + 1) - (14 - 2 + 3),
+        # Of what servers have had, some came again: there was no connection.
+        given_up=(75 - 5 + 11) - (37 + 19 + 7 + 1 - 7) - (14 - 2 + 3),
     )
 
 
@@ -343,21 +354,23 @@ GLANCE = f"""\
 
 0x7f0f9404bef0 pool1/r2 d1635
 
+0x7f0f9404bef0 pool1-grpc/r1 2
+
 {STATS}
-tenants,BACKEND,0,0,0,UP,,0,0,0,,
-pool1,r1,0,0,0,UP,10.0.0.1:21001,30,4,3,L7OK,
-pool1,again,0,0,5,no check,unix,0,0,0,,
-pool1,BACKEND,0,0,5,UP,,0,0,0,,
-pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool1-grpc,BACKEND,0,0,0,UP,,0,0,0,,
-pool2,again,0,1,3,no check,unix,0,0,0,,
-pool2,BACKEND,1,3,5,DOWN,,0,0,0,,
-pool2-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool2-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
-pool3,again,0,0,0,no check,unix,0,0,0,,
-pool3,BACKEND,0,0,0,DOWN,,0,0,0,,
-pool3-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool3-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
+tenants,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
+pool1,r1,0,0,0,0,0,0,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,again,0,0,5,0,0,0,no check,unix,0,0,0,,
+pool1,BACKEND,0,0,5,0,0,0,UP,,0,0,0,,
+pool1-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
+pool2,again,0,1,3,0,0,0,no check,unix,0,0,0,,
+pool2,BACKEND,1,3,5,0,0,0,DOWN,,0,0,0,,
+pool2-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool2-grpc,BACKEND,0,0,0,0,0,0,DOWN,,0,0,0,,
+pool3,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool3,BACKEND,0,0,0,0,0,0,DOWN,,0,0,0,,
+pool3-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool3-grpc,BACKEND,0,0,0,0,0,0,DOWN,,0,0,0,,
 
 1
 {STATES}
@@ -366,16 +379,16 @@ pool3-grpc,BACKEND,0,0,0,DOWN,,0,0,0,,
 3 pool1 3 again - 2 0 1
 
 {STATS}
-pool1,r1,1,3,40,UP,10.0.0.1:21001,30,4,3,L7OK,
-pool1,r2,0,1,20,DRAIN,10.0.0.2:21004,0,0,0,,
-pool1,again,0,2,5,no check,unix,0,0,0,,
-pool1,BACKEND,5,14,75,UP,,0,0,0,,
+pool1,r1,1,3,40,900,4,1,UP,10.0.0.1:21001,30,4,3,L7OK,
+pool1,r2,0,1,20,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,,
+pool1,again,0,2,5,0,0,0,no check,unix,0,0,0,,
+pool1,BACKEND,5,14,75,0,0,0,UP,,0,0,0,,
 
 {STATS}
-pool1-grpc,r1,0,2,9,UP,10.0.0.1:21002,7,0,0,,
-pool1-grpc,r2,0,0,1,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
-pool1-grpc,again,0,0,0,no check,unix,0,0,0,,
-pool1-grpc,BACKEND,1,3,11,UP,,0,0,0,,
+pool1-grpc,r1,0,2,9,80,0,2,UP,10.0.0.1:21002,7,0,0,,
+pool1-grpc,r2,0,0,1,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,,
+pool1-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+pool1-grpc,BACKEND,1,3,11,0,0,0,UP,,0,0,0,,
 
 """
 KNOWN = LastLook("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
@@ -404,8 +417,8 @@ def test_a_glance_shows_of_other_backends_what_waits_there():
     ("shown", "instead"),
     [
         ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
-        ("pool2,again", "pool2,r2,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,\npool2,again"),
-        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,UP,127.0.0.1:9,0,0,0,,\npool3-grpc,again"),
+        ("pool2,again", "pool2,r2,0,0,0,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,\npool2,again"),
+        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,0,0,0,UP,127.0.0.1:9,0,0,0,,\npool3-grpc,again"),
     ],
     ids=["a new route", "a server in use", "a server in use by gRPC"],
 )
@@ -423,7 +436,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[9:] == (
+    assert asked[10:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",
@@ -513,7 +526,7 @@ class FakeHaproxy:
 
 
 THIRD = "".join(
-    f"pool3{half},{name},0,0,0,MAINT,127.0.0.1:1,0,0,0,,\n"
+    f"pool3{half},{name},0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,\n"
     for half in ("", "-grpc")
     for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
 )

@@ -89,7 +89,7 @@ def test_errors_of_one_replica_beside_good_siblings_take_it_out_and_ask_it():
     seen = world(3)
     (found,) = seen.look({0: (40, 0), 1: (20, 16), 2: (2, 0)})
     assert (found.index, found.verdict) == (1, Verdict.ASKED)
-    assert found.why == "16 of its last 20 answers were errors (5xx)"
+    assert found.why == "16 of its last 20 answers were errors (5xx, gRPC)"
     assert seen.out == {1}
 
 
@@ -131,6 +131,19 @@ def test_at_most_half_of_the_replicas_get_no_requests():
     assert len(seen.out) == 2
 
 
+def test_one_in_doubt_comes_back_while_its_only_sibling_is_gone():
+    seen = world(2)
+    seen.look({0: (40, 0), 1: (20, 20)})
+    for is_up, out in ((False, set[int]()), (True, {1})):
+        seen.servers[0] = replace(seen.servers[0], up=is_up)
+        assert seen.look(said={1: SILENT}) == ()
+        assert seen.out == out
+    del seen.servers[0]
+    seen.look(said={1: SILENT})
+    assert seen.out == set()
+    assert verdicts(seen.look(said={1: FAILED})) == [(1, Verdict.FAILED)]
+
+
 def test_the_inference_decides():
     for answer, verdict in ((OURS, Verdict.PASSED), (FAILED, Verdict.FAILED)):
         seen = world(2)
@@ -166,6 +179,19 @@ def test_a_replica_that_answers_nothing_while_its_siblings_do_is_doubted():
         assert seen.look({0: (5, 0)}) == ()
     assert verdicts(seen.look({0: (5, 0)})) == [(1, Verdict.ASKED)]
     assert seen.out == {1}
+
+
+def test_a_stream_that_goes_on_for_minutes_is_no_silence():
+    """HAProxy counts its bytes every five seconds, and its answer once."""
+    seen = world(2)
+    for second in range(120):
+        if second % 5 == 0:
+            one = seen.servers[1]
+            seen.servers[1] = replace(one, sent_bytes=one.sent_bytes + 90)
+        assert seen.look({0: (5, 0)}) == ()
+    while not (found := seen.look({0: (5, 0)})):
+        pass
+    assert verdicts(found) == [(1, Verdict.ASKED)]
 
 
 def test_how_long_that_is_follows_from_what_requests_take():

@@ -843,7 +843,8 @@ def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is
     state, plan = decided(seen, shown, state, now_s=101.0)
     (service,) = plan.services
     assert changes(plan)[-1:] == (SetMode("pool1", 1, ServerMode.DRAIN),)
-    assert "replica 1: 20 of its last 20 answers were errors (5xx); it gets no" in service.note
+    assert "20 of its last 20 answers were errors (5xx, gRPC); it gets no" in service.note
+    assert "replica 1: 20 of" in service.note
     assert [slot.index for slot in unverified(seen.services[0], known(state))] == [1]
 
 
@@ -880,7 +881,8 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     assert changes(plan) == (SetMode("pool1", 1, ServerMode.MAINT), EndSessions("pool1", 1))
     assert service.desired == {0}
     assert (
-        "taken out: replica 1 on gpu07: 20 of its last 20 answers were errors (5xx)" in service.note
+        "taken out: replica 1 on gpu07: 20 of its last 20 answers were errors (5xx, gRPC)"
+        in service.note
     )
     held = view(running(0), in_state(1, "held"), at_s=103.0)
     state, plan = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
