@@ -43,6 +43,11 @@ _COMMANDS = """\
 Every command of Slicewise, with its arguments, options and examples. All are parts of one
 executable, `slicewise`; `--help` of each says the same. `-h` is short for it, but for sbatch's.
 A failure has an [error code](errors.md), and an [exit code](exit-codes.md) by its kind.
+
+Where an option takes a TIME such as `--since`, `--from`, `--until` or `--expires`, it takes a day
+or month (`2026-01-31`, `2026-01`), a time (`2026-01-31T18:30`, local unless it names a zone),
+`today`, `yesterday`, or a span (`90s`, `30m` or `30min`, `12h`, `7d`, `2w`): that long ago, for
+`--expires` from now. The calendar's `--first` and `--last` are days and times in the ledger's zone.
 """
 _EXIT_CODES = """\
 # Exit codes

@@ -1,16 +1,16 @@
 """Commands of ``slicewise key``: API keys, with which the gateway lets requests in."""
 
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from cluster.language.errors import UnreachableError
+from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.rpc.client import UNSURE, DaemonClient
 from cluster.rpc.key_messages import (
     KeyCreateRequest,
@@ -21,8 +21,10 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.own_tenant import complete_tenant, own_tenant
+from cluster.rpc.read_messages import GenerationsRequest
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
 from cluster.runtime.questions import confirm
+from cluster.runtime.time_options import local_time
 from cluster.settings.file import Settings, load_settings
 
 key_app = typer.Typer(
@@ -44,8 +46,6 @@ OwnTenant = Annotated[
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
 _AT_THE_GATEWAY = "within 5 s"
-_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[mhd])")
-_UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 
 
 @key_app.command(
@@ -73,7 +73,8 @@ def create_key(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="How long the key works, such as 90d, 12h or 30m; for ever if left out.",
+            help="How long the key works, such as 90d or 12h, or until when, such as 2026-12-31; "
+            "for ever if left out.",
             show_default=False,
         ),
     ] = None,
@@ -89,7 +90,7 @@ def create_key(
     named, service = _parts(opens)
     tenant = own_tenant(named)
     key_id, key = new_key()
-    expires_s = None if expires is None else int(time.time()) + _seconds(expires)
+    expires_s = None if expires is None else _expiry_s(expires)
     request = KeyCreateRequest.of(
         tenant=tenant,
         service=service,
@@ -103,6 +104,8 @@ def create_key(
     if not yes and not settings.gateway.require_keys:
         _ask_if_first(daemon, tenant, as_json=as_json)
     _make(daemon, request)
+    if service and not as_json:
+        _note_of_unknown_service(daemon, tenant, service)
     if as_json:
         facts = {"tenant": tenant, "service": service, "name": name, "expires_s": expires_s}
         print_json({"key_id": key_id, **facts, "key": key})
@@ -160,12 +163,23 @@ def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:
         ) from error
 
 
-def _seconds(text: str) -> int:
-    """Parse ``90d``, ``12h`` or ``30m``; raises typer.BadParameter."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"--expires {text!r}: write it as 90d, 12h or 30m.")
-    return int(found["count"]) * _UNIT_S[found["unit"]]
+def _expiry_s(text: str) -> int:
+    """Parse the end of a key as Unix seconds; raises typer.BadParameter if it is over."""
+    expires_s = int(local_time(text, ahead=True).timestamp())
+    if expires_s <= time.time():
+        raise typer.BadParameter(f"--expires {text!r}: the key would have expired already.")
+    return expires_s
+
+
+def _note_of_unknown_service(daemon: DaemonClient, tenant: str, service: str) -> None:
+    """Say on stderr if the tenant never had that service: it may be a mistake in typing."""
+    with suppress(SlicewiseError):
+        request = GenerationsRequest.of(name=service, tenant=tenant)
+        if not daemon.call(request).generations:
+            typer.echo(
+                f"{tenant} has no service {service!r} yet: the key opens it once it is applied.",
+                err=True,
+            )
 
 
 @key_app.command("list", epilog="Examples: slicewise key list | slicewise key list --json")

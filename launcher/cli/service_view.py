@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ import typer
 from rich.live import Live
 
 from cluster.runtime.console import console, print_json, print_json_line
+from cluster.runtime.time_options import local_time
 from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
 from launcher.services.logs import (
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25
-_AGO = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhd])")
 _ENDS_IN = re.compile(r"^ends in [0-9]+ s")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 view_app = typer.Typer()
 
@@ -157,7 +155,7 @@ def service_logs(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Show only what was written since: 15m, 2h or 1d ago, or 2026-01-31T18:30.",
+            help="Show only what was written since: 15m, 2h or 1d ago, today, or 2026-01-31T18:30.",
             show_default=False,
         ),
     ] = None,
@@ -174,7 +172,7 @@ def service_logs(
     """
     if follow and previous:
         raise typer.BadParameter("--previous shows a run that has ended: leave out --follow.")
-    since_s = None if since is None else _since_s(since)
+    since_s = None if since is None else local_time(since).timestamp()
     if lines is None and since_s is None and not previous:
         lines = 20
     view = asyncio.run(find(load_settings(), name))[0]
@@ -190,18 +188,6 @@ def service_logs(
             return
         found, read = new_lines(view, read)
         _print_lines(found, as_json=as_json)
-
-
-def _since_s(text: str) -> float:
-    """Parse ``15m`` ago or a local time; raises typer.BadParameter."""
-    if (ago := _AGO.fullmatch(text)) is not None:
-        return time.time() - int(ago["count"]) * _UNIT_S[ago["unit"]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"--since {text!r}: write it as 15m, 2h, 1d or 2026-01-31T18:30."
-        ) from None
 
 
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:

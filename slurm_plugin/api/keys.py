@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -108,10 +108,7 @@ class ServiceKeys:
         key_id = request.key_id
         known = {one.key_id: one for one in await self._visible(principal)}
         if key_id not in known:
-            # The same error for a key of others and for none.
-            raise InvalidInputError(
-                "SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", "Yours: slicewise key list"
-            )
+            raise unknown_key(key_id, known.values())
         if known[key_id].revoked_s is not None:
             return
         # The rate is not limited: each key is revoked at most once, and a leaked key can't wait.
@@ -133,3 +130,14 @@ class ServiceKeys:
     async def _visible(self, principal: Principal) -> tuple[KeyView, ...]:
         keys = await self._reads.from_ledger(principal.uid, self._ledger.keys.all)
         return tuple(one for one in keys if principal.may_read(one.tenant))
+
+
+def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
+    """Return the error for a key that a caller does not have; ``known`` are those that it has.
+
+    It is the same for a key of others and for none. A key's name is answered by its ids.
+    """
+    named = [one for one in known if one.name == key_id and one.revoked_s is None]
+    ids = ", ".join(f"{one.key_id} of {one.tenant}" for one in named)
+    hint = f"That is a name; give its id: {ids}." if named else "Yours: slicewise key list"
+    return InvalidInputError("SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", hint)

@@ -20,6 +20,7 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.cli.budget import amend_of, period_begun_s
 from slurm_plugin.cli.tenant import place_in_slurm, place_warning
 from slurm_plugin.cli.tenant_quota import check_capacity
+from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
     author_name,
     opened_ledger,
@@ -30,7 +31,6 @@ from slurm_plugin.cli_common.quota_file import FileFaults, read_quota_file
 from slurm_plugin.cli_common.slurm_look import SlurmLook
 from slurm_plugin.cli_views import quota_plan as present
 from slurm_plugin.cli_views.limits import differences_json, differences_table
-from slurm_plugin.cli_views.tenants import force_text
 from slurm_plugin.explain.quota_impact import impacts
 from slurm_plugin.explain.quota_plan import Impact, QuotaPlan, in_order, quota_plan
 from slurm_plugin.ledger.summaries import held_lately, ledger_view_now
@@ -87,10 +87,11 @@ def plan(
         took_s = (
             None if change_id is None else wait_until_compiled(ledger, change_id, changed_s, wait_s)
         )
+        force = force_text(ledger, settings, took_s) if apply else ""
     if as_json:
         print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
     elif apply:
-        console().print(Text(f"Changed: {force_text(took_s)}."))
+        console().print(Text(f"Changed: {force}."))
     else:
         console().print(
             Text(f"Nothing was changed. To set it: the same with {_apply_words(planned)}")

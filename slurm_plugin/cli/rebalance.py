@@ -5,15 +5,17 @@ import gc
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import rebalances as present
-from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome
+from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome, StepRecord
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -90,7 +92,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
         print_json(present.run_json(found))
         return
     console().print(present.run_facts(found))
-    console().print(present.steps_table(found.records, most=None))
+    _print_steps(found.records, most=None)
 
 
 def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
@@ -131,7 +133,13 @@ def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
 
 def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
     records = [one for one in ended.records if not quiet or one.outcome is not StepOutcome.DONE]
-    console().print(present.steps_table(records))
+    _print_steps(records)
+
+
+def _print_steps(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> None:
+    console().print(present.steps_table(records, did, most))
+    for note in present.step_notes(records):
+        console().print(Text(note))
 
 
 def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) -> None:
@@ -155,7 +163,7 @@ def _print_dry_run(site: "RunContext", as_json: bool) -> None:
         steps = [present.record_json(one, "would") for one in records]
         print_json({"outcome": None, "steps": steps})
     else:
-        console().print(present.steps_table(records, "would do", most=None))
+        _print_steps(records, "would do", most=None)
         console().print("Nothing was done.")
     if outcome is not RunOutcome.DONE:
         raise typer.Exit(1)

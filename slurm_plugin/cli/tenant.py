@@ -13,6 +13,7 @@ from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
+from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
     Json,
     Reason,
@@ -29,6 +30,7 @@ from slurm_plugin.cli_common.slurm_look import (
     SlurmLook,
     look_at_slurm,
     require_account,
+    try_to_count_waiting,
     try_to_look_at_slurm,
 )
 from slurm_plugin.cli_common.tenant_overview import details, gathered
@@ -36,7 +38,7 @@ from slurm_plugin.cli_views import tenants as present
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.accounts import TakeOver, differences, take_over, tenant_parent
 from slurm_plugin.quota.tenants import changed
-from slurm_plugin.quota.types import Policy, TenantUpdate
+from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -169,14 +171,19 @@ def remove_tenant(
 ) -> None:
     """Remove a tenant from the ledger's policy: its account may start nothing more.
 
-    Its running jobs continue and are charged. Its history, runs and balance stay in the ledger,
-    and its account stays in Slurm.
+    Its running jobs continue and are charged; those that wait never start. Its history, runs and
+    balance stay in the ledger, and its account stays in Slurm.
     """
-    with opened_ledger(load_settings()) as ledger:
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
         update = TenantUpdate(tenant, removed=True)
         changed(ledger.tenants.policy(), update)
+        left = present.left_text(
+            sum(run.tenant == tenant for run in ledger.charges.open_reservations()),
+            try_to_count_waiting(settings, tenant),
+        )
         confirm(
-            f"{tenant} may then start nothing more, and its quota and loans end. Remove it?",
+            f"{tenant} may then start nothing more, and its quota and loans end. {left}Remove it?",
             yes=yes,
             as_json=as_json,
         )
@@ -184,12 +191,13 @@ def remove_tenant(
         change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
         running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
+        force = force_text(ledger, settings, took_s)
     if as_json:
         print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
     else:
-        console().print(Text(f"{tenant} is no longer a tenant, {present.force_text(took_s)}."))
-        if running:
-            console().print(f"{running} of its runs go on and are charged.")
+        console().print(Text(f"{tenant} is no longer a tenant, {force}."))
+        if left:
+            console().print(Text(left.rstrip()))
     require_in_force(took_s, wait_s)
 
 
@@ -243,15 +251,22 @@ def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> N
     "check", epilog="Examples: slicewise tenant check | slicewise tenant check --json"
 )
 def check_tenants(as_json: Json = False) -> None:
-    """Compare tenants with Slurm's accounts; exit 1 if an account is missing or elsewhere."""
+    """Compare tenants with Slurm's accounts; exit 1 if an account is missing or elsewhere.
+
+    Accounts that are no tenants are named, and are no fault: in mode enforce they start no job with
+    GPUs.
+    """
     settings = load_settings()
     look = look_at_slurm(settings)
     with opened_ledger(settings) as ledger:
-        found = differences(ledger.tenants.policy(), look.accounts)
+        policy = ledger.tenants.policy()
+    found = differences(policy, look.accounts)
     if as_json:
         print_json([asdict(one) for one in found])
     elif found:
         console().print(present.places_table(found))
+    if not as_json and (others := sorted(look.accounts.keys() - policy.keys() - {ROOT_ACCOUNT})):
+        console().print(Text(present.no_tenants_text(others)))
     if found:
         raise InvalidInputError(
             "SW-TENANT-TREE",

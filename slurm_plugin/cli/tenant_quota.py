@@ -17,6 +17,7 @@ from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli.quota import plan_and_loans_app
 from slurm_plugin.cli.tenant import place_in_slurm
 from slurm_plugin.cli_common.amounts import limit_from_text, limits_from_texts
+from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
     BorrowingLimit,
     Json,
@@ -120,16 +121,21 @@ def set_quota(
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
+        force = force_text(ledger, settings, took_s)
     outcome = present.QuotaOutcome(
-        policy.get(tenant), changed(policy, update)[tenant], change, took_s
+        policy.get(tenant), changed(policy, update)[tenant], change, took_s, force
     )
+    _print_outcome(outcome, as_json=as_json)
+    if look is not None:
+        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+    require_in_force(took_s, wait_s)
+
+
+def _print_outcome(outcome: present.QuotaOutcome, *, as_json: bool) -> None:
     if as_json:
         print_json(present.outcome_json(outcome))
     else:
         console().print(Text(present.outcome_text(outcome)))
-    if look is not None:
-        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
-    require_in_force(took_s, wait_s)
 
 
 def _read(
@@ -189,6 +195,7 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
         print_json(present.details_json(found))
     else:
         console().print(present.quotas_table([replace(found.status, depth=0)]))
+        _print_calendar({tenant: ledger_view.tenants[tenant]}, ledger_view.policy)
         console().print(Text(f"Changed {present.last_change_text(found.last)}."))
         console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
 
@@ -210,8 +217,14 @@ def list_quotas(as_json: Json = False) -> None:
         print_json([present.status_json(one) for one in found])
     elif found:
         console().print(present.quotas_table(found))
+        _print_calendar(ledger_view.tenants, ledger_view.policy)
     else:
         console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
+
+
+def _print_calendar(policy: Policy, now: Policy) -> None:
+    for note in present.calendar_notes(policy, now):
+        console().print(Text(note))
 
 
 @tenant_quota_app.command(

@@ -2,12 +2,9 @@
 
 import os
 import pwd
-import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
-from datetime import time as time_of_day
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,12 +18,6 @@ from slurm_plugin.quota.types import Budget, Policy, Tenant
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
-
-_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
-
-_DAYS_AGO = {"today": 0, "yesterday": 1}
-_SPAN_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_SPAN = re.compile(rf"([0-9]{{1,9}})({'|'.join(_SPAN_S)})")
 
 _PATIENCE_S = 5.0
 _POLL_S, _LONGEST_POLL_S = 0.05, 0.4
@@ -90,24 +81,6 @@ Overcommit = Annotated[
     bool,
     typer.Option("--overcommit", help="Allow quotas that exceed the cluster's slices together."),
 ]
-
-
-def local_time(text: str) -> datetime:
-    """Parse a day, a time or a span before now, the value of an option, as local time."""
-    now = datetime.now().astimezone()
-    if text in _DAYS_AGO:
-        day = now.date() - timedelta(days=_DAYS_AGO[text])
-        return datetime.combine(day, time_of_day()).astimezone()
-    for form in _TIMES:
-        with suppress(ValueError, OverflowError):
-            return datetime.strptime(text, form).astimezone()
-    if span := _SPAN.fullmatch(text):
-        with suppress(OverflowError):
-            return now - timedelta(seconds=int(span[1]) * _SPAN_S[span[2]])
-    raise typer.BadParameter(
-        f"{text!r} is not a time. Write it as 2026-01-31, 2026-01-31T18:30, 2026-01-31T18:30:05,"
-        " today, yesterday, or as a span before now: 30min, 1h, 7d."
-    )
 
 
 def author_name() -> str:

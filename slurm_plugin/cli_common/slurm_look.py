@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import typer
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.common.qos_names import is_marked
@@ -68,6 +68,16 @@ async def _jobs_and_nodes(
 ) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
     slurm = open_slurm(settings)
     return await asyncio.gather(slurm.jobs(), slurm.nodes())
+
+
+def try_to_count_waiting(settings: Settings, account: str) -> int | None:
+    """Return how many jobs and array tasks of an account are pending; None if Slurm is silent."""
+    try:
+        jobs, _ = jobs_and_nodes(settings)
+    except SlicewiseError:
+        return None
+    pending = (one for one in jobs if one.account == account and one.state is JobState.PENDING)
+    return sum(max(1, len(one.untouched)) for one in pending)
 
 
 def require_account(accounts: Accounts, name: str) -> None:

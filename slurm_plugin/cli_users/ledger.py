@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +17,18 @@ import typer
 
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
+from cluster.runtime.time_options import local_time
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.statement import Day, by_day, by_service, by_user, part, totals
 from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
-from slurm_plugin.cli_common.options import AnyTenant, Json, local_time, opened_ledger
+from slurm_plugin.cli_common.options import AnyTenant, Json, opened_ledger
 from slurm_plugin.cli_common.output import counting, spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source
 from slurm_plugin.cli_users.ledger_db import ledger_db_app
 from slurm_plugin.cli_views import ledger as present
 from slurm_plugin.cli_views.texts import slice_seconds_text
+
+_SEAL = re.compile("[0-9a-f]{64}")
 
 ledger_app = typer.Typer(
     help="What was used: statements, balances, checks; and the database in which it stands.",
@@ -199,10 +203,14 @@ def verify(
 
     It can be run on a live system: it reads one consistent state.
     """
+    kept = seal.strip().lower()
+    if kept and not _SEAL.fullmatch(kept):
+        raise typer.BadParameter(
+            f"--seal {seal!r}: a seal is the 64 hexadecimal digits that ledger verify prints."
+        )
     with opened_ledger(load_settings()) as ledger, spinner("Replaying the ledger"):
         began_s = time.monotonic()
         found = ledger.audit.verify()
-        kept = seal.strip().lower()
         if kept and not ledger.audit.has_seal(kept):
             found = _lacking(found, kept)
         took_s = time.monotonic() - began_s
@@ -222,9 +230,13 @@ def _lacking(found: Verification, seal: str) -> Verification:
 
 def _imbalance(found: Verification) -> OutsideError:
     faults = "".join(f"\n  {fault}" for fault in found.faults)
+    if found.imbalance_millislice_s > len(found.faults):
+        words = f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up."
+    else:  # Each fault that is no amount counts as 1.
+        words = "The ledger does not hold what it should:"
     return OutsideError(
         "SW-LEDGER-IMBALANCE",
-        f"{slice_seconds_text(found.imbalance_millislice_s)} slice-seconds do not add up.{faults}",
+        f"{words}{faults}",
         "The tables were written to around the triggers: compare with a backup.",
     )
 

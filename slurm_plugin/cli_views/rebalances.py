@@ -15,6 +15,9 @@ _RUN_STYLES = {
     RunOutcome.FAILED: "red",
     RunOutcome.ABANDONED: "yellow",
 }
+_LONGEST_WHY = 80
+"""Most characters of a reason in a column: longer ones filled screens, a word on each line."""
+
 _STEP_STYLES = {
     StepOutcome.BEGUN: "yellow",
     StepOutcome.DONE: "green",
@@ -24,7 +27,10 @@ _STEP_STYLES = {
 
 
 def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> Any:
-    """A row per step, with at most ``most`` lines of what it did; ``did`` heads that column."""
+    """A row per step, with at most ``most`` lines of what it did; ``did`` heads that column.
+
+    Reasons too long for a column are in ``step_notes``.
+    """
     return FittingTable(
         (
             column("step", (one.step for one in records)),
@@ -41,7 +47,25 @@ def _whys(records: Sequence[StepRecord]) -> Iterator[object]:
     """Reasons; a repeated one is ``as above``, since one cause often holds up all later steps."""
     before = ""
     for one in records:
-        yield "as above" if one.why and one.why == before else one.why or NOTHING
+        if one.why and one.why == before:
+            yield "as above"
+        elif _is_long(one.why):
+            yield "below"
+        else:
+            yield one.why or NOTHING
+        before = one.why
+
+
+def _is_long(why: str) -> bool:
+    return len(why) > _LONGEST_WHY
+
+
+def step_notes(records: Sequence[StepRecord]) -> Iterator[str]:
+    """``compile: TaskPlugin has no task/cgroup ...``: the reasons too long for the table."""
+    before = ""
+    for one in records:
+        if _is_long(one.why) and one.why != before:
+            yield f"{one.step}: {one.why}"
         before = one.why
 
 

@@ -21,7 +21,7 @@ from slurm_plugin.cli_views.texts import (
     times_column,
 )
 from slurm_plugin.quota.accounts import AccountDifference, TakeOver
-from slurm_plugin.quota.types import Loan, Quota, QuotaChange, Tenant, TenantUpdate
+from slurm_plugin.quota.types import Loan, Policy, Quota, QuotaChange, Tenant, TenantUpdate
 
 _INDENT = "  "
 T = TypeVar("T")
@@ -115,6 +115,22 @@ def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     )
 
 
+def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
+    """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
+
+    One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
+    """
+    for name, tenant in policy.items():
+        as_set, found = _quota_texts(tenant.quota), _quota_texts(now[name].quota)
+        words = [
+            f"{key} {text} (otherwise {as_set[key]})"
+            for key, text in found.items()
+            if text != as_set[key]
+        ]
+        if words:
+            yield f"By the calendar {name} has now: {', '.join(words)}."
+
+
 def _nominal(one: TenantStatus) -> Text:
     """The nominal; that of a group is dim, since it is a sum that no operator has set."""
     own = one.tenant.quota.nominal_millislices
@@ -161,29 +177,23 @@ def _quota_texts(quota: Quota) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class QuotaOutcome:
-    """The result of setting a quota; ``took_s`` is None if it is not in force yet."""
+    """The result of setting a quota; ``took_s`` is None if it is not in force yet.
+
+    ``force_text`` says so in words.
+    """
 
     before: Tenant | None
     after: Tenant
     change: QuotaChange
     took_s: float | None
+    force_text: str
 
 
 def outcome_text(outcome: QuotaOutcome) -> str:
     """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
     before = outcome.before.quota if outcome.before else None
     words = quota_words(before, outcome.after.quota)
-    return f"{outcome.after.name}: {words}, {force_text(outcome.took_s)}"
-
-
-def force_text(took_s: float | None) -> str:
-    """Say whether a change is in force, after how long; None means not while it was waited for."""
-    if took_s is not None:
-        return f"in force in Slurm ({took_s:.1f} s)"
-    return (
-        "recorded; it comes into force with the daemon, which is not running, busy, "
-        "not in mode enforce, or was taken out of Slurm (slicewise compile --again)"
-    )
+    return f"{outcome.after.name}: {words}, {outcome.force_text}"
 
 
 def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
@@ -195,6 +205,24 @@ def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
         "in_force": outcome.took_s is not None,
         "in_force_after_s": outcome.took_s,
     }
+
+
+def left_text(running: int, waiting: int | None) -> str:
+    """Say what becomes of a removed tenant's jobs; None for ``waiting`` is unknown, "" is none."""
+    words = []
+    if running:
+        words.append(f"{running} of its runs go on and are charged.")
+    if waiting:
+        words.append(f"{waiting} of its jobs and array tasks wait, and never start.")
+    return "".join(f"{one} " for one in words)
+
+
+def no_tenants_text(accounts: Sequence[str]) -> str:
+    """``Accounts that are no tenants: optics, physics. ...``."""
+    return (
+        f"Accounts that are no tenants: {', '.join(accounts)}. They may start no jobs with GPUs in"
+        " mode enforce. Take them over: slicewise tenant import"
+    )
 
 
 # One tenant

@@ -7,7 +7,7 @@ from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.quota_cycle.compile import UNINSTALLED, Compiled, compile_limits
 from slurm_plugin.quota_cycle.compile import look as look_at_limits
 from slurm_plugin.quota_cycle.uninstall import Undone, finish, plan
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, one_line
 
 
 async def compile_step(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
@@ -17,14 +17,14 @@ async def compile_step(site: RunContext, look: RebalanceLook, *, apply: bool) ->
     if not apply:
         seen = await look_at_limits(site.slurm, site.ledger, site.settings)
         lines = tuple(one.text for one in seen.differences)
-        return Report({"differences": len(lines)}, lines, "; ".join(seen.warnings))
+        return Report({"differences": len(lines)}, lines, one_line(seen.warnings))
     compiled = await compile_limits(site.slurm, site.ledger, site.settings)
     if not compiled.waits:
         await asyncio.to_thread(site.ledger.limits.mark_compiled, compiled.ledger_view.change_id)
     return Report(
         saw={"tenants": len(compiled.policy), "changed by hand": len(compiled.out_of_band)},
         lines=tuple(f"sacctmgr {' '.join(change)}" for change in compiled.changes),
-        why="; ".join((*compiled.warnings, *_left(compiled))),
+        why=one_line((*compiled.warnings, *_left(compiled))),
     )
 
 

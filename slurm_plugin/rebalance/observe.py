@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -103,6 +103,11 @@ class Report:
     lines: tuple[str, ...] = ()
     why: str = ""
     outcome: StepOutcome = StepOutcome.DONE
+
+
+def one_line(reasons: Iterable[str]) -> str:
+    """Join reasons: a space after a sentence, else a semicolon."""
+    return " ".join(one if one.endswith(".") else f"{one};" for one in reasons).rstrip(";")
 
 
 async def looked(site: RunContext) -> RebalanceLook:

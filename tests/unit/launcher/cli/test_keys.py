@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +21,7 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
+from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
 from cluster.runtime import questions
 from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
@@ -45,6 +47,7 @@ class Daemon:
         self.unprotected = ("nlp",)
         self.made: list[KeyCreateRequest] = []
         self.is_mute = False
+        self.services: tuple[str, ...] | None = ()
 
     def call(self, request: object) -> object:
         match request:
@@ -55,6 +58,22 @@ class Daemon:
                 if self.is_mute:
                     raise UnreachableError(UNSURE, "No answer.", "Look.")
                 self.told.append((made.tenant, made.name, made.key_id, made.sha256))
+            case GenerationsRequest():
+                if self.services is None:
+                    raise UnreachableError("SW-DATABASE-DOWN", "gone")
+                return GenerationsAnswer(
+                    generations=tuple(
+                        GenerationRecord(
+                            array_job_id=1,
+                            submitted_s=1,
+                            tenant="vision",
+                            name=name,
+                            author="alice",
+                            directives={},
+                        )
+                        for name in self.services
+                    )
+                )
             case KeyOpenRequest():
                 self.told.append((request.tenant,))
             case KeyRevokeRequest():
@@ -147,11 +166,28 @@ def test_a_key_may_open_one_service_and_expire(daemon: Daemon) -> None:
     assert (made.tenant, made.service, shown["service"]) == ("vision", "bert", "bert")
     assert made.expires_s == shown["expires_s"]
     assert 0 <= shown["expires_s"] - int(before_s) - 90 * 86_400 < 60
-    for wrong in ("90", "0d", "-1d", "1y"):
+    for wrong in ("90", "0d", "-1d", "1y", "yesterday", "2020-01-31"):
         ran = CliRunner().invoke(key_app, ["create", "vision", "--name", "x", "--expires", wrong])
         assert ran.exit_code == 2
     ran = CliRunner().invoke(key_app, ["create", "vision/A b", "--name", "x"])
     assert isinstance(ran.exception, InvalidInputError)
+
+
+def test_a_key_may_expire_at_a_day(daemon: Daemon) -> None:
+    run("create", "vision", "--name", "ci", "--expires", "2099-12-31")
+    (made,) = daemon.made
+    assert made.expires_s == int(datetime(2099, 12, 31).astimezone().timestamp())
+
+
+def test_a_key_for_a_service_that_never_was_is_made_and_said(daemon: Daemon) -> None:
+    create = ("create", "vision/bert", "--name", "ci")
+    assert "vision has no service 'bert' yet" in run(*create)
+    daemon.services = ("bert",)
+    assert "no service" not in run(*create)
+    assert "no service" not in run("create", "vision", "--name", "ci")
+    daemon.services = None
+    assert "no service" not in run(*create)
+    assert len(daemon.made) == 4
 
 
 @pytest.mark.parametrize("opens", ["vision/", "/bert", "/", ""])

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 import typer
 from memory_ledger import MemoryStore
+from scripted import job
 from slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.language.jobs import JobState
 from cluster.language.periods import Period, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.messages import StatusAnswer
 from cluster.runtime import questions
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Qos
@@ -35,11 +38,13 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.cli import budget, tenant
 from slurm_plugin.cli import tenant_quota as quota
-from slurm_plugin.cli_common import options, read_backend, slurm_look, tenant_overview
+from slurm_plugin.cli_common import in_force, options, read_backend, slurm_look, tenant_overview
 from slurm_plugin.cli_common.slurm_look import SlurmLook
 from slurm_plugin.cli_users import costs, why
 from slurm_plugin.cli_users import ledger as ledger_commands
 from slurm_plugin.common.qos_names import uninstalled_qos
+from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.tenants import changed, check_words
 from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
 
@@ -122,7 +127,7 @@ class FakeLedger(MemoryStore):
         return self.verification
 
     def has_seal(self, seal: str) -> bool:
-        return seal == "5f3a"
+        return seal == "5f3a" * 16
 
     def export(self, _since_s: int) -> Iterator[dict[str, object]]:
         yield {"tenant": "bio", "amount_millislice_s": 5}
@@ -147,6 +152,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
+    monkeypatch.setattr(tenant, "try_to_count_waiting", lambda _settings, _account: 0)
     return fake
 
 
@@ -210,6 +216,84 @@ def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedg
     said("tenant", "add", "optics", "--parent", "bio")
     ledger.tenants.change(TenantUpdate("gone"), "root", "")
     assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
+
+
+def test_check_names_the_accounts_that_are_no_tenants(ledger: FakeLedger):
+    said("tenant", "add", "physics")
+    assert "Accounts that are no tenants: bio, optics." in said("tenant", "check")
+    assert read("tenant", "check") == []
+    said("tenant", "import")
+    assert "no tenants" not in said("tenant", "check")
+
+
+def test_the_question_says_what_becomes_of_a_tenants_jobs(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    monkeypatch.setattr(tenant, "try_to_count_waiting", lambda _settings, _account: 26)
+    words = "26 of its jobs and array tasks wait, and never start."
+    assert words in refused(ledger, "tenant", "remove", "bio").refusal.message
+    assert said("tenant", "remove", "bio", "--yes").endswith(f"{words}\n")
+
+
+def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.MonkeyPatch):
+    jobs = (
+        job(1, account="bio"),
+        job(1, account="bio", untouched=frozenset({1, 2, 3})),
+        job(1, JobState.RUNNING, account="bio"),
+        job(1, account="optics"),
+    )
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
+    assert slurm_look.try_to_count_waiting(SETTINGS, "bio") == 4
+
+    def down(_settings: Settings) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "gone")
+
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", down)
+    assert slurm_look.try_to_count_waiting(SETTINGS, "bio") is None
+
+
+STATUS = StatusAnswer(
+    version="1", mode="enforce", host="head", leads=True, complete=True, observed_s=0
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (UnreachableError("SW-DAEMON-DOWN", "gone"), "gives no answer (SW-DAEMON-DOWN)"),
+        (STATUS.model_copy(update={"mode": "observe"}), "head is in mode observe"),
+        (STATUS.model_copy(update={"leads": False}), "head stands by"),
+        (STATUS.model_copy(update={"is_uninstalled": True}), "slicewise compile --again"),
+        (STATUS.model_copy(update={"complete": False}), "no complete look"),
+        (STATUS, "head is busy"),
+    ],
+)
+def test_one_reason_says_why_a_change_is_not_in_force(
+    ledger: FakeLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    status: StatusAnswer | SlicewiseError,
+    words: str,
+):
+    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
+    monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
+    assert words in said("tenant-quota", "set", "bio", "--nominal", "6")
+
+
+def test_quotas_say_where_the_calendar_has_another_now(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    said("tenant-quota", "set", "optics", "--nominal", "3")
+    assert "calendar" not in said("tenant-quota", "list")
+    view = ledger_view_now(ledger, SETTINGS)  # type: ignore[arg-type]
+    at_night = Window(1, "bio", WindowKind.NOMINAL, Millislices(2000))
+    seen = replace(view, windows=(at_night,))
+    monkeypatch.setattr(quota, "ledger_view_now", lambda *_: seen)
+    words = "By the calendar bio has now: nominal 2 slices (otherwise 6 slices).\n"
+    assert said("tenant-quota", "list").endswith(words)
+    assert words in said("tenant-quota", "show", "bio")
+    assert "calendar" not in said("tenant-quota", "show", "optics")
 
 
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
@@ -572,10 +656,22 @@ def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedge
 
 
 def test_verify_fails_where_a_seal_that_was_kept_is_gone(ledger: FakeLedger):
-    assert "5 transfers" in said("ledger", "verify", "--seal", " 5F3A ")
-    error = refused(ledger, "ledger", "verify", "--seal", "77")
+    assert "5 transfers" in said("ledger", "verify", "--seal", f" {'5F3A' * 16} ")
+    error = refused(ledger, "ledger", "verify", "--seal", "77" * 32)
     assert error.refusal.code == "SW-LEDGER-IMBALANCE"
-    assert "seal 77 is not in the chain" in error.refusal.message
+    assert f"seal {'77' * 32} is not in the chain" in error.refusal.message
+    assert "add up" not in error.refusal.message
+
+
+@pytest.mark.parametrize("typed", ["77", "5f3a" * 15, "5f3a" * 17, "g" * 64])
+def test_what_is_no_seal_is_a_mistake_in_typing_and_no_alarm(ledger: FakeLedger, typed: str):
+    with pytest.raises(typer.BadParameter, match="64 hexadecimal digits"):
+        CliRunner().invoke(
+            app,
+            ["ledger", "verify", "--seal", typed],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
 
 
 def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 from rebalance_world import STAGES, RebalanceLedger, Story
 from repartition_world import Killed
+from rich.console import Console
 from scripted import DOWN
 from typer.testing import CliRunner, Result
 
 from slurm_plugin.cli import rebalance as rebalance_cli
-from slurm_plugin.common.rebalance_steps import StepName
+from slurm_plugin.cli_views.rebalances import step_notes, steps_table
+from slurm_plugin.common.rebalance_steps import StepName, StepOutcome, StepRecord
+from slurm_plugin.rebalance.observe import one_line
 
 STEPS = [str(step) for step in StepName]
 
@@ -37,8 +40,9 @@ def rebalance(*words: str) -> Result:
 
 
 def rows(shown: str) -> list[str]:
-    """The first word of each line below the heading."""
-    return [line.split()[0] for line in shown.splitlines()[1:]]
+    """The first word of each row below the heading; notes begin with ``step:``."""
+    words = [line.split()[0] for line in shown.splitlines()[1:]]
+    return [word for word in words if not word.endswith(":")]
 
 
 def test_a_run_prints_a_row_for_each_step(story: Story) -> None:
@@ -152,3 +156,30 @@ def test_a_killed_run_is_shown_with_the_step_that_was_under_way(
     last = shown.splitlines()[-1]
     assert last.split()[:2] == ["lend", "failed"]
     assert "in the middle of this step" in last
+
+
+def test_a_long_reason_stands_below_the_table_on_a_line_of_its_own() -> None:
+    warning = "TaskPlugin has no task/cgroup: each job can open all GPUs of its node. " * 3
+    records = [
+        StepRecord(StepName.COMPILE, StepOutcome.DONE, 0.0, 1.0, why=warning),
+        StepRecord(StepName.PRIORITISE, StepOutcome.SKIPPED, 1.0, 1.0, why=warning),
+        StepRecord(StepName.CUT, StepOutcome.DONE, 1.0, 2.0, why="no GPU waits"),
+    ]
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(steps_table(records))
+    table = captured.get()
+    assert "TaskPlugin" not in table
+    assert [line.rstrip().rsplit("  ", 1)[-1] for line in table.strip().splitlines()[-3:]] == [
+        "below",
+        "as above",
+        "no GPU waits",
+    ]
+    assert list(step_notes(records)) == [f"compile: {warning}"]
+
+
+def test_reasons_follow_each_other_as_sentences() -> None:
+    assert one_line(["First.", "Second."]) == "First. Second."
+    assert one_line(["refused: a", "waits: b"]) == "refused: a; waits: b"
+    assert one_line(["First.", "refused: a"]) == "First. refused: a"
+    assert one_line([]) == ""
