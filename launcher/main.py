@@ -184,6 +184,7 @@ def _exit_code(*, as_json: bool) -> int:
         _typer_s_printer().rich_abort_error()
         return 1
     except _USAGE_ERROR as error:
+        error.message = _plain(error.message)
         if as_json:
             command = error.ctx.command_path if error.ctx is not None else "slicewise"
             hint = f"See: {command} --help"
@@ -191,6 +192,13 @@ def _exit_code(*, as_json: bool) -> int:
         _typer_s_printer().rich_format_error(error)
         return int(error.exit_code)
     return returned if isinstance(returned, int) else 0
+
+
+def _plain(message: str) -> str:
+    """Return a usage error's message without the words of the library that checked the value."""
+    message = message.removeprefix("Value error, ")
+    value = message.removeprefix("Input should be ")
+    return message if value == message else f"It must be {value.partition(', unable to')[0]}."
 
 
 def _typer_s_printer() -> Any:

@@ -1,4 +1,4 @@
-"""``bin/slicewise-restart``: restarts a sandbox's slurmctld, or the slurmd of a job's node."""
+"""``bin/slicewise-restart``: restarts a server of a sandbox with its files as they are now."""
 
 import os
 import sys
@@ -12,11 +12,16 @@ from sandbox.restart import renew
 
 
 def main(directory: Path, server: str) -> None:
-    """Restart ``server``, slurmctld or slurmd; exit 1 with the reason if it does not come back."""
+    """Restart a server; ``slurmd`` is the one of the job's node.
+
+    Exit 1 with the reason if there is none of that name, or if it does not come back.
+    """
     state = load(Layout(directory, 0).state_file)
     if state is None:
         sys.exit(f"No sandbox is up in {directory}.")
-    name = f"slurmd-{os.environ['SLURMD_NODENAME']}" if server == "slurmd" else server
+    name = f"slurmd-{os.environ.get('SLURMD_NODENAME', '')}" if server == "slurmd" else server
+    if name not in state.processes:
+        sys.exit(f"Name one of: {', '.join(state.processes)}; slurmd is the one of a job's node.")
     try:
         renew(Host(state), name)
     except SlicewiseError as error:
@@ -24,4 +29,4 @@ def main(directory: Path, server: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *(sys.argv[2:3] or [""]))

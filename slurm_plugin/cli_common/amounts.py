@@ -164,8 +164,14 @@ def limits_from_texts(
 
 
 def _refuse_limit(text: str, known: Iterable[str]) -> NoReturn:
+    names = sorted(known)
+    name, _, amount = text.partition("=")
+    if name in names:
+        why = f"{amount!r} is not a count" if amount else "it has no =COUNT"
+    else:
+        why = f"no GPU type or model is called {name!r}"
     raise InvalidInputError(
         "SW-TYPE-LIMIT",
-        f"--limit {text!r} can't be read.",
-        f"Write TYPE=COUNT, MODEL=SLICES or NAME=none; names: {', '.join(sorted(known))}.",
+        f"--limit {text!r} can't be read: {why}.",
+        f"Write TYPE=COUNT, MODEL=SLICES or NAME=none; names: {', '.join(names)}.",
     )

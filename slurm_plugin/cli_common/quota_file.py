@@ -107,7 +107,9 @@ def _tables(path: Path) -> Mapping[str, object]:
         raise _unreadable(path, f"it is not TOML: {error}.") from None
     tables = content.get(_TENANTS)
     if not isinstance(tables, dict) or not tables or len(content) != 1:
-        raise _unreadable(path, "it must hold tables [tenants.NAME], and nothing else.")
+        others = "".join(f" [{name}]" for name in content if name != _TENANTS)
+        found = f" Found:{others}." if others else ""
+        raise _unreadable(path, f"it must hold tables [tenants.NAME], and nothing else.{found}")
     return tables
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
+from rich.text import Text
 
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
@@ -126,6 +127,7 @@ def statement(
         console().print("No runs.")
     else:
         runs_table = present.runs_table(found.rows, now_s)
+        console().print(Text(present.period_text(begin, end, since)))
         console().print(runs_table if journal else present.invoice_table(lines, by))
         console().print(present.totals_table(found.totals))
 

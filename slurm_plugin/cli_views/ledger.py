@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 
 from rich.text import Text
 
@@ -141,6 +142,7 @@ def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
     }
 
 
+_MINUTE = "%Y-%m-%d %H:%M %Z"
 _RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
 
 
@@ -191,6 +193,14 @@ def _left(line: BalanceLine) -> Text:
 def balance_json(line: BalanceLine) -> Mapping[str, object]:
     """A balance in millislice-seconds."""
     return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
+
+
+def period_text(begin: datetime | None, end: datetime | None, since: datetime | None) -> str:
+    """Say of which time a statement is: ``Use from 2026-11-01 00:00 CET until now.``."""
+    if since is not None:
+        return f"Runs that ended since {since:{_MINUTE}} or still run, each in full."
+    until = "now" if end is None else f"{end:{_MINUTE}}"
+    return f"Use {'' if begin is None else f'from {begin:{_MINUTE}} '}until {until}."
 
 
 def verified_text(found: Verification, took_s: float) -> str:

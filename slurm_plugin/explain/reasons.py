@@ -54,7 +54,7 @@ _OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARA
 _BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
 _AT_THE_GATE = Reason(
     "its partition gives GPUs only to jobs in Slicewise's QOS",
-    "Give it its tenant's QOS: scontrol update JobId=JOB QOS=slicewise_TENANT",
+    "Give it its tenant's QOS: scontrol update JobId=JOB QOS=slicewise_ACCOUNT",
 )
 
 REASONS: Mapping[str, Reason] = {

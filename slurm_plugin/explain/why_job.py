@@ -37,6 +37,7 @@ from slurm_plugin.explain.words import (
 from slurm_plugin.quota.demand import QOS_BUDGET, QOS_SLICES
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
 
+_ACCOUNT = "ACCOUNT"
 _JOB = re.compile(r"(?P<job>[0-9]{1,10})(?:_(?P<task>[0-9]{1,10}))?")
 
 _ENDS = {
@@ -222,6 +223,13 @@ def _ahead(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
         yield f"{counted(count, 'waiting job')}{whose} {has} a higher priority."
 
 
+def _filled(hint: str, job: JobView, sight: WhyInput) -> str:
+    """Put the job and its account into a hint; an account that is no tenant has no QOS to name."""
+    if _ACCOUNT in hint and job.account not in sight.situation.policy:
+        return f"{job.account} has no quota, so it may not use these GPUs. Ask the operator."
+    return hint.replace("JOB", job_name(job)).replace(_ACCOUNT, job.account)
+
+
 def _hints(
     job: JobView,
     reason: Reason,
@@ -231,7 +239,7 @@ def _hints(
 ) -> Iterable[str]:
     name = job_name(job)
     if reason.hint and not (start.by_slurm and reason.cause):
-        yield reason.hint.replace("JOB", name)
+        yield _filled(reason.hint, job, sight)
     if reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
         yield from _borrowing(job, sight)
     if budget is not None and (limit := budget.longest_s // 60):

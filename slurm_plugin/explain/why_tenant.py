@@ -53,6 +53,13 @@ def _sentences(found: Explanation) -> Iterable[str]:
         f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
         f" {slices_words(ceiling.guarantee_millislices)} in use."
     )
+    above = found.in_use_millislices - ceiling.ceiling_millislices
+    if above > 0:
+        yield (
+            f"It holds {slices_words(above)} more than it may now, as after a lower quota or a"
+            " loan that was taken back: nothing new starts, and what runs on borrowed quota is"
+            " requeued when its owners want it."
+        )
     if found.startable_millislice_s is None:
         yield "No budget limits it."
     else:

@@ -459,10 +459,9 @@ def _unknown(found: SlurmLimits) -> Iterator[str]:
         if any(f"grptres={tres}".startswith(TYPE) for tres in row.grp_tres)
     )
     if limited:
-        shown = ", ".join(limited[:_SHOWN]) + (", ..." if limited[_SHOWN:] else "")
         yield (
-            f"Limits on GPU types of accounts stay ({shown}): only the ledger knows which were "
-            "Slicewise's, and what they were before."
+            f"Limits on GPU types of accounts stay ({shown(limited)}): only the ledger knows which"
+            " were Slicewise's, and what they were before."
         )
     name = uninstalled_qos(found.cluster)
     if name in found.qos or any(map(limits_by, found.qos)):
@@ -484,7 +483,7 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
     for qos, those in jobs.in_use.items():
         yield (
             f"QOS {qos} stays as long as jobs are in it, {jobs_text(those)}: "
-            f"{_shown(those.job_ids)}. They go on. Run {_FINISH} when they have ended."
+            f"{shown(those.job_ids)}. They go on. Run {_FINISH} when they have ended."
         )
     unmoved: dict[tuple[str, str], list[Target]] = {}
     for target, qos in jobs.unmoved.items():
@@ -495,14 +494,14 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
         )
         yield (
             f"Slurm does not move these waiting jobs to QOS {qos} ({words}), so they keep their"
-            f" QOS: {_shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move"
+            f" QOS: {shown(list(map(address, targets)))} ({len(targets)} jobs or arrays). To move"
             f" them yourself: {'; '.join(commands)}"
         )
     for qos, stuck in jobs.stuck.items():
         settings = " ".join(stuck.settings)
         yield (
             f"In QOS {qos} jobs wait that need more than it allows, and would wait for ever: "
-            f"{_shown(stuck.job_ids)}. To let them start: sacctmgr modify qos where name={qos} "
+            f"{shown(stuck.job_ids)}. To let them start: sacctmgr modify qos where name={qos} "
             f"set {settings}"
         )
 
@@ -517,8 +516,10 @@ def jobs_text(those: Jobs) -> str:
     return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
 
 
-def _shown(jobs: Sequence[int | str]) -> str:
-    return ", ".join(map(str, jobs[:_SHOWN])) + (", ..." if jobs[_SHOWN:] else "")
+def shown(jobs: Sequence[int | str]) -> str:
+    """``814, 815 and 7 more``: the first ten."""
+    more = f" and {len(jobs) - _SHOWN} more" if jobs[_SHOWN:] else ""
+    return ", ".join(map(str, jobs[:_SHOWN])) + more
 
 
 def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:

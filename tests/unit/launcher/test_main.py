@@ -88,6 +88,27 @@ def test_with_json_usage_errors_are_json_too(
     assert error["hint"] == "See: slicewise service status --help"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ledger", "statement", "--by", "month"), "'month' is not one of"),
+        (("rebalance", "show", "latest"), "It must be a valid integer."),
+        (("repartition", "history", "--limit", "0"), "It must be greater than or equal to 1."),
+    ],
+)
+def test_a_wrong_value_is_told_without_the_words_of_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+):
+    assert run(monkeypatch, *words, "--json") == 2
+    message = json.loads(capsys.readouterr().err)["message"]
+    assert said in message
+    assert "Value error" not in message
+    assert "Input should" not in message
+
+
 def test_what_belongs_to_another_command_asks_for_no_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

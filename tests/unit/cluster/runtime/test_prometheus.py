@@ -6,7 +6,7 @@ import urllib.request
 from contextlib import ExitStack
 
 from free_ports import free_port
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cluster.runtime.prometheus import served
 
@@ -31,6 +31,15 @@ def test_silent_connections_take_no_thread_each() -> None:
         assert "depth 7.0" in read(port)
         # Those that were cut off may need a moment to end.
         assert threading.active_count() - before < SILENT / 4
+
+
+def test_no_series_says_when_a_counter_began() -> None:
+    registry, port = CollectorRegistry(), free_port()
+    Counter("turns", "t", registry=registry).inc()
+    with served(registry, f"127.0.0.1:{port}", "metrics"):
+        shown = read(port)
+    assert "turns_total 1.0" in shown
+    assert "_created" not in shown
 
 
 def test_metrics_are_read_by_ipv6_too() -> None:

@@ -105,6 +105,12 @@ def test_what_a_terminal_would_obey_is_not_shown(view: ServiceView):
     assert line.text == "\ufffd[2Jred\ufffd\tx"
 
 
+def test_colours_are_left_out(view: ServiceView):
+    log_file(view, 2).write_bytes(b"[\x1b[1;33mWARN\x1b[0;39m]  \x1b[35mno delay\x1b[m\n")
+    (line,), _ = last_lines(view, (2,), Chosen(5))
+    assert line.text == "[WARN]  no delay"
+
+
 def test_new_lines_are_whole_and_come_once(view: ServiceView):
     read = offsets_now(view, range(4))
     with log_file(view, 2).open("a") as log:

@@ -20,7 +20,7 @@ from slurm_plugin.cli_views.limits import differences_json, differences_table, o
 from slurm_plugin.limits.desired import Difference
 from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.types import LimitKey
-from slurm_plugin.quota_cycle.uninstall import no_daemon
+from slurm_plugin.quota_cycle.uninstall import no_daemon, shown
 
 TOML = """
 [cluster]
@@ -174,3 +174,8 @@ def test_finishing_exits_75_while_something_stays(monkeypatch: pytest.MonkeyPatc
     site.ledger = LimitLedger()
     code, said = site.said("--finish")
     assert (code, said.count("Slurm is as it was before.\n")) == (0, 1)
+
+
+def test_of_many_jobs_the_first_ten_are_named_and_the_others_counted():
+    assert shown(range(814, 831)).endswith("822, 823 and 7 more")
+    assert shown(["814_1", "815"]) == "814_1, 815"

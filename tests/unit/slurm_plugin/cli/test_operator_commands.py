@@ -1,6 +1,7 @@
 """Tests what operators' commands print and write, with a ledger and a Slurm of a few lines."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -530,6 +531,10 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     assert "other jobs" in said("ledger", "statement")
     assert "alice" in said("ledger", "statement", "--by", "user")
     assert said("ledger", "statement", "--from", "1h") == "No runs.\n"
+    month = said("ledger", "statement", "--from", "1970-01", "--until", "1970-02").splitlines()[0]
+    assert re.fullmatch(r"Use from 1970-01-01 00:00 \S+ until 1970-02-01 00:00 \S+\.", month)
+    assert said("ledger", "statement").startswith("Use until now.\n")
+    assert said("ledger", "statement", "--since", "1970-01").startswith("Runs that ended since")
     for wrong in (("--since", times[0]), ("--until", times[0])):
         words = ("ledger", "statement", "--from", times[1], *wrong)
         assert CliRunner().invoke(app, words).exit_code == 2

@@ -86,6 +86,19 @@ def test_a_limit_that_means_nothing_is_refused(text: str, code: str):
         amounts.limits_from_texts((text,), QUOTA, TYPES, MODELS)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("GONE=3", "no GPU type or model is called 'GONE'"),
+        ("1g.10gb=two", "'two' is not a count"),
+        ("1g.10gb", "it has no =COUNT"),
+    ],
+)
+def test_what_is_wrong_about_a_limit_is_said(text: str, why: str):
+    with pytest.raises(InvalidInputError, match=why):
+        amounts.limits_from_texts((text,), QUOTA, TYPES, MODELS)
+
+
 def test_a_period_that_does_not_exist_is_refused_with_those_that_do():
     assert amounts.period_from_text("week") == "week"
     with pytest.raises(InvalidInputError, match="SW-PERIOD") as refused:

@@ -41,6 +41,11 @@ def refused(path: Path, text: str) -> str:
     return error.value.refusal.message
 
 
+def test_tables_of_other_names_are_named(tmp_path: Path):
+    assert refused(tmp_path, "[vision]\nnominal = 6\n").endswith("Found: [vision].")
+    assert refused(tmp_path, "").endswith("and nothing else.")
+
+
 def test_the_example_can_be_read(tmp_path: Path):
     vision, nlp, speech, course = read(tmp_path, EXAMPLE)
     assert vision == TenantUpdate(

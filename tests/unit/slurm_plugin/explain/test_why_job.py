@@ -128,7 +128,13 @@ def test_waiting_for_borrowed_quota_it_says_who_holds_it():
 def test_in_another_qos_it_waits_at_the_gate():
     answer = asked("9", sight(job(9, "QOSGrpBilling", qos="normal"), tenants=(VISION,)))
     assert "gives GPUs only to jobs in Slicewise's QOS" in answer.headline
-    assert "scontrol update JobId=9 QOS=slicewise_TENANT" in answer.hints[0]
+    assert "scontrol update JobId=9 QOS=slicewise_vision" in answer.hints[0]
+
+
+def test_at_the_gate_an_account_without_a_quota_has_no_qos_to_name():
+    waits = job(9, "QOSGrpBilling", qos="normal", account="guest")
+    (hint,) = asked("9", sight(waits, tenants=(VISION,))).hints
+    assert hint == "guest has no quota, so it may not use these GPUs. Ask the operator."
 
 
 def recall(amount: int, called_s: int, borrower: str = "nlp") -> Recall:

@@ -59,6 +59,15 @@ def test_a_tenant_s_situation_on_one_screen():
     assert "nlp" not in answer.model_dump_json()
 
 
+def test_a_tenant_that_holds_more_than_it_may_now_is_told_what_follows():
+    few = sight(running(1), running(2), tenants=(tenant("vision", 1000),))
+    more = [one for one in why_tenant("vision", few).sentences if "more than it may now" in one]
+    assert len(more) == 1
+    assert more[0].startswith("It holds 1 slice more than it may now")
+    enough = sight(running(1), running(2), tenants=(tenant("vision", 2000),))
+    assert "more than it may now" not in str(why_tenant("vision", enough).sentences)
+
+
 def test_what_stands_below_a_tenant_is_a_sum():
     now = sight(
         running(1, account="lab"),

@@ -294,7 +294,7 @@ async def test_what_slurm_does_not_move_is_told_by_its_words():
     world.slurm.refuses = ("update ",)
     done = await world.uninstall()
     (told,) = [one for one in done.waits if "does not move" in one]
-    assert "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ... (15 jobs or arrays)" in told
+    assert "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 5 more (15 jobs or arrays)" in told
     assert told.count("scontrol update") == 10
     assert done.unmoved.keys() == set(range(1, 16))
     assert world.qos() == dict.fromkeys(range(1, 16), BORROWED)
