@@ -267,7 +267,7 @@ def _plain(value: object) -> str:
 _SHOWN = 200
 """Characters of a line, a key or a value that a refusal repeats at most."""
 
-_LINE = re.compile(rf"^{DIRECTIVE}[ \t]+(?P<key>[a-z_]+)=(?P<value>\S*)[ \t]*$")
+_LINE = re.compile(rf"^{DIRECTIVE}[ \t]+(?P<key>[a-z][a-z0-9_]*)=(?P<value>\S*)[ \t]*$")
 
 
 def head_lines(script: str) -> Sequence[str]:

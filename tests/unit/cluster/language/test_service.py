@@ -7,6 +7,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import (
     JobDirectives,
+    ServiceSpec,
     directives_of_script,
     head_lines,
     is_service,
@@ -31,6 +32,12 @@ def test_directives_say_the_same_as_the_spec() -> None:
     )
     script = ("#!/bin/bash", "#SBATCH --array=0-3", *spec.directives(), "srun true")
     assert service_spec(directives_of_script(script)) == spec
+
+
+@pytest.mark.parametrize("key", ServiceSpec.model_fields)
+def test_every_key_of_a_service_can_stand_in_a_script(key: str) -> None:
+    """``p95_ms`` could not: no service with that objective could be applied."""
+    assert directives_of_script((f"#SLICEWISE {key}=1",)) == {key: "1"}
 
 
 def test_a_lease_is_whole_minutes_in_slurm():
