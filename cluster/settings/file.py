@@ -493,7 +493,10 @@ def database_url(settings: DatabaseSettings) -> str:
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
-        hint = "Only operators may read it. For your tenants: slicewise why, ledger statement"
+        hint = (
+            "Only operators may read it."
+            " For your tenants: slicewise why TENANT, budget show, ledger statement"
+        )
         url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
     if not url:
         raise InvalidInputError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.live import Live
 
+from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import console, print_json, print_json_line
 from cluster.runtime.time_options import local_time
 from cluster.settings.file import Settings, load_settings
@@ -19,6 +20,7 @@ from launcher.services.logs import (
     Line,
     chosen_slots,
     last_lines,
+    log_file,
     new_lines,
     offsets_now,
 )
@@ -179,6 +181,8 @@ def service_logs(
     shown = chosen_slots(view, slot)
     found, read = last_lines(view, shown, Chosen(lines, since_s, previous))
     _print_lines(found, as_json=as_json)
+    if not found and not follow:
+        typer.echo(_nothing(view, shown, since), err=True)
     if slot is None:
         read = {**offsets_now(view, range(len(view.slots))), **read}
     while follow:
@@ -188,6 +192,11 @@ def service_logs(
             return
         found, read = new_lines(view, read)
         _print_lines(found, as_json=as_json)
+
+
+def _nothing(view: ServiceView, slots: Iterable[int], since: str | None) -> str:
+    asked = "" if since is None else f" since {since}"
+    return f"Nothing was written{asked}: {', '.join(str(log_file(view, one)) for one in slots)}"
 
 
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:

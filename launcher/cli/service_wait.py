@@ -55,16 +55,23 @@ def wait_service(
     on stderr. Exit code 7 if it is not so in time, 1 if its starts fail while it should get ready.
     """
     settings = load_settings()
-    newest = asyncio.run(find(settings, name))[0]
-    waiting = Waiting(f"{newest.tenant}/{newest.name}", goal, newest.array_job_id)
-    found = asyncio.run(wait_for(settings, waiting, timeout_s))
+    try:
+        newest = asyncio.run(find(settings, name))[0]
+    except InvalidInputError as error:
+        if goal is not Goal.GONE or error.refusal.code != _ENDED:
+            raise
+        service, found = name, None
+    else:
+        service = f"{newest.tenant}/{newest.name}"
+        waiting = Waiting(service, goal, newest.array_job_id)
+        found = asyncio.run(wait_for(settings, waiting, timeout_s))
     if as_json:
-        gone = {"service": waiting.service, "state": Goal.GONE}
+        gone = {"service": service, "state": Goal.GONE}
         print_json(gone if found is None else show_services.as_json(found))
     elif found is None:
-        typer.echo(f"{waiting.service} is gone")
+        typer.echo(f"{service} is gone")
     else:
-        typer.echo(f"{waiting.service} is {found.condition}")
+        typer.echo(f"{service} is {found.condition}")
 
 
 async def wait_for(

@@ -312,7 +312,8 @@ def _quality(service: ServiceObservation, one: ServiceQuality) -> str:
     cold = "1 cold start" if one.cold_starts == 1 else f"{one.cold_starts} cold starts"
     return (
         f"{times}{one.answered:,} answered, {one.errors:,} errors,"
-        f" {one.unanswered:,} unanswered, {cold} in {_span(one.span_s)}"
+        f" {one.unanswered:,} unanswered, {cold}"
+        f" in the last {_span(one.span_s)}"
     )
 
 

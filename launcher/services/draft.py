@@ -16,6 +16,7 @@ from launcher.services.model_repository import entries, repository_needs
 ENGINE = "triton"
 _GIB = 1024**3
 _REPLICAS = 2
+_DEADLINE_S = 60
 _LONGEST_NAME = 32
 
 
@@ -91,6 +92,10 @@ def _keys(
         "model": (needs.name, ""),
         "max_replicas": (_REPLICAS, "slots of the job array"),
         "concurrency": (needs.instances, "as many as the model has instances"),
+        "deadline_s": (
+            _DEADLINE_S,
+            "longer than any answer; a replica that hangs is replaced",
+        ),
     }
     if chosen.profile:
         keys["profile"] = (chosen.profile, "")

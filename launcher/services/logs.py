@@ -31,6 +31,7 @@ _BEGINS = re.compile(rb"[0-9-]+T[0-9:+-]+ \S+ starting on ")
 _TIME = re.compile(rb"[0-9]{4}-[0-9-]{5}T[0-9:]{8}[+-][0-9]{4}")
 """What the batch script begins its lines with."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+"""What servers begin and end coloured words with."""
 _NOTICE = re.compile(r"srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ ")
 """Lines that explain no failure: srun's message about its end, what the script says."""
 _LAST_LINES, _LINE_LENGTH = 3, 130
@@ -208,7 +209,7 @@ def _tail(path: Path, count: int) -> tuple[list[bytes], int]:
 def plain(text: bytes) -> str:
     """Return text that is safe on a terminal: a log's control characters would move its cursor.
 
-    Colours are left out.
+    Colours are left out; every other control character becomes U+FFFD.
     """
     return printable(_COLOURS.sub(b"", text).decode(errors="replace").rstrip("\r"))
 

@@ -37,7 +37,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     if needs.problems:
         raise InvalidInputError(
             "SW-SERVICE-CONFIG",
-            f"Model {spec.model} can't be loaded: {'; '.join(needs.problems)}.",
+            f"Model {spec.model} can't be loaded: {'; '.join(needs.problems).removesuffix('.')}.",
             f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
         )
     broken = {name: one for name, one in found.items() if one.problems}

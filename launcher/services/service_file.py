@@ -51,6 +51,11 @@ def require_model(spec: ServiceSpec) -> None:
     if not engine.is_model(entries(model)):
         models = (one for one in directories(repository) if engine.is_model(entries(one)))
         there = [one.name for one in models]
+        if engine.is_model(entries(repository)):
+            raise _no_model(
+                f"model_repository: {repository} is a model; write the directory above it, "
+                f"{repository.parent}"
+            )
         raise _no_model(
             f"model: {repository} holds no model {spec.model!r} ({engine.model_layout}); "
             f"models there: {', '.join(there) or 'none'}"

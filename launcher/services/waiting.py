@@ -79,9 +79,10 @@ def _fails(seen: ServiceObservation) -> OutsideError:
     if seen.is_ending:
         return OutsideError("SW-SERVICE-FAILING", f"{seen.service} is being deleted.")
     said = f": {seen.note}" if seen.note else ""
+    written = next((one.why for one in seen.in_state("held", seen.array_job_id) if one.why), "")
     return OutsideError(
         "SW-SERVICE-FAILING",
-        f"{seen.service} does not start{said}.",
+        f"{seen.service} does not start{said}.{written and f' {written}'}",
         f"See: slicewise service logs {seen.name}",
     )
 

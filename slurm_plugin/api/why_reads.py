@@ -51,6 +51,12 @@ def why(
         # A user who has left a tenant sees own jobs of it, but nothing about its other users.
         whole = principal.may_read(jobs[0].account)
         return answer if whole else answer.model_copy(update={"tables": ()})
+    if about in (principal.tenants or ()):
+        raise InvalidInputError(
+            "SW-FORBIDDEN",
+            f"Your account {about!r} has no quota: it is no tenant yet.",
+            f"The operator can give it one: slicewise tenant-quota set {about} --nominal N",
+        )
     own = ", ".join(sorted(principal.tenants or ())) or "none"
     yours = "" if principal.tenants is None else f" Your tenants: {own}."
     raise InvalidInputError(

@@ -184,7 +184,9 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
     elif found:
         console().print(present.budgets_table(found, int(time.time())))
     else:
-        console().print("No budgets. Set one: slicewise budget set NAME --period month --amount H")
+        console().print(
+            "No budgets. Operators set them: slicewise budget set NAME --period month --amount H"
+        )
 
 
 def _require_budget(ledger: "Ledger", tenant: str) -> Budget:

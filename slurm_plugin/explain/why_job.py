@@ -327,8 +327,10 @@ def _taken(job: JobView) -> str:
 
 def _until(job: JobView, sight: WhyInput) -> str:
     end_s = ends_s(job)
-    if end_s is None or job.time_limit_s is None:
+    if job.time_limit_s is None:
         return "It has no time limit."
+    if end_s is None:
+        return f"Its time limit is {span_text(job.time_limit_s)}."
     rest = span_text(max(0, end_s - sight.now_s))
     return f"It ends in {rest} at the latest: its time limit is {span_text(job.time_limit_s)}."
 

@@ -117,7 +117,7 @@ def _end_or_never(job: JobView) -> float:
 
 def _job_row(job: JobView, amount: int, of_type: str) -> WhyRow:
     notes = ["borrowed"] if is_borrowed(job.qos) else []
-    if ends_s(job) is None:
+    if job.time_limit_s is None:
         notes.append("no time limit")
     return WhyRow(
         what=f"job {job_name(job)} of {job.user}",

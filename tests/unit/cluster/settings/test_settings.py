@@ -181,7 +181,10 @@ def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize(
     ("failure", "hint"),
     [
-        (PermissionError(13, "Permission denied"), "slicewise why, ledger statement"),
+        (
+            PermissionError(13, "Permission denied"),
+            "slicewise why TENANT, budget show, ledger statement",
+        ),
         (FileNotFoundError(2, "No such file or directory"), "SLICEWISE_DATABASE_URL"),
         (UnicodeDecodeError("utf-8", b"\xffsecret", 0, 1, "invalid"), "SLICEWISE_DATABASE_URL"),
     ],

@@ -67,7 +67,7 @@ def test_a_written_file_can_be_applied(repository: Path):
     spec = read_service_file(Path("bert-base.toml"))
     assert (spec.tenant, spec.model, spec.need_gib) == ("vision", "Bert_Base", 6.0)
     assert (spec.concurrency, spec.max_replicas, spec.session_affinity) == (3, 2, "none")
-    assert spec.model_repository == str(repository)
+    assert (spec.model_repository, spec.deadline_s) == (str(repository), 60)
     assert require_runnable(spec).name == "Bert_Base"
 
 

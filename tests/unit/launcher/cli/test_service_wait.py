@@ -181,6 +181,14 @@ def test_wait_as_json_is_what_status_shows(looks):
     }
 
 
+def test_a_service_that_is_not_there_is_gone(looks, monkeypatch: pytest.MonkeyPatch):
+    """A script that deletes a service and waits ended with SW-SERVICE-UNKNOWN."""
+    looks(READY)
+    result = run("wait", "nix", "--for", "gone")
+    assert (result.exit_code, result.stdout) == (0, "nix is gone\n")
+    assert "SW-SERVICE-UNKNOWN" in refusal(run("wait", "nix", "--for", "asleep"))
+
+
 def test_what_is_not_so_in_time_is_said_with_what_to_do(looks):
     looks(ASLEEP)
     result = run("wait", "chat", "--timeout", "0")

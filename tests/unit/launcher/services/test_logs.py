@@ -106,9 +106,10 @@ def test_what_a_terminal_would_obey_is_not_shown(view: ServiceView):
 
 
 def test_colours_are_left_out(view: ServiceView):
-    log_file(view, 2).write_bytes(b"[\x1b[1;33mWARN\x1b[0;39m]  \x1b[35mno delay\x1b[m\n")
+    """Each log of Triton had two lines with them, of which U+FFFD and numbers were left."""
+    log_file(view, 2).write_bytes(b"[\x1b[1;33mWARN\x1b[0;39m]  \x1b[33mevhtp.c:4050\x1b[m\n")
     (line,), _ = last_lines(view, (2,), Chosen(5))
-    assert line.text == "[WARN]  no delay"
+    assert line.text == "[WARN]  evhtp.c:4050"
 
 
 def test_new_lines_are_whole_and_come_once(view: ServiceView):
@@ -239,6 +240,8 @@ def test_since_is_a_time_or_how_long_ago(seen: ServiceView):
     for now in ("1s", "1min"):
         assert run("--since", now) == ""
     assert "starting on" in run("--since", "999999d", "--lines", "2")
+    nothing = CliRunner().invoke(service_app, ["logs", "chat", "--since", "1s"]).stderr
+    assert nothing == f"Nothing was written since 1s: {log_file(seen, 2)}\n"
     for wrong in (("--since", "tomorrow"), ("--previous", "--follow")):
         assert CliRunner().invoke(service_app, ["logs", "chat", *wrong]).exit_code == 2
 

@@ -420,7 +420,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     one = observed(view=view)
     said = " ".join(printed(show_services.service_details(one), 200).split())
     assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
-    assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in 7 min" in said
+    assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in the last 7 min" in said
     shown = show_services.as_json(one)
     assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
     listed = printed(show_services.services_overview([one]), 250)

@@ -83,6 +83,8 @@ def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
     assert code_of(lambda: require_model(spec(tmp_path, "empty"))) == "SW-SERVICE-MODEL"
     with pytest.raises(InvalidInputError, match="models there: gpt"):
         require_model(spec(tmp_path))
+    with pytest.raises(InvalidInputError, match=f"gpt is a model; .* {tmp_path}. If"):
+        require_model(spec(tmp_path / "gpt"))
 
 
 def test_logs_need_a_place(tmp_path: Path):

@@ -91,6 +91,15 @@ def test_a_service_that_needs_no_replica_may_sleep_where_that_is_enough():
     ("service", "said"),
     [
         (seen(HELD, failures=3, note="3 starts have failed"), "does not start: 3 starts have"),
+        (
+            seen(
+                replace(HELD, slot=1),
+                replace(HELD, why='ended with 1: "No module named x"'),
+                failures=3,
+                note="3 starts have failed",
+            ),
+            'does not start: 3 starts have failed. ended with 1: "No module named x"',
+        ),
         (replace(seen(READY), is_ending=True), "vision/chat is being deleted"),
         (None, "vision/chat has ended"),
         (

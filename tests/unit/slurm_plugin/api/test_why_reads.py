@@ -127,7 +127,8 @@ async def test_a_service_of_others_is_none_and_a_name_of_two_is_ambiguous():
 
 
 async def test_an_account_without_a_quota_is_no_tenant():
-    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+    """Its users read that there was no 'guest', and beside it "Your tenants: guest."."""
+    with pytest.raises(InvalidInputError, match=r"'guest' has no quota.*SW-FORBIDDEN"):
         await asked("guest", ALICE, "guest")
 
 

@@ -466,6 +466,16 @@ def test_a_borrowed_one_may_be_requeued():
     assert answer.sentences[1] == "It has no time limit."
 
 
+def test_a_job_that_is_requeued_has_no_start_and_a_time_limit():
+    """Slurm shows its start as unknown while it ends: "no time limit" was said of it."""
+    ending = replace(running(1), start_s=None)
+    asked_of = asked("1", sight(ending, tenants=(VISION,)))
+    assert asked_of.sentences[1].startswith("Its time limit is ")
+    waiting = asked("9", sight(ending, job(9, "QOSGrpBilling"), tenants=(VISION,)))
+    notes = [row.note for table in waiting.tables for row in table.rows]
+    assert "no time limit" not in notes
+
+
 @pytest.mark.parametrize(
     ("reason", "ending"),
     [("None", ""), ("TimeLimit", ": it reached its time limit"), ("Priority", "")],
