@@ -79,11 +79,21 @@ class GatewaySettings(BaseModel):
         "a key do.",
     )
     limits: LimitSettings = LimitSettings()
+    services: int = Field(
+        512,
+        ge=1,
+        le=10_000,
+        description="Services that the gateway can carry at the same time; backends if that is "
+        "more.",
+    )
     backends: int = Field(
-        8, ge=1, le=512, description="Services that the gateway can carry at the same time."
+        32,
+        ge=1,
+        le=512,
+        description="How many of these services can have replicas at the same time.",
     )
     services_per_tenant: int | None = Field(
-        None, ge=1, description="Maximum number of services of one tenant; unset: half of backends."
+        None, ge=1, description="Maximum number of services of one tenant; unset: half of all."
     )
     servers: int = Field(16, ge=1, le=256, description="Maximum number of replicas of one service.")
     hold_s: int = Field(
@@ -99,4 +109,10 @@ class GatewaySettings(BaseModel):
     @property
     def places(self) -> ServicePlaces:
         """The gateway's places for services."""
-        return ServicePlaces(self.backends, self.services_per_tenant or max(1, self.backends // 2))
+        total = max(self.services, self.backends)
+        return ServicePlaces(total, self.services_per_tenant or max(1, total // 2))
+
+    @property
+    def idle_backends(self) -> int:
+        """Backends without server lines: enough for every service, none if all have lines."""
+        return self.services if self.services > self.backends else 0

@@ -59,13 +59,14 @@ class Peak:
 
 @dataclass(frozen=True)
 class LastCounters:
-    """The gateway's counters at the last look."""
+    """The gateway's counters at the last look; ``counter`` is the backend that has counted."""
 
     at_s: float
     arrived: int
     answered: int
     in_flight: int
     given_up: int = 0
+    counter: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def _bounded(scaling: Scaling, replicas: int) -> int:
 
 def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     load, delays = look.load, learn_starts(memory.delays, look.starts)
-    seen = LastCounters(look.at_s, load.arrived, load.answered, load.in_flight, load.given_up)
+    counts = (load.arrived, load.answered, load.in_flight, load.given_up)
+    seen = LastCounters(look.at_s, *counts, load.counter)
     idle = learn_pause(memory.idle, load.total, look.at_s)
     before = memory.seen
     if before is None or look.at_s <= before.at_s:
@@ -139,6 +141,9 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
         return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
+    if before.counter not in {"", load.counter}:
+        # The service has moved to another backend, which has counted other services' requests.
+        before = seen
     given_up = _given_up(before, load)
     came = max(0, _more(before.arrived, load.arrived) - given_up)
     arrivals = learn_arrivals(memory.arrivals, came, elapsed_s)

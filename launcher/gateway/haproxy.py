@@ -19,6 +19,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+from typing import TypeVar
 
 from cluster.language.errors import (
     InvalidInputError,
@@ -32,13 +34,16 @@ from launcher.gateway.files import replace_file
 from launcher.gateway.routing import GatewayChange
 from launcher.gateway.runtime_api import (
     HELD,
+    MOST_FILES,
     TOLD_KEY,
     WHO,
     LastLook,
     Maps,
     commands,
     entry_commands,
+    files_needed,
     glance_questions,
+    idle_questions,
     map_text,
     old_workers,
     parse,
@@ -46,6 +51,7 @@ from launcher.gateway.runtime_api import (
     parse_map,
     process_of,
     questions,
+    quiet_commands,
     servers,
     without_digests,
 )
@@ -77,6 +83,7 @@ _QUIET = (
 )
 """Parts of answers that mean success: ``set server addr`` and changes of certificates answer in
 words also when all is well."""
+_Found = TypeVar("_Found")
 _OPENSSL_CONF = re.compile(r"OPENSSL_CONF=(.+)")
 _OPENSSL_OWN = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
 """The file that OpenSSL reads if no other file is named."""
@@ -121,16 +128,41 @@ class HaproxyRuntime:
         Everything is asked for if HAProxy was started or reloaded or the routes have changed since
         the last look, or if a glance would not be cheaper.
         """
-        if known is not None:
-            glance = glance_questions(self._maps, known)
-            line = ";".join((WHO, *glance))
-            if glance and len(line) < _LINE_BYTES:
-                found = _glanced(await _ask(self._socket, line), known)
-                if found is not None:
-                    return found, LastLook.of(known.process, found)
+        found = await self._glance(known) if known is not None else None
+        if known is not None and found is not None:
+            return found, LastLook.of(known.process, found)
         who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
         found = _parsed(shown)
         return found, LastLook.of(who, found)
+
+    async def _glance(self, known: LastLook) -> Gateway | None:
+        """Return what is seen by a glance; None if everything must be asked for."""
+        glance = glance_questions(self._maps, known)
+        lines: tuple[str, ...] = (";".join(glance),)
+        if len(lines[0]) >= _LINE_BYTES - len(WHO) - 1:
+            if not known.idle:
+                return None
+            lines = tuple(_lines(glance))
+        if not glance:
+            return None
+        for line in _lines(quiet_commands(self._maps, known)):
+            await _ask(self._socket, line)
+        shown = await self._shown(lines, known.process)
+        more = _read(idle_questions, shown, known) if shown is not None else ()
+        if more and shown is not None:
+            rest = await self._shown(_lines(more), known.process)
+            shown = shown + rest if rest is not None else None
+        return _read(parse_glance, shown, known) if shown is not None else None
+
+    async def _shown(self, lines: Iterable[str], process: str) -> str | None:
+        """Return the answers to these lines; None if another process gives one of them."""
+        shown = ""
+        for line in lines:
+            who, found = _parted(await _ask(self._socket, f"{WHO};{line}"))
+            if who != process:
+                return None
+            shown += found
+        return shown
 
     async def hear_held(self, told: Callable[[], None]) -> None:
         """Call ``told`` when requests begin to be held; return after ``_SILENCE_S`` without any.
@@ -150,8 +182,11 @@ class HaproxyRuntime:
 
     async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""
-        for change in changes:
+        made = tuple(changes)
+        for change in made:
             await self._tell(commands(change, self._maps))
+        if self._known is not None:
+            self._known = self._known.with_routes(made)
 
     async def set_keys(self, opens: Mapping[str, str], protected: Iterable[str] = ()) -> None:
         """Admit requests with these API keys and no others; tenants that have a key require one.
@@ -409,13 +444,10 @@ def _parted(text: str) -> tuple[str, str]:
         raise _unreadable(error) from error
 
 
-def _glanced(text: str, known: LastLook) -> Gateway | None:
-    """Read the answer to a glance; None if everything must be asked for."""
-    who, shown = _parted(text)
-    if who != known.process:
-        return None
+def _read(reader: Callable[[str, LastLook], _Found], shown: str, known: LastLook) -> _Found:
+    """Read the answers to a glance."""
     try:
-        return parse_glance(shown, known)
+        return reader(shown, known)
     except (KeyError, ValueError, IndexError) as error:
         raise _unreadable(error) from error
 
@@ -443,11 +475,12 @@ def _write_if_other(path: Path, text: str) -> None:
 
 
 async def check_configuration(path: Path) -> None:
-    """Let HAProxy itself check a configuration.
+    """Let HAProxy itself check a configuration, and whether it may open as many files as it wants.
 
     Raises InvalidInputError (SW-GATEWAY-CONFIG) with HAProxy's message, UnreachableError
     (SW-GATEWAY-PROGRAM) if the program haproxy is not installed.
     """
+    _check_files(path)
     try:
         process = await asyncio.create_subprocess_exec(
             "haproxy", "-c", "-f", str(path), stdout=PIPE, stderr=PIPE
@@ -460,4 +493,19 @@ async def check_configuration(path: Path) -> None:
     if process.returncode:
         raise InvalidInputError(
             "SW-GATEWAY-CONFIG", f"HAProxy rejects {path}: {errors.decode('utf-8', 'replace')}"
+        )
+
+
+def _check_files(path: Path) -> None:
+    """Refuse a configuration with which HAProxy ends at its start; its own check lets it pass."""
+    needed = files_needed(path.read_text(encoding="utf-8"))
+    _, hard = getrlimit(RLIMIT_NOFILE)
+    allowed = MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
+    if needed > allowed:
+        raise InvalidInputError(
+            "SW-GATEWAY-CONFIG",
+            f"{path}: HAProxy would not start: it wants {needed:,} open files, one for each server"
+            f" line among them, and may have {allowed:,}.",
+            "Lower gateway.backends or gateway.servers, or raise the limit of open files (ulimit"
+            f" -n; LimitNOFILE of HAProxy's unit), to {MOST_FILES:,} at most.",
         )

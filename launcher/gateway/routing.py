@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.language.service_places import ServicePlaces
-from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from launcher.gateway.types import IDLE, Backend, Endpoint, Gateway, Server, ServerMode
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,14 @@ class SendRound:
 @dataclass(frozen=True)
 class AddRoute:
     """Send requests of ``tenant/service`` to that backend from now on."""
+
+    service: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class MoveRoute:
+    """Send requests of ``tenant/service`` to another backend from now on; those held follow."""
 
     service: str
     backend: str
@@ -150,6 +158,7 @@ class SetSequences:
 
 MapChange = (
     AddRoute
+    | MoveRoute
     | RemoveRoute
     | MarkComplete
     | SetClosing
@@ -276,31 +285,103 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
 def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
     """Return each service's backend, and why some get none.
 
-    A service that has a backend of its engine keeps it, also beyond what its tenant may have.
+    A service that has a backend of its engine keeps it, also beyond what its tenant may have; it
+    moves only between those with server lines and those without.
     """
-    pools = {pool: gateway.pool(pool) for pool in {route.pool for route in routes}}
+    pools = {
+        name: gateway.pool(name)
+        for pool in {route.pool for route in routes}
+        for name in (pool, pool + IDLE)
+    }
     backends = {
-        route.service: gateway.routes[route.service]
+        route.service: name
         for route in routes
-        if gateway.routes.get(route.service) in pools[route.pool]
+        if (name := gateway.routes.get(route.service, "")) in pools[route.pool]
+        or name in pools[route.pool + IDLE]
     }
     taken = set(gateway.routes.values())
     free = {
         pool: [name for name, b in found.items() if name not in taken and not b.sessions]
         for pool, found in pools.items()
     }
-    unrouted: dict[str, str] = {}
+    unrouted = _wake(routes, backends, pools, free)
     for route in routes:
         if route.service in backends:
             continue
-        places = len(pools[route.pool])
-        if why := _why_unrouted(gateway, route.service, backends, places):
-            unrouted[route.service] = why
-        elif free[route.pool]:
+        idle, places = route.pool + IDLE, len(pools[route.pool])
+        why = _why_unrouted(gateway, route.service, backends, max(places, len(pools[idle])))
+        kept = _reserve(pools, route.pool)
+        rests = len(free[route.pool]) <= kept and not _serves(route)
+        order = (idle, route.pool) if rests else (route.pool, idle)
+        found = next((free[pool] for pool in order if free[pool]), None)
+        if why or found is None:
+            unrouted[route.service] = why or "the gateway has no free backend"
+        else:
+            backends[route.service] = found.pop(0)
+    _rest(gateway, routes, backends, pools, free)
+    return backends, unrouted
+
+
+_Pools = Mapping[str, Mapping[str, Backend]]
+
+
+def _wake(
+    routes: Sequence[Route],
+    backends: dict[str, str],
+    pools: _Pools,
+    free: Mapping[str, list[str]],
+) -> dict[str, str]:
+    """Move services with a ready replica to backends with server lines; return why some can't."""
+    unmoved: dict[str, str] = {}
+    for route in routes:
+        if backends.get(route.service) not in pools[route.pool + IDLE] or not _serves(route):
+            continue
+        if free[route.pool]:
             backends[route.service] = free[route.pool].pop(0)
         else:
-            unrouted[route.service] = "the gateway has no free backend"
-    return backends, unrouted
+            most = len(pools[route.pool])
+            unmoved[route.service] = f"{most} services have replicas, and no more can"
+    return unmoved
+
+
+def _rest(
+    gateway: Gateway,
+    routes: Sequence[Route],
+    backends: dict[str, str],
+    pools: _Pools,
+    free: Mapping[str, list[str]],
+) -> None:
+    """Move services without replicas and requests away from server lines, which others may need.
+
+    Their backends are free at the next look, if no request has come meanwhile. So some backends are
+    free before a service needs one.
+    """
+    short = {pool: _reserve(pools, pool) - len(found) for pool, found in free.items()}
+    for route in routes:
+        name, idle = gateway.routes.get(route.service, ""), free[route.pool + IDLE]
+        if short[route.pool] <= 0 or not idle or name != backends.get(route.service):
+            continue
+        backend = pools[route.pool].get(name)
+        if backend is not None and not _serves(route) and _is_unused(route, backend):
+            backends[route.service] = idle.pop(0)
+            short[route.pool] -= 1
+
+
+def _reserve(pools: _Pools, pool: str) -> int:
+    """Backends with server lines that no service without replicas may take: an eighth, if other
+    services have backends without.
+    """
+    return -(-len(pools[pool]) // 8) if pools.get(pool + IDLE) else 0
+
+
+def _serves(route: Route) -> bool:
+    return ServerMode.READY in (route.targets or {}).values()
+
+
+def _is_unused(route: Route, backend: Backend) -> bool:
+    is_free = all(_is_free(server) for server in backend.servers)
+    no_request = not (backend.sessions or backend.queued or backend.elsewhere)
+    return route.targets is not None and is_free and no_request
 
 
 def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str], places: int) -> str:
@@ -335,12 +416,27 @@ def _route_changes(
     changes: list[GatewayChange] = []
     before = gateway.routes.get(route.service)
     if before != name:
-        changes += [RemoveRoute(route.service)] if before is not None else []
-        changes.append(AddRoute(route.service, name))
+        changes += [AddRoute(route.service, name)] if before is None else []
         backend = _clean(backend)
     changes += _told(gateway, route)
-    if route.targets is None:
-        return changes, True
+    found, fits = _line_changes(route, name, backend)
+    changes += found
+    if before not in {None, name}:
+        # What waits there follows: it finds the servers.
+        changes.append(MoveRoute(route.service, name))
+    return changes, fits
+
+
+def _line_changes(
+    route: Route, name: str, backend: Backend
+) -> tuple[Sequence[GatewayChange], bool]:
+    """Return the changes of a service's server lines, and whether every replica has one.
+
+    In a backend without lines no replica can have one; why it has no other is said elsewhere.
+    """
+    if route.targets is None or not backend.servers:
+        return (), True
+    changes: list[GatewayChange] = []
     lines = _lines(backend, route.targets)
     for index, server in enumerate(backend.servers):
         target = lines.get(index)

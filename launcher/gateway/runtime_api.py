@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +19,7 @@ from launcher.gateway.routing import (
     GatewayChange,
     MapChange,
     MarkComplete,
+    MoveRoute,
     RemoveRoute,
     SendRound,
     SetClosing,
@@ -32,7 +33,7 @@ from launcher.gateway.routing import (
     SetSequences,
     SetTarget,
 )
-from launcher.gateway.types import Backend, Gateway, Server, ServerMode
+from launcher.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
 
 AGAIN = "again"
 """The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
@@ -47,6 +48,11 @@ of what it gets."""
 TOLD_KEY = ".told"
 """Key in the map of protected tenants, set once a launcher has told which tenants are protected; no
 tenant has that name."""
+MOST_FILES = 100_000
+"""Most open files that HAProxy may have (``fd-hard-limit``)."""
+_OWN_FILES = 256
+"""Open files that HAProxy 2.6 wants at its start, beside one for the checks of each server line."""
+_CHECKED = re.compile(r"^ +server .* check ", re.MULTILINE)
 VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 """A server that a glance shows only as being in maintenance."""
 _NOBODY_S_PORT = 1
@@ -54,6 +60,7 @@ _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | r
 _MORE_LINES = 8
 """Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
 all figures, which are as long as six servers (HAProxy 2.6)."""
+_IDLE = re.compile(rf"{IDLE}\d+$")
 _BETWEEN = frozenset({"", "1"})
 """Lines between answers; ``show servers state`` begins with "1", the version of its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
@@ -107,6 +114,11 @@ class Maps:
         return self.directory / "sequences.map"
 
     @cached_property
+    def asked(self) -> Path:
+        """Map of the services whose requests wait in an idle backend; HAProxy marks them."""
+        return self.directory / "asked.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -135,7 +147,7 @@ class Maps:
     def all(self) -> tuple[Path, ...]:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
-        asked = (self.deadlines, self.retry_once, self.sequences)
+        asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
         counted = (self.used, self.failed_calls)
         return (*told, *asked, self.keys, self.protected, self.replicas, *counted)
 
@@ -192,8 +204,9 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
 
 def _map_command(change: MapChange, maps: Maps) -> str:
     match change:
-        case AddRoute(service, backend):
-            return f"add map {maps.services} {service} {backend}"
+        case AddRoute(service, backend) | MoveRoute(service, backend):
+            verb = "add" if isinstance(change, AddRoute) else "set"
+            return f"{verb} map {maps.services} {service} {backend}"
         case RemoveRoute(service):
             return f"del map {maps.services} {service}"
         case MarkComplete():
@@ -260,6 +273,11 @@ def map_text(entries: Mapping[str, str]) -> str:
     return "".join(f"{key} {value}\n" for key, value in sorted(entries.items()))
 
 
+def files_needed(configuration: str) -> int:
+    """Return how many open files HAProxy wants at its start; with fewer it ends at once."""
+    return len(_CHECKED.findall(configuration)) + _OWN_FILES
+
+
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
     """Return each server that a replica may get, as ``BACKEND/rN``; without gRPC halves."""
     return tuple(
@@ -289,7 +307,7 @@ def questions(maps: Maps) -> tuple[str, ...]:
 
 def _map_questions(maps: Maps) -> tuple[str, ...]:
     told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
-    asked = (maps.deadlines, maps.retry_once, maps.sequences)
+    asked = (maps.deadlines, maps.retry_once, maps.sequences, maps.asked)
     shown = (*told, *asked, maps.replicas, maps.failed_calls)
     return tuple(f"show map {path}" for path in shown)
 
@@ -303,20 +321,38 @@ class LastLook:
         lines: how many servers each backend of the pool has, by name.
         routed: the backends to which a route led.
         live: how many servers of the routed backends were not in maintenance.
+        idle: the backends without servers, as they were last seen.
+        quiet: services of which HAProxy need not say any more that requests waited for them.
     """
 
     process: str
     lines: Mapping[str, int] = field(hash=False)
     routed: frozenset[str]
     live: int
+    idle: Mapping[str, Backend] = field(default_factory=dict, hash=False)
+    quiet: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, process: str, gateway: Gateway) -> "LastLook":
         """Build it from a look at that process."""
-        lines = {name: len(backend.servers) for name, backend in gateway.backends.items()}
+        idle = {name: one for name, one in gateway.backends.items() if not one.servers}
+        lines = {name: len(one.servers) for name, one in gateway.backends.items() if one.servers}
         routed = _routed(gateway.routes) & lines.keys()
         modes = [server.mode for name in routed for server in gateway.backends[name].servers]
-        return cls(process, lines, routed, sum(mode is not ServerMode.MAINT for mode in modes))
+        live = sum(mode is not ServerMode.MAINT for mode in modes)
+        waits = {name for name, backend in idle.items() if backend.sessions}
+        quiet = (service for service in gateway.asked if gateway.routes.get(service) not in waits)
+        return cls(process, lines, routed, live, idle, frozenset(quiet))
+
+    def with_routes(self, changes: Iterable[GatewayChange]) -> "LastLook":
+        """Return it after changes that the launcher itself has made."""
+        new = {one.backend for one in changes if isinstance(one, AddRoute | MoveRoute)}
+        return replace(self, routed=self.routed | (new & self.lines.keys()))
+
+
+def quiet_commands(maps: Maps, known: LastLook) -> tuple[str, ...]:
+    """Return the commands that take marks away; HAProxy sets a mark again while a request waits."""
+    return tuple(f"del map {maps.asked} {service}" for service in sorted(known.quiet))
 
 
 def glance_questions(maps: Maps, known: LastLook) -> tuple[str, ...]:
@@ -324,18 +360,44 @@ def glance_questions(maps: Maps, known: LastLook) -> tuple[str, ...]:
 
     Servers are expensive: each is a line of a hundred figures, and most servers are in maintenance
     in backends without a route. A glance leaves those out. In return, the live servers of a backend
-    with a route come twice, and the names of all figures come with each of its halves.
+    with a route come twice, and the names of all figures come with each of its halves. Where there
+    are idle backends, each backend with servers is asked for alone.
     """
     routed = sorted(known.routed)
+    if known.idle:
+        rest = sorted(known.lines.keys() - known.routed)
+        return (
+            *_map_questions(maps),
+            *(f"show stat {half} 6 -1 no-maint" for name in rest for half in (name, name + GRPC)),
+            *(question for name in routed for question in _whole_questions(name)),
+        )
     left_out = sum(lines for name, lines in known.lines.items() if name not in known.routed)
     if left_out <= known.live + _MORE_LINES * len(routed):
         return ()
     # The answers for a single backend come later and override the general ones.
     asked = (*_map_questions(maps), "show stat -1 6 -1 no-maint")
     for name in routed:
-        halves = (f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
-        asked = (*asked, f"show servers state {name}", *halves)
+        asked = (*asked, *_whole_questions(name))
     return asked
+
+
+def _whole_questions(name: str) -> tuple[str, ...]:
+    return (f"show servers state {name}", *_stat_questions(name))
+
+
+def _stat_questions(name: str) -> tuple[str, ...]:
+    return tuple(f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
+
+
+def idle_questions(text: str, known: LastLook) -> tuple[str, ...]:
+    """Return what else a glance must ask: for idle backends where requests wait, or have waited.
+
+    ``text``: the answers so far. Raises as ``parse_glance``.
+    """
+    shown = _parse_shown(text)
+    names = {shown.routes.get(service, "") for service in shown.asked} & known.idle.keys()
+    names |= {name for name, backend in known.idle.items() if backend.sessions}
+    return tuple(question for name in sorted(names) for question in _stat_questions(name))
 
 
 def process_of(text: str) -> str:
@@ -357,10 +419,11 @@ def parse(text: str) -> Gateway:
     """
     shown = _parse_shown(text)
     names = [name for name in shown.rows if f"{name}{GRPC}" in shown.rows]
-    names = [name for name in names if "r1" in shown.rows[name]]
-    if not names:
+    lined = {name: shown.backend(name) for name in names if "r1" in shown.rows[name]}
+    if not lined:
         raise ValueError("no backend of the pool")
-    return shown.gateway({name: shown.backend(name) for name in names})
+    idle = {name: shown.vacant(name, 0) for name in names if _IDLE.search(name)}
+    return shown.gateway(lined | idle)
 
 
 def parse_glance(text: str, known: LastLook) -> Gateway | None:
@@ -380,7 +443,8 @@ def parse_glance(text: str, known: LastLook) -> Gateway | None:
             backends[name] = shown.vacant(name, lines)
         else:
             return None
-    return shown.gateway(backends)
+    asked = {name: shown.vacant(name, 0) for name in known.idle if name in shown.rows}
+    return shown.gateway({**backends, **known.idle, **asked})
 
 
 def _routed(routes: Mapping[str, str]) -> frozenset[str]:
@@ -442,6 +506,7 @@ class _Shown:
     deadline_ms: Mapping[str, int]
     retry_once: frozenset[str]
     sequences: frozenset[str]
+    asked: frozenset[str]
     digests: Mapping[str, str]
     failed: Mapping[str, int]
     rows: Mapping[str, Mapping[str, _Row]]
@@ -460,6 +525,7 @@ class _Shown:
             deadline_ms=self.deadline_ms,
             retry_once=self.retry_once,
             sequences=self.sequences,
+            asked=self.asked,
         )
 
     def backend(self, name: str) -> Backend:
@@ -512,18 +578,9 @@ class _Shown:
 def _parse_shown(text: str) -> _Shown:
     # splitlines() would split at ten other characters, too, and a row may contain a replica's text.
     lines = iter(text.split("\n"))
-    (
-        routes,
-        closing,
-        retry_after,
-        in_time,
-        failing,
-        deadlines,
-        retried,
-        sequences,
-        digests,
-        failed,
-    ) = (_parse_map(lines) for _ in range(10))
+    routes, closing, retry_after, in_time, failing = (_parse_map(lines) for _ in range(5))
+    deadlines, retried, sequences, asked, digests = (_parse_map(lines) for _ in range(5))
+    failed = _parse_map(lines)
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -544,6 +601,7 @@ def _parse_shown(text: str) -> _Shown:
         _numbers(deadlines),
         frozenset(retried),
         frozenset(sequences),
+        frozenset(asked),
         digests,
         _numbers(failed),
         rows,

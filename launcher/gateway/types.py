@@ -7,6 +7,9 @@ from functools import cached_property
 from hashlib import sha256
 from string import digits
 
+IDLE = "idle"
+"""Between a pool's name and the number of its backends without server lines: ``poolidle1``."""
+
 
 class ServerMode(StrEnum):
     """Administrative state of a server, in the words of HAProxy's ``set server state``."""
@@ -149,6 +152,7 @@ class Gateway:
             that while none serves.
         deadline_ms: milliseconds that a replica may take for a request, by ``tenant/service``.
         retry_once: services whose requests are sent again once if a replica's death has lost them.
+        asked: services that HAProxy has marked because requests waited for them in an idle backend.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -162,9 +166,13 @@ class Gateway:
     failing: Mapping[str, str] = field(default_factory=dict, hash=False)
     deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
     retry_once: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
 
     def pool(self, name: str) -> Mapping[str, Backend]:
-        """Return the backends of one engine: those with this name before their number."""
+        """Return the backends with this name before their number.
+
+        An engine's are two pools: POOL with server lines, and ``POOL{IDLE}`` without.
+        """
         return {one: found for one, found in self.backends.items() if one.rstrip(digits) == name}
 
     def backend_of(self, service: str) -> Backend | None:
@@ -207,6 +215,7 @@ class Load:
             before, the count started again at 0.
         answered: how many of these a replica has answered.
         given_up: how many of these have left before a replica had them.
+        counter: the backend that has counted; another one's counts are no continuation of them.
     """
 
     in_flight: int = 0
@@ -215,6 +224,7 @@ class Load:
     arrived: int = 0
     answered: int = 0
     given_up: int = 0
+    counter: str = ""
 
     @property
     def waiting(self) -> int:

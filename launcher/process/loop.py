@@ -372,7 +372,7 @@ class Reporter:
         more = "raise gateway.{} and render again"
         found: Mapping[str, Mapping[str, str]] = {
             "no_backend_free": {
-                name: f"{why}; {more.format('backends or services_per_tenant')}"
+                name: f"{why}; {more.format('services, backends or services_per_tenant')}"
                 for name, why in plan.routes.unrouted.items()
             },
             "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),

@@ -42,7 +42,7 @@ class ServiceReporter:
         self.qualities: Mapping[str, ServiceQuality] = {}
         self._plan: TurnPlan | None = None
         self._state: State = {}
-        self._samples: dict[str, Samples] = {}
+        self._samples: dict[tuple[str, str], Samples] = {}
         self._told: dict[str, tuple[float, ServiceReport]] = {}
 
     def turned(self, plan: TurnPlan, state: State) -> None:
@@ -104,14 +104,15 @@ class ServiceReporter:
         before, self._samples = self._samples, {}
         for one in plan.services:
             key = one.service
-            self._samples[key] = sampled(before.get(key, ()), now_s, one.load)
+            counted = (key, one.load.counter)
+            samples = self._samples[counted] = sampled(before.get(counted, ()), now_s, one.load)
             state, unrouted = (
                 self._state.get(key, ServiceState()),
                 plan.routes.unrouted.get(key, ""),
             )
             yield (
                 key,
-                service_report(one, state, self._samples[key], unrouted, self.qualities.get(key)),
+                service_report(one, state, samples, unrouted, self.qualities.get(key)),
             )
 
     def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:

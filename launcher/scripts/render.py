@@ -15,9 +15,18 @@ from launcher.engines.engine import StartSettings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
-from launcher.gateway.runtime_api import COMPLETE_KEY, GRPC, HELD, TOLD_KEY, Maps, map_text
+from launcher.gateway.runtime_api import (
+    COMPLETE_KEY,
+    GRPC,
+    HELD,
+    MOST_FILES,
+    TOLD_KEY,
+    Maps,
+    map_text,
+)
 from launcher.gateway.streams import STREAMS, USE_NOTED_S
 from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
+from launcher.gateway.types import IDLE
 from launcher.profiling.figures import ProfileTask
 
 if TYPE_CHECKING:
@@ -165,6 +174,8 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
         "grpc_suffix": GRPC,
+        "idle": IDLE,
+        "most_files": MOST_FILES,
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
         "statistics": STATISTICS,

@@ -149,8 +149,8 @@ def decide(
             waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
-        backend = gateway.backend_of(key)
-        look = ServiceInput(key, spec, views, backend, most, answers, free, aborted)
+        counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
+        look = ServiceInput(key, spec, views, *counted, most, answers, free, aborted)
         look = replace(look, avoid=avoided.of(key))
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
@@ -178,7 +178,8 @@ def _unless_aborted(
 
 
 def _most(gateway: Gateway) -> int:
-    return min((len(backend.servers) for backend in gateway.backends.values()), default=0)
+    lines = (len(backend.servers) for backend in gateway.backends.values())
+    return min((count for count in lines if count), default=0)
 
 
 def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
@@ -219,6 +220,7 @@ class ServiceInput:
         spec: the specification of its newest generation.
         views: its generations, the newest last.
         backend: its backend at the gateway; None if it has no route.
+        counter: name of that backend; "" if it has no route.
         most: replicas that a backend can carry.
         free: millislices that each tenant may still take, by tenant.
         aborted: its last roll-over, if it was aborted.
@@ -229,6 +231,7 @@ class ServiceInput:
     spec: ServiceSpec
     views: Sequence[ServiceView]
     backend: Backend | None
+    counter: str
     most: int
     answers: Answers = field(hash=False)
     free: Mapping[str, int] = field(hash=False)
@@ -243,7 +246,7 @@ class ServiceInput:
     @property
     def load(self) -> Load:
         """Its requests at the gateway."""
-        return load_of(self.backend)
+        return replace(load_of(self.backend), counter=self.counter)
 
 
 def decide_service(

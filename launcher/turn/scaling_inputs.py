@@ -63,7 +63,12 @@ def with_refused(load: Load, before: LastCounters | None, *, starts: bool) -> Lo
     counts until the start that it has caused (``starts``) has ended, well or badly: only that shows
     whether starts still fail.
     """
-    if not starts and (before is None or load.arrived == before.arrived):
+    is_more = (
+        before is not None
+        and load.arrived != before.arrived
+        and before.counter in {"", load.counter}
+    )
+    if not starts and not is_more:
         return load
     return replace(load, held=max(load.held, 1))
 

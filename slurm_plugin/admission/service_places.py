@@ -43,6 +43,6 @@ def check_place(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
         raise InvalidInputError(
             "SW-SERVICE-PLACES",
             f"name: there is no place for one more service: {why}.",
-            "Delete one that is not used, or ask the operator to raise gateway.backends or"
+            "Delete one that is not used, or ask the operator to raise gateway.services or"
             " gateway.services_per_tenant.",
         )

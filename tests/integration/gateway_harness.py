@@ -305,6 +305,7 @@ async def gateway_up(
         "master_socket": directory / "master.sock",
         "directory": directory,
         "identity": directory / "gateway.crt",
+        "services": 2,
         "backends": 2,
         # Both may be one tenant's.
         "services_per_tenant": 2,

@@ -4,6 +4,8 @@ import asyncio
 import ssl
 import time
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from gateway_harness import (
     statuses,
     unread,
 )
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from launcher.gateway.files import STATISTICS
@@ -39,7 +42,7 @@ from launcher.gateway.routing import (
 )
 from launcher.gateway.runtime_api import Maps
 from launcher.gateway.timings import BOUNDS_MS, Timings
-from launcher.gateway.types import Gateway, Load, ServerMode
+from launcher.gateway.types import Gateway, Load, ServerMode, load_of
 from launcher.scripts.render import CONFIGURATION
 from launcher.services.address import wait_for_route
 
@@ -249,6 +252,82 @@ async def test_held_requests_of_a_deleted_service_are_refused_at_once(gateway: H
     answers = await asyncio.gather(*asked)
     assert statuses(answers) == {404}
     assert "SW-GATEWAY-UNKNOWN" in answers[0][1]
+
+
+async def test_services_without_server_lines_are_served_in_turn(tmp_path: Path, replicas):
+    """Three services, of which one can have replicas at a time."""
+    names = ("a", "b", "c")
+    few = {"services": 3, "services_per_tenant": 3, "backends": 1, "servers": 1}
+    async with gateway_up(tmp_path, **few) as gateway:
+
+        async def served(name: str, replica: Replica | None) -> None:
+            targets = {} if replica is None else {replica.endpoint: ServerMode.READY}
+            routes = [Route(f"t/{one}", 2, targets if one == name else {}, "pool") for one in names]
+            await gateway.route(*routes)
+
+        async def held(name: str) -> Load:
+            return load_of((await gateway.runtime.observe()).backend_of(f"t/{name}"))
+
+        async def is_held(name: str, count: int) -> bool:
+            return (await held(name)).held == count
+
+        async def is_alone() -> bool:
+            shown = await gateway.runtime.observe()
+            return "pool1" not in shown.routes.values() and not shown.backends["pool1"].sessions
+
+        await served("a", None)
+        assert not any(one == "pool1" for one in (await gateway.runtime.observe()).routes.values())
+        for name, replica in zip("abc", (*replicas, replicas[0]), strict=True):
+            gone = asyncio.create_task(gateway.ask(f"/t/{name}{INFER}"))
+            asked = [asyncio.create_task(gateway.ask(f"/t/{name}{INFER}")) for _ in range(5)]
+            async with gateway.channel() as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                by_grpc = asyncio.create_task(_call(stub, f"t/{name}"))
+                await eventually(partial(is_held, name, 7))
+                gone.cancel()
+                await eventually(partial(is_held, name, 6))
+                assert (await held(name)).given_up == 1
+                await served(name, replica)
+                assert statuses(await asyncio.gather(*asked)) == {200}
+                assert await by_grpc == str(replica.port)
+            assert (await gateway.ask(f"/t/{name}{INFER}"))[1] == f'{{"by": {replica.port}}}'
+            # Without replicas it gives its lines back, and its next requests are held again.
+            await served(name, None)
+            await served(name, None)
+            await eventually(is_alone)
+            again = asyncio.create_task(gateway.ask(f"/t/{name}{INFER}"))
+            await eventually(partial(is_held, name, 1))
+            again.cancel()
+            await eventually(partial(is_held, name, 0))
+
+
+async def _call(stub: service_pb2_grpc.GRPCInferenceServiceStub, service: str) -> str:
+    metadata = (("slicewise-service", service),)
+    answer = await stub.ModelInfer(service_pb2.ModelInferRequest(), metadata=metadata)
+    return str(answer.model_name)
+
+
+async def test_haproxy_killed_while_a_service_gets_server_lines_loses_no_later_request(
+    tmp_path: Path, replicas
+):
+    """After each of the changes: the launcher's next turn makes the rest."""
+    few = {"services": 2, "backends": 1, "servers": 1}
+    async with gateway_up(tmp_path, **few) as gateway:
+        ready = Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "pool")
+        await gateway.route(replace(ready, targets={}))
+        for made in range(5):
+            plan = plan_routes(await gateway.runtime.observe(), [ready])
+            await gateway.runtime.apply(plan.changes[:made])
+            gateway.runtime.keep(plan.routes)
+            await gateway.kill()
+            await gateway.start()
+            await gateway.runtime.set_keys({})
+            asked = gateway.asking(3)
+            await gateway.route(ready)
+            assert statuses(await asyncio.gather(*asked)) == {200}
+            for _ in range(2):
+                await gateway.route(replace(ready, targets={}))
+            assert (await gateway.runtime.observe()).routes["t/a"].startswith("poolidle")
 
 
 async def test_a_client_that_hangs_up_leaves_the_hold(gateway: Harness, replicas):

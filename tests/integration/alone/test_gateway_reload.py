@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from gateway_harness import (
@@ -14,6 +15,7 @@ from gateway_harness import (
     Harness,
     Replica,
     eventually,
+    gateway_up,
     statuses,
     write_files,
 )
@@ -100,6 +102,21 @@ async def test_what_is_held_and_queued_goes_on_in_the_next_process(gateway: Harn
     replicas[0].go_on()
     assert statuses(await asyncio.gather(*queued)) == {200}
     assert replicas[1].served > 20
+
+
+async def test_what_is_held_without_server_lines_goes_on_in_the_next_process(
+    tmp_path: Path, replicas
+):
+    async with gateway_up(tmp_path, services=2, backends=1, servers=1) as gateway:
+        await gateway.set_replicas()
+        assert (await gateway.runtime.observe()).routes["t/a"].startswith("poolidle")
+        held = gateway.asking(3)
+        await eventually(lambda: gateway.waits(Load(held=3)))
+        await gateway.reload()
+        await gateway.set_replicas()
+        await eventually(lambda: gateway.waits(Load(held=3)))
+        await gateway.set_replicas((replicas[0], ServerMode.READY))
+        assert statuses(await asyncio.gather(*held)) == {200}
 
 
 async def test_a_request_without_a_route_waits_in_the_next_process(gateway: Harness, replicas):

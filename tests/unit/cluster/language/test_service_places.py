@@ -31,9 +31,13 @@ def test_a_full_gateway_takes_nobody() -> None:
 
 
 def test_a_tenant_gets_half_of_the_backends_unless_it_is_said() -> None:
-    assert GatewaySettings().places == ServicePlaces(8, 4)
-    assert GatewaySettings(backends=1).places == ServicePlaces(1, 1)
-    assert GatewaySettings(backends=64, services_per_tenant=3).places == ServicePlaces(64, 3)
+    assert GatewaySettings().places == ServicePlaces(512, 256)
+    assert GatewaySettings(services=1, backends=1).places == ServicePlaces(1, 1)
+    assert GatewaySettings(services=64, services_per_tenant=3).places == ServicePlaces(64, 3)
+    # As many as can have replicas are there in any case.
+    fewer = GatewaySettings(services=8, backends=64)
+    assert (fewer.places, fewer.idle_backends) == (ServicePlaces(64, 32), 0)
+    assert GatewaySettings(services=65, backends=64).idle_backends == 65
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.lists(st.sampled_from("abcdef"), max_size=60))

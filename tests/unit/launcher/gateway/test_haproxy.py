@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
 from launcher.gateway.haproxy import HaproxyRuntime
@@ -16,6 +16,7 @@ from launcher.gateway.routing import (
     AddRoute,
     EndSessions,
     MarkComplete,
+    MoveRoute,
     RemoveRoute,
     SendRound,
     SetClosing,
@@ -34,13 +35,15 @@ from launcher.gateway.runtime_api import (
     commands,
     entry_commands,
     glance_questions,
+    idle_questions,
     map_text,
     old_workers,
     parse,
     parse_glance,
     process_of,
+    quiet_commands,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode, load_of
 
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
@@ -54,6 +57,7 @@ SHOWN = f"""\
 0x7f0f9404bf50 nlp/bert pool2
 
 0x7f0f9404bef0 nlp/bert yes
+
 
 
 
@@ -160,7 +164,7 @@ def test_estimates_and_how_many_may_wait_are_read():
         *("vision/chat 2500", "nlp/bert yes"),
     )
     text = "".join(f"\n\n0x7f0f9404bef0 {entry}" for entry in entries)
-    told = parse(SHOWN.replace("\n\n\n\n\n\n\n\n0x7", f"{text}\n\n\n0x7", 1))
+    told = parse(SHOWN.replace("\n\n\n\n\n\n\n\n\n0x7", f"{text}\n\n\n\n0x7", 1))
     assert (told.retry_after_s, told.in_time) == ({"vision/chat": 42}, {"nlp/bert": 9})
     assert told.failing == {"nlp/bert": "no such file; 100%"}
     assert (told.deadline_ms, told.retry_once) == ({"vision/chat": 2500}, {"nlp/bert"})
@@ -168,8 +172,9 @@ def test_estimates_and_how_many_may_wait_are_read():
 
 def test_services_whose_sequences_stay_together_are_read():
     assert parse(SHOWN).sequences == set()
-    told = SHOWN.replace("\n\n0x7f0f9404bef0 pool1/r2", "\n0x7 t/a yes\n\n0x7 pool1/r2", 1)
+    told = SHOWN.replace("\n\n\n0x7f0f9404bef0 pool1/r2", "\n0x7 t/a yes\n\n\n0x7 pool1/r2", 1)
     assert (parse(told).sequences, parse(told).in_time) == ({"t/a"}, {})
+    assert parse(told).asked == set()
 
 
 def test_the_mark_is_no_route():
@@ -259,6 +264,7 @@ def test_something_else_is_no_observation(text: str):
         (SetRetryOnce("t/a", True), (f"add map {DIRECTORY}/retry_once.map t/a yes",)),
         (SetRetryOnce("t/a", False), (f"del map {DIRECTORY}/retry_once.map t/a",)),
         (AddRoute("vision/chat", "pool1"), (f"add map {MAP} vision/chat pool1",)),
+        (MoveRoute("vision/chat", "pool2"), (f"set map {MAP} vision/chat pool2",)),
         (RemoveRoute("vision/chat"), (f"del map {MAP} vision/chat",)),
         (MarkComplete(), (f"add map {MAP} .complete yes",)),
     ],
@@ -344,6 +350,7 @@ async def test_nobody_there_is_unreachable(tmp_path: Path):
 INFO = "Name: HAProxy\nPid: {}\nStart_time_sec: {}\nnode: a: b\n"
 GLANCE = f"""\
 0x7f0f9404bef0 vision/chat pool1
+
 
 
 
@@ -463,6 +470,70 @@ def test_a_glance_asks_for_fewer_lines_than_there_are(
     lines = {f"pool{number}": servers for number in range(1, backends + 1)}
     known = LastLook("31 since 17", lines, frozenset(list(lines)[:routed]), live)
     assert bool(glance_questions(Maps(DIRECTORY), known)) == is_glance
+
+
+IDLE_ROWS = "".join(
+    f"poolidle{number}{half},{name},0,0,0,UP,,0,0,0,,\n"
+    for number in (1, 2)
+    for half in ("", "-grpc")
+    for name in ("again", "BACKEND")
+)
+WITH_IDLE = SHOWN.replace("successor,again", f"{IDLE_ROWS}successor,again").replace(
+    "pool2\n", "poolidle1\n", 1
+)
+HELD = f"""
+{STATS}
+poolidle1,again,0,1,3,no check,unix,0,0,0,,
+poolidle1,BACKEND,0,3,9,UP,,0,0,0,,
+
+{STATS}
+poolidle1-grpc,again,0,0,0,no check,unix,0,0,0,,
+poolidle1-grpc,BACKEND,0,0,0,UP,,0,0,0,,
+
+"""
+
+
+def of_idle(number: int) -> str:
+    """The answer to a glance of which no idle backend was asked; ``nlp/bert`` has been marked."""
+    text = GLANCE.replace("pool1\n", f"pool1\n0x1 nlp/bert poolidle{number}\n", 1)
+    return text.replace("\n0x7f0f9404bef0 pool1/r2", "0x2 nlp/bert yes\n\n0x7 pool1/r2", 1)
+
+
+def test_a_backend_without_servers_is_seen_only_where_requests_wait():
+    seen = parse(WITH_IDLE)
+    known = LastLook.of("31 since 17", seen)
+    assert (sorted(known.lines), sorted(known.idle)) == (
+        ["pool1", "pool2"],
+        ["poolidle1", "poolidle2"],
+    )
+    assert seen.pool("pool").keys() == known.lines.keys()
+    asked = glance_questions(Maps(DIRECTORY), known)
+    assert not any("idle" in question for question in asked)
+    assert asked[10:12] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
+    known = replace(known, lines=KNOWN.lines)
+    assert idle_questions(GLANCE, known) == ()
+    assert idle_questions(of_idle(1), known) == (
+        "show stat poolidle1 6 -1",
+        "show stat poolidle1-grpc 6 -1",
+    )
+    found = parse_glance(of_idle(1) + HELD, known)
+    assert found is not None
+    held = load_of(found.backend_of("nlp/bert"))
+    assert (held.held, held.arrived, held.given_up) == (2, 6, 4)
+    assert found.backends["poolidle2"] == Backend(0, 0, ())
+    # It is asked again until the requests have left, also once its service has moved.
+    again = LastLook.of("31 since 17", found)
+    assert (again.quiet, idle_questions(GLANCE, again)) == (
+        set(),
+        idle_questions(of_idle(1), known),
+    )
+    moved = LastLook.of("31 since 17", replace(found, routes={"nlp/bert": "pool2"}))
+    assert quiet_commands(Maps(DIRECTORY), moved) == (f"del map {DIRECTORY}/asked.map nlp/bert",)
+
+
+def test_a_route_that_the_launcher_sets_needs_no_look_at_everything():
+    known = KNOWN.with_routes([MoveRoute("nlp/bert", "pool2"), AddRoute("a/b", "poolidle1")])
+    assert known.routed == {"pool1", "pool2"}
 
 
 def test_servers_in_maintenance_are_not_live():
@@ -646,3 +717,26 @@ def test_many_long_commands_go_in_lines_that_haproxy_can_read():
     assert ";".join(lines).split(";") == told
     assert max(map(len, lines)) < 15 * 1024
     assert max(line.count(";") for line in haproxy._lines(["show info"] * 200)) == 63
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit", "is_refused"),
+    [(512, 1024, False), (1024, 1024, True), (1024, 1280, False), (131_072, -1, True)],
+)
+async def test_a_configuration_that_wants_more_files_than_allowed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, limit: int, is_refused: bool
+):
+    """``haproxy -c`` is content with it; with 1,024 lines and 1,100 files its start failed."""
+    program = tmp_path / "haproxy"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(haproxy, "getrlimit", lambda _: (limit, limit))
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(
+        "    server r1 127.0.0.1:1 disabled maxconn 1 check inter 1s\n" * lines
+        + "    server r1 127.0.0.1:1 maxconn 1 track pool1/r1\n    server again /x backup\n"
+    )
+    refused = pytest.raises(InvalidInputError, match="would not start") if is_refused else None
+    with refused or nullcontext():
+        await haproxy.check_configuration(path)

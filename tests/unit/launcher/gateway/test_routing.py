@@ -8,6 +8,7 @@ from launcher.gateway.routing import (
     AddRoute,
     EndSessions,
     MarkComplete,
+    MoveRoute,
     RemoveRoute,
     Route,
     SendRound,
@@ -323,7 +324,69 @@ def test_the_plan_says_what_is_routed_then():
 
 def test_a_route_to_a_backend_that_is_no_more_is_replaced():
     plan = plan_routes(gateway({"t/a": "pool9"}, pool1=backend()), [route({})])
-    assert plan.changes == (RemoveRoute("t/a"), AddRoute("t/a", "pool1"))
+    assert plan.changes == (MoveRoute("t/a", "pool1"),)
+
+
+def full(*served: str) -> Gateway:
+    """Eight backends with lines of which one is kept free, and enough without."""
+    lined = {f"pool{number}": backend() for number in range(1, 9)}
+    idle = {f"poolidle{number}": Backend(0, 0, ()) for number in range(1, 13)}
+    routes = {service: f"pool{number}" for number, service in enumerate(served, start=1)}
+    return gateway(routes, **lined, **idle)
+
+
+def test_services_beyond_the_backends_with_lines_get_one_without():
+    plan = plan_routes(full(), [route({}, f"t/{name}") for name in "abcdefghi"])
+    assert [plan.routes[f"t/{name}"] for name in "aghi"] == [
+        *("pool1", "pool7", "poolidle1", "poolidle2")
+    ]
+    assert plan.unrouted == {}
+
+
+def test_a_service_moves_to_lines_once_a_replica_is_ready_and_its_requests_follow():
+    shown = replace(full(), routes={"t/a": "poolidle3"})
+    assert plan_routes(shown, [route({})]).changes == ()
+    plan = plan_routes(shown, [route({7: READY})])
+    assert plan.changes == (
+        SetTarget("pool1", 0, end(7), 4),
+        SetMode("pool1", 0, READY),
+        SetHealthy("pool1", 0),
+        MoveRoute("t/a", "pool1"),
+    )
+
+
+def test_where_all_lines_are_in_use_it_is_said_and_its_requests_wait():
+    served = [f"t/{name}" for name in "abcdefgh"]
+    shown = full(*served)
+    shown = replace(shown, routes={**shown.routes, "t/i": "poolidle1"})
+    busy = [route({number: READY}, name) for number, name in enumerate(served, start=1)]
+    plan = plan_routes(shown, [*busy, route({99: READY}, "t/i")])
+    assert plan.routes["t/i"] == "poolidle1"
+    assert plan.unrouted == {"t/i": "8 services have replicas, and no more can"}
+    assert plan.crowded == ()
+
+
+def test_an_idle_service_leaves_its_lines_before_others_need_them():
+    served = [f"t/{name}" for name in "abcdefgh"]
+    shown = full(*served)
+    held, draining = backend(sessions=1), backend(at(7, DRAIN, 1))
+    shown = replace(shown, backends={**shown.backends, "pool1": held, "pool2": draining})
+    routes = [route({}, "t/a"), route({7: DRAIN}, "t/b"), route(None, "t/c")]
+    routes += [route({}, name) for name in served[3:]]
+    plan = plan_routes(shown, routes)
+    assert plan.changes == (MoveRoute("t/d", "poolidle1"),)
+    # One is free then, at the next look, and no more has to be.
+    then = plan_routes(replace(shown, routes=plan.routes), routes)
+    assert (then.changes, then.routes) == ((), plan.routes)
+
+
+def test_a_tenant_s_bound_counts_services_with_and_without_lines():
+    shown = replace(full(), per_tenant=3)
+    plan = plan_routes(shown, [route({}, f"t/{name}") for name in "abcd"])
+    assert [*plan.unrouted] == ["t/d"]
+    many = [route({}, f"t{number}/a") for number in range(13)]
+    plan = plan_routes(replace(full(), per_tenant=12), many)
+    assert plan.unrouted == {"t12/a": "all 12 places of the gateway are taken"}
 
 
 def test_load_is_told_apart():

@@ -188,7 +188,9 @@ def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
 
 
 def test_the_gateway_has_its_pool():
-    settings = GatewaySettings(backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42)
+    settings = GatewaySettings(
+        services=2, backends=2, servers=3, directory=Path("/etc/gw"), hold_s=42
+    )
     files = gateway_files(settings, Owners("haproxy", "haproxy", "slicewise", "clients"))
     text = files["haproxy.cfg"]
     assert text.count("\nbackend pool") == 2 * 2
@@ -209,6 +211,15 @@ def test_the_gateway_has_its_pool():
         f"    timeout server {600_000 + 2 * 42_000}ms\n" in text.partition("backend retry-once")[2]
     )
     assert set(files) == {"haproxy.cfg", "hold.lua", "sequence.lua", "rate.map", "concurrent.map"}
+
+
+def test_services_beyond_those_with_replicas_have_backends_without_servers():
+    """A server line costs memory and a file descriptor each, a backend without nearly nothing."""
+    text = gateway_files(GatewaySettings(services=5, backends=2, servers=3))["haproxy.cfg"]
+    assert text.count("\nbackend poolidle") == 2 * 5
+    idle = text.partition("\nbackend poolidle5\n")[2].partition("\nbackend pool1\n")[0]
+    assert re.findall(r"^    server (\S+)", idle, re.MULTILINE) == ["again", "again"]
+    assert "-m reg ^(pool(idle)?[0-9]+|successor)$" in text
 
 
 class Other(Triton):
