@@ -2,18 +2,23 @@
 
 Both are timed until the first answer, in turn. The first comparison uses a model that loads
 immediately, which shows what waking costs in seconds. The second uses a model that takes
-``LOAD_S`` to load; its ratio is the report's figure.
+``LOAD_S`` to load; its ratio is the report's figure. Both are made with the sandbox's scheduler
+settings, and again with those that Slurm has by default. The report also says where the time goes:
+the median of each step, from files that the replica writes and the launcher's log.
 """
 
 import json
 import random
+import re
 import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
@@ -37,6 +42,13 @@ DEADLINE_S = 60.0
 TENANT, USER, PROFILE = "nlp", "bob", "1g.18gb"
 BARE_PORTS = (31_001, 31_002, 31_003)
 FULL_ROUNDS, QUICK_ROUNDS = 10, 3
+DEFAULT_SCHEDULER = (
+    "SchedulerParameters=batch_sched_delay=3,sched_interval=60,sched_min_interval=2,bf_interval=30"
+)
+"""Slurm's own defaults, which the sandbox's slurm.conf replaces by shorter times."""
+WAKE_STEPS = ("released", "script begins", "server starts", "server listens", "answered")
+BARE_STEPS = ("script begins", "answered")
+_DECIDED = re.compile(r"(\S+ \S+) INFO slicewise\.launcher decided service=(\S+) .*wanted=1 ")
 
 QUESTION = json.dumps(
     {
@@ -79,6 +91,7 @@ BARE = """\
 #SBATCH --mem=512M
 #SBATCH --time=10
 #SBATCH --output=bare-%j.log
+echo "$EPOCHREALTIME"
 exec {triton} --model-repository={models} \\
     --http-address=127.0.0.1 --http-port={ports[0]} \\
     --grpc-address=127.0.0.1 --grpc-port={ports[1]} \\
@@ -147,14 +160,19 @@ def measure(rounds: int) -> Mapping[str, Any]:
     """Measure, and return the whole report."""
     with _sandbox() as sandbox:
         models = publish_models(sandbox.layout.models)
-        at_once = _compare(_site(sandbox, "at-once", models), rounds)
-        loading = _compare(_site(sandbox, "loading", _loading(models)), rounds)
+        sites = (_site(sandbox, "at-once", models), _site(sandbox, "loading", _loading(models)))
+        at_once, loading = (_compare(site, rounds) for site in sites)
+        sandbox.layout.site_conf.write_text(f"{DEFAULT_SCHEDULER}\n")
+        sandbox.run("root", ("scontrol", "reconfigure"))
+        slow_at_once, slow_loading = (_compare(site, rounds) for site in sites)
     return {
         "wake_vs_bare": loading["wake_vs_bare"],
         "wake_vs_bare_without_load": at_once["wake_vs_bare"],
         "load_s": LOAD_S,
         "with_load": loading,
         "without_load": at_once,
+        "default_scheduler": {"with_load": slow_loading, "without_load": slow_at_once},
+        "scheduler": DEFAULT_SCHEDULER,
         "rounds": rounds,
         "aim": AIM,
         "seed": SEED,
@@ -168,35 +186,70 @@ def _compare(site: Site, rounds: int) -> Mapping[str, Any]:
     pairs = [
         (_wake(site, phases.random()), _bare(site, phases.random())) for _ in range(rounds + 1)
     ][1:]
-    wake_s, bare_s = (list(one) for one in zip(*pairs, strict=True))
+    wakes, bares = (list(one) for one in zip(*pairs, strict=True))
+    wake_s, bare_s = ([steps[-1] - steps[0] for steps in one] for one in (wakes, bares))
     return {
         "wake_vs_bare": median(wake_s) / median(bare_s),
         "wake_median_s": median(wake_s),
         "bare_median_s": median(bare_s),
+        "wake_steps_ms": dict(zip(WAKE_STEPS, step_medians_ms(wakes), strict=True)),
+        "bare_steps_ms": dict(zip(BARE_STEPS, step_medians_ms(bares), strict=True)),
         "wake_s": wake_s,
         "bare_s": bare_s,
     }
 
 
-def _wake(site: Site, phase_s: float) -> float:
-    """Seconds from a request to a service at zero until its answer."""
+def step_medians_ms(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median of each step in ms; a round has the beginning and the end of each step."""
+    steps = ([1000 * (end - begin) for begin, end in pairwise(one)] for one in rounds)
+    return [round(median(step), 1) for step in zip(*steps, strict=True)]
+
+
+def _wake(site: Site, phase_s: float) -> Sequence[float]:
+    """Unix seconds of a request to a service at zero, and of the ends of ``WAKE_STEPS``."""
     _until(site.rests)
     time.sleep(1 + phase_s)
-    began_s = time.perf_counter()
+    began_s = time.time()
     _infer(site.url)
-    return time.perf_counter() - began_s
+    answered_s = time.time()
+    log = (site.sandbox.layout.log / "launcher.log").read_text()
+    private = _private(site.sandbox.state.users[USER].uid)
+    files = (private / name for name in ("gateway.crt", "server", "http"))
+    script_s, server_s, listens_s = (file.stat().st_mtime for file in files)
+    released_s = decided_s(log, f"{TENANT}/{site.name}")
+    return began_s, released_s, script_s, server_s, listens_s, answered_s
 
 
-def _bare(site: Site, phase_s: float) -> float:
-    """Seconds from sbatch until Triton's first answer, polled every 20 ms."""
+def decided_s(log: str, service: str) -> float:
+    """Return when the launcher last logged that a replica is wanted: the slot was released then."""
+    last = [at for at, name in _DECIDED.findall(log) if name == service][-1]
+    return datetime.strptime(last, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
+
+
+def _private(uid: int) -> Path:
+    """Return the private directory of the user's replica: an argument of its door."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text().split("\0")
+            if process.stat().st_uid == uid and words[1].endswith("/door.py"):
+                return Path(words[1]).parent
+        except (OSError, IndexError):
+            continue
+    raise FileNotFoundError("a replica's door")
+
+
+def _bare(site: Site, phase_s: float) -> Sequence[float]:
+    """Unix seconds of sbatch and of the ends of ``BARE_STEPS``; Triton is asked every 20 ms."""
     _until(lambda: not site.jobs())
     time.sleep(1 + phase_s)
-    began_s = time.perf_counter()
-    said = site.sandbox.run(USER, ("sbatch", "--parsable"), input=site.script).stdout
+    began_s = time.time()
+    job = site.sandbox.run(USER, ("sbatch", "--parsable"), input=site.script).stdout.strip()
     _until(lambda: _answers(f"http://127.0.0.1:{BARE_PORTS[0]}"), POLL_S)
-    took_s = time.perf_counter() - began_s
-    site.sandbox.run(USER, ("scancel", said.strip()))
-    return took_s
+    answered_s = time.time()
+    site.sandbox.run(USER, ("scancel", job))
+    home = site.sandbox.layout.home / site.sandbox.state.users[USER].name
+    script_s = float((home / f"bare-{job}.log").read_text().split()[0])
+    return began_s, script_s, answered_s
 
 
 def _infer(url: str) -> None:
@@ -222,17 +275,20 @@ def _until(condition: Callable[[], object], poll_s: float = 0.2) -> None:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """Print the report as a table."""
-    table = Table("model", "wake s", "bare s", "ratio", "aim", box=None)
-    for words, key, aim in (
-        ("loads at once", "without_load", ""),
-        (f"loads in {LOAD_S:g} s", "with_load", f"{AIM:g}"),
-    ):
-        found = report[key]
-        missed = ": missed" if aim and found["wake_vs_bare"] > AIM else ""
-        figures = (found[one] for one in ("wake_median_s", "bare_median_s", "wake_vs_bare"))
-        table.add_row(words, *(f"{one:.3f}" for one in figures), aim + missed)
-    Console().print(table)
+    """Print the report as two tables: the ratios, and where the time goes."""
+    table = Table("scheduler", "model", "wake s", "bare s", "ratio", "aim", box=None)
+    steps = Table("scheduler", "model", *WAKE_STEPS, *(f"bare: {one}" for one in BARE_STEPS))
+    for scheduler, of in (("sandbox's", report), ("default", report["default_scheduler"])):
+        for words, key in (("at once", "without_load"), (f"in {LOAD_S:g} s", "with_load")):
+            found = of[key]
+            missed = ": missed" if found["wake_vs_bare"] > AIM else ""
+            figures = (found[one] for one in ("wake_median_s", "bare_median_s", "wake_vs_bare"))
+            table.add_row(scheduler, words, *(f"{one:.3f}" for one in figures), f"{AIM:g}{missed}")
+            took = (*found["wake_steps_ms"].values(), *found["bare_steps_ms"].values())
+            steps.add_row(scheduler, words, *(f"{one:.0f}" for one in took))
+    steps.box, steps.title = None, "ms"
+    for one in (table, steps):
+        Console(width=120).print(one)
 
 
 def main() -> None:
