@@ -40,6 +40,8 @@ _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _HEADER_BYTES = 8000
 """Bytes of headers, and of path, that the gateway lets in at most; Triton takes 8 KiB a line."""
+_QUESTIONS_PER_S = 20
+"""Questions of statistics of one tenant a second: each takes the launcher milliseconds."""
 _UNREAD_REFUSALS = 1000
 """Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
 immediately."""
@@ -179,6 +181,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
         "statistics": STATISTICS,
+        "questions_per_s": _QUESTIONS_PER_S,
         "owners": owners,
         "frame_ms": FRAME_MS,
         "held": HELD,

@@ -940,6 +940,19 @@ async def test_questions_of_statistics_wake_no_service_and_are_told_what_is_miss
     assert (load.arrived, load.waiting) == (0, 0)
 
 
+async def test_a_tenant_s_questions_of_statistics_leave_the_launcher_time(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    async with statistics_up(gateway, replicas[0]):
+        asked = [gateway.ask("/t/a/v2/models/stats", "GET") for _ in range(60)]
+        answers = await asyncio.gather(*asked)
+        assert statuses(answers) == {200, 429}
+        refused = [error_of(text) for status, text in answers if status == 429]
+        assert refused[0].startswith("SW-GATEWAY-RATE")
+        assert statuses(await asyncio.gather(*gateway.asking(30))) == {200}
+
+
 async def test_only_who_has_the_gateway_s_key_is_told_a_service_s_statistics(
     gateway: Harness, replicas
 ):

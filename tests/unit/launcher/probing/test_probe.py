@@ -1,6 +1,7 @@
 """Tests the probe: a replica is ready when its name is right and its model has answered."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -54,6 +55,10 @@ class Triton:
         await asyncio.sleep(self.delay_s)
         return web.Response(status=self.status, text=self.words, headers=self.headers)
 
+    async def statistics(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.delay_s)
+        return web.Response(status=self.status, text=self.words, headers=self.headers)
+
     async def secret(self, request: web.Request) -> web.Response:
         self.secrets_read += 1
         return web.Response(status=400, text="secret")
@@ -65,6 +70,7 @@ async def served() -> AsyncIterator[tuple[Triton, Replica]]:
     app = web.Application()
     model = "/v2/models/bert"
     app.router.add_get("/v2", server.server)
+    app.router.add_get("/v2/models/stats", server.statistics)
     app.router.add_get("/secret", server.secret)
     app.router.add_get("/v2/health/ready", server.health)
     app.router.add_get(f"{model}/ready", server.health)
@@ -329,3 +335,47 @@ async def test_a_refusal_is_not_asked_for_again_at_once() -> None:
     await asyncio.sleep(0.5)
     assert len(asker.asked) == 1
     prober.look([])
+
+
+COUNTED = json.dumps(
+    {"model_stats": [{"name": "bert", "version": "1", "inference_count": 3, "batch_stats": []}]}
+)
+
+
+async def test_a_replica_is_asked_what_its_models_have_counted(served: tuple[Triton, Replica]):
+    server, replica = served
+    server.words = COUNTED
+    found = await probing.statistics(gateway_directory(), replica)
+    assert found is not None
+    assert found["bert", "1", "inference_count"] == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"words": "[" * 10_000},
+        {"words": "nothing"},
+        {"words": f"{COUNTED}{' ' * 300_000}"},
+        {"status": 500},
+        {"status": 307, "headers": {"Location": "/secret"}},
+        {"delay_s": 10.0},
+    ],
+    ids=["nested", "no JSON", "too long", "an error", "elsewhere", "too late"],
+)
+async def test_what_is_no_statistics_in_time_and_within_bounds_is_none(
+    served: tuple[Triton, Replica], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+):
+    monkeypatch.setattr(probing, "DEADLINE_S", 1.0 if "delay_s" not in change else 0.2)
+    server, replica = served
+    server.words = COUNTED
+    for name, value in change.items():
+        setattr(server, name, value)
+    assert await probing.statistics(gateway_directory(), replica) is None
+    assert server.secrets_read == 0
+
+
+async def test_a_stranger_at_the_port_tells_no_statistics(served: tuple[Triton, Replica]):
+    server, replica = served
+    server.words = COUNTED
+    other = replace(replica, certificate="CCCC")
+    assert await probing.statistics(gateway_directory(), other) is None
