@@ -47,6 +47,8 @@ def postgres_engine(url: str) -> Engine:
         # A connection that a restart of the server broke is replaced instead of failing once.
         pool_pre_ping=True,
         pool_size=2,
+        # Else each connection asks for a type that no table has.
+        use_native_hstore=False,
     )
 
 

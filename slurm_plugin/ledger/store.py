@@ -1,27 +1,30 @@
 """The ledger: the plugin's only access to PostgreSQL. Synchronous; callers use a thread."""
 
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from cluster.runtime.database import postgres_engine, reading
 from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.ledger.audit import Audit
 from slurm_plugin.ledger.base import Database
 from slurm_plugin.ledger.budgets import Budgets
 from slurm_plugin.ledger.calendar import Windows
 from slurm_plugin.ledger.charges import Charges
-from slurm_plugin.ledger.generations import Generations
-from slurm_plugin.ledger.keys import Keys
 from slurm_plugin.ledger.limits import Limits
 from slurm_plugin.ledger.loans import Loans
 from slurm_plugin.ledger.locks import Locks
-from slurm_plugin.ledger.orders import Orders
-from slurm_plugin.ledger.rebalances import Rebalances
-from slurm_plugin.ledger.repartitions import Repartitions
 from slurm_plugin.ledger.tenants import Tenants
 from slurm_plugin.ledger_tables import reads, schema_revisions
 from slurm_plugin.ledger_tables.booking import booking_engine
 from slurm_plugin.quota.calendar_times import moment
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.audit import Audit
+    from slurm_plugin.ledger.generations import Generations
+    from slurm_plugin.ledger.keys import Keys
+    from slurm_plugin.ledger.orders import Orders
+    from slurm_plugin.ledger.rebalances import Rebalances
+    from slurm_plugin.ledger.repartitions import Repartitions
 
 
 class Ledger:
@@ -34,12 +37,6 @@ class Ledger:
         limits: what is known of Slurm's limits, and which change of policy they contain.
         charges: runs, what is reserved for them and what they used.
         budgets: what tenants were given to use up, and what is left.
-        audit: statements, exports, and checks that everything adds up.
-        orders: what owners ordered for their services beside the scripts.
-        generations: what was submitted of services.
-        keys: API keys of tenants.
-        repartitions: the journal of repartitioning GPUs, and how each node was cut when last seen.
-        rebalances: the journal of ``slicewise rebalance``.
         locks: locks for what only one process may do at a time.
     """
 
@@ -53,13 +50,51 @@ class Ledger:
         self.limits = Limits(database)
         self.charges = Charges(database)
         self.budgets = Budgets(database)
-        self.audit = Audit(database)
-        self.orders = Orders(database)
-        self.generations = Generations(database)
-        self.keys = Keys(database)
-        self.repartitions = Repartitions(database)
-        self.rebalances = Rebalances(database)
         self.locks = Locks(database)
+
+    # Most commands need none of these, and to import them takes a tenth of a command's CPU.
+
+    @cached_property
+    def audit(self) -> "Audit":
+        """Statements, exports, and checks that everything adds up."""
+        from slurm_plugin.ledger.audit import Audit  # noqa: PLC0415 -- as above
+
+        return Audit(self._database)
+
+    @cached_property
+    def orders(self) -> "Orders":
+        """What owners ordered for their services beside the scripts."""
+        from slurm_plugin.ledger.orders import Orders  # noqa: PLC0415 -- as above
+
+        return Orders(self._database)
+
+    @cached_property
+    def generations(self) -> "Generations":
+        """What was submitted of services."""
+        from slurm_plugin.ledger.generations import Generations  # noqa: PLC0415 -- as above
+
+        return Generations(self._database)
+
+    @cached_property
+    def keys(self) -> "Keys":
+        """API keys of tenants."""
+        from slurm_plugin.ledger.keys import Keys  # noqa: PLC0415 -- as above
+
+        return Keys(self._database)
+
+    @cached_property
+    def repartitions(self) -> "Repartitions":
+        """The journal of repartitioning GPUs, and how each node was cut when last seen."""
+        from slurm_plugin.ledger.repartitions import Repartitions  # noqa: PLC0415 -- as above
+
+        return Repartitions(self._database)
+
+    @cached_property
+    def rebalances(self) -> "Rebalances":
+        """The journal of ``slicewise rebalance``."""
+        from slurm_plugin.ledger.rebalances import Rebalances  # noqa: PLC0415 -- as above
+
+        return Rebalances(self._database)
 
     def __enter__(self) -> Self:
         return self
