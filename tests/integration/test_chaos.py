@@ -12,7 +12,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -189,9 +189,13 @@ def command_line(pid: int) -> str:
 
 
 def kill(pids: Iterable[int]) -> None:
+    send(signal.SIGKILL, pids)
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def cut_off(clients: SteadyLoad) -> list[Answer]:
@@ -209,6 +213,18 @@ def until_answered(clients: SteadyLoad, more: int = 10) -> None:
     """Until so many further requests have ended."""
     ended = len(clients.answers) + more
     until(lambda: len(clients.answers) >= ended)
+
+
+@contextmanager
+def hanging(chaos: Chaos, *names: str) -> Iterator[None]:
+    """Stop these servers, their own processes included, and let them go on in the end."""
+    pids = [chaos.sandbox.state.processes[name].pid for name in names]
+    pids += [child for pid in pids for child in children_of(pid)]
+    send(signal.SIGSTOP, pids)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT, pids)
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -321,7 +337,7 @@ def used_s(sandbox: Sandbox, job: str) -> list[int]:
 
 def test_a_control_plane_that_is_killed_or_hangs_costs_nothing(chaos: Chaos) -> None:
     """slurmctld hangs until Slurm's commands have given up on it, which is after 10 s; how often
-    they do changes nothing.
+    they do changes nothing. PostgreSQL hangs beside it.
     """
 
     def kill_one_by_one(clients: SteadyLoad) -> None:
@@ -332,11 +348,8 @@ def test_a_control_plane_that_is_killed_or_hangs_costs_nothing(chaos: Chaos) -> 
             until_answered(clients, 5)
         decides_again = says(chaos.sandbox, "launcher", " deciding_again")
         gives_up = says(chaos.sandbox, "launcher", " no_decision ")
-        chaos.sandbox.kill("slurmctld", signal.SIGSTOP)
-        try:
+        with hanging(chaos, "slurmctld", "postgres"):
             until(gives_up)
-        finally:
-            chaos.sandbox.kill("slurmctld", signal.SIGCONT)
         until(decides_again)
 
     before = chaos.jobs("bob", "running")

@@ -198,6 +198,41 @@ async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(book
     assert books.ledger.charges.open_reservations() == ()
 
 
+async def test_after_hours_without_accounting_a_run_is_charged_what_accounting_then_says(
+    books: Books,
+) -> None:
+    """And slurmctld has forgotten it long ago."""
+    start_s = int(books.now_s)
+    running = job(0, JobState.RUNNING, start_s=start_s)
+    books.slurm.shown = (running,)
+    await books.turn()
+    (held,) = books.ledger.charges.open_reservations()
+    books.slurm.shown = ()
+    for _ in range(8):
+        await books.turn(3600, accounting=False)
+    # slurmdbd is back, and has not heard everything from slurmctld yet.
+    await books.turn(5)
+    await books.turn(ACCOUNTING_DELAY_S // 2)
+    assert books.ledger.charges.open_reservations() == (held,)
+    books.slurm.records = (
+        RunRecord(
+            job_id=running.job_id,
+            task="814_0",
+            user=running.user,
+            account=running.account,
+            partition=running.partition,
+            start_s=start_s,
+            end_s=start_s + 37,
+            state="CANCELLED",
+            time_limit_s=600,
+            tres=running.tres,
+        ),
+    )
+    await books.turn(5)
+    assert books.ledger.charges.open_reservations() == ()
+    assert books.ledger.balances()["vision"].used_millislice_s == 37 * held.cost_millislices
+
+
 async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
     books: Books,
 ) -> None:
