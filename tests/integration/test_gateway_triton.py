@@ -1,5 +1,6 @@
 """Official clients of a real Triton on the sandbox: gRPC from zero, streams, sequences."""
 
+import asyncio
 import json
 import queue
 import shutil
@@ -14,8 +15,11 @@ import tritonclient.http as triton_http
 from measuring_client import Client, asking, measure
 from quotas import until_in_force
 from service_status import services, status, until_routed
+from tritonclient.utils import InferenceServerException
 from waiting import until, until_is
 
+from cluster.settings.file import load_settings
+from launcher.gateway.haproxy import HaproxyRuntime
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 
@@ -92,6 +96,9 @@ class TritonPythonModel:
             time.sleep(0.005)
             tensors = (pb.get_input_tensor_by_name(request, one) for one in ("IN", "START", "ID"))
             value, start, number = (tensor.as_numpy().flat[0] for tensor in tensors)
+            if value < 0:
+                answers.append(pb.InferenceResponse(error=pb.TritonError("below zero")))
+                continue
             self.sums[number] = value + (0 if start else self.sums.get(number, -1000))
             total = np.array([[self.sums[number]]], dtype=np.int32)
             answers.append(pb.InferenceResponse([pb.Tensor("SUM", total)]))
@@ -173,6 +180,26 @@ def test_statistics_are_the_service_s_by_both_protocols(summing: str):
         wanted = [tuple(one + SEQUENCES for one in before[0])] * 2
         # Triton counts an inference a moment after its client has the answer.
         until_is(counted, wanted)
+
+
+def test_failed_calls_are_seen_at_the_gateway(sandbox: Sandbox, summing: str):
+    """Triton answers them without a message: only then HAProxy sees their status."""
+    runtime = HaproxyRuntime(load_settings(sandbox.layout.settings_file).gateway)
+
+    def errors() -> int:
+        backend = asyncio.run(runtime.observe()).backend_of(SUMMING)
+        assert backend is not None
+        return sum(server.errors for server in backend.servers)
+
+    tensor = triton.InferInput("IN", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[-1]], dtype=np.int32))
+    before = errors()
+    with triton.InferenceServerClient(summing) as client:
+        for number in range(1, 4):
+            sent = {"sequence_id": number, "sequence_start": True, "sequence_end": True}
+            with pytest.raises(InferenceServerException, match="below zero"):
+                client.infer("sum", [tensor], headers={"slicewise-service": SUMMING}, **sent)
+    until_is(errors, before + 3)
 
 
 @pytest.mark.parametrize("by_grpc", [False, True])
