@@ -7,8 +7,11 @@ are not asked.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
 
 from launcher.engines.engine import Engine
 from launcher.engines.registry import ENGINES
@@ -18,6 +21,8 @@ from launcher.turn.plan import TurnPlan
 from launcher.turn.state import ServiceState, State
 
 Ask = Callable[[Replica], Awaitable[Counts | None]]
+_Run = tuple[int, int, int]
+"""A run of a replica: its array job id, slot index, and when it began."""
 
 _APART_S = 0.25
 """Seconds at least between two looks at one service, however many clients ask."""
@@ -28,25 +33,51 @@ _ASKED_S = 600.0
 then has just said what it has counted."""
 _KEPT_S = 86_400.0
 """Seconds after a question for which it is known what ended replicas have counted."""
+_MOST_ENDED = 32
+"""Runs that have ended and are still known one by one: none that is seen again is added twice."""
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What is known of a service, as it is saved: counts are pairs of a key and a number."""
+
+    ended: list[tuple[tuple[str, ...], int]]
+    runs: list[tuple[_Run, list[tuple[tuple[str, ...], int]]]]
+
+
+_SAVED = TypeAdapter(dict[str, _Saved])
 
 
 @dataclass
 class _Service:
+    """What is known of a service.
+
+    Attributes:
+        counts: what each run of a replica has said last, also of those that have ended.
+        ended: the counts together of runs that ended before those.
+        asked_s: when a client last asked; None: not yet, or long ago.
+        looks: how many looks have begun, the last one at ``looked_s``.
+    """
+
     engine: Engine
-    replicas: frozenset[Replica] = frozenset()
-    counts: dict[Replica, Counts] = field(default_factory=dict)
+    replicas: Mapping[_Run, Replica] = field(default_factory=dict)
+    counts: dict[_Run, Counts] = field(default_factory=dict)
     ended: Counts = field(default_factory=dict)
     asked_s: float | None = None
     looked_s: float = 0.0
     looks: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def goes_on(self, replicas: frozenset[Replica]) -> None:
-        """Take over which replicas there are; add up those that have ended."""
-        gone = [self.counts.pop(one) for one in self.counts.keys() - replicas]
-        kind = self.engine.statistics_kind
-        self.ended = together([self.ended, *(lasting(one, kind) for one in gone)], kind)
-        self.replicas = replicas
+    def goes_on(self, replicas: Mapping[_Run, Replica]) -> None:
+        """Take over which replicas there are."""
+        if replicas.keys() == self.replicas.keys():
+            return
+        self.replicas, kind = replicas, self.engine.statistics_kind
+        gone = [run for run in self.counts if run not in replicas]
+        for run in gone:
+            self.counts[run] = lasting(self.counts[run], kind)
+        for run in gone[: max(0, len(gone) - _MOST_ENDED)]:
+            self.ended = together([self.ended, self.counts.pop(run)], kind)
 
     def forget(self) -> None:
         """Forget all counts: no client has asked for long."""
@@ -59,6 +90,12 @@ class _Service:
             return None
         return together([self.ended, *self.counts.values()], self.engine.statistics_kind)
 
+    @property
+    def saved(self) -> _Saved:
+        """What is known, to be saved."""
+        runs = [(run, list(counts.items())) for run, counts in self.counts.items()]
+        return _Saved(list(self.ended.items()), runs)
+
 
 class ServiceStatistics:
     """Asks the replicas of a service while clients ask for its statistics."""
@@ -66,6 +103,7 @@ class ServiceStatistics:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._services: dict[str, _Service] = {}
+        self._restored: Mapping[str, _Saved] = {}
         self._looking = asyncio.Semaphore(_LOOKS)
 
     def turned(self, plan: TurnPlan, state: State) -> None:
@@ -77,9 +115,30 @@ class ServiceStatistics:
         for key, known in state.items():
             if key in pools:
                 engine = engines[pools[key]]
-                service = self._services.setdefault(key, _Service(engine))
+                service = self._services.get(key) or self._new(key, engine)
                 service.engine = engine
-                service.goes_on(frozenset(_replicas(known, engine)))
+                service.goes_on(dict(_replicas(known, engine)))
+
+    def _new(self, key: str, engine: Engine) -> _Service:
+        service = self._services[key] = _Service(engine)
+        if saved := self._restored.get(key):
+            service.ended = dict(saved.ended)
+            service.counts = {run: dict(counts) for run, counts in saved.runs}
+            service.asked_s = time.monotonic()
+        return service
+
+    def saved(self) -> str:
+        """Return what is known of the services about which clients have asked, to be saved."""
+        asked = {key: one.saved for key, one in self._services.items() if one.asked_s is not None}
+        return _SAVED.dump_json(asked).decode()
+
+    def restore(self, saved: str) -> None:
+        """Go on with what another launcher, or this one before its restart, has saved.
+
+        What can't be read is left out: those counts begin again.
+        """
+        with suppress(ValidationError):
+            self._restored, self._services = _SAVED.validate_json(saved), {}
 
     def engine_of(self, key: str) -> Engine | None:
         """Return the engine of ``tenant/service``; None if there is no such service."""
@@ -119,26 +178,19 @@ class ServiceStatistics:
         async with self._looking:
             service.looks += 1
             service.looked_s = time.monotonic()
-            asked = tuple(service.replicas)
-            said = await asyncio.gather(*map(self._ask, asked))
+            asked = dict(service.replicas)
+            said = await asyncio.gather(*map(self._ask, asked.values()))
         kind = service.engine.statistics_kind
-        for replica, counts in zip(asked, said, strict=True):
-            # One that has ended meanwhile is added up no more.
-            if counts is not None and replica in service.replicas:
-                before = service.counts.get(replica, {})
-                service.counts[replica] = followed(before, counts, kind)
+        for run, counts in zip(asked, said, strict=True):
+            # One that has ended meanwhile has its last word in what was known of it.
+            if counts is not None and run in service.replicas:
+                service.counts[run] = followed(service.counts.get(run, {}), counts, kind)
 
 
-def _replicas(known: ServiceState, engine: Engine) -> Iterator[Replica]:
+def _replicas(known: ServiceState, engine: Engine) -> Iterator[tuple[_Run, Replica]]:
     for array, generation in known.generations.items():
         for index, verified in generation.verified.items():
-            run, to = verified.run, verified.run.endpoint
-            yield Replica(
-                to.address,
-                to.http_port,
-                to.certificate,
-                run.start_s,
-                model="",
-                identity=f"{array}.{index}",
-                engine=engine,
-            )
+            start_s, to = verified.run.start_s, verified.run.endpoint
+            name = f"{array}.{index}"
+            replica = Replica(to.address, to.http_port, to.certificate, start_s, "", name, engine)
+            yield (array, index, start_s), replica

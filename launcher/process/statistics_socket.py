@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from launcher.engines.statistics import StatisticsAnswer
-from launcher.gateway.files import STATISTICS
+from launcher.gateway.files import STATISTICS, replace_file
 from launcher.gateway.identity import own_context
 from launcher.process.statistics import ServiceStatistics
 from launcher.turn.plan import TurnPlan
@@ -26,6 +26,10 @@ _QUESTION_S, _ANSWER_S = 5.0, 30.0
 _HEAD_BYTES = 32 * 1024
 _BODY_BYTES = 16 * 1024
 """Bytes of a call's message at most: the names of a model and of its version."""
+_SAVED = "statistics.json"
+"""Name, in the gateway's directory, of the file with what replicas have counted: the launcher that
+leads next goes on with it."""
+_MOST_SAVED_BYTES = 16 * 1024 * 1024
 _UNAVAILABLE = 14
 _UNKNOWN = (
     "SW-GATEWAY-STATISTICS: no replica of '{}' has said yet what its models have counted. "
@@ -40,16 +44,23 @@ class StatisticsSocket:
         self._directory = directory
         self._statistics = statistics
         self._server: asyncio.Server | None = None
+        self._saved = ""
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found."""
         self._statistics.turned(plan, state)
 
     async def step(self, *, leads: bool) -> None:
-        """Listen if this launcher leads, and only then; raises OSError if it can't."""
+        """Listen if this launcher leads, and only then; save what replicas have counted.
+
+        Raises OSError if it may not write in the gateway's directory.
+        """
         if not leads:
             self.close()
-        elif self._server is None:
+            return
+        if self._server is None:
+            with suppress(FileNotFoundError):
+                self._statistics.restore((self._directory / _SAVED).read_text(encoding="utf-8"))
             path = self._directory / STATISTICS
             path.unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(
@@ -62,6 +73,10 @@ class StatisticsSocket:
             # HAProxy has a user of its own; who may ask is decided by the key.
             path.chmod(0o666)
         await self._statistics.look_on()
+        saved = self._statistics.saved()
+        if saved != self._saved and len(saved) <= _MOST_SAVED_BYTES:
+            replace_file(self._directory / _SAVED, saved)
+            self._saved = saved
 
     def close(self) -> None:
         """Listen no more. The file stays: by now it may be that of the launcher that leads."""

@@ -278,6 +278,7 @@ async def test_who_leads_answers_questions_of_statistics(
     one.led, two.led = False, True
     # The one that has led learns late that it leads no more, and leaves the other one its socket.
     assert await serve(two, one)
+    assert (tmp_path / "statistics.json").read_text() == "{}"
     two.led = False
     assert not await serve(two)
     (tmp_path / KEY).unlink()

@@ -1,6 +1,7 @@
 """Tests the sum of a service's statistics: which replicas are asked, when, and what is kept."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,3 +144,37 @@ async def test_a_deleted_service_leaves_nothing():
     world.turned(services=())
     world.turned()
     assert await world.count() is None
+
+
+async def test_the_launcher_that_leads_next_goes_on_with_the_counts():
+    """Also with those of a replica that has ended meanwhile; none is added twice."""
+    world, next_one = World(), World()
+    world.said = {1: {KEY: 5}, 2: {KEY: 7}, 3: {KEY: 1}}
+    world.turned(1, 2, 3, services=("t/a", "t/b"))
+    assert await world.count() == 13
+    world.turned(2, 3, services=("t/a", "t/b"))
+    saved = world.statistics.saved()
+    assert "t/b" not in saved
+    next_one.statistics.restore(saved)
+    next_one.said = {3: {KEY: 4}}
+    next_one.turned()
+    assert await next_one.count() == 13
+    next_one.turned(3)
+    assert await next_one.count() == 16
+    other = World()
+    other.statistics.restore("{")
+    other.turned()
+    assert await other.count() is None
+
+
+async def test_runs_that_ended_long_ago_are_known_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(statistics, "_MOST_ENDED", 2)
+    world = World()
+    for port in range(1, 9):
+        world.said = {port: {KEY: port}}
+        world.turned(port)
+        assert await world.count() == sum(range(port + 1))
+    assert len(json.loads(world.statistics.saved())["t/a"]["runs"]) == 3
+    world.turned(7)
+    world.said = {7: {KEY: 10}}
+    assert await world.count() == sum(range(9)) + 3
