@@ -279,10 +279,13 @@ def _started_replica(view: ServiceView, seen: ServiceObservation | None, took_s:
 
 
 async def _is_given_back(settings: Settings, waiting: Waiting) -> bool:
-    """Return whether the service sleeps again soon; requests of clients keep it awake."""
+    """Return whether the service sleeps again soon; requests of clients keep it awake.
+
+    Nothing is shown: on its way down a service may look as if it woke.
+    """
     asleep = replace(waiting, goal=Goal.ASLEEP)
     try:
-        await wait_for(settings, asleep, _GIVES_BACK_S)
+        await _reached(settings, asleep, _GIVES_BACK_S, lambda _: None)
     except UnreachableError:
         return False
     return True

@@ -46,11 +46,19 @@ class ServiceReporter:
         self._told: dict[str, tuple[float, ServiceReport]] = {}
 
     def turned(self, plan: TurnPlan, state: State) -> None:
-        """Take over what a turn found."""
+        """Take over what a turn found.
+
+        A service in ``state`` that the plan leaves out is there all the same, and stays as it was:
+        the turn's look was older than what was last asked for it.
+        """
         self._plan, self._state = plan, state
         cold = frozenset(one.service for one in plan.services if one.load.held)
+        cold |= self._cold & self._left_out(plan)
         self._cold_starts.update(cold - self._cold)
         self._cold = cold
+
+    def _left_out(self, plan: TurnPlan) -> frozenset[str]:
+        return frozenset(self._state) - {one.service for one in plan.services}
 
     @property
     def counts(self) -> Mapping[str, Counts]:
@@ -85,7 +93,8 @@ class ServiceReporter:
         """Ask how long requests took; what was counted before the first look is left out."""
         shown, is_first = await self._timings(), not self._timed_s
         self._timed_s = now_s
-        windows: dict[str, Window] = {}
+        left_out = self._left_out(plan)
+        windows = {key: one for key, one in self._windows.items() if key in left_out}
         for one in plan.services:
             key = one.service
             now = Counts(now_s, shown.get(key, NONE_YET), self._cold_starts[key])
@@ -94,14 +103,15 @@ class ServiceReporter:
             windows[key] = followed(before, now)
         self._windows = windows
         self._cold_starts = Counter({key: self._cold_starts[key] for key in windows})
-        self.qualities = {
+        self.qualities = {key: one for key, one in self.qualities.items() if key in left_out} | {
             one.service: found
             for one in plan.services
             if (found := quality(windows[one.service], one.objective_ms)) is not None
         }
 
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
-        before, self._samples = self._samples, {}
+        before, left_out = self._samples, self._left_out(plan)
+        self._samples = {key: one for key, one in before.items() if key in left_out}
         for one in plan.services:
             key = one.service
             counted = (key, one.load.counter)
