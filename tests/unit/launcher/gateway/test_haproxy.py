@@ -443,7 +443,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[10:] == (
+    assert asked[11:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",
@@ -473,7 +473,7 @@ def test_a_glance_asks_for_fewer_lines_than_there_are(
 
 
 IDLE_ROWS = "".join(
-    f"poolidle{number}{half},{name},0,0,0,UP,,0,0,0,,\n"
+    f"poolidle{number}{half},{name},0,0,0,0,0,0,UP,,0,0,0,,\n"
     for number in (1, 2)
     for half in ("", "-grpc")
     for name in ("again", "BACKEND")
@@ -483,12 +483,12 @@ WITH_IDLE = SHOWN.replace("successor,again", f"{IDLE_ROWS}successor,again").repl
 )
 HELD = f"""
 {STATS}
-poolidle1,again,0,1,3,no check,unix,0,0,0,,
-poolidle1,BACKEND,0,3,9,UP,,0,0,0,,
+poolidle1,again,0,1,3,0,0,0,no check,unix,0,0,0,,
+poolidle1,BACKEND,0,3,9,0,0,0,UP,,0,0,0,,
 
 {STATS}
-poolidle1-grpc,again,0,0,0,no check,unix,0,0,0,,
-poolidle1-grpc,BACKEND,0,0,0,UP,,0,0,0,,
+poolidle1-grpc,again,0,0,0,0,0,0,no check,unix,0,0,0,,
+poolidle1-grpc,BACKEND,0,0,0,0,0,0,UP,,0,0,0,,
 
 """
 
@@ -509,7 +509,7 @@ def test_a_backend_without_servers_is_seen_only_where_requests_wait():
     assert seen.pool("pool").keys() == known.lines.keys()
     asked = glance_questions(Maps(DIRECTORY), known)
     assert not any("idle" in question for question in asked)
-    assert asked[10:12] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
+    assert asked[11:13] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
     known = replace(known, lines=KNOWN.lines)
     assert idle_questions(GLANCE, known) == ()
     assert idle_questions(of_idle(1), known) == (

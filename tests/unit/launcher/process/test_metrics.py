@@ -39,7 +39,7 @@ BERT = ServicePlan(
 )
 PLAN = TurnPlan((BERT,), RoutePlan((), {}, {}), {})
 WATCHED = {
-    0: Watch((907, 5), 40, 20, 1.0, 1.0, doubt=Doubt(1.0, 1.0, "why", is_out=True)),
+    0: Watch((907, 5), 40, 20, 1.0, 1.0, doubt=Doubt(1.0, 1.0, "why", is_worse=True, is_out=True)),
     1: Watch((908, 5), 40, 0, 1.0, 1.0),
 }
 GENERATION = GenerationState(backoff=Backoff(2, 1.0), watched=WATCHED, removed_s=(0.5, 0.8))

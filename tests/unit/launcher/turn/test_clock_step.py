@@ -16,7 +16,7 @@ from launcher.turn.state import DesiredSlots, Failure, GenerationState, ServiceS
 
 THEN_S = 1_700_000_000.0
 """No count and no duration is as large."""
-OTHERS = {"lasted_s", "silent_s", "busy_s", "load_s", "queue_s", "service_s", "start_s"}
+OTHERS = {"late_s", "lasted_s", "silent_s", "busy_s", "load_s", "queue_s", "service_s", "start_s"}
 """Durations, and Slurm's own time of a run's start, by which it is known."""
 RUN = ReplicaRun(1, 1, Endpoint("10.0.0.1", 5, 6, "CCCC"))
 FULL = ServiceState(
@@ -42,7 +42,7 @@ FULL = ServiceState(
                     errors=1,
                     seen_s=THEN_S + 11,
                     moved_s=THEN_S + 12,
-                    doubt=Doubt(THEN_S + 13, THEN_S + 14, "", is_out=True),
+                    doubt=Doubt(THEN_S + 13, THEN_S + 14, "", is_worse=True, is_out=True),
                     passed_s=THEN_S + 15,
                 )
             },

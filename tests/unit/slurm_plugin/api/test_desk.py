@@ -180,7 +180,7 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
         assert len(answer.keys) == seen
     assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-KEY-UNKNOWN"
     assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-KEY-UNKNOWN"
-    with pytest.raises(SlicewiseError, match=f"Yours: {'a' * 12}, {'b' * 12}"):
+    with pytest.raises(SlicewiseError, match=f"{'a' * 12} of vision, {'b' * 12} of vision"):
         await asked.as_user(ALICE, op="key_revoke", key_id="ci")
     assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
 

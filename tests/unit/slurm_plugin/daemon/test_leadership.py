@@ -259,7 +259,7 @@ CHANGES = {
 }
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
-    *("associations", "qos", "qos_elsewhere", "priorities", "requests"),
+    *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
 }
 
