@@ -243,7 +243,11 @@ def _configuration() -> Iterator[str]:
     yield from _section("", Settings)
 
 
-_PLACES = {"gpus": 'gpus."MODEL"', "gateway.limits.tenants": "gateway.limits.tenants.NAME"}
+_PLACES = {
+    "gpus": 'gpus."MODEL"',
+    "gateway.limits.tenants": "gateway.limits.tenants.NAME",
+    "engine": "engine.NAME",
+}
 
 
 def _section(place: str, model: type[BaseModel]) -> Iterator[str]:

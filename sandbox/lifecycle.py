@@ -240,7 +240,10 @@ async def _start(host: Host, progress: Progress, *, services: bool) -> None:
         haproxy.configure_bare(host)
         await asyncio.gather(slurm_chain(), ledger_chain(), gateway_chain())
         return
-    triton_staged = timed("Triton", slicewise.stage_triton(host))
-    await asyncio.gather(slurm_chain(), ledger_chain(), gateway_chain(), triton_staged)
+    engines = (
+        timed("Triton", slicewise.stage_triton(host)),
+        timed("llama.cpp", slicewise.stage_llamacpp(host)),
+    )
+    await asyncio.gather(slurm_chain(), ledger_chain(), gateway_chain(), *engines)
     await timed("daemon", slicewise.up_daemon(host))
     await timed("launcher", slicewise.up_launcher(host))

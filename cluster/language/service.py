@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobClass
@@ -77,7 +78,7 @@ _IMAGE = "at most 1024 letters, digits and _ . / : @ # + = -, the first a letter
 
 
 class ServiceSpec(BaseModel):
-    """One inference service: a job array of Triton servers with an elastic number of replicas."""
+    """One inference service: a job array of servers with an elastic number of replicas."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
@@ -86,7 +87,7 @@ class ServiceSpec(BaseModel):
         description="The Slurm account that is charged (Slurm keeps these in lower case)."
     )
     model_repository: SafePath = Field(
-        description="Absolute path of a Triton model repository that the nodes can read."
+        description="Absolute path that the nodes can read: a directory with one for each model."
     )
     model: ModelName = Field(
         description="The model in the repository that must be ready before a replica serves."
@@ -156,7 +157,9 @@ class ServiceSpec(BaseModel):
     priority_class: JobClass = Field(
         "normal", description="Priority of its waiting slots: low, normal or high."
     )
-    engine: Literal["triton"] = Field("triton", description="What serves the model: triton.")
+    engine: EngineName = Field(
+        "triton", description="What serves the model: triton, llamacpp or an engine of the site."
+    )
     runtime: Literal["bare", "apptainer", "pyxis"] = Field(
         "bare",
         description="How the engine starts: bare (as installed on the node), apptainer, pyxis.",
@@ -170,7 +173,7 @@ class ServiceSpec(BaseModel):
     readiness: Literal["inference", "model"] = Field(
         "inference",
         description="When a replica is ready: inference, once its model has answered a made-up "
-        "request; model, once Triton says so.",
+        "request; model, once the engine says so.",
     )
     session_affinity: Literal["none", "sequence"] = Field(
         "none",
@@ -438,6 +441,7 @@ _TEXTS = {
     "profile": _GRES_TYPE,
     "partition": "1 to 63 letters, digits and _ . -",
     "image": _IMAGE,
+    "engine": ENGINE_NAME_WORDS,
     "environment": ENVIRONMENT,
 }
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.engine_names import EngineName
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobClass
 from cluster.language.mig_profiles import (
@@ -298,15 +299,12 @@ def _once(names: object) -> object:
     return names
 
 
-class TritonSettings(_Section):
-    """[triton]: how a replica's server is started on a node."""
+class EngineSettings(_Section):
+    """[engine.NAME]: how the server of an engine of the site is started on a node."""
 
-    command: Path = Field(
-        Path("/opt/tritonserver/bin/tritonserver"),
-        description="tritonserver on the nodes, for runtime bare.",
-    )
+    command: Path = Field(description="The server on the nodes, for runtime bare.")
     image_command: str = Field(
-        "tritonserver", description="tritonserver in images, for runtime apptainer and pyxis."
+        "", description="The server in images, for runtime apptainer and pyxis."
     )
     apptainer: str = Field(
         "apptainer", description="apptainer on the nodes, for runtime apptainer."
@@ -318,6 +316,33 @@ class TritonSettings(_Section):
     private_shm: bool = Field(
         True,
         description="Give each replica a /dev/shm of its own; false where each job has one anyway.",
+    )
+
+
+class TritonSettings(EngineSettings):
+    """[triton]: how a replica's server is started on a node."""
+
+    command: Path = Field(
+        Path("/opt/tritonserver/bin/tritonserver"),
+        description="tritonserver on the nodes, for runtime bare.",
+    )
+    image_command: str = Field(
+        "tritonserver", description="tritonserver in images, for runtime apptainer and pyxis."
+    )
+
+
+class LlamaCppSettings(EngineSettings):
+    """[llamacpp]: how the server of a service with engine llamacpp is started on a node."""
+
+    command: Path = Field(
+        Path("/opt/llama.cpp/bin/llama-server"),
+        description="llama-server on the nodes, for runtime bare.",
+    )
+    image_command: str = Field(
+        "/app/llama-server", description="llama-server in images, for runtime apptainer and pyxis."
+    )
+    private_shm: bool = Field(
+        False, description="Give each replica a /dev/shm of its own; llama-server uses none."
     )
 
 
@@ -351,6 +376,10 @@ class Settings(_Section):
     priority: PrioritySettings = PrioritySettings()
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
+    llamacpp: LlamaCppSettings = LlamaCppSettings()
+    engine: Mapping[EngineName, EngineSettings] = Field(
+        {}, description="How engines of the site are started, by name."
+    )
     launcher: LauncherSettings = LauncherSettings()
     repartition: RepartitionSettings = Field(
         RepartitionSettings(), validation_alias=AliasChoices("repartition", "recut")
@@ -385,9 +414,9 @@ class Settings(_Section):
         return self
 
     @property
-    def engines(self) -> Mapping[str, TritonSettings]:
+    def engines(self) -> Mapping[str, EngineSettings]:
         """How each engine is started, by the name that a service file gives."""
-        return {"triton": self.triton}
+        return {**self.engine, "triton": self.triton, "llamacpp": self.llamacpp}
 
     @cached_property
     def billing(self) -> BillingUnit:

@@ -28,7 +28,7 @@ from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
 from launcher.cli.show_profile import measurements_table, progress_table, progress_text
-from launcher.engines.engine import Engine
+from launcher.engines.engine import MeasuredEngine
 from launcher.engines.registry import ENGINES
 from launcher.profiling.figures import ProfileTask
 from launcher.profiling.jobs import (
@@ -43,6 +43,7 @@ from launcher.profiling.jobs import (
 )
 from launcher.scripts.render import profile_script
 from launcher.services.lookup import Json, SkipModelCheck
+from launcher.services.model_repository import engine_name_of
 from launcher.services.service_file import require_image, require_model, require_writable
 
 _MOST_BATCH, _MOST_PROCESSES = 4096, 64
@@ -170,6 +171,7 @@ def measure(
         "tenant": own_tenant(account),
         "model_repository": str(model_repository.absolute()),
         "model": model,
+        "engine": engine_name_of(model_repository / model) or "triton",
         "runtime": runtime,
         "image": image,
         "cpus": cpus,
@@ -186,7 +188,7 @@ def measure(
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
     file = output or Path(f"{model}.profile.json")
-    _require_files(file, data, ENGINES[specs[0].engine])
+    _require_files(file, data, _measured(specs[0].engine))
     if not skip_model_check:
         require_model(specs[0])
         require_image(specs[0])
@@ -194,7 +196,21 @@ def measure(
     _measure(settings, specs, work, file, as_json=as_json)
 
 
-def _require_files(file: Path, data: Path | None, engine: Engine) -> None:
+def _measured(name: str) -> MeasuredEngine:
+    """Return the engine; raises InvalidInputError (SW-PROFILE-ENGINE) if none of its models can be
+    measured.
+    """
+    engine = ENGINES[name]
+    if isinstance(engine, MeasuredEngine):
+        return engine
+    raise InvalidInputError(
+        "SW-PROFILE-ENGINE",
+        f"This is a model of {engine.title}, of which slicewise can't measure models.",
+        "Give its service need_gib or profile, and measure the service by requests.",
+    )
+
+
+def _require_files(file: Path, data: Path | None, engine: MeasuredEngine) -> None:
     """Check files; raises InvalidInputError for what would be found only when the jobs have run."""
     if file.exists():
         read_measurements(file)

@@ -23,6 +23,7 @@ from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
 from launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
+from launcher.engines.registry import start_settings
 from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
 from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
@@ -307,7 +308,8 @@ def render_service(file: File) -> None:
 
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:
-    return service_script(spec, settings.engines[spec.engine], certificate(settings.gateway))
+    started = start_settings(spec.engine, settings.engines)
+    return service_script(spec, started, certificate(settings.gateway))
 
 
 @service_app.command("schema", epilog="Example: slicewise service schema --example > bert.toml")

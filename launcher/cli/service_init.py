@@ -20,9 +20,7 @@ init_app = typer.Typer()
     " | slicewise service init /models --model bert --tenant vision --profile 1g.10gb",
 )
 def init_service(
-    repository: Annotated[
-        Path, typer.Argument(help="A Triton model repository.", show_default=False)
-    ],
+    repository: Annotated[Path, typer.Argument(help="A model repository.", show_default=False)],
     *,
     model: Annotated[str, typer.Option(help="The model, if there are several.")] = "",
     tenant: Annotated[
@@ -39,7 +37,8 @@ def init_service(
 ) -> None:
     """Write a service's file for a model of a repository; an existing file stays as it is.
 
-    Its values follow from config.pbtxt and the files: look them over, then run plan and apply.
+    Its values follow from the model's files (of Triton config.pbtxt): look them over, then run plan
+    and apply.
     """
     found = draft(repository, Chosen(own_tenant(tenant or None), model, name, profile))
     file = output or Path(f"{found.spec.name}.toml")
@@ -49,7 +48,7 @@ def init_service(
     else:
         typer.echo(f"{file} is written. What it would do: slicewise service plan {file}")
     for problem in found.problems:
-        typer.echo(f"Triton could not load the repository: {problem}", err=True)
+        typer.echo(f"{found.title} could not load the repository: {problem}", err=True)
 
 
 def _write(file: Path, text: str) -> None:

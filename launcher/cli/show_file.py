@@ -62,7 +62,7 @@ def _needs_text(needs: ModelNeeds) -> str:
     facts = (
         f"backend {needs.backend}" if needs.backend else "",
         f"{instances} ({', '.join(needs.kinds)})" if needs.kinds else instances,
-        f"{versions} {', '.join(map(str, needs.versions))}",
+        f"{versions} {', '.join(map(str, needs.versions))}" if needs.versions else "",
         f"files {', '.join(needs.files)}" if needs.files else "",
         f"runs {', '.join(needs.parts)}" if needs.parts else "",
         f"inputs {', '.join(needs.inputs)}" if needs.inputs else "",

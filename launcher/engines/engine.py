@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cluster.language.service import ServiceSpec
 from launcher.engines.model_files import ModelFiles, ModelNeeds
@@ -99,6 +99,7 @@ class LoadedModel(Protocol):
         """
 
 
+@runtime_checkable
 class Engine(Protocol):
     """An inference engine. Its server listens on unix sockets, on which only its user comes."""
 
@@ -117,11 +118,18 @@ class Engine(Protocol):
 
     @property
     def drain_signal(self) -> str:
-        """The signal after which the server finishes its requests and ends, such as INT."""
+        """The signal after which the server ends, such as INT."""
+
+    @property
+    def finishes_requests(self) -> bool:
+        """Whether it finishes the requests that it has before it ends by that signal.
+
+        If not, it gets the signal once its last client has left.
+        """
 
     @property
     def temporary(self) -> str:
-        """Pattern of the names of directories in /tmp that a killed server leaves behind."""
+        """Pattern of the names of directories in /tmp that a killed server leaves; "" for none."""
 
     @property
     def library(self) -> str:
@@ -145,8 +153,12 @@ class Engine(Protocol):
         """Whether a directory with these entries is a model; those of directories end with /."""
 
     @property
+    def loads_all(self) -> bool:
+        """Whether it loads each model of its repository, and ends if it can't load one."""
+
+    @property
     def model_config(self) -> str:
-        """Name of the file with a model's configuration in its directory."""
+        """Name of the file with a model's configuration in its directory; "" if there is none."""
 
     def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
         """Return what a model needs, and why the server can't load it.
@@ -209,6 +221,17 @@ class Engine(Protocol):
     def served(self) -> str:
         """What ``http_paths`` and ``grpc_paths`` are, for users."""
 
+    @property
+    def dropped_headers(self) -> tuple[str, ...]:
+        """Headers by which a client could change more than its own request."""
+
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether a connection may wait for its next request for as long as HAProxy likes.
+
+        If not, HAProxy opens one for each request.
+        """
+
     # How a replica is asked whether it is ours and ready.
 
     @property
@@ -243,7 +266,10 @@ class Engine(Protocol):
     def failure(self, said: bytes) -> str:
         """Return the words in the answer to a request that the server refuses."""
 
-    # What its models have counted.
+
+@runtime_checkable
+class CountedEngine(Engine, Protocol):
+    """An engine whose models say what they have counted, at the ``statistics_paths``."""
 
     @property
     def statistics_path(self) -> str:
@@ -265,7 +291,10 @@ class Engine(Protocol):
     def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
         """Answer a client's call; ``frame`` is what it sent: five bytes, then its message."""
 
-    # How a model is measured.
+
+@runtime_checkable
+class MeasuredEngine(Engine, Protocol):
+    """An engine of which ``slicewise profile`` can measure models."""
 
     def check_data(self, data: str) -> None:
         """Check a request's inputs; raises InvalidInputError (SW-PROFILE-DATA)."""

@@ -1,12 +1,92 @@
-"""The engines, by the name that a service file gives as ``engine``."""
+"""The engines, by the name that a service file gives as ``engine``.
 
-from collections.abc import Mapping
+Triton and llama.cpp come with Slicewise. A site adds its own by entry points of the group
+``slicewise.engines``: each names an ``Engine``, by the name in service files. They are loaded once,
+and only when an engine is asked for that does not come with Slicewise, or all are.
+"""
 
-from launcher.engines.engine import Engine
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Protocol
+
+from cluster.language.engine_names import ENGINE_NAME
+from cluster.language.errors import InvalidInputError
+from launcher.engines.engine import Engine, StartSettings
+from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.triton import Triton
 
 _DEFAULT = "triton"
-ENGINES: Mapping[str, Engine] = {"triton": Triton()}
+_GROUP = "slicewise.engines"
+_POOL = re.compile("[a-z]+")
+
+
+class _EntryPoint(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def load(self) -> object: ...
+
+
+class Engines(Mapping[str, Engine]):
+    """Engines by name: Slicewise's own, and those that ``find`` finds when they are needed."""
+
+    def __init__(
+        self, own: Mapping[str, Engine], find: Callable[[], Iterable[_EntryPoint]]
+    ) -> None:
+        self._own = own
+        self._find = find
+
+    def __getitem__(self, name: str) -> Engine:
+        return self._own[name] if name in self._own else self._site[0][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._own, **self._site[0]})
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._site[0])
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Why engines of the site can't be used, by name."""
+        return self._site[1]
+
+    @cached_property
+    def _site(self) -> tuple[Mapping[str, Engine], Mapping[str, str]]:
+        found: dict[str, Engine] = {}
+        broken: dict[str, str] = {}
+        for entry in self._find():
+            known = {**self._own, **found}
+            try:
+                found[entry.name] = _usable(entry.name, entry.load(), known)
+            except Exception as error:  # noqa: BLE001 -- a site's module may raise anything
+                broken[entry.name] = f"{type(error).__name__}: {error}"
+        return found, broken
+
+
+def _usable(name: str, engine: object, known: Mapping[str, Engine]) -> Engine:
+    """Return it; raises ValueError or TypeError if it is no engine, or can't be beside others."""
+    if re.fullmatch(ENGINE_NAME, name) is None:
+        raise ValueError(f"its name is not {ENGINE_NAME}")
+    if name in known:
+        raise ValueError("there is another engine of this name")
+    if not isinstance(engine, Engine):
+        raise TypeError("it names no launcher.engines.engine.Engine")
+    if _POOL.fullmatch(engine.pool) is None:
+        raise ValueError(f"pool {engine.pool!r} is not {_POOL.pattern}")
+    if engine.pool in {one.pool for one in known.values()}:
+        raise ValueError(f"another engine has pool {engine.pool!r}")
+    return engine
+
+
+def _entry_points() -> Iterable[_EntryPoint]:
+    # 10 ms of import, and all installed packages are looked at.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points(group=_GROUP)
+
+
+ENGINES = Engines({"triton": Triton(), "llamacpp": LlamaCpp()}, _entry_points)
 
 
 def engine_of(directives: Mapping[str, str]) -> Engine:
@@ -16,3 +96,30 @@ def engine_of(directives: Mapping[str, str]) -> Engine:
     has: its replicas never prove to be ours.
     """
     return ENGINES.get(directives.get("engine", _DEFAULT), ENGINES[_DEFAULT])
+
+
+def engine_named(name: str) -> Engine:
+    """Return the engine of a service file; raises InvalidInputError (SW-SERVICE-ENGINE)."""
+    if name in ENGINES:
+        return ENGINES[name]
+    why = ENGINES.broken.get(name)
+    raise InvalidInputError(
+        "SW-SERVICE-ENGINE",
+        f"engine: {name} can't be used: {why}." if why else f"engine: there is no {name!r} here.",
+        f"Engines here: {', '.join(ENGINES)}.",
+    )
+
+
+def start_settings(name: str, sections: Mapping[str, StartSettings]) -> StartSettings:
+    """Return the section of slicewise.toml of a service's engine.
+
+    Raises InvalidInputError (SW-SERVICE-ENGINE) if there is no such engine or no section.
+    """
+    engine_named(name)
+    if name in sections:
+        return sections[name]
+    raise InvalidInputError(
+        "SW-SERVICE-ENGINE",
+        f"engine: slicewise.toml does not say how {name} is started.",
+        f'Add [engine.{name}] with command = "..." to it.',
+    )

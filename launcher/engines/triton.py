@@ -46,12 +46,14 @@ class Triton:
 
     sockets = ("http", "grpc:2")
     drain_signal = "INT"
+    finishes_requests = True
     # Of the Python backend, which does not look at TMPDIR.
     temporary = f"python_env_{'[A-Za-z0-9]' * 6}"
     library = "libtriton_python.so"
 
     model_layout = "a directory with config.pbtxt or a numbered version"
     model_config = CONFIG
+    loads_all = True
     # Tables, and information.
     log_notice = re.compile(r"[+|]|I[0-9]")
 
@@ -86,6 +88,8 @@ class Triton:
         "inference, readiness and metadata"
         " (/v2, /v2/health/..., /v2/models/..., and the same by gRPC)"
     )
+    dropped_headers = ()
+    keeps_connections = True
 
     statistics_path = triton_statistics.ALL
     statistics_kind = triton_statistics.TritonCounts()

@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl import SSLContext
 
 from cluster.runtime.log import event_line
-from launcher.engines.engine import Answer, Engine, Probe, Request
+from launcher.engines.engine import Answer, CountedEngine, Engine, Probe, Request
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
@@ -152,6 +152,8 @@ async def statistics(gateway: Path, replica: Replica) -> Counts | None:
     Never raises, reads a bounded part, within a deadline, at a cost of milliseconds.
     """
     engine = replica.engine
+    if not isinstance(engine, CountedEngine):
+        return None
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.engines.engine import Engine
+from launcher.engines.engine import CountedEngine, Engine
 from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import Counts, followed, lasting, together
 from launcher.probing.prober import Replica
@@ -59,7 +59,7 @@ class _Service:
         looks: how many looks have begun, the last one at ``looked_s``.
     """
 
-    engine: Engine
+    engine: CountedEngine
     replicas: Mapping[_Run, Replica] = field(default_factory=dict)
     counts: dict[_Run, Counts] = field(default_factory=dict)
     ended: Counts = field(default_factory=dict)
@@ -109,17 +109,16 @@ class ServiceStatistics:
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas each service has."""
         pools = {one.service: one.route.pool for one in plan.services}
-        engines = {engine.pool: engine for engine in ENGINES.values()}
+        engines = {one.pool: one for one in ENGINES.values() if isinstance(one, CountedEngine)}
         for key in self._services.keys() - state.keys():
             del self._services[key]
         for key, known in state.items():
-            if key in pools:
-                engine = engines[pools[key]]
+            if (engine := engines.get(pools.get(key, ""))) is not None:
                 service = self._services.get(key) or self._new(key, engine)
                 service.engine = engine
                 service.goes_on(dict(_replicas(known, engine)))
 
-    def _new(self, key: str, engine: Engine) -> _Service:
+    def _new(self, key: str, engine: CountedEngine) -> _Service:
         service = self._services[key] = _Service(engine)
         if saved := self._restored.get(key):
             service.ended = dict(saved.ended)
@@ -140,8 +139,8 @@ class ServiceStatistics:
         with suppress(ValidationError):
             self._restored, self._services = _SAVED.validate_json(saved), {}
 
-    def engine_of(self, key: str) -> Engine | None:
-        """Return the engine of ``tenant/service``; None if there is no such service."""
+    def engine_of(self, key: str) -> CountedEngine | None:
+        """Return the engine of ``tenant/service``; None if there is none that counts."""
         service = self._services.get(key)
         return service.engine if service is not None else None
 

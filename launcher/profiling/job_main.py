@@ -21,7 +21,7 @@ from pathlib import Path
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from launcher.engines.engine import Engine, LoadedModel, Probe, Request
+from launcher.engines.engine import LoadedModel, MeasuredEngine, Probe, Request
 from launcher.engines.registry import ENGINES
 from launcher.profiling.figures import (
     LOAD_DEADLINE_S,
@@ -63,7 +63,7 @@ class _BrokenError(_CannotError):
 class _Started:
     """The job's server as the batch script starts it, each time it has ended."""
 
-    engine: Engine
+    engine: MeasuredEngine
     socket: str
     identity: str
     file: Path
@@ -279,6 +279,8 @@ async def _run(work: ProfileTask, data: str | None, started: _Started) -> None:
 def main(work_json: str, socket: str, identity: str, file: str, engine: str = "triton") -> None:
     """Measure everything; raises SystemExit if there is no server to measure it with."""
     work, found = ProfileTask.model_validate_json(work_json), ENGINES[engine]
+    if not isinstance(found, MeasuredEngine):
+        sys.exit(f"Models of {found.title} can't be measured.")
     data = Path(work.data).read_text(encoding="utf-8") if work.data else None
     try:
         asyncio.run(_run(work, data, _Started(found, socket, identity, Path(file))))

@@ -10,6 +10,8 @@ are.
 This file travels inside the batch script and runs on the node, beside the server, with nothing but
 Python 3.8 and its standard library. It is started before Slurm has allotted the ports: they are
 written to PRIVATE's file ``server``, after the server's process id: one for each SOCKET.
+
+SIGUSR1 makes it let in no more, and end once all clients have left.
 """
 
 import asyncio
@@ -50,13 +52,20 @@ class Half(asyncio.Protocol):
     other: "Half"
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
-        self.is_open = False
+    def __init__(self, there: "set[Half]") -> None:
+        """``there`` has all halves that are open."""
+        self._there = there
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its connection is open."""
+        return self in self._there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the new connection; over TLS, its client has shown the gateway's certificate."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- for the type checker
-        self.transport, self.is_open = transport, True
+        self.transport = transport
+        self._there.add(self)
         transport.set_write_buffer_limits(_MOST_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -73,7 +82,7 @@ class Half(asyncio.Protocol):
 
     def connection_lost(self, _: "Exception | None") -> None:
         """Close the other half, too, once it has sent what it still has."""
-        self.is_open = False
+        self._there.discard(self)
         if self.other.is_open:
             self.other.transport.close()
 
@@ -93,6 +102,12 @@ class Door:
         """Sockets whose server has taken a connection."""
         self._proven: set[str] = set()
         """Addresses from which the gateway has come."""
+        self._there: set[Half] = set()
+
+    async def empty(self) -> None:
+        """Wait until all clients have left, also those that are yet to be let in."""
+        while self._tasks or self._there:  # noqa: ASYNC110 -- many callbacks change them
+            await asyncio.sleep(_POLL_S)
 
     async def serve(self, listener: socket.socket, behind: str) -> None:
         """Accept clients of a port, for ever; connect them to the socket behind it if let in."""
@@ -165,7 +180,7 @@ class Door:
         replica. A server that has not taken a connection yet starts: the client waits for it.
         """
         loop = asyncio.get_running_loop()
-        inner, outer = Half(), Half()
+        inner, outer = Half(self._there), Half(self._there)
         inner.other, outer.other = outer, inner
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -242,8 +257,15 @@ def allotted(private: str) -> "list[int]":
 
 
 async def serve(door: Door, listeners: "list[socket.socket]", behind: "list[str]") -> None:
-    """Serve all ports, for ever."""
-    await asyncio.gather(*map(door.serve, listeners, behind))
+    """Serve all ports until SIGUSR1, then the clients that are there."""
+    serving = asyncio.gather(*map(door.serve, listeners, behind))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        for listener in listeners:
+            listener.close()
+        await door.empty()
 
 
 def main(address: str, private: str, *sockets: str) -> None:

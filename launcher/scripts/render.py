@@ -12,7 +12,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.service import LONGEST_DEADLINE_S, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import StartSettings
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import ENGINES, engine_named
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
 from launcher.gateway.runtime_api import (
@@ -85,7 +85,7 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
     ``settings`` are its engine's. ``gateway`` is the certificate in PEM of the only client that its
     replicas let in.
     """
-    engine = ENGINES[spec.engine]
+    engine = engine_named(spec.engine)
     template = _environment().get_template("service.sbatch.j2")
     return template.render(
         spec=spec,
@@ -106,7 +106,7 @@ def profile_script(
 
     ``settings`` are its engine's. ``python`` is the interpreter that runs our client.
     """
-    engine = ENGINES[spec.engine]
+    engine = engine_named(spec.engine)
     return (
         _environment()
         .get_template("profile.sbatch.j2")

@@ -9,11 +9,17 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
+from launcher.engines.engine import Engine, MeasuredEngine
 from launcher.engines.model_files import ModelNeeds
 from launcher.engines.registry import ENGINES
-from launcher.services.model_repository import entries, repository_needs
+from launcher.services.model_repository import (
+    directories,
+    engine_name_of,
+    entries,
+    repository_needs,
+)
 
-ENGINE = "triton"
+_DEFAULT = "triton"
 _GIB = 1024**3
 _REPLICAS = 2
 _DEADLINE_S = 60
@@ -25,10 +31,12 @@ class Draft:
     """A service's file that is yet to be written.
 
     Attributes:
+        title: its engine's.
         problems: why the repository's models could not be loaded, each with its model's name.
     """
 
     spec: ServiceSpec
+    title: str
     text: str
     problems: tuple[str, ...]
 
@@ -49,20 +57,30 @@ def draft(repository: Path, chosen: Chosen) -> Draft:
     Raises InvalidInputError: SW-SERVICE-INIT if there is not one model to choose, SW-SERVICE for
     what can't be a value of a service.
     """
-    found = repository_needs(ENGINES[ENGINE], repository, gpus=1)
-    needs = _model(repository, found, chosen.model)
-    keys = _keys(repository.absolute(), chosen, found, needs)
+    name = _engine_name(repository, chosen.model)
+    engine = ENGINES[name]
+    found = repository_needs(engine, repository, gpus=1)
+    needs = _model(repository, engine, found, chosen.model)
+    keys = _keys(repository.absolute(), name, chosen, found, needs)
     spec = service_spec({key: value for key, (value, _) in keys.items()})
     lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
     head = "# All keys: slicewise service schema. What apply would do: slicewise service plan"
     text = "\n".join((head, "[service]", *lines, ""))
-    problems = (f"{one.name}: {said}" for one in found.values() for said in one.problems)
-    return Draft(spec, text, tuple(problems))
+    loaded = found.values() if engine.loads_all else (needs,)
+    problems = (f"{one.name}: {said}" for one in loaded for said in one.problems)
+    return Draft(spec, engine.title, text, tuple(problems))
 
 
-def _model(repository: Path, found: Mapping[str, ModelNeeds], model: str) -> ModelNeeds:
+def _engine_name(repository: Path, model: str) -> str:
+    """Return the engine of the model that is named, else of the first that is a model."""
+    models = (repository / model,) if model else directories(repository)
+    return next(filter(None, map(engine_name_of, models)), _DEFAULT)
+
+
+def _model(
+    repository: Path, engine: Engine, found: Mapping[str, ModelNeeds], model: str
+) -> ModelNeeds:
     """Return the model that is named, else the only one that no other model runs."""
-    engine = ENGINES[ENGINE]
     models = [name for name in found if engine.is_model(entries(repository / name))]
     parts = {part for one in found.values() for part in one.parts}
     choice = [model] if model else [name for name in models if name not in parts]
@@ -83,13 +101,18 @@ Keys = dict[str, tuple[str | int | float, str]]
 
 
 def _keys(
-    repository: Path, chosen: Chosen, found: Mapping[str, ModelNeeds], needs: ModelNeeds
+    repository: Path,
+    engine: str,
+    chosen: Chosen,
+    found: Mapping[str, ModelNeeds],
+    needs: ModelNeeds,
 ) -> Keys:
     keys: Keys = {
         "name": (chosen.name or _name(needs.name), ""),
         "tenant": (chosen.tenant, ""),
         "model_repository": (str(repository), ""),
         "model": (needs.name, ""),
+        **({"engine": (engine, "")} if engine != _DEFAULT else {}),
         "max_replicas": (_REPLICAS, "slots of the job array"),
         "concurrency": (needs.instances, "as many as the model has instances"),
         "deadline_s": (
@@ -101,7 +124,9 @@ def _keys(
         keys["profile"] = (chosen.profile, "")
     else:
         size = sum(_bytes(repository / one) for one in (needs.name, *needs.parts))
-        remark = f"estimated from {size / _GIB:.1f} GiB of files; slicewise profile measures it"
+        measures = "; slicewise profile measures it"
+        by = measures if isinstance(ENGINES[engine], MeasuredEngine) else ""
+        remark = f"estimated from {size / _GIB:.1f} GiB of files{by}"
         keys["need_gib"] = (_need_gib(size), remark)
     if any(found[one].has_sequences for one in _with_parts(found, needs)):
         keys["session_affinity"] = ("sequence", "the model keeps the state of sequences")

@@ -1,7 +1,7 @@
 """Looks into a model repository: what a service's model needs, and what could not run.
 
-Triton loads every model of its repository and ends if one can't be loaded, so the neighbours of a
-service's model count, too.
+A server that loads every model of its repository (Triton) ends if one can't be loaded, so the
+neighbours of a service's model count, too.
 """
 
 import os
@@ -14,7 +14,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import Engine
 from launcher.engines.model_files import ModelFiles, ModelNeeds
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import ENGINES, engine_named
 from launcher.services.plain_file import open_file
 
 _MOST_BYTES = 1024 * 1024
@@ -30,9 +30,8 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     if another directory of the repository can't, SW-SERVICE-SEQUENCES if requests of one sequence
     would go to several replicas.
     """
-    found = repository_needs(
-        ENGINES[spec.engine], Path(spec.model_repository), spec.replica_shape.gpus
-    )
+    engine = engine_named(spec.engine)
+    found = repository_needs(engine, Path(spec.model_repository), spec.replica_shape.gpus)
     needs = found[spec.model]
     if needs.problems:
         raise InvalidInputError(
@@ -41,7 +40,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
         )
     broken = {name: one for name, one in found.items() if one.problems}
-    if broken:
+    if broken and engine.loads_all:
         said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
         raise InvalidInputError(
             "SW-SERVICE-NEIGHBOUR",
@@ -58,6 +57,12 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             'Set session_affinity = "sequence", or max_replicas = 1.',
         )
     return needs
+
+
+def engine_name_of(model: Path) -> str | None:
+    """Return the name of the first engine that takes a directory for a model; None if none does."""
+    there = entries(model)
+    return next((name for name, engine in ENGINES.items() if engine.is_model(there)), None)
 
 
 def repository_needs(engine: Engine, repository: Path, gpus: int) -> Mapping[str, ModelNeeds]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import engine_named
 from launcher.services.model_repository import directories, entries
 
 TABLE = "service"
@@ -41,9 +41,9 @@ def _unreadable(path: Path, why: str) -> InvalidInputError:
 def require_model(spec: ServiceSpec) -> None:
     """Check the model; raises InvalidInputError (SW-SERVICE-MODEL) if the repository lacks it.
 
-    A model is a directory that its engine takes for one.
+    A model is a directory that its engine takes for one; SW-SERVICE-ENGINE if there is no engine.
     """
-    engine = ENGINES[spec.engine]
+    engine = engine_named(spec.engine)
     repository = Path(spec.model_repository)
     if not repository.is_dir():
         raise _no_model(f"model_repository: {repository} is not a directory that you can see here")

@@ -118,6 +118,11 @@ class Layout:
         return self.directory / "triton"
 
     @property
+    def llamacpp(self) -> Path:
+        """llama.cpp's server, readable by every user."""
+        return self.directory / "llamacpp"
+
+    @property
     def site(self) -> Path:
         """A copy of the program, where the users can't read the original."""
         return self.directory / "site"

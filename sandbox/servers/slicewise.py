@@ -7,7 +7,7 @@ from sandbox.host.inventory import CLUSTER, PARTITION, gpu_types
 from sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE
 from sandbox.host.probes import unix_socket_answers
 from sandbox.host.render import render
-from sandbox.servers import haproxy, triton
+from sandbox.servers import haproxy, llamacpp, triton
 
 
 def configure(host: Host) -> None:
@@ -73,3 +73,10 @@ async def up_launcher(host: Host) -> None:
 async def stage_triton(host: Host) -> None:
     """Put a tritonserver into ``bin`` that every user may start."""
     await asyncio.to_thread(triton.stage, host.layout.bin, host.layout.triton)
+
+
+async def stage_llamacpp(host: Host) -> None:
+    """Put a llama-server into ``bin`` that every user may start."""
+    layout = host.layout
+    python = host.state.program.python
+    await asyncio.to_thread(llamacpp.stage, layout.bin, layout.llamacpp, python)

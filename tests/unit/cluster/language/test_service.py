@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from cluster.language.engine_names import ENGINE_NAME_WORDS
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import (
     JobDirectives,
@@ -141,7 +142,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"p95_ms": 0}, "p95_ms: a whole number from 1 to 86400000, not 0."),
         ({"max_queue_s": 1, "p95_ms": 9}, "max_queue_s, p95_ms: give at most one of the two."),
         ({"priority_class": "urgent"}, "priority_class: low or normal or high, not 'urgent'."),
-        ({"engine": "vllm"}, "engine: triton, not 'vllm'."),
+        ({"engine": "v-llm"}, f"engine: {ENGINE_NAME_WORDS}, not 'v-llm'."),
         ({"runtime": "docker"}, "runtime: bare or apptainer or pyxis, not 'docker'."),
         ({"readiness": "port"}, "readiness: inference or model, not 'port'."),
         ({"runtime": "pyxis"}, "image: needed with runtime apptainer or pyxis, and only there."),

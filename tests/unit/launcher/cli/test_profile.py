@@ -242,3 +242,14 @@ def test_types_are_completed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     assert complete("2") == ["2g.20gb"]
     monkeypatch.setenv("SLICEWISE_CONFIG", "/none")
     assert complete("") == []
+
+
+def test_a_model_of_an_engine_that_is_not_measured_is_refused(cluster: Cluster):
+    directory = cluster.place / "models" / "tiny"
+    directory.mkdir()
+    (directory / "tiny.gguf").touch()
+    words = ("--model-repository", "models", "--account", "vision")
+    said = told(call("tiny", *words))
+    assert "[SW-PROFILE-ENGINE]" in said
+    assert "a model of llama.cpp" in said
+    assert cluster.scripts == []

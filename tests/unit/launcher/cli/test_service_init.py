@@ -111,3 +111,16 @@ def test_where_there_is_a_choice_it_is_the_users(repository: Path, monkeypatch):
     sees(monkeypatch, "vision", "nlp")
     choice = refusal("models", "--model", "a", code="SW-TENANT-CHOICE")
     assert "Name one of: nlp, vision." in choice.refusal.hint
+
+
+def test_a_directory_with_a_gguf_file_is_a_model_of_llama_cpp(repository: Path):
+    (repository / "Tiny").mkdir(parents=True)
+    (repository / "Tiny" / "tiny.Q4_K_M.gguf").touch()
+    (repository / "broken").mkdir()
+    result = invoke("models")
+    assert result.stderr == ""
+    text = Path("tiny.toml").read_text()
+    assert "slicewise profile measures" not in text
+    spec = read_service_file(Path("tiny.toml"))
+    assert (spec.engine, spec.model, spec.need_gib) == ("llamacpp", "Tiny", 1.0)
+    require_runnable(spec)

@@ -1,21 +1,34 @@
 """Each engine that a service file may name is there, and gives the gateway what it needs."""
 
+import os
 import re
+import subprocess
+import sys
 from itertools import product
-from typing import get_args
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cluster.language.engine_names import ENGINE_NAME
+from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from cluster.settings.file import Settings
 from launcher.engines.engine import Engine
-from launcher.engines.registry import ENGINES, engine_of
+from launcher.engines.registry import (
+    ENGINES,
+    Engines,
+    engine_named,
+    engine_of,
+    start_settings,
+)
+from launcher.engines.triton import Triton
 
 EVERY = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 
 
-def test_a_service_file_may_name_each_and_no_other():
-    assert set(get_args(ServiceSpec.model_fields["engine"].annotation)) == set(ENGINES)
+def test_a_service_file_may_name_each():
+    assert all(re.fullmatch(ENGINE_NAME, name) for name in ENGINES)
     assert ServiceSpec.model_fields["engine"].default in ENGINES
 
 
@@ -52,3 +65,139 @@ def test_clients_reach_what_follows_a_service_s_address(engine: Engine):
 def test_clients_change_nothing_that_a_replica_serves(engine: Engine, path: str):
     let_in = product((*engine.http_paths, *engine.grpc_paths, *engine.health_paths), (path,))
     assert not any(re.fullmatch(*one) for one in let_in)
+
+
+TOY = """
+from launcher.engines.llamacpp import LlamaCpp
+
+
+class Toy(LlamaCpp):
+    title, pool = "Toy", "toy"
+    http_paths = ("/v1/play",)
+
+    def options(self, spec, /, *, is_measured):
+        return (f"--play {spec.model}", '--at "$private/http.sock"')
+
+
+ENGINE = Toy()
+"""
+ENTRY_POINTS = """
+[slicewise.engines]
+toy = toy_engine:ENGINE
+broken = toy_engine:NONE
+"""
+USES = """
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import service_spec
+from cluster.settings.file import Settings
+from cluster.settings.gateway import GatewaySettings
+from launcher.engines.registry import ENGINES, engine_named, start_settings
+from launcher.scripts.render import gateway_files, service_script
+
+settings = Settings.model_validate({
+    "cluster": {"name": "c", "partitions": ["p"]},
+    "gpus": {"A100-80GB": {"whole": ["a100"]}},
+    "engine": {"toy": {"command": "/opt/toy"}},
+})
+spec = service_spec({
+    "name": "s", "tenant": "t", "model_repository": "/m", "model": "m", "profile": "a100",
+    "engine": "toy",
+})
+print(service_script(spec, start_settings("toy", settings.engines), ""))
+print(gateway_files(GatewaySettings(backends=1, servers=1))["haproxy.cfg"])
+try:
+    engine_named("broken")
+except InvalidInputError as error:
+    print(error)
+"""
+
+
+def test_a_site_s_engine_is_one_module_and_an_entry_point(tmp_path: Path):
+    """As its installed package has them; nothing of Slicewise knows it."""
+    (tmp_path / "toy_engine.py").write_text(TOY)
+    package = tmp_path / "toy_engine-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(ENTRY_POINTS)
+    ran = subprocess.run(
+        (sys.executable, "-c", USES),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    script, _, gateway = ran.stdout.partition("# The gateway of all services")
+    assert '/opt/toy \\\n        --play m \\\n        --at "$private/http.sock" &' in script
+    assert "bool(true) if of_toy !grpc { path_reg ^/v1/play$ }" in gateway
+    assert "\nbackend toy1\n" in gateway
+    assert "engine: broken can't be used: AttributeError: module 'toy_engine' has" in gateway
+    assert "Engines here: triton, llamacpp, toy. [SW-SERVICE-ENGINE]" in gateway
+
+
+class Entry(SimpleNamespace):
+    """An entry point; ``load`` is what it does."""
+
+    name: str
+
+
+def of_site(**entries: object) -> Engines:
+    """Engines of a site beside Triton: objects, or an error that is raised."""
+
+    def load(found: object) -> object:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def find() -> list[Entry]:
+        return [Entry(name=name, load=lambda one=one: load(one)) for name, one in entries.items()]
+
+    return Engines({"triton": Triton()}, find)
+
+
+def with_pool(name: str) -> Engine:
+    engine = Triton()
+    engine.pool = name
+    return engine
+
+
+def test_a_broken_engine_of_the_site_costs_no_other_one():
+    fit = with_pool("fit")
+    found = of_site(
+        raises=ImportError("no module"),
+        number=7,
+        triton=with_pool("again"),
+        fit=fit,
+        taken=with_pool("fit"),
+        odd=with_pool("odd-1"),
+        **{"odd-name": with_pool("oddname")},
+    )
+    assert dict(found) == {"triton": found["triton"], "fit": fit}
+    assert len(found) == 2
+    assert found.broken == {
+        "raises": "ImportError: no module",
+        "number": "TypeError: it names no launcher.engines.engine.Engine",
+        "triton": "ValueError: there is another engine of this name",
+        "taken": "ValueError: another engine has pool 'fit'",
+        "odd": "ValueError: pool 'odd-1' is not [a-z]+",
+        "odd-name": "ValueError: its name is not [a-z][a-z0-9]{0,31}",
+    }
+
+
+def test_site_engines_are_looked_for_once_and_only_if_needed():
+    looks: list[int] = []
+    engines = Engines({"triton": Triton()}, lambda: looks.append(1) or [])
+    assert "triton" in engines
+    assert engines["triton"].title == "Triton"
+    assert looks == []
+    assert "other" not in engines
+    assert list(engines) == ["triton"]
+    assert looks == [1]
+
+
+def test_an_engine_that_is_not_there_or_has_no_section_is_refused():
+    for act in (lambda: engine_named("vllm"), lambda: start_settings("triton", {})):
+        with pytest.raises(InvalidInputError) as caught:
+            act()
+        assert caught.value.refusal.code == "SW-SERVICE-ENGINE"

@@ -377,3 +377,25 @@ def test_a_few_addresses_do_not_take_all_file_descriptors(tmp_path: Path) -> Non
         for one in silent:
             one.close()
         opened.end()
+
+
+def test_told_to_close_it_lets_in_no_more_and_ends_once_all_have_left(opened: Opened) -> None:
+    with opened.gateway() as client:
+        client.sendall(b"one")
+        assert client.recv(100) == b"ONE"
+        opened.process.send_signal(signal.SIGUSR1)
+        until_refused(opened)
+        assert opened.process.poll() is None
+        client.sendall(b"two")
+        assert client.recv(100) == b"TWO"
+    assert opened.process.wait(timeout=30) == 0
+
+
+def until_refused(opened: Opened) -> None:
+    for _ in range(600):
+        try:
+            opened.silent("127.0.0.9", 1)[0].close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+    raise AssertionError

@@ -12,7 +12,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec, directives_of_script, service_spec
-from cluster.settings.file import TritonSettings
+from cluster.settings.file import LlamaCppSettings, TritonSettings
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
@@ -240,7 +240,9 @@ class Other(Triton):
 
 @pytest.fixture
 def with_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "ENGINES", {"triton": Triton(), "other": Other()})
+    engines = {"triton": Triton(), "other": Other()}
+    monkeypatch.setattr(render, "ENGINES", engines)
+    monkeypatch.setattr(render, "engine_named", engines.__getitem__)
 
 
 @pytest.mark.usefixtures("with_other")
@@ -274,6 +276,89 @@ def test_a_script_starts_the_service_s_engine():
     assert '"$private/door.py" "$address" "$private" one 2>' in text
     assert 'kill -TERM "$server"' in text
     assert 'say "Other ended with $code"' in text
+
+
+def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_outlives_it():
+    """Its server closes idle connections, and goes on with a conversation whose client has left."""
+    text = gateway_files(GatewaySettings(backends=2, servers=1))["haproxy.cfg"]
+    closing = {
+        lines.partition("\n")[0]
+        for lines in text.split("\nbackend ")
+        if "\n    option http-server-close\n" in lines
+    }
+    pools = {"llamacpp1", "llamacpp2"}
+    assert closing == pools | {f"{one}-grpc" for one in pools}
+    dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
+    assert dropped == [("x-conversation-id", "llamacpp")]
+
+
+def llamacpp_script(place: Path) -> str:
+    values = VALUES | {"engine": "llamacpp", "concurrency": 300, "cpus": 2}
+    return service_script(service_spec(values), LlamaCppSettings(command=place), GATEWAY)
+
+
+def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path):
+    for name in ("m-00002-of-00002.gguf", "m-00001-of-00002.gguf", "README.md"):
+        (tmp_path / "it's m" / "m").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "it's m" / "m" / name).touch()
+    text = llamacpp_script(tmp_path / "llama-server")
+    (told,) = re.findall(r'"\$\{shield\[@\]\}" (\S+llama-server \\\n(?:.*\\\n)*.*) &\n', text)
+    (tmp_path / "llama-server").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "llama-server").chmod(0o755)
+    variables = {"models": str(tmp_path / "it's m"), "id": "chat.7.3", "private": "/tmp/p"}
+    ran = subprocess.run(
+        ("bash", "-uc", told), env=variables, text=True, capture_output=True, check=True
+    )
+    assert ran.stdout.splitlines() == [
+        *("--model", str(tmp_path / "it's m" / "m" / "m-00001-of-00002.gguf")),
+        *("--alias", "m", "--tags", "chat.7.3", "--host", "/tmp/p/http.sock"),
+        *("--parallel", "256", "--threads", "2", "--metrics", "--no-webui"),
+    ]
+
+
+def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_left(tmp_path: Path):
+    """The door gets a signal first, and the server its own when the door has ended."""
+    text = llamacpp_script(tmp_path)
+    end = text[text.index("empty_door() {") : text.index("# Slurm sends KILL")]
+    program = f"""
+        private={tmp_path} pid_file={tmp_path}/server ends_at=1000 told= killer=
+        say() {{ :; }}
+        no_group() {{ :; }}
+        {end}
+        set -m
+        (trap 'sleep 0.5; echo door left; exit' USR1; while :; do sleep 0.05; done) & door=$!
+        (trap 'echo server told; exit' INT; while :; do sleep 0.05; done) & server=$!
+        echo "$door" >"$private/door"; echo "$server" >"$pid_file"
+        sleep 0.2
+        end "its lease ends" 0 60
+        wait "$door" "$server"
+        kill -KILL -- "-$killer"
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
+    )
+    assert ran.stdout.splitlines() == ["door left", "server told"], ran.stderr
+
+
+def test_a_door_that_has_closed_by_itself_is_no_failure(tmp_path: Path):
+    text = llamacpp_script(tmp_path)
+    keep = text[text.index("keep_door() {") : text.index("# Slurm may be too busy")]
+    program = f"""
+        private={tmp_path} pid_file={tmp_path}/server address=127.0.0.1
+        make_key() {{ :; }}
+        publish() {{ :; }}
+        python3() {{ return "$code"; }}
+        say() {{ echo "$@"; }}
+        sleep 60 & server=$!
+        echo "$server" >"$pid_file"; echo "a word" >"$private/words"
+        {keep}
+        for code in 0 1; do keep_door; done
+        kill "$server"
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
+    )
+    assert ran.stdout.splitlines() == ["no door: "], ran.stderr
 
 
 def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():

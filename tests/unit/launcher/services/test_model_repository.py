@@ -112,3 +112,16 @@ def test_models_come_in_order(tmp_path: Path):
     for name in ("b", "a"):
         put(tmp_path, name)
     assert list(repository_needs(ENGINES["triton"], tmp_path, 1)) == ["a", "b"]
+
+
+def test_a_model_of_llama_cpp_needs_its_own_directory_only(tmp_path: Path):
+    """Its server loads no other one."""
+    for model, names in {"bert": ["a.gguf"], "two": ["a.gguf", "b.gguf"], "none": []}.items():
+        (tmp_path / model).mkdir()
+        for name in names:
+            (tmp_path / model / name).touch()
+    needs = require_runnable(spec(tmp_path, engine="llamacpp"))
+    assert (needs.files, needs.versions) == (("a.gguf",), ())
+    for model, said in {"two": "several models: a.gguf, b.gguf", "none": "no .gguf file"}.items():
+        code, message = refused(tmp_path, engine="llamacpp", model=model)
+        assert (code, said in message) == ("SW-SERVICE-CONFIG", True)

@@ -1,0 +1,294 @@
+"""Services of a real llama.cpp on the sandbox, by OpenAI's API: from zero to a replica's end."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from quotas import until_in_force
+from service_status import services, status, until_routed
+from tiny_gguf import write_tiny_model
+from waiting import until, until_done
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+SERVICE, MODEL = "nlp/chat", "tiny"
+REPLICAS, CONCURRENCY = 2, 4
+BURST = 50
+LONG_TOKENS = 6_000
+"""Seconds of one slot; a context has room for twice as many."""
+ENDLESS_TOKENS = 30_000
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
+FILE = """\
+[service]
+name = "chat"
+tenant = "nlp"
+engine = "llamacpp"
+model_repository = {models}
+model = "tiny"
+profile = "1g.18gb"
+max_replicas = 2
+min_replicas = {replicas}
+concurrency = 4
+keep_alive_s = 60
+memory_mib = 512
+environment = {{ LLAMA_ARG_CTX_SIZE = "131072" }}
+"""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A llama-server of the sandbox, as its command line has it."""
+
+    pid: int
+    identity: str
+    socket: str
+
+    async def figures(self) -> dict[str, float]:
+        """By name, of its own metrics; only root and its user come to it."""
+        connector = aiohttp.UnixConnector(self.socket)
+        opened = aiohttp.ClientSession(connector=connector)
+        async with opened as session, session.get("http://here/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name.removeprefix("llamacpp:"): float(value) for name, value in pairs}
+
+
+class Chat:
+    """A service of bob's, and clients of it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.url = f"{sandbox.layout.gateway_url}/{SERVICE}"
+        self.models = sandbox.layout.models / "llm"
+        self._home = sandbox.layout.home / sandbox.state.users["bob"].name
+
+    def slicewise(self, *words: str) -> str:
+        return self.sandbox.run("bob", ("slicewise", *words)).stdout
+
+    def apply(self, replicas: int) -> None:
+        file = self._home / "chat.toml"
+        file.write_text(FILE.format(models=json.dumps(str(self.models)), replicas=replicas))
+        self.slicewise("service", "apply", str(file))
+
+    def ready(self) -> set[str]:
+        """Identities of the replicas that serve."""
+        return {
+            f"chat.{one['array_job_id']}.{one['slot']}"
+            for one in status(self.sandbox, SERVICE)["replicas"]
+            if one["state"] == "ready"
+        }
+
+    def replicas(self) -> list[Replica]:
+        uid = self.sandbox.state.users["bob"].uid
+        return [one for one in map(_replica, _processes_of(uid)) if one is not None]
+
+    def signal_script(self, replica: Replica, name: str) -> None:
+        """As Slurm and its own watcher signal the batch script."""
+        task = "_".join(replica.identity.split(".")[1:])
+        self.sandbox.run("bob", ("scancel", "--batch", f"--signal={name}", task))
+
+
+def _processes_of(uid: int) -> Iterator[Path]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid == uid:
+                yield process
+
+
+def _replica(process: Path) -> Replica | None:
+    with suppress(OSError, ValueError):
+        words = (process / "cmdline").read_text().split("\0")
+        if any(word.endswith("llama_server.py") for word in words):
+            told = {name: words[words.index(name) + 1] for name in ("--tags", "--host")}
+            return Replica(int(process.name), told["--tags"], told["--host"])
+    return None
+
+
+@pytest.fixture(scope="module")
+def chat(sandbox: Sandbox) -> Iterator[Chat]:
+    """At zero."""
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "4"))
+    until_in_force(sandbox, "nlp")
+    found = Chat(sandbox)
+    (found.models / MODEL).mkdir(parents=True)
+    write_tiny_model(found.models / MODEL / "tiny.gguf")
+    found.apply(replicas=0)
+    until_routed(sandbox, SERVICE)
+    yield found
+    found.slicewise("service", "delete", SERVICE, "--now")
+    until(lambda: SERVICE not in services(sandbox))
+    assert found.replicas() == []
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as opened:
+        yield opened
+
+
+async def asked(session: aiohttp.ClientSession, chat: Chat, path: str, body: Any) -> Any:
+    """Status and what was answered."""
+    async with session.post(f"{chat.url}{path}", json=body) as answer:
+        return answer.status, await answer.json()
+
+
+@asynccontextmanager
+async def stream(
+    session: aiohttp.ClientSession, chat: Chat, tokens: int
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A completion of so many tokens that has begun."""
+    body = {"prompt": "a", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    async with session.post(f"{chat.url}/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        assert (await answer.content.readline()).startswith(b"data: ")
+        yield answer
+
+
+async def ending(answer: aiohttp.ClientResponse) -> list[str]:
+    """Why it ended, and its last words; an answer that is cut off has none of them."""
+    lines = (await answer.read()).decode().split("\n\n")
+    *_, last, done = [line.removeprefix("data: ") for line in lines if line]
+    return [json.loads(last)["choices"][0]["finish_reason"], done]
+
+
+COMPLETE = ["length", "[DONE]"]
+
+
+async def test_a_request_wakes_it_and_is_answered(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    assert chat.replicas() == []
+    code, answer = await asked(session, chat, "/v1/chat/completions", CHAT)
+    assert (code, answer["model"], answer["usage"]["completion_tokens"] > 0) == (200, MODEL, True)
+
+
+async def test_clients_reach_inference_and_nothing_else(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    async with session.get(f"{chat.url}/v1/models") as answer:
+        assert [one["id"] for one in (await answer.json())["data"]] == [MODEL]
+    for path in ("/slots", "/props", "/metrics", "/lora-adapters", "/v1/stream/1"):
+        async with session.get(f"{chat.url}{path}") as answer:
+            assert answer.status == 403, path
+    code, answer = await asked(session, chat, "/v1/chat/completions", {"messages": 1})
+    assert (code, answer["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_stream_has_its_end(session: aiohttp.ClientSession, chat: Chat) -> None:
+    async with stream(session, chat, 100) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert await ending(answer) == COMPLETE
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Conversation-Id": "mine"}])
+async def test_a_client_that_leaves_its_stream_frees_its_place(
+    session: aiohttp.ClientSession, chat: Chat, headers: dict[str, str]
+) -> None:
+    """It came through unbuffered: the first word was there long before the last."""
+    (replica,) = chat.replicas()
+    before = (await replica.figures())["tokens_predicted_total"]
+    session.headers.update(headers)
+    async with stream(session, chat, ENDLESS_TOKENS) as answer:
+        assert (await replica.figures())["requests_processing"] == 1
+        answer.close()
+    after = await until_done(replica.figures, lambda seen: seen["requests_processing"] == 0)
+    assert after["tokens_predicted_total"] - before < ENDLESS_TOKENS / 2
+
+
+async def test_a_burst_is_answered(session: aiohttp.ClientSession, chat: Chat) -> None:
+    """Far beyond its slots: the rest waits at the gateway."""
+    found = await asyncio.gather(
+        *(asked(session, chat, "/v1/chat/completions", CHAT) for _ in range(BURST))
+    )
+    assert [code for code, _ in found] == [200] * BURST
+
+
+@asynccontextmanager
+async def steadily(session: aiohttp.ClientSession, chat: Chat) -> AsyncIterator[list[str]]:
+    """Two clients, one request after the other; what failed."""
+    failed: list[str] = []
+    ended = asyncio.Event()
+
+    async def ask_on() -> None:
+        while not ended.is_set():
+            try:
+                code, answer = await asked(session, chat, "/v1/chat/completions", CHAT)
+            except aiohttp.ClientError as error:
+                failed.append(repr(error))
+            else:
+                failed.extend([f"{code} {answer}"] * (code != 200))
+            await asyncio.sleep(0.02)
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(2):
+            clients.create_task(ask_on())
+        yield failed
+        ended.set()
+
+
+async def until_ready(chat: Chat, *, without: set[str]) -> None:
+    """Until two replicas serve, and none of those."""
+    await asyncio.to_thread(
+        until, lambda: len(now := chat.ready()) == REPLICAS and not now & without
+    )
+
+
+async def test_it_rolls_over_without_a_failed_request(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    old = await asyncio.to_thread(chat.ready)
+    async with steadily(session, chat) as failed, stream(session, chat, LONG_TOKENS) as answer:
+        await asyncio.to_thread(chat.apply, REPLICAS)
+        await until_ready(chat, without=old)
+        assert await ending(answer) == COMPLETE
+    assert failed == []
+
+
+async def test_a_replica_whose_lease_ends_finishes_its_streams(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    """llama-server would cut them off, in a way that looks like their end."""
+    async with stream(session, chat, LONG_TOKENS) as answer:
+        (busy,) = [
+            one for one in chat.replicas() if (await one.figures())["requests_processing"] == 1
+        ]
+        async with steadily(session, chat) as failed:
+            await asyncio.to_thread(chat.signal_script, busy, "USR1")
+            assert await ending(answer) == COMPLETE
+            await until_ready(chat, without=set())
+            await asyncio.to_thread(until, lambda: busy not in chat.replicas())
+    assert failed == []
+
+
+async def test_only_what_a_killed_replica_had_in_flight_fails(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    await until_ready(chat, without=set())
+    async with stream(session, chat, ENDLESS_TOKENS) as answer:
+        (busy,) = [
+            one for one in chat.replicas() if (await one.figures())["requests_processing"] == 1
+        ]
+        async with steadily(session, chat) as failed:
+            os.kill(busy.pid, signal.SIGKILL)
+            with suppress(aiohttp.ClientError):
+                assert b"[DONE]" not in await answer.read()
+            await asyncio.to_thread(until, lambda: _is_replaced(busy, chat.replicas()))
+            await until_ready(chat, without=set())
+    assert len(failed) <= CONCURRENCY
+
+
+def _is_replaced(replica: Replica, there: list[Replica]) -> bool:
+    """Whether its slot has another process."""
+    return any(one.identity == replica.identity and one.pid != replica.pid for one in there)

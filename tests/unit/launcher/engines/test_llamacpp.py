@@ -1,0 +1,76 @@
+"""Tests how llama.cpp's server is asked, and how its answers, files and log are read."""
+
+import json
+
+import pytest
+
+from launcher.engines.engine import MeasuredEngine, Probe
+from launcher.engines.llamacpp import LlamaCpp
+from launcher.engines.model_files import ModelFiles
+
+ENGINE = LlamaCpp()
+
+
+def models(*tags: str) -> bytes:
+    """Its answer to /v1/models, as a build of October 2026 gives it."""
+    model = {"id": "tiny", "aliases": ["tiny"], "tags": tags, "object": "model", "meta": {"n": 1}}
+    return json.dumps({"models": [{"name": "tiny"}], "object": "list", "data": [model]}).encode()
+
+
+def test_a_replica_is_known_by_its_tag():
+    assert ENGINE.identified(models("chat.7.3"), "chat.7.3").probe is Probe.OURS
+    assert ENGINE.identified(models("chat.7.4"), "chat.7.3").probe is Probe.STRANGER
+    assert ENGINE.identified(models(), "chat.7.3").probe is Probe.STRANGER
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b'{"data": 1}', b'{"name": "chat.7.3"}'])
+def test_another_server_s_answer_is_none(said: bytes):
+    with pytest.raises(TypeError):
+        ENGINE.identified(said, "chat.7.3")
+
+
+def test_it_is_ready_once_it_has_completed_a_token():
+    assert ENGINE.ready_paths("tiny") == ("/health",)
+    request = ENGINE.smallest_request("tiny", (), 1)
+    assert request is not None
+    assert (request.method, request.path) == ("POST", "/v1/completions")
+    assert json.loads(request.head) == {"model": "tiny", "prompt": "1", "max_tokens": 1}
+
+
+def test_an_error_is_told_in_its_own_words():
+    said = b'{"error":{"code":501,"message":"no embeddings","type":"not_supported_error"}}'
+    assert ENGINE.failure(said) == "no embeddings"
+    assert ENGINE.failure(b"gone \xff") == "gone \N{REPLACEMENT CHARACTER}"
+
+
+def problems(*entries: str) -> tuple[str, ...]:
+    found = ENGINE.model_needs(ModelFiles("m", frozenset(entries), {}), set(), 1)
+    assert found.files == tuple(sorted(one for one in entries if one.endswith(".gguf")))
+    return found.problems
+
+
+def test_a_model_is_one_file_or_all_of_its_parts():
+    parts = [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert problems("m.gguf", "README.md") == problems(*parts) == ()
+    assert problems("README.md") == ("no .gguf file",)
+    assert problems(*parts[:2]) == ("no m-00003-of-00003.gguf",)
+    assert problems(parts[1]) == ("no m-00001-of-00003.gguf", "no m-00003-of-00003.gguf")
+    for several in (("a.gguf", "b.gguf"), (*parts, "a.gguf"), (*parts, "b-00001-of-00003.gguf")):
+        assert problems(*several) == (
+            f"several models: {', '.join(sorted(several))}; give each a directory of its own",
+        )
+    assert ENGINE.is_model(frozenset({"m.gguf"}))
+    assert not ENGINE.is_model(frozenset({"config.pbtxt", "1/"}))
+
+
+@pytest.mark.parametrize("time", ["0.00.004.398 ", ""])
+def test_a_line_of_its_log_is_read_with_and_without_a_time(time: str):
+    said = "srv  load_model: failed to load model"
+    assert ENGINE.log_message(f"{time}E {said}") == said
+    assert ENGINE.log_notice.match(f"{time}I {said}")
+    assert not ENGINE.log_notice.match(f"{time}E {said}")
+    assert ENGINE.log_time_s(f"{time}E {said}", 1.0) is None
+
+
+def test_its_models_are_not_measured():
+    assert not isinstance(ENGINE, MeasuredEngine)
