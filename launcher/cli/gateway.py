@@ -9,6 +9,7 @@ import typer
 
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import load_settings
+from launcher.engines.registry import ENGINES
 from launcher.gateway import haproxy
 from launcher.gateway.files import replace_file
 from launcher.gateway.identity import KEY
@@ -49,6 +50,8 @@ def render_gateway(
     if check:
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
     typer.echo(files[CONFIGURATION], nl=False)
+    for name, why in ENGINES.broken.items():
+        typer.echo(f"Engine {name} can't be used and is left out: {why}", err=True)
 
 
 def _write(path: Path, text: str) -> None:

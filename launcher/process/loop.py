@@ -17,6 +17,7 @@ from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import LauncherSettings, Settings
+from launcher.engines.registry import ENGINES
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
 from launcher.probing.prober import Prober, probe, statistics
@@ -75,6 +76,7 @@ async def serve(settings: Settings) -> None:
     daemon = DaemonCalls(settings.daemon)
     runtime = HaproxyRuntime(settings.gateway)
     require_key(settings.gateway)
+    report_broken_engines()
     if await runtime.takes_any_group():
         report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
     directory = settings.gateway.directory
@@ -97,6 +99,12 @@ async def serve(settings: Settings) -> None:
             statistics=counted,
         )
         await launcher.serve(settings.launcher, ended)
+
+
+def report_broken_engines() -> None:
+    """Warn of engines of the site that can't be used: services of theirs never become ready."""
+    for name, why in ENGINES.broken.items():
+        report("engine_broken", logging.WARNING, engine=name, why=why)
 
 
 class Launcher:

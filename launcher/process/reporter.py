@@ -111,7 +111,7 @@ class ServiceReporter:
 
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, left_out = self._samples, self._left_out(plan)
-        self._samples = {key: one for key, one in before.items() if key in left_out}
+        self._samples = {key: one for key, one in before.items() if key[0] in left_out}
         for one in plan.services:
             key = one.service
             counted = (key, one.load.counter)

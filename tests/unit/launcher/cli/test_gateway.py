@@ -1,11 +1,13 @@
 """Tests what the gateway's commands write and print."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
+from launcher.cli import gateway
 from launcher.main import app
 
 SETTINGS = """\
@@ -85,3 +87,11 @@ def test_render_again_keeps_what_the_launcher_wrote_and_nobody_else_reads_keys(d
     assert (directory / "services.map").read_text() == "vision/chat pool1\n"
     assert (directory / "keys.map").read_text() == "abc vision\n"
     assert (directory / "keys.map").stat().st_mode & 0o007 == 0
+
+
+def test_render_names_engines_that_are_left_out(directory: Path, monkeypatch: pytest.MonkeyPatch):
+    broken = SimpleNamespace(broken={"toy": "ImportError: no module"})
+    monkeypatch.setattr(gateway, "ENGINES", broken)
+    result = CliRunner().invoke(app, ("gateway", "render"), catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.stderr == "Engine toy can't be used and is left out: ImportError: no module\n"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -354,3 +355,14 @@ async def test_the_next_turn_comes_soon_while_there_is_something_to_do() -> None
 async def test_a_replicas_answer_makes_the_next_turn_due_at_once() -> None:
     (gap_s,) = await Paced(is_busy=False).gaps_s(0.6, meanwhile=0.2)
     assert gap_s < UNDISTURBED_S / 2
+
+
+def test_engines_of_the_site_that_are_broken_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = SimpleNamespace(broken={"toy": "ImportError: no module"})
+    monkeypatch.setattr(loop, "ENGINES", broken)
+    loop.report_broken_engines()
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", 'engine_broken engine=toy why="ImportError: no module"')
+    ]
