@@ -30,8 +30,10 @@ from cluster.language.errors import UnreachableError
 from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
+from sandbox.host.host import wrapper_environment
 from sandbox.host.inventory import CLUSTER
 from sandbox.host.process import MARK, is_alive, read_stat
+from sandbox.servers import gpus
 from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
@@ -157,6 +159,20 @@ class Chaos:
         self.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         return len(jobs)
 
+    def reboot(self, node: str) -> None:
+        """As an operator orders it; once no job is there, the node is off and comes back."""
+        self.scontrol("reboot", "ASAP", "nextstate=RESUME", node)
+        show = ("scontrol", "show", "node", node)
+        until(lambda: "REBOOT_ISSUED" in self.sandbox.run("root", show).stdout)
+        name, layout = f"slurmd-{node}", self.sandbox.layout
+        pid = self.sandbox.state.processes[name].pid
+        self.sandbox.kill(name)
+        until(lambda: read_stat(pid) is None)
+        environment = {**wrapper_environment(layout, node), **gpus.environment(layout, node)}
+        words = (f"{key}={value}" for key, value in environment.items())
+        self.sandbox.start(name, "root", ("env", *words, "slurmd", "-D", "-N", node, "-b"))
+        until_is(lambda: self.sandbox.node_states()[node], "idle")
+
     def mend_node(self, node: str) -> None:
         """As it registers, Slurm takes it back."""
         self.sandbox.restore(print)
@@ -271,6 +287,31 @@ def test_a_killed_node_costs_what_was_in_flight_on_its_replicas(chaos: Chaos) ->
         chaos.mend_node(node)
     assert died[0] > 0
     assert len(cut_off(clients)) <= 2 * CONCURRENCY * died[0], clients.failed
+
+
+@pytest.fixture
+def may_reboot(sandbox: Sandbox) -> Iterator[None]:
+    """Slurm runs a RebootProgram on the node; here it does nothing, and the test does the rest."""
+    site = sandbox.layout.etc / "site.conf"
+    before = site.read_text()
+    site.write_text(f"{before}RebootProgram=/bin/true\n")
+    sandbox.run("root", ("scontrol", "reconfigure"))
+    yield
+    site.write_text(before)
+    sandbox.run("root", ("scontrol", "reconfigure"))
+
+
+@pytest.mark.usefixtures("may_reboot")
+def test_a_node_that_is_rebooted_costs_nothing(chaos: Chaos) -> None:
+    """Slurm lets nothing new start there, so its replicas are replaced before it goes."""
+    node = chaos.jobs("bob", "running")[0].split()[-1]
+    chaos.set_quota("nlp", str(2 * REPLICAS))
+    try:
+        clients = chaos.while_asked(lambda _: chaos.reboot(node))
+    finally:
+        chaos.set_quota("nlp", str(REPLICAS))
+    assert clients.failed == []
+    assert len(clients.answers) > 0
 
 
 @pytest.mark.parametrize("part", ["master", "worker"])
