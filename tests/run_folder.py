@@ -76,6 +76,8 @@ def _take_care(folder: Path) -> None:
     while left := process.leftovers(folder, ()):
         process.end(left, patience_s=patience_s)
         patience_s = 0.0
+    for mounted in _mounts(Path("/proc/self/mounts").read_text(), folder):
+        subprocess.run(("umount", "--lazy", mounted), check=False)
     # Not by a glob: it fails at a link that leads nowhere it can look.
     sandboxes = [Path(place) for place, _, files in os.walk(folder) if MARKER in files]
     with ThreadPoolExecutor() as pool:
@@ -84,6 +86,12 @@ def _take_care(folder: Path) -> None:
     if folder.exists():
         troubles.append(f"{folder} can't be removed")
     sys.exit("\n".join(troubles) or None)
+
+
+def _mounts(table: str, folder: Path) -> list[str]:
+    """Where a test has mounted a file system in the folder; proc(5) has the table."""
+    places = [line.split()[1] for line in table.splitlines()]
+    return [place for place in places if place.startswith(f"{folder}/")]
 
 
 def _taken_down(sandbox: Path) -> str:
