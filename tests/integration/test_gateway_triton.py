@@ -4,8 +4,10 @@ import asyncio
 import json
 import queue
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -150,6 +152,63 @@ def test_sequences_are_right_with_two_replicas_over_unary_calls(summing: str):
                 )
                 sums.setdefault(number, []).append(int(answer.as_numpy("SUM").flat[0]))
     assert set(map(tuple, sums.values())) == {(3, 6, 9, 12)}
+
+
+def test_streams_of_sequences_are_right_with_two_replicas(summing: str):
+    """Several at the same time: each stays at the replica that took it."""
+    answers: queue.Queue[tuple[int, int]] = queue.Queue()
+
+    def heard(number: int, result: triton.InferResult | None, error: Exception | None) -> None:
+        answers.put((number, 0 if result is None else int(result.as_numpy("SUM").flat[0])))
+
+    tensor = triton.InferInput("IN", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.array([[3]], dtype=np.int32))
+    clients = {number: triton.InferenceServerClient(summing) for number in range(101, 105)}
+    for number, client in clients.items():
+        client.start_stream(partial(heard, number), headers={"slicewise-service": SUMMING})
+    for step in range(STEPS):
+        for number, client in clients.items():
+            ends = {"sequence_start": step == 0, "sequence_end": step == STEPS - 1}
+            client.async_stream_infer("sum", [tensor], sequence_id=number, **ends)
+    found = [answers.get(timeout=60) for _ in range(STEPS * len(clients))]
+    for client in clients.values():
+        client.stop_stream()
+        client.close()
+    assert sorted(found) == [(number, 3 * nth) for number in clients for nth in range(1, STEPS + 1)]
+
+
+def curl(*words: str) -> tuple[int, object]:
+    """Status and JSON of an answer."""
+    command = ("curl", "-s", "-m", "60", "-w", "\n%{http_code}", *words)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    text, _, status = done.stdout.rpartition("\n")
+    return int(status), json.loads(text or "null")
+
+
+def test_curl_meets_two_replicas_as_one_server(summing: str):
+    url = f"http://{summing}/{SUMMING}/v2"
+    assert curl(f"{url}/health/ready") == (200, None)
+    status_of_model, metadata = curl(f"{url}/models/sum")
+    assert status_of_model == 200
+    assert isinstance(metadata, dict)
+    assert metadata["platform"] == "python"
+    sums = []
+    for step in range(STEPS):
+        ends = {"sequence_id": 77, "sequence_start": step == 0, "sequence_end": step == STEPS - 1}
+        tensor = {"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [3]}
+        body = json.dumps({"parameters": ends, "inputs": [tensor]})
+        found, answer = curl(f"{url}/models/sum/infer", "-d", body)
+        assert found == 200
+        assert isinstance(answer, dict)
+        sums += answer["outputs"][0]["data"]
+    assert sums == [3, 6, 9, 12]
+    said, statistics = curl(f"{url}/models/sum/versions/1/stats")
+    assert said == 200
+    assert isinstance(statistics, dict)
+    assert statistics["model_stats"][0]["inference_stats"]["success"]["count"] >= STEPS
+    refused, error = curl("-X", "POST", f"{url}/repository/models/sum/unload")
+    assert refused == 403
+    assert "SW-GATEWAY-DENIED" in str(error)
 
 
 def test_statistics_are_the_service_s_by_both_protocols(summing: str):
