@@ -291,7 +291,7 @@ def _span(seconds: int | None) -> str:
 
 def _requests(service: ServiceObservation) -> str:
     if service.load is None:
-        return "not known: the launcher has not reported lately"
+        return "not known: the launcher has not reported it yet, or not lately"
     load, report = service.load, service.report
     rate = (
         f"; {report.rate_per_s:g} arrive per second"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+_BLOCK = re.compile(r"^```(?:sh)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:^|\$\(|&& |-- )slicewise ((?:(?! -- )[^|;)&>\n#])*)", re.MULTILINE)
 _TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -63,3 +66,31 @@ def test_the_wire_s_document_names_what_there_is(written: Mapping[str, str]):
     assert named <= document["components"]["schemas"].keys()
     for path in document["paths"]:
         assert f" {path}\n" in written["wire-api.md"]
+
+
+def typed() -> Iterator[str]:
+    """The commands of Slicewise in the blocks of README, the tutorial and the guides."""
+    for page in (DOCS.parent / "README.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")):
+        for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+            yield from _COMMAND.findall(block.replace("\\\n", " "))
+
+
+def test_what_users_are_told_to_type_is_a_command_with_such_options():
+    from launcher.cli.command_table import COMMANDS
+    from launcher.main import loaded
+
+    found = {shlex.join(words) for one in typed() if (words := shlex.split(one))}
+    assert {"service apply tokens.toml --start", "ledger statement"} <= found
+    for text in found:
+        name, *words = text.split()
+        if name.startswith("-") or name not in COMMANDS:
+            assert name == "--help", text
+            continue
+        command = loaded(name, COMMANDS[name])
+        while words and (inner := getattr(command, "commands", {}).get(words[0])) is not None:
+            command, words = inner, words[1:]
+        assert not getattr(command, "commands", {}), text
+        options = {option for one in command.params for option in one.opts + one.secondary_opts}
+        if name != "sbatch":
+            said = {one.partition("=")[0] for one in words if one.startswith("-") and one != "--"}
+            assert said <= options, text

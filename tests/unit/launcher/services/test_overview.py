@@ -304,7 +304,7 @@ def test_people_read_it(said: str):
 
 
 def test_people_read_what_they_may_not_see():
-    assert "the launcher has not reported lately" in printed(
+    assert "the launcher has not reported it yet" in printed(
         show_services.service_details(observed(None))
     )
     assert "–" in printed(show_services.services_overview([observed(None)]))
