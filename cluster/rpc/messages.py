@@ -326,7 +326,7 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
     slots' priority.
     """
-    avoid: tuple[NodeName, ...] = Field((), max_length=MOST_AVOIDED)
+    avoid: tuple[NodeName, ...] | None = Field(None, max_length=MOST_AVOIDED)
 
 
 class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):

@@ -41,7 +41,8 @@ class DaemonCalls:
                 run=tuple(sorted(run)),
                 note=note,
                 urgency=urgency,
-                avoid=avoid,
+                # A daemon of an earlier version refuses what it does not know.
+                avoid=avoid or None,
             )
         )
 

@@ -150,8 +150,8 @@ def decide(
             found[key] = known
             continue
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
-        look = ServiceInput(key, spec, views, *counted, most, answers, free, aborted)
-        look = replace(look, avoid=avoided.of(key))
+        known_of = (answers, free, aborted, avoided.of(key))
+        look = ServiceInput(key, spec, views, *counted, most, *known_of)
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))

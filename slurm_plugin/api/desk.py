@@ -145,7 +145,7 @@ class Desk:
     async def _wish(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
         run = frozenset(request.run)
         return await self._cluster_state.set_desired_slots(
-            request.array_job_id, run, request.note, request.urgency, avoid=request.avoid
+            request.array_job_id, run, request.note, request.urgency, avoid=request.avoid or ()
         )
 
     async def _retire(self, request: RetireRequest, _: int) -> DoneAnswer:

@@ -79,6 +79,13 @@ async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
     assert answer.released == (2,)
 
 
+async def test_nodes_are_named_only_if_there_are_any(tmp_path: Path):
+    """A daemon that does not know the field takes all other desired slots."""
+    wish = WISH.model_copy(update={"avoid": ("gpu01",)})
+    _, heard = await ask(tmp_path, b'{"v":1}', wish)
+    assert heard.body.endswith(b'"urgency":0.5,"avoid":["gpu01"]}')
+
+
 async def test_a_get_has_its_fields_in_its_query(tmp_path: Path):
     after = StatementCursor(tenant="a&b", start_s=1, job_id=2, now_s=3)
     request = StatementRequest(tenant="vision", after=after)

@@ -261,6 +261,7 @@ READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
+    "excluded_nodes",
 }
 
 
