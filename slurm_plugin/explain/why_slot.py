@@ -6,7 +6,7 @@ from cluster.language.jobs import JobTag, JobView, last_words
 from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.explain.words import job_name, span_text
+from slurm_plugin.explain.words import job_name, kept_back, span_text
 
 
 def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:
@@ -15,6 +15,19 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswe
     if report is not None and report.failures and report.wanted:
         return _failing(about, job, report, sight)
     service = f"{tag.tenant}/{tag.service}"
+    if short := kept_back(job, sight):
+        return WhyAnswer(
+            about=about,
+            state=job.state.value,
+            reason=job.reason,
+            headline=f"{job_name(job)} is a slot of service {service}, whose requests wait.",
+            sentences=(f"It is not started for want of {short}.",),
+            start="when the quota has room",
+            hints=(
+                f"Which jobs hold the quota: slicewise why {tag.tenant}",
+                f"See: slicewise service status {service}",
+            ),
+        )
     note = sight.notes.get(job.array_job_id or 0, "")
     return WhyAnswer(
         about=about,

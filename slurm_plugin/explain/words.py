@@ -173,11 +173,21 @@ def is_resting(job: JobView) -> bool:
     return job.state in WAITING and job.held and tag is not None and tag.service is not None
 
 
+def kept_back(job: JobView, sight: WhyInput) -> str:
+    """Return why quota keeps a resting slot from starting while requests wait; "" if none does."""
+    tag = JobTag.find(job.admin_comment)
+    report = sight.reports.get((tag.tenant, tag.service or "")) if tag is not None else None
+    note = sight.notes.get(job.array_job_id or 0, "")
+    waits = report is not None and report.wanted and (report.held or report.queued)
+    return note if waits and note.startswith("quota: ") else ""
+
+
 def _group(job: JobView, sight: WhyInput) -> _Group:
     if job.state in ALLOTTED:
         return _RUNS, "run"
     if is_resting(job):
-        return _RESTS, "at rest: no request needs it"
+        short = kept_back(job, sight)
+        return _RESTS, f"at rest: {'quota has no room' if short else 'no request needs it'}"
     if job.state not in WAITING:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:

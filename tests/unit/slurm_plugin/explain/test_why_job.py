@@ -375,6 +375,36 @@ def test_a_slot_at_rest_says_who_decides_about_it():
     assert answer.hints == ("See: slicewise service status vision/bert",)
 
 
+def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
+    """Its array had "at rest: no request needs it" while a request waited for quota."""
+    told = ServiceReport(
+        tenant="vision",
+        name="bert",
+        in_flight=0,
+        queued=0,
+        held=1,
+        rate_per_s=0.1,
+        wanted=1,
+        reason="1 waiting: 1",
+    )
+    tag = JobTag("ab", "vision", "bert").text()
+    held = {"held": True, "reason": "JobHeldAdmin", "admin_comment": tag}
+    slots = tuple(replace(task(job(814 + one), one), **held) for one in (0, 1))
+    notes = {814: "quota: vision holds 4 of 4 slices; a replica needs 1"}
+
+    def seen(report: ServiceReport) -> WhyInput:
+        return sight(*slots, tenants=(VISION,), notes=notes, reports={("vision", "bert"): report})
+
+    answer = asked("814_0", seen(told))
+    assert answer.headline == "814_0 is a slot of service vision/bert, whose requests wait."
+    assert answer.sentences == (f"It is not started for want of {notes[814]}.",)
+    assert answer.start == "when the quota has room"
+    assert answer.hints[0] == "Which jobs hold the quota: slicewise why vision"
+    assert rows(asked("814", seen(told)))[0][0] == "2 at rest: quota has no room"
+    idle = told.model_copy(update={"held": 0})
+    assert "at rest" in asked("814_0", seen(idle)).headline
+
+
 def test_a_slot_that_slurm_holds_because_no_node_can_run_it_says_so():
     held = replace(failed(0), reason="BadConstraints")
     assert "no node can ever give" in asked("814_0", sight(held, tenants=(VISION,))).headline
