@@ -50,7 +50,9 @@ def _needs_as_json(needs: ModelNeeds) -> "ModelJson":
 def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
     """Return what would be done, the changes as a diff, and notes."""
     notes = (Text(note, style="yellow") for note in plan.notes)
-    lines = (line for change in plan.changes for line in _diff(change))
+    lines = [line for change in plan.changes for line in _diff(change)]
+    if any(change.key == "model_digest" for change in plan.changes):
+        lines.append(Text("  The model repository has other files than the service."))
     would = Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}")
     needs = () if plan.needs is None else (Text(_needs_text(plan.needs)),)
     return Group(would, *lines, *needs, *notes)

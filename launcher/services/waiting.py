@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from cluster.language.errors import OutsideError
 from launcher.services.overview import ServiceObservation
+from launcher.services.service_file import logs_of
 from launcher.turn.backoff import FAILING
 
 
@@ -71,7 +72,8 @@ def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
         "SW-SERVICE-FAILING",
         f"Array job {array} of {waiting.service} has ended, and {seen.array_job_id} before it "
         f"stays{said}.",
-        f"See: slicewise service history {seen.name}",
+        f"See: slicewise service history {seen.name}; its logs are "
+        f"{logs_of(seen.name)}/{array}_SLOT.log where it was applied",
     )
 
 

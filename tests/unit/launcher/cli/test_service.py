@@ -257,6 +257,7 @@ def test_other_files_in_the_repository_roll_over_and_unknown_ones_do_not(
     (place / "models" / "m" / "1" / "model.onnx").write_text("new weights")
     said = invoke("plan", "chat.toml")
     assert "  + model_digest = " in said
+    assert "\n  The model repository has other files than the service.\n" in said
     assert "would roll over from array job 800" in said
     assert "as the file says" in invoke("plan", "chat.toml", "--skip-model-check")
 
