@@ -173,12 +173,11 @@ def test_an_interrupt_cancels_the_jobs_and_keeps_what_they_measured(cluster: Clu
 @pytest.mark.parametrize("state", [JobState.ENDED, None])
 def test_a_job_that_ends_early_keeps_what_it_measured(cluster: Cluster, state: JobState | None):
     cluster.states = [state]
-    cluster.prints = [
-        message_text(measured(1, 1, STEADY, STEADY)) + "E1122 no \x1b[31m\x07memory\n"
-    ]
-    said = told(run("--types", "1g.10gb"))
-    assert "Job 814 on 1g.10gb ended after 1 of 2 points: E1122 no \ufffdmemory" in said
-    assert "SW-PROFILE-ENDED" in said
+    said = "E1122 no \x1b[31mmem\x1b[2Jory\n"
+    cluster.prints = [message_text(measured(1, 1, STEADY, STEADY)) + said]
+    shown = told(run("--types", "1g.10gb"))
+    assert "Job 814 on 1g.10gb ended after 1 of 2 points: E1122 no mem\ufffd[2Jory" in shown
+    assert "SW-PROFILE-ENDED" in shown
     assert len(read_measurements(Path("m.profile.json"))) == 1
 
 
