@@ -101,7 +101,7 @@ class GenerationRecord(Message):
 
 
 class GenerationsAnswer(Answer):
-    """Generations of services of that name, the newest 100, the newest first."""
+    """Generations of services of that name, the newest 100 of each tenant, the newest first."""
 
     generations: tuple[GenerationRecord, ...]
 

@@ -39,7 +39,7 @@ HistoryName = Annotated[
 def service_history(name: HistoryName, as_json: Json = False) -> None:
     """Show the generations of a service, the newest first, and which keys each has changed.
 
-    The last 100 of TENANT/NAME, or of NAME over all tenants, also of services that have ended. To
+    The last 100 of each tenant's service of that name, also of services that have ended. To
     go back: slicewise service rollback.
     """
     past = asyncio.run(_past(load_settings(), name))

@@ -3,15 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slurm_plugin.ledger_tables.tables import service_generations
 
-MOST = 100
-"""Generations that are read at once, the newest ones of a name and tenants."""
+MOST, MOST_OF_ALL = 100, 1000
+"""Generations of a name that are read at once, the newest ones: of a tenant, and of all tenants."""
 
 
 class Generations(LedgerPart):
@@ -39,13 +39,21 @@ class Generations(LedgerPart):
     def named(self, name: str, tenants: Collection[str] | None) -> tuple[GenerationRecord, ...]:
         """The newest generations of services of that name, the newest first.
 
-        ``tenants``: those whose services are read; None is all.
+        ``tenants``: those whose services are read; None is all. One tenant's many generations leave
+        room for another's few.
         """
         of = service_generations.c
         wanted = [of.cluster == self._cluster, of.name == name]
         if tenants is not None:
             wanted.append(of.tenant.in_(tenants))
-        latest = select(service_generations).where(*wanted).order_by(of.id.desc()).limit(MOST)
+        place = func.row_number().over(partition_by=of.tenant, order_by=of.id.desc())
+        placed = select(service_generations, place.label("place")).where(*wanted).subquery()
+        latest = (
+            select(placed)
+            .where(placed.c.place <= MOST)
+            .order_by(placed.c.id.desc())
+            .limit(MOST_OF_ALL)
+        )
         with reading(self._engine) as connection:
             connection.execute(DEADLINE)
             rows = connection.execute(latest).mappings().all()

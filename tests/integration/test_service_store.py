@@ -16,6 +16,7 @@ from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
+from slurm_plugin.ledger import generations
 from slurm_plugin.ledger.keys import MOST_KEYS, NewKey
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
@@ -144,6 +145,11 @@ def test_generations_are_recorded_once_and_read_by_name_and_tenant(
     assert ledger.generations.named("bert", None) == (second, other, first)
     assert ledger.generations.named("bert", {"vision"}) == (second, first)
     assert ledger.generations.named("bert", set()) == ()
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setattr(generations, "MOST", 1)
+        assert ledger.generations.named("bert", None) == (second, other)
+        fewer.setattr(generations, "MOST_OF_ALL", 1)
+        assert ledger.generations.named("bert", None) == (second,)
     changed = first.model_copy(update={"directives": {"model": "n"}})
     ledger.generations.record([changed])
     assert ledger.generations.named("bert", {"vision"}) == (changed, second, first)
