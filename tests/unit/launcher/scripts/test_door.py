@@ -385,7 +385,8 @@ def test_told_to_close_it_lets_in_no_more_and_ends_once_all_have_left(opened: Op
         assert client.recv(100) == b"ONE"
         opened.process.send_signal(signal.SIGUSR1)
         until_refused(opened)
-        assert opened.process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            opened.process.wait(timeout=1)
         client.sendall(b"two")
         assert client.recv(100) == b"TWO"
     assert opened.process.wait(timeout=30) == 0
