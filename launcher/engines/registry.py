@@ -80,8 +80,8 @@ def _usable(name: str, engine: object, known: Mapping[str, Engine]) -> Engine:
 
 
 def _entry_points() -> Iterable[_EntryPoint]:
-    # 10 ms of import, and all installed packages are looked at.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    # All installed packages are looked at.
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do not need it
 
     return entry_points(group=_GROUP)
 
