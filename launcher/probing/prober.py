@@ -293,6 +293,6 @@ def _refused(words: str) -> Answer:
     plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
     return Answer(
         Probe.SILENT,
-        f"the model refused an inference of zeros: {plain[:_SAID]};"
+        f"the model refused a made-up request: {plain[:_SAID]};"
         ' if it must refuse that, set readiness = "model"',
     )

@@ -197,6 +197,19 @@ def test_plan_names_what_the_model_needs_and_refuses_what_cannot_run(place, subm
     assert submitted == []
 
 
+def test_plan_and_apply_take_a_model_of_llama_cpp_and_no_unknown_engine(place, submitted, checked):
+    file, told = place / "chat.toml", (place / "chat.toml").read_text()
+    (place / "models" / "m" / "m.gguf").touch()
+    file.write_text(f'{told}engine = "llamacpp"\n')
+    assert "model m: 1 instance; files m.gguf" in invoke("plan", "chat.toml").splitlines()
+    invoke("apply", "chat.toml")
+    assert "/opt/llama.cpp/bin/llama-server" in submitted[0]
+    file.write_text(f'{told}engine = "vllm"\n')
+    for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+        assert refusal(*words) == "SW-SERVICE-ENGINE"
+    assert len(submitted) == 1
+
+
 def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
     vision = TenantView(
         name="vision", nominal_millislices=2000, in_use_millislices=0, own_in_use_millislices=0

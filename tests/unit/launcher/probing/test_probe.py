@@ -176,7 +176,7 @@ async def test_what_the_model_says_against_it_is_handed_on(served: Served, statu
     server.status, server.words = status, '{"error":"no\\té\\nzeros"}'
     answer = await probe(gateway_directory(), replica)
     assert (answer.probe, answer.is_failure) == (Probe.SILENT, True)
-    assert answer.said.startswith("the model refused an inference of zeros: no zeros;")
+    assert answer.said.startswith("the model refused a made-up request: no zeros;")
     assert 'readiness = "model"' in answer.said
     assert answer.said.isascii()
     assert answer.said.isprintable()
