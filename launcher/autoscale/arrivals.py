@@ -56,6 +56,20 @@ def learn_arrivals(known: Arrivals, arrived: int, elapsed_s: float) -> Arrivals:
     )
 
 
+def learn_silence(known: Arrivals, looks: int, look_s: float) -> Arrivals:
+    """Learn from ``looks`` looks, one every ``look_s`` seconds, that saw neither a request nor a
+    replica: as by ``learn_arrivals`` and ``at_rest``, one after the other.
+    """
+    fades = [exp(-look_s / averaged_s) for averaged_s in _ALL_S]
+    spans = zip(known.spans, fades, strict=True)
+    return replace(
+        known,
+        seen_s=known.seen_s + looks * look_s,
+        counts=(*(0.0 for _ in AVERAGED_S), known.counts[-1] * fades[-1] ** looks),
+        spans=tuple(s * fade**looks + look_s * (1 - fade**looks) / (1 - fade) for s, fade in spans),
+    )
+
+
 def at_rest(known: Arrivals) -> Arrivals:
     """Return what counts for a service that has neither a request nor a replica.
 

@@ -9,7 +9,7 @@ service that gets a request a minute and one that gets a thousand a second. What
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import exp, sqrt
+from math import ceil, exp, floor, sqrt
 from operator import add
 
 from launcher.autoscale.arrivals import AVERAGED_S
@@ -149,6 +149,54 @@ def learn_forecasts(
     if forecasts is None:
         return known
     return replace(known, under_way=(*steps, Step(at_s, forecasts, load)))
+
+
+_SEEN_NOTHING = SeenLoad(0, 0)
+_NEARLY = 1e-6
+
+
+def expects_nothing(known: Forecasts) -> bool:
+    """Whether all forecasts under way are 0, and no request has come since."""
+    return all(not any(s.forecasts) and s.most == _SEEN_NOTHING for s in known.under_way)
+
+
+def learn_rest(
+    known: Forecasts, at_s: float, look_s: float, forecast_s: float, horizon_s: float
+) -> Forecasts:
+    """Learn from looks every ``look_s`` that saw nothing, as was expected, until ``at_s``.
+
+    It is what ``learn_forecasts`` learns from one after the other; forecasts were made in the last
+    ``forecast_s`` seconds of that time.
+    """
+    step_s = horizon_s / _STEPS
+    apart_s = look_s * ceil(step_s / look_s - _NEARLY)
+    steps = known.under_way
+    first_s = at_s - look_s * floor(forecast_s / look_s + _NEARLY)
+    first_s = steps[-1].at_s + apart_s if steps else first_s
+    more = floor((at_s - first_s) / apart_s + _NEARLY) + 1 if at_s >= first_s else 0
+    nothing = (0.0,) * len(AVERAGED_S)
+    steps = (*steps, *(Step(first_s + n * apart_s, nothing, _SEEN_NOTHING) for n in range(more)))
+    left = tuple(step for step in steps if at_s - step.at_s < _AFTER * horizon_s)
+    judged = len(steps) - len(left)
+    return Forecasts(left, tuple(_with_rest(one, judged, step_s) for one in known.errors))
+
+
+def _with_rest(known: Errors, judged: int, step_s: float) -> Errors:
+    fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
+    faded, kept = fade**judged, keep**judged
+    none = added(_NOTHING, _EDGES, 0.0, 1.0)
+    often = (1 - kept) / (1 - keep)
+
+    def quiet(weights: Sequence[float]) -> tuple[float, ...]:
+        return tuple(w * kept + often * n for w, n in zip(weights, none, strict=True))
+
+    return Errors(
+        known.weight * faded + (1 - faded) / (1 - fade),
+        known.total * faded,
+        known.squares * faded,
+        known.busy,
+        Surprises(quiet(known.quiet.within), quiet(known.quiet.after)),
+    )
 
 
 def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:

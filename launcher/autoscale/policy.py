@@ -154,8 +154,8 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     work = learn_work(memory.work, busy_s, answered)
     unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + came
     seen_load = SeenLoad(load.total, min(load.total, ceil(unqueued)))
-    made = _forecasts_now(arrivals, work, load.total, _horizon_s(delays))
-    forecasts = learn_forecasts(memory.forecasts, seen_load, look.at_s, _horizon_s(delays), made)
+    made = _forecasts_now(arrivals, work, load.total, horizon_of(delays))
+    forecasts = learn_forecasts(memory.forecasts, seen_load, look.at_s, horizon_of(delays), made)
     peaks, is_given_up = memory.peaks, memory.is_given_up
     if answered or load.in_flight:
         is_given_up = False
@@ -186,9 +186,14 @@ def _forecasts_now(
     arrivals: Arrivals, work: WorkDone, load: int, horizon_s: float
 ) -> tuple[float, ...] | None:
     """Return the forecast of each average; None while too little was seen."""
-    if arrivals.seen_s < 2 * horizon_s:
+    if arrivals.seen_s < seen_enough_s(horizon_s):
         return None
     return tuple(expected(load, rate, horizon_s, work.service_s) for rate in arrivals.rates)
+
+
+def seen_enough_s(horizon_s: float) -> float:
+    """Return the seconds for which a service must have been seen before anything is forecast."""
+    return 2 * horizon_s
 
 
 def _more(before: int, now: int) -> int:
@@ -196,7 +201,8 @@ def _more(before: int, now: int) -> int:
     return now - before if now >= before else now
 
 
-def _horizon_s(delays: Delays) -> float:
+def horizon_of(delays: Delays) -> float:
+    """Return the seconds after which a start that is ordered now would have ended."""
     return min(max(delays.start_s, _LEAST_HORIZON_S), _MOST_HORIZON_S)
 
 
@@ -218,7 +224,7 @@ class ReplicaNeed:
 
 
 def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
-    horizon_s, service_s = _horizon_s(memory.delays), memory.work.service_s
+    horizon_s, service_s = horizon_of(memory.delays), memory.work.service_s
     best = memory.forecasts.best
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
     forecast = expected(look.load.total, rate, horizon_s, service_s)

@@ -31,7 +31,7 @@ from launcher.process.statistics_socket import StatisticsSocket
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.outliers import Verdict
-from launcher.turn.plan import ServicePlan, TurnPlan
+from launcher.turn.plan import NO_RESTS, ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
 from launcher.turn.suspects import suspect_nodes, suspects_text
@@ -131,6 +131,7 @@ class Launcher:
         self._late: State = {}
         self._left: frozenset[str] = frozenset()
         self._clock_offset_s = _clock_offset_s()
+        self._rests = NO_RESTS
         self._reporter = Reporter()
         self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
@@ -191,7 +192,9 @@ class Launcher:
         begin_s = time.monotonic()
         try:
             turned = await turn(
-                self._daemon, self._runtime, self._replicas, self._state, self._left
+                *(self._daemon, self._runtime, self._replicas, self._state),
+                left=self._left,
+                rests=self._rests,
             )
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
@@ -204,6 +207,7 @@ class Launcher:
             self._metrics.turned(turned, time.monotonic() - begin_s)
             self._reporter.turned(turned)
             if turned.plan is not None:
+                self._rests = turned.plan.rests
                 self._reporter_of_services.turned(turned.plan, turned.state)
                 if self._statistics is not None:
                     self._statistics.turned(turned.plan, turned.state)

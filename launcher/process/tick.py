@@ -23,7 +23,7 @@ from launcher.gateway.timings import Timings
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
-from launcher.turn.plan import ServicePlan, TurnPlan, decide, key_of
+from launcher.turn.plan import NO_RESTS, Rests, ServicePlan, TurnPlan, decide, key_of
 from launcher.turn.state import (
     GenerationState,
     ServiceState,
@@ -111,18 +111,21 @@ async def turn(
     runtime: Runtime,
     replicas: Replicas,
     state: State,
+    *,
     left: frozenset[str] = frozenset(),
+    rests: Rests = NO_RESTS,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
-    Services that the turn before has ``left`` are asked for first. Raises UnreachableError or
+    Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
+    which nothing moved. Raises UnreachableError or
     OutsideError if a look or a change at the gateway fails; what was changed until then is seen by
     the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
     answers = _ask_all(replicas, view, state)
-    decided = decide(view, gateway, answers, state, time.time())
+    decided = decide(view, gateway, answers, state, time.time(), rests=rests)
     if decided is None:
         return Turned(state, None, {}, (), {})
     found, plan = decided

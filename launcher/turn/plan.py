@@ -29,6 +29,7 @@ from launcher.turn.notes import (
     starts_have,
 )
 from launcher.turn.outliers import Outlier
+from launcher.turn.rest import Rest, Sight, rest
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 from launcher.turn.state import AbortedRoll, DesiredSlots, GenerationState, ServiceState, State
 from launcher.turn.suspects import AvoidedNodes
@@ -90,17 +91,23 @@ class ServicePlan:
         return found.run if found is not None else None
 
 
+Rests = Mapping[str, Rest]
+NO_RESTS: Rests = {}
+
+
 @dataclass(frozen=True)
 class TurnPlan:
     """What shall be done: first the changes at the gateway, then desired slots, then retirements.
 
     Attributes:
         unreadable: why a service can't be looked after, by ``tenant/service``.
+        rests: services for which nothing moves, by ``tenant/service``.
     """
 
     services: tuple[ServicePlan, ...]
     routes: RoutePlan
     unreadable: Mapping[str, str] = field(hash=False)
+    rests: Rests = field(default_factory=dict, hash=False)
 
 
 def key_of(view: ServiceView) -> str:
@@ -117,15 +124,23 @@ def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
 
 
 def decide(
-    view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
+    view: ViewAnswer,
+    gateway: Gateway,
+    answers: Answers,
+    state: State,
+    now_s: float,
+    *,
+    rests: Rests = NO_RESTS,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
-    which slots serve or drain, and every replica is asked again for its identity.
+    which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
+    those of the turn before.
     """
     if not view.complete:
         return None
+    resting: dict[str, Rest] = {}
     found: dict[str, ServiceState] = {}
     plans: list[ServicePlan] = []
     waiting: list[Route] = []
@@ -135,6 +150,14 @@ def decide(
     avoided = AvoidedNodes(state, users, now_s)
     for key, found_views in by_service(view).items():
         known = state.get(key, ServiceState())
+        counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
+        sight = Sight.of(found_views, counted, most, free)
+        if (before := rests.get(key)) is not None:
+            if before.lasts(known, sight, now_s):
+                found[key], resting[key] = known, before.later(now_s)
+                plans.append(before.plan)
+                continue
+            known = before.ended(known)
         views, aborted = _unless_aborted(found_views, known)
         pool = engine_of(views[-1].directives).pool
         try:
@@ -149,13 +172,14 @@ def decide(
             waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
-        counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
         known_of = (answers, free, aborted, avoided.of(key))
         look = ServiceInput(key, spec, views, *counted, most, *known_of)
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
+        if (begun := rest(found[key], plan, sight, now_s)) is not None:
+            resting[key] = begun
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
-    return found, TurnPlan(tuple(plans), routes, unreadable)
+    return found, TurnPlan(tuple(plans), routes, unreadable, resting)
 
 
 def _unless_aborted(

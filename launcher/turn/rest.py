@@ -1,0 +1,112 @@
+"""Leaves a service alone for which nothing moves: without requests, replicas, or slots under way.
+
+Of thousands of services most are at rest, and deciding for one takes as long as for any other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cluster.rpc.messages import ServiceView
+from launcher.autoscale.rest import is_at_rest, rested
+from launcher.gateway.types import Backend
+from launcher.turn.state import ServiceState
+
+if TYPE_CHECKING:
+    from launcher.turn.plan import ServicePlan
+
+REST_S = 60.0
+"""Seconds after which a service at rest is decided for again; up to twice that, so that not all are
+at the same turn."""
+_IDLE = frozenset({"held", "gone"})
+
+
+@dataclass(frozen=True)
+class Sight:
+    """All that a decision about a service at rest depends on, beside what is remembered of it.
+
+    Attributes:
+        views: its generations.
+        backend: its backend at the gateway, and that backend's name.
+        most: replicas that a backend can carry.
+        has_room: whether quota allows one more replica.
+    """
+
+    views: Sequence[ServiceView]
+    backend: tuple[Backend | None, str]
+    most: int
+    has_room: bool
+
+    @classmethod
+    def of(
+        cls,
+        views: Sequence[ServiceView],
+        backend: tuple[Backend | None, str],
+        most: int,
+        free: Mapping[str, int],
+    ) -> "Sight":
+        """Build it from what a turn sees."""
+        newest = views[-1]
+        left = free.get(newest.tenant)
+        has_room = left is None or left >= newest.cost_millislices
+        return cls(views, backend, most, has_room)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A service that is at rest since a turn that has decided for it.
+
+    Attributes:
+        state: what was remembered of it then.
+        plan: what was decided: nothing is to be asked of the daemon.
+        at_s: when it was last seen, in Unix seconds.
+        looks: how often it was seen since then.
+        until_s: when it is decided for again in any case.
+    """
+
+    sight: Sight
+    state: ServiceState
+    plan: "ServicePlan" = field(hash=False)
+    at_s: float
+    looks: int
+    until_s: float
+
+    def lasts(self, state: ServiceState, sight: Sight, now_s: float) -> bool:
+        """Whether nothing has moved."""
+        return state is self.state and self.at_s <= now_s < self.until_s and sight == self.sight
+
+    def later(self, now_s: float) -> "Rest":
+        """Return it after one more look."""
+        return replace(self, at_s=now_s, looks=self.looks + 1)
+
+    def ended(self, state: ServiceState) -> ServiceState:
+        """Return what is remembered as if it had been decided for at each look."""
+        if state is not self.state or state.memory is None:
+            return state
+        return replace(state, memory=rested(state.memory, self.at_s, self.looks))
+
+
+def rest(state: ServiceState, plan: "ServicePlan", sight: Sight, now_s: float) -> Rest | None:
+    """Return the rest that begins after a decision; None if something may move by itself."""
+    if not _is_quiet(plan, sight) or not _is_settled(state):
+        return None
+    until_s = now_s + REST_S + plan.array_job_id % int(REST_S)
+    return Rest(sight, state, plan, now_s, 0, until_s)
+
+
+def _is_quiet(plan: "ServicePlan", sight: Sight) -> bool:
+    asks = plan.decision.wanted or plan.desired_by_array or plan.retired
+    route = plan.route
+    told = plan.note or plan.outliers or route.closing or route.failing or route.targets
+    (backend, _), views = sight.backend, sight.views
+    is_seen = backend is not None and not backend.sessions
+    is_idle = len(views) == 1 and all(slot.state in _IDLE for slot in views[0].slots)
+    return not (asks or told or plan.load.total) and is_seen and is_idle
+
+
+def _is_settled(state: ServiceState) -> bool:
+    known = tuple(state.generations.values())
+    fails = any(one.backoff.failures or one.removed_s or one.failing for one in known)
+    waits = any(one.down or one.draining_since_s or one.alive or one.unheard for one in known)
+    is_learnt = state.memory is not None and is_at_rest(state.memory)
+    return is_learnt and state.aborted is None and not (fails or waits)

@@ -1,0 +1,57 @@
+"""Tests that a time at rest teaches the autoscaler what its looks one by one would."""
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.autoscale.policy import Memory, autoscale, horizon_of
+from launcher.autoscale.rest import is_at_rest, rested
+from launcher.autoscale.types import Scaling, ServiceLook, Supply
+from launcher.gateway.types import Load
+
+NOTHING = Load()
+SCALING = Scaling(0, 8, 4, None, None, None)
+
+
+def looked_at(memory: Memory, since_s: int, until_s: int, load: Load = NOTHING) -> Memory:
+    for at_s in range(since_s, until_s):
+        look = ServiceLook(float(at_s), load, Supply(0, 0, 0, 0, 0), (), None, is_known=True)
+        memory, _ = autoscale(SCALING, memory, look)
+    return memory
+
+
+@pytest.mark.parametrize("before_s", [5, 40, 2000])
+@pytest.mark.parametrize("rest_s", [1, 30, 110])
+def test_a_rest_teaches_what_its_looks_teach(before_s: int, rest_s: int):
+    known = looked_at(Memory(), 0, before_s)
+    assert is_at_rest(known)
+    one_by_one = looked_at(known, before_s, before_s + rest_s)
+    at_once = rested(known, before_s + rest_s - 1.0, rest_s)
+    assert at_once.seen == one_by_one.seen
+    assert at_once.arrivals.spans == pytest.approx(one_by_one.arrivals.spans)
+    assert at_once.arrivals.counts == pytest.approx(one_by_one.arrivals.counts)
+    assert at_once.idle == one_by_one.idle
+    steps, steps_one_by_one = (m.forecasts.under_way for m in (at_once, one_by_one))
+    assert [s.at_s for s in steps] == pytest.approx([s.at_s for s in steps_one_by_one])
+    for errors, errors_too in zip(
+        at_once.forecasts.errors, one_by_one.forecasts.errors, strict=True
+    ):
+        assert errors.weight == pytest.approx(errors_too.weight)
+        assert errors.quiet.within == pytest.approx(errors_too.quiet.within)
+
+
+def test_requests_replicas_and_what_is_expected_are_no_rest():
+    known = looked_at(Memory(), 0, 200)
+    assert is_at_rest(known)
+    assert not is_at_rest(Memory())
+    held = looked_at(known, 200, 202, Load(held=3, arrived=3))
+    assert not is_at_rest(held)
+    assert held.seen is not None
+    assert not is_at_rest(replace(known, seen=replace(held.seen, in_flight=1)))
+
+
+def test_a_clock_that_was_set_back_teaches_nothing():
+    known = looked_at(Memory(), 0, 50)
+    assert rested(known, 10.0, 3) == known
+    assert rested(known, 60.0, 0) == known
+    assert horizon_of(known.delays) > 0
