@@ -7,6 +7,7 @@ gets a request; they have backends without server lines, and the launcher leaves
 which nothing moves.
 """
 
+import gc
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from benchmarks.reporting import run
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, TenantView, ViewAnswer
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
+from launcher.process.loop import GARBAGE_AFTER
 from launcher.turn.plan import NO_RESTS, TurnPlan, decide
 from launcher.turn.state import State, after_answer
 
@@ -150,6 +152,7 @@ def heard(found: State, plan: TurnPlan) -> State:
 
 
 def _measure(quick: bool) -> Mapping[str, object]:
+    gc.set_threshold(GARBAGE_AFTER)
     taken = seconds(10 if quick else 100)
     many = seconds(20 if quick else 100, MANY, MANY_EVERY, MANY_RARELY)
     return {

@@ -5,6 +5,7 @@ daemon what users may see of their services.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import time
@@ -41,6 +42,9 @@ BUSY_S = 0.15
 LONGEST_S = 1.0
 SIDE_EVERY_S = 2.0
 """Seconds between two saves of the state, and between two updates of the gateway's API keys."""
+GARBAGE_AFTER = 50_000
+"""New objects after which Python looks for garbage. What a turn sees of thousands of services lives
+until the next turn; to search all of it took twice as long as to decide."""
 _USES_EVERY_S = 60.0
 """Seconds between two looks at which API keys were used; less than the gateway remembers it."""
 _HEAR_AGAIN_S = 0.02
@@ -69,6 +73,7 @@ async def serve(settings: Settings) -> None:
     draining servers at HAProxy, slots and orders at the daemon, and what was learnt in its
     database. Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
     """
+    gc.set_threshold(GARBAGE_AFTER)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

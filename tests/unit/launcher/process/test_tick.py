@@ -1,16 +1,20 @@
 """Tests a turn: gateway before slots, failures contained; the loop outlives failed turns."""
 
 import asyncio
+import gc
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
+from cluster.settings.file import Settings
 from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES
 from launcher.gateway.routing import AddRoute, GatewayChange, RoutePlan, SetTarget
@@ -381,3 +385,38 @@ async def test_it_ends_when_told(monkeypatch: pytest.MonkeyPatch):
     await asyncio.sleep(0)
     ended.set()
     await asyncio.wait_for(running, 10)
+
+
+class Routed(World):
+    """Its gateway has a route."""
+
+    async def observe(self) -> Gateway:
+        return replace(GATEWAY, routes={"t/a": "pool1"})
+
+
+async def test_what_is_at_rest_is_known_from_turn_to_turn():
+    resting = service(7, "a", HELD)
+    resting = resting.model_copy(update={"directives": resting.directives | {"min_replicas": "0"}})
+    world = Routed(resting)
+    world.seen_s = math.inf
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    for _ in range(5):
+        await launcher.turn()
+    assert launcher._rests["t/a"].looks > 1
+    # A launcher that leads again begins with what was saved, and with no rest.
+    launcher._state = {}
+    await launcher.turn()
+    assert "t/a" not in launcher._rests or not launcher._rests["t/a"].looks
+
+
+async def test_python_searches_less_often_for_garbage_in_the_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    before = gc.get_threshold()
+    monkeypatch.setattr(loop, "own_store", Mock(side_effect=RuntimeError))
+    try:
+        with pytest.raises(RuntimeError):
+            await loop.serve(Mock(spec=Settings))
+        assert gc.get_threshold()[0] == loop.GARBAGE_AFTER
+    finally:
+        gc.set_threshold(*before)
