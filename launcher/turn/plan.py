@@ -172,8 +172,8 @@ def decide(
             waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
             found[key] = known
             continue
-        known_of = (answers, free, aborted, avoided.of(key))
-        look = ServiceInput(key, spec, views, *counted, most, *known_of)
+        avoid = avoided.of(key)
+        look = ServiceInput(key, spec, views, *counted, most, answers, free, aborted, avoid)
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
         if (begun := rest(found[key], plan, sight, now_s)) is not None:
