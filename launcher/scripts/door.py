@@ -286,7 +286,6 @@ def main(address: str, private: str, *sockets: str) -> None:
         listeners = [listen(address, port) for port in ports]
     except OSError as error:
         sys.exit(f"the replica's ports {' and '.join(map(str, ports))} can't be taken: {error}")
-    print("open", flush=True)  # noqa: T201 -- the batch script waits for it
     behind = [os.path.join(private, name) for name in sockets]  # noqa: PTH118
     asyncio.run(serve(Door(context, most), listeners, behind))
 

@@ -155,9 +155,9 @@ def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
 
 
 def start_marks(jobs: Iterable[JobView]) -> frozenset[tuple[int | None, str, bool]]:
-    """Return what changes of an array's tasks when a start is complete or has failed.
+    """Return what changes of an array's tasks when a start is nearly complete or has failed.
 
-    A replica writes its job's comment once it has its ports and its door listens.
+    A replica writes its certificate into its job's comment at about the time when it gets ports.
     """
     under_way = {JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING}
     marks = ((job.task_index, job.comment, job.state in under_way) for job in jobs)

@@ -237,12 +237,12 @@ class ClusterState:
             )
 
     def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
-        """Make the next look due as soon as a start is complete or has failed."""
+        """Make the next look due as soon as a start is nearly complete or has failed."""
         ages_s = ((service, start_age_s((service,), self._seen.at_s)) for service in found)
         young = [service for service, age_s in ages_s if age_s is not None and age_s < _STARTS_S]
         slots = [slot for service in young for slot in service.slots]
         if any(slot.state == "starting" and slot.certificate for slot in slots):
-            # A replica of an older Slicewise, which does not wait for its ports.
+            # Ports do not show in its job.
             asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
         elif young:
             arrays = frozenset(service.array_job_id for service in young)
