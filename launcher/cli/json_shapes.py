@@ -156,7 +156,7 @@ class PastGenerationJson(TypedDict):
 
 
 class DraftJson(TypedDict):
-    """The file that ``service init`` wrote, and why Triton could not load the repository."""
+    """The file that ``service init`` wrote, and why the engine could not load it."""
 
     file: str
     problems: list[str]

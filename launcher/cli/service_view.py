@@ -166,7 +166,7 @@ def service_logs(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what the replicas of the newest generation have written: batch script and Triton.
+    """Show what the replicas of the newest generation have written: batch script and server.
 
     Shows the logs of slots that are under way, else the log written last; --follow continues with
     all. The files are read as your user, who must be able to read them; at most 8 MiB of each

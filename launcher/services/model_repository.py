@@ -20,7 +20,7 @@ from launcher.services.plain_file import open_file
 _MOST_BYTES = 1024 * 1024
 """Bytes of a configuration at most; one of 1 MiB takes 0.4 s to read."""
 _DIGEST_LENGTH = 16
-_SKIP = "--skip-model-check submits it all the same, such as for a newer Triton."
+_SKIP = "--skip-model-check submits it all the same, such as for a newer version of the engine."
 
 
 def require_runnable(spec: ServiceSpec) -> ModelNeeds:
