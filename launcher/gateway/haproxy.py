@@ -66,6 +66,8 @@ from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
 from launcher.gateway.types import Gateway, with_replaced
 
 DEADLINE_S = 2.0
+_SERVICES_PER_S = 2000
+"""Services for which one more second is allowed to a look at everything."""
 REPLACED_DEADLINE_S = 0.5
 """Seconds that all processes that a reload has replaced may take together."""
 _SILENCE_S = 2.0
@@ -104,6 +106,7 @@ class HaproxyRuntime:
         self._maps = Maps(settings.directory)
         self._per_tenant = settings.places.per_tenant
         self._known: LastLook | None = None
+        self._everything_s = DEADLINE_S + settings.places.total / _SERVICES_PER_S
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
@@ -131,7 +134,8 @@ class HaproxyRuntime:
         found = await self._glance(known) if known is not None else None
         if known is not None and found is not None:
             return found, LastLook.of(known.process, found)
-        who, shown = _parted(await _ask(self._socket, ";".join((WHO, *questions(self._maps)))))
+        everything = ";".join((WHO, *questions(self._maps)))
+        who, shown = _parted(await _ask(self._socket, everything, self._everything_s))
         found = _parsed(shown)
         return found, LastLook.of(who, found)
 

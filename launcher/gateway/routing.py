@@ -305,11 +305,13 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
         for pool, found in pools.items()
     }
     unrouted = _wake(routes, backends, pools, free)
+    held = Counter(_tenant(one) for one in backends)
     for route in routes:
         if route.service in backends:
             continue
         idle, places = route.pool + IDLE, len(pools[route.pool])
-        why = _why_unrouted(gateway, route.service, backends, max(places, len(pools[idle])))
+        tenant = _tenant(route.service)
+        why = _why_unrouted(gateway, tenant, held, max(places, len(pools[idle])))
         kept = _reserve(pools, route.pool)
         rests = len(free[route.pool]) <= kept and not _serves(route)
         order = (idle, route.pool) if rests else (route.pool, idle)
@@ -318,6 +320,7 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
             unrouted[route.service] = why or "the gateway has no free backend"
         else:
             backends[route.service] = found.pop(0)
+            held[tenant] += 1
     _rest(gateway, routes, backends, pools, free)
     return backends, unrouted
 
@@ -384,11 +387,10 @@ def _is_unused(route: Route, backend: Backend) -> bool:
     return route.targets is not None and is_free and no_request
 
 
-def _why_unrouted(gateway: Gateway, service: str, backends: Iterable[str], places: int) -> str:
+def _why_unrouted(gateway: Gateway, tenant: str, held: Mapping[str, int], places: int) -> str:
     if gateway.per_tenant is None:
         return ""
-    held = Counter(_tenant(one) for one in backends)
-    return ServicePlaces(places, gateway.per_tenant).why_none(_tenant(service), held)
+    return ServicePlaces(places, gateway.per_tenant).why_none(tenant, held)
 
 
 def _tenant(service: str) -> str:

@@ -740,3 +740,19 @@ async def test_a_configuration_that_wants_more_files_than_allowed_is_refused(
     refused = pytest.raises(InvalidInputError, match="would not start") if is_refused else None
     with refused or nullcontext():
         await haproxy.check_configuration(path)
+
+
+@pytest.mark.parametrize("services", [2, 10_000])
+async def test_a_look_at_thousands_of_backends_may_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, services: int
+):
+    """At 10,000 it has 11 MB."""
+    monkeypatch.setattr(haproxy, "DEADLINE_S", -1.0)
+    known = settings(tmp_path).model_copy(update={"services": services, "backends": 2})
+    runtime, fake = HaproxyRuntime(known), FakeHaproxy()
+    async with await asyncio.start_unix_server(fake.answer, known.runtime_socket):
+        if services == 10_000:
+            assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        else:
+            with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
+                await runtime.observe()
