@@ -22,7 +22,7 @@ from faults import SmallDisk, deaf
 from processes import children_of
 from quotas import until_in_force
 from service_status import status
-from standbys import BackupController, StandbyServer
+from standbys import StandbyServer
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
@@ -437,17 +437,6 @@ def test_a_node_that_hears_nothing_of_the_gateway_costs_what_was_in_flight_there
     assert len(cut_off(clients)) <= 2 * CONCURRENCY, clients.failed
 
 
-@pytest.fixture
-def backup(chaos: Chaos) -> Iterator[BackupController]:
-    """A second slurmctld that waits."""
-    until(chaos.is_saved)
-    controller = BackupController(chaos.sandbox)
-    controller.start()
-    yield controller
-    chaos.sandbox.restore(print)
-    controller.end()
-
-
 def start_again(chaos: Chaos, count: int) -> None:
     """Requeue so many replicas; wait until they serve again."""
     slots = [one.split()[0] for one in chaos.jobs("bob", "running")[:count]]
@@ -455,20 +444,6 @@ def start_again(chaos: Chaos, count: int) -> None:
     until(lambda: not set(slots) & {one.split()[0] for one in chaos.jobs("bob", "running")})
     until_is(lambda: len(chaos.jobs("bob", "running")), REPLICAS)
     until_is(chaos.ready, REPLICAS)
-
-
-@pytest.mark.usefixtures("room")
-def test_a_backup_slurmctld_takes_over_and_that_costs_nothing(
-    chaos: Chaos, backup: BackupController
-) -> None:
-    def take_over(_: SteadyLoad) -> None:
-        chaos.kill_server("slurmctld")
-        until(backup.leads)
-        reserved_for(chaos)
-
-    before = chaos.jobs("bob", "running")
-    assert chaos.while_asked(take_over).failed == []
-    assert chaos.jobs("bob", "running") == before
 
 
 @pytest.fixture
