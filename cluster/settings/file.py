@@ -413,6 +413,12 @@ class Settings(_Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _own_engines_have_their_own_sections(self) -> Self:
+        for name in sorted({"triton", "llamacpp"} & self.engine.keys()):
+            raise ValueError(f"engine.{name}: {name} comes with Slicewise: write [{name}]")
+        return self
+
     @property
     def engines(self) -> Mapping[str, EngineSettings]:
         """How each engine is started, by the name that a service file gives."""

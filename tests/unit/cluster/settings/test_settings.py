@@ -115,6 +115,8 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (BILLED.format('"0"'), "cluster.billing_per_slice"),
         (BILLED.format("1000002"), "cluster.billing_per_slice"),
         (BILLED.format("'many'"), "cluster.billing_per_slice"),
+        (MINIMAL + "[engine.triton]\ncommand = 'x'\n", r"engine\.triton: .*write \[triton\]"),
+        (MINIMAL + "[engine.llamacpp]\ncommand = 'x'\n", r"llamacpp: .*write \[llamacpp\]"),
         ("[cluster", "not TOML"),
     ],
 )
