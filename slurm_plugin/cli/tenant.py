@@ -30,7 +30,7 @@ from slurm_plugin.cli_common.slurm_look import (
     SlurmLook,
     look_at_slurm,
     require_account,
-    try_to_count_waiting,
+    try_to_find_waiting,
     try_to_look_at_slurm,
 )
 from slurm_plugin.cli_common.tenant_overview import details, gathered
@@ -171,8 +171,8 @@ def remove_tenant(
 ) -> None:
     """Remove a tenant from the ledger's policy: its account may start nothing more.
 
-    Its running jobs continue and are charged; those that wait never start. Its history, runs and
-    balance stay in the ledger, and its account stays in Slurm.
+    Its running jobs continue and are charged; those that wait in managed partitions never start.
+    Its history, runs and balance stay in the ledger, and its account stays in Slurm.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -180,7 +180,7 @@ def remove_tenant(
         changed(ledger.tenants.policy(), update)
         left = present.left_text(
             sum(run.tenant == tenant for run in ledger.charges.open_reservations()),
-            try_to_count_waiting(settings, tenant),
+            try_to_find_waiting(settings, tenant),
         )
         confirm(
             f"{tenant} may then start nothing more, and its quota and loans end. {left}Remove it?",

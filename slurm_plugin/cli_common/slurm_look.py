@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import typer
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
-from slurm_plugin.common.qos_names import is_marked
+from slurm_plugin.common.qos_names import is_marked, is_ours
+from slurm_plugin.explain.words import is_resting
 from slurm_plugin.quota.accounts import Accounts
-from slurm_plugin.quota.demand import capacity
+from slurm_plugin.quota.demand import capacity, is_managed
 from slurm_plugin.quota.types import ROOT_ACCOUNT
 
 
@@ -70,14 +71,35 @@ async def _jobs_and_nodes(
     return await asyncio.gather(slurm.jobs(), slurm.nodes())
 
 
-def try_to_count_waiting(settings: Settings, account: str) -> int | None:
-    """Return how many jobs and array tasks of an account are pending; None if Slurm is silent."""
+@dataclass(frozen=True)
+class Waiting:
+    """What of an account waits for Slicewise's quota, and starts no more without one.
+
+    Attributes:
+        jobs: jobs and array tasks; slots of services that rest are left out.
+        services: names of services that have slots which do not run.
+    """
+
+    jobs: int = 0
+    services: tuple[str, ...] = ()
+
+
+def try_to_find_waiting(settings: Settings, account: str) -> Waiting | None:
+    """Return what of an account waits in managed partitions; None if Slurm is silent."""
     try:
         jobs, _ = jobs_and_nodes(settings)
     except SlicewiseError:
         return None
-    pending = (one for one in jobs if one.account == account and one.state is JobState.PENDING)
-    return sum(max(1, len(one.untouched)) for one in pending)
+    partitions = frozenset(settings.cluster.partitions)
+    ours = [
+        one
+        for one in jobs
+        if one.account == account and is_ours(one.qos) and is_managed(one, partitions)
+    ]
+    pending = (one for one in ours if one.state is JobState.PENDING and not is_resting(one))
+    tags = (JobTag.find(one.admin_comment) for one in ours if one.state in WAITING)
+    services = {tag.service for tag in tags if tag is not None and tag.service is not None}
+    return Waiting(sum(max(1, len(one.untouched)) for one in pending), tuple(sorted(services)))
 
 
 def require_account(accounts: Accounts, name: str) -> None:

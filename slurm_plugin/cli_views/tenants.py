@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
@@ -22,6 +22,9 @@ from slurm_plugin.cli_views.texts import (
 )
 from slurm_plugin.quota.accounts import AccountDifference, TakeOver
 from slurm_plugin.quota.types import Loan, Policy, Quota, QuotaChange, Tenant, TenantUpdate
+
+if TYPE_CHECKING:
+    from slurm_plugin.cli_common.slurm_look import Waiting
 
 _INDENT = "  "
 T = TypeVar("T")
@@ -207,13 +210,15 @@ def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
     }
 
 
-def left_text(running: int, waiting: int | None) -> str:
+def left_text(running: int, waiting: "Waiting | None") -> str:
     """Say what becomes of a removed tenant's jobs; None for ``waiting`` is unknown, "" is none."""
     words = []
     if running:
         words.append(f"{running} of its runs go on and are charged.")
-    if waiting:
-        words.append(f"{waiting} of its jobs and array tasks wait, and never start.")
+    if waiting is not None and waiting.jobs:
+        words.append(f"{waiting.jobs} of its jobs and array tasks wait, and never start.")
+    if waiting is not None and waiting.services:
+        words.append(f"Its services start no more replicas: {', '.join(waiting.services)}.")
     return "".join(f"{one} " for one in words)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from slurm_plugin.accounting.types import (
 from slurm_plugin.cli import budget, tenant
 from slurm_plugin.cli import tenant_quota as quota
 from slurm_plugin.cli_common import in_force, options, read_backend, slurm_look, tenant_overview
-from slurm_plugin.cli_common.slurm_look import SlurmLook
+from slurm_plugin.cli_common.slurm_look import SlurmLook, Waiting
 from slurm_plugin.cli_users import costs, why
 from slurm_plugin.cli_users import ledger as ledger_commands
 from slurm_plugin.common.qos_names import uninstalled_qos
@@ -153,7 +154,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
-    monkeypatch.setattr(tenant, "try_to_count_waiting", lambda _settings, _account: 0)
+    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: Waiting())
     return fake
 
 
@@ -231,27 +232,47 @@ def test_the_question_says_what_becomes_of_a_tenants_jobs(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
     said("tenant", "add", "bio")
-    monkeypatch.setattr(tenant, "try_to_count_waiting", lambda _settings, _account: 26)
-    words = "26 of its jobs and array tasks wait, and never start."
+    waiting = Waiting(26, ("bert", "ocr"))
+    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: waiting)
+    words = (
+        "26 of its jobs and array tasks wait, and never start. "
+        "Its services start no more replicas: bert, ocr."
+    )
     assert words in refused(ledger, "tenant", "remove", "bio").refusal.message
     assert said("tenant", "remove", "bio", "--yes").endswith(f"{words}\n")
 
 
 def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.MonkeyPatch):
+    batch = partial(job, account="bio", qos="slicewise_bio", held=False, admin_comment="")
     jobs = (
-        job(1, account="bio"),
-        job(1, account="bio", untouched=frozenset({1, 2, 3})),
-        job(1, JobState.RUNNING, account="bio"),
-        job(1, account="optics"),
+        batch(1),
+        batch(1, untouched=frozenset({1, 2, 3})),
+        batch(1, JobState.RUNNING),
+        batch(1, account="optics"),
+        batch(1, partition="cpu", qos="normal"),
+        batch(1, partition="cpu"),
+        batch(1, qos="normal"),
     )
     monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
-    assert slurm_look.try_to_count_waiting(SETTINGS, "bio") == 4
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == Waiting(4)
 
     def down(_settings: Settings) -> None:
         raise UnreachableError("SW-SLURM-DOWN", "gone")
 
     monkeypatch.setattr(slurm_look, "jobs_and_nodes", down)
-    assert slurm_look.try_to_count_waiting(SETTINGS, "bio") is None
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") is None
+
+
+def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+    slot = partial(job, account="bio", qos="slicewise_bio")
+    ocr = "slicewise:1 token=cd34 tenant=bio service=ocr"
+    jobs = (
+        slot(1, untouched=frozenset(range(1, 8))),
+        slot(8, JobState.RUNNING),
+        slot(9, held=False, reason="QOSGrpBilling", admin_comment=ocr),
+    )
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == Waiting(1, ("bert", "ocr"))
 
 
 STATUS = StatusAnswer(
