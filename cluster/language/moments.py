@@ -1,6 +1,7 @@
 """Reads a moment as a person types it: a day, a time, or a span from now.
 
-Every option that takes a moment takes all of these forms, in local time::
+Options that take a moment take all of these forms, in local time. Only bounds of the calendar's
+windows, days and times in the ledger's zone, have a reader of their own::
 
     2026-01  2026-01-31  2026-01-31T18:30  2026-01-31T18:30:05   and what else ISO 8601 has
     today  yesterday
@@ -21,7 +22,7 @@ _SPAN = re.compile(rf"([0-9]{{1,9}})({'|'.join(sorted(_SPAN_S, key=len, reverse=
 _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
 
 
-def moment(text: str, now: datetime, *, ahead: bool = False) -> datetime | None:
+def moment_from_text(text: str, now: datetime, *, ahead: bool = False) -> datetime | None:
     """Return the moment that ``text`` names, with a time zone; None if it names none.
 
     A span is counted back from ``now``, to 1970 at most: no record is older. With ``ahead`` it is

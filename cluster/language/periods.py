@@ -40,7 +40,7 @@ def next_start_s(period: Period, at_s: int, zone: str) -> int | None:
     return _midnight_s(_first_day(period, first + _LONGER[period]), tz)
 
 
-def moment(at_s: float, zone: str) -> tuple[int, int]:
+def weekday_and_minute(at_s: float, zone: str) -> tuple[int, int]:
     """What clocks in the zone show: the weekday, 0 being Monday, and minutes since midnight."""
     there = datetime.fromtimestamp(at_s, _zone(zone))
     return there.weekday(), there.hour * 60 + there.minute

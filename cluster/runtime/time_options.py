@@ -4,7 +4,7 @@ from datetime import datetime
 
 import typer
 
-from cluster.language.moments import FORMS, moment
+from cluster.language.moments import FORMS, moment_from_text
 
 
 def local_time(text: str, *, ahead: bool = False) -> datetime:
@@ -12,7 +12,7 @@ def local_time(text: str, *, ahead: bool = False) -> datetime:
 
     Raises typer.BadParameter, which names all forms.
     """
-    found = moment(text, datetime.now().astimezone(), ahead=ahead)
+    found = moment_from_text(text, datetime.now().astimezone(), ahead=ahead)
     if found is None:
         raise typer.BadParameter(
             f"{text!r} is not a time. Write it as {FORMS} {'from now' if ahead else 'ago'}."

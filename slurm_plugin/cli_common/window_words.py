@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_text as date_and_clock_text
-from cluster.language.periods import moment as shown
-from cluster.language.periods import unix_s
+from cluster.language.periods import unix_s, weekday_and_minute
 from slurm_plugin.cli_common.amounts import limit_text
 from slurm_plugin.quota.calendar import (
     ALL,
@@ -131,7 +130,7 @@ def _span_text(span: Span, zone: str) -> str:
 
 def _day_text(at_s: float, zone: str) -> str:
     """``Mon 2026-11-23 08:00``."""
-    weekday, _ = shown(at_s, zone)
+    weekday, _ = weekday_and_minute(at_s, zone)
     return f"{DAYS[weekday].capitalize()} {date_and_clock_text(at_s, zone)}"
 
 

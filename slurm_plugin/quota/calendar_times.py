@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cluster.language.periods import clock_times_s
-from cluster.language.periods import moment as shown
+from cluster.language.periods import clock_times_s, weekday_and_minute
 from slurm_plugin.quota.calendar import WEEK_DAYS, Moment, Window, holds
 
 _DAY_S = 86_400
@@ -25,7 +24,7 @@ class Span:
 
 def moment(at_s: float, zone: str) -> Moment:
     """The second ``at_s`` with what clocks in that time zone show."""
-    return Moment(at_s, *shown(at_s, zone))
+    return Moment(at_s, *weekday_and_minute(at_s, zone))
 
 
 def moments(windows: Sequence[Window], since_s: float, zone: str) -> Iterator[Moment]:

@@ -14,10 +14,10 @@ from cluster.language.periods import (
     clock_text,
     clock_times_s,
     date_text,
-    moment,
     next_start_s,
     period_start_s,
     unix_s,
+    weekday_and_minute,
 )
 
 BERLIN = "Europe/Berlin"
@@ -107,8 +107,8 @@ def test_zones():
 
 
 def test_clocks_show_a_weekday_and_a_minute():
-    assert moment(second("2026-11-23T08:30"), BERLIN) == (0, 510)
-    assert moment(second("2026-11-23T08:30"), "UTC") == (0, 450)
+    assert weekday_and_minute(second("2026-11-23T08:30"), BERLIN) == (0, 510)
+    assert weekday_and_minute(second("2026-11-23T08:30"), "UTC") == (0, 450)
     assert clock_text(second("2026-11-23T08:30"), BERLIN) == "2026-11-23 08:30"
     assert unix_s(datetime(2026, 11, 23, 8, 30), BERLIN) == second("2026-11-23T08:30")  # noqa: DTZ001
 
@@ -137,5 +137,5 @@ def test_a_change_of_clocks_is_among_them_and_what_is_shown_twice_comes_twice():
 def test_clocks_show_what_they_come_to(since_s: int, zone: str, minute: int):
     change = set(clock_times_s((), since_s, 3, zone))
     shown = [at_s for at_s in clock_times_s({minute}, since_s, 3, zone) if at_s not in change]
-    assert all(moment(at_s, zone)[1] == minute for at_s in shown)
+    assert all(weekday_and_minute(at_s, zone)[1] == minute for at_s in shown)
     assert len(shown) + len(change) >= 3
