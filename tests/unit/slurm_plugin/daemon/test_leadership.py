@@ -261,7 +261,6 @@ READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
-    "excluded_nodes",
 }
 
 
