@@ -28,14 +28,17 @@ class ReceivesReports(Protocol):
 
 
 class ServiceReporter:
-    """Keeps what it has reported, and what the last turn found."""
+    """Keeps what it has reported, and what the last turn found.
+
+    Its times are those of the monotonic clock, which nothing sets; none of them is shown.
+    """
 
     def __init__(
         self, daemon: ReceivesReports, timings: Callable[[], Awaitable[Mapping[str, Timings]]]
     ) -> None:
         self._daemon = daemon
         self._timings = timings
-        self._timed_s = 0.0
+        self._timed_s: float | None = None
         self._cold: frozenset[str] = frozenset()
         self._cold_starts: Counter[str] = Counter()
         self._windows: dict[str, Window] = {}
@@ -72,9 +75,9 @@ class ServiceReporter:
         plan, self._plan = self._plan, None
         if plan is None:
             return
-        now_s = time.time()
+        now_s = time.monotonic()
         unmeasured = None
-        if not 0 <= now_s - self._timed_s < TIMINGS_S:
+        if self._timed_s is None or now_s - self._timed_s >= TIMINGS_S:
             try:
                 await self._measure(plan, now_s)
             except SlicewiseError as error:
@@ -91,7 +94,7 @@ class ServiceReporter:
 
     async def _measure(self, plan: TurnPlan, now_s: float) -> None:
         """Ask how long requests took; what was counted before the first look is left out."""
-        shown, is_first = await self._timings(), not self._timed_s
+        shown, is_first = await self._timings(), self._timed_s is None
         self._timed_s = now_s
         left_out = self._left_out(plan)
         windows = {key: one for key, one in self._windows.items() if key in left_out}

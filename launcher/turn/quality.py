@@ -15,7 +15,7 @@ NONE_YET = Timings()
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted of a service until a moment, in Unix seconds."""
+    """What was counted of a service until a moment, in seconds of a clock that nothing sets."""
 
     at_s: float
     timings: Timings = NONE_YET

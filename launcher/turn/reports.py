@@ -14,7 +14,7 @@ RATE_S = 15.0
 """Seconds over which the rate of requests is taken."""
 
 Samples = tuple[tuple[float, int], ...]
-"""Times of looks, in Unix seconds, and how many requests had come until then."""
+"""Times of looks, in seconds of a clock that nothing sets, and how many requests had come then."""
 
 
 def sampled(before: Samples, at_s: float, load: Load) -> Samples:

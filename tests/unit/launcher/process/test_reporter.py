@@ -1,6 +1,7 @@
 """Tests what the launcher tells the daemon of services."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import Timings
 from launcher.gateway.types import Load
-from launcher.process.reporter import ServiceReporter
+from launcher.process.reporter import AGAIN_S, ServiceReporter
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.state import ServiceState
 
@@ -64,7 +65,8 @@ async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(
     left_out = TurnPlan((), RoutePlan((), {}, {}), {})
     for turn, plan in enumerate((BERT, BERT, None, BERT)):
         now_s = 1000.0 + 5 * turn
-        monkeypatch.setattr("launcher.process.reporter.time.time", lambda at_s=now_s: at_s)
+        clock = SimpleNamespace(monotonic=lambda at_s=now_s: at_s)
+        monkeypatch.setattr("launcher.process.reporter.time", clock)
         found = left_out if plan is None else TurnPlan((plan,), RoutePlan((), {}, {}), {})
         reporter.turned(found, state)
         await reporter.report_services()
@@ -75,6 +77,31 @@ async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(
     quality = reporter.qualities["nlp/bert"]
     assert (quality.answered, quality.span_s) == (4 * count, 15)
     reporter.turned(left_out, {})
-    monkeypatch.setattr("launcher.process.reporter.time.time", lambda: 1020.0)
+    clock = SimpleNamespace(monotonic=lambda: 1020.0)
+    monkeypatch.setattr("launcher.process.reporter.time", clock)
     await reporter.report_services()
     assert (reporter.counts, reporter.qualities) == ({}, {})
+
+
+async def test_a_clock_that_is_set_back_delays_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon forgets a report that is not repeated: users read that it is not known."""
+    now_s = {"time": 90_000.0, "monotonic": 3.0}
+    asked: list[int] = []
+
+    async def timings() -> Mapping[str, Timings]:
+        asked.append(len(asked))
+        return {"nlp/bert": Timings((len(asked),) * len(Timings().buckets))}
+
+    clocks = SimpleNamespace(time=lambda: now_s["time"], monotonic=lambda: now_s["monotonic"])
+    monkeypatch.setattr("launcher.process.reporter.time", clocks)
+    daemon = Daemon()
+    reporter = ServiceReporter(daemon, timings)
+    for _ in range(3):
+        reporter.turned(TurnPlan((BERT,), RoutePlan((), {}, {}), {}), {"nlp/bert": ServiceState()})
+        daemon.told.clear()
+        await reporter.report_services()
+        assert [one.name for one in daemon.told] == ["bert"]
+        now_s["time"] -= 3600
+        now_s["monotonic"] += AGAIN_S
+    assert len(asked) == 3
+    assert reporter.qualities["nlp/bert"].span_s == 2 * AGAIN_S

@@ -1,6 +1,7 @@
 """Tests the launcher's reports to the daemon: only news, in messages that fit."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,7 +103,7 @@ class Daemon:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(reporter.time, "time", lambda: now[0])
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
