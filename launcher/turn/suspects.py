@@ -42,16 +42,17 @@ class AvoidedNodes:
     """The nodes that each service avoids, as far as its next starts are concerned.
 
     ``users`` are the services' users. A service avoids the nodes on which it fails itself, then
-    those on which services of different tenants and different users fail that run elsewhere.
+    those on which services of different tenants and different users fail that run elsewhere. One
+    that ``users`` lacks counts for itself alone: its user may be that of another one.
     """
 
     def __init__(self, state: State, users: Mapping[str, str], now_s: float) -> None:
         failing = {key: one for key, one in state.items() if _has_failures(one)}
         self._own = {key: _own(one, now_s) for key, one in failing.items()}
         accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for key, one in failing.items():
-            for node in _accused(one, now_s):
-                accusers[node].append((key.partition("/")[0], users.get(key, "")))
+        for key in failing.keys() & users:
+            for node in _accused(failing[key], now_s):
+                accusers[node].append((key.partition("/")[0], users[key]))
         self._shared = [node for node in sorted(accusers) if _are_two(accusers[node])]
 
     def of(self, key: str) -> tuple[str, ...]:

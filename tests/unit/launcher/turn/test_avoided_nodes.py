@@ -66,6 +66,12 @@ def test_all_avoid_a_node_on_which_services_of_two_tenants_fail_that_run_elsewhe
     assert avoided(state, OTHER, NOW_S + FAILURES_S) == ()
 
 
+def test_a_service_that_left_the_view_is_no_second_user():
+    """Its user may be that of the other one."""
+    state = {"nlp/bert": TWICE, "vision/cat": TWICE}
+    assert AvoidedNodes(state, {"nlp/bert": "bob"}, NOW_S).of(OTHER) == ()
+
+
 TWICE = failing("gpu01", "gpu01")
 
 
@@ -107,14 +113,19 @@ SERVICE = st.builds(
 )
 
 
-@given(trap=st.dictionaries(st.integers(0, 5), SERVICE, max_size=6), honest=SERVICE)
+@given(
+    trap=st.dictionaries(st.integers(0, 5), SERVICE, max_size=6),
+    honest=SERVICE,
+    gone=st.frozensets(st.integers(0, 5)),
+)
 def test_whatever_one_users_services_do_others_avoid_only_what_an_honest_one_avoids(
-    trap: dict[int, ServiceState], honest: ServiceState
+    trap: dict[int, ServiceState], honest: ServiceState, gone: frozenset[int]
 ):
     """Services of one user, in as many tenants as they like, turn no other service away by
-    themselves."""
+    themselves, also while the users of those that have just left the view are not known."""
     state = {f"t{number % 2}/trap{number}": one for number, one in trap.items()}
-    users = dict.fromkeys(state, "mallory")
+    left = {key for key in state if int(key[-1]) not in gone}
+    users = dict.fromkeys(left, "mallory")
     assert AvoidedNodes(state, users, NOW_S).of(OTHER) == ()
     state["vision/cat"] = honest
     users["vision/cat"] = "alice"
