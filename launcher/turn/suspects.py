@@ -76,10 +76,10 @@ def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:
     for one in service.generations.values():
         known = [each for each in one.failures if now_s - each.at_s < FAILURES_S]
         if one.is_proved or len({each.node for each in known}) == 1:
-            found.update(each.node for each in known)
+            counts = Counter(each.node for each in known)
+            found.update({node: count for node, count in counts.items() if count >= FAILURES})
             last_s |= {each.node: max(each.at_s, last_s.get(each.node, 0.0)) for each in known}
-    worst = sorted(found, key=lambda node: (found[node], last_s[node]), reverse=True)
-    return tuple(node for node in worst if found[node] >= FAILURES)
+    return tuple(sorted(found, key=lambda node: (found[node], last_s[node]), reverse=True))
 
 
 def _accused(service: ServiceState, now_s: float) -> Iterable[str]:

@@ -52,6 +52,15 @@ def test_after_two_failures_of_its_own_a_service_avoids_a_node(
     assert avoided(found, OTHER) == ()
 
 
+@pytest.mark.parametrize("is_proved", [True, False])
+def test_one_failure_of_each_of_two_generations_is_none_that_repeats(*, is_proved: bool):
+    """Each is the first failure of a model that the other one does not have."""
+    found = [failing("gpu01", is_proved=is_proved).generations[7] for _ in range(2)]
+    assert avoided({OTHER: ServiceState(None, dict(enumerate(found)))}, OTHER) == ()
+    twice = {7: TWICE.generations[7], 8: found[0]}
+    assert avoided({OTHER: ServiceState(None, twice)}, OTHER) == ("gpu01",)
+
+
 def test_of_nodes_that_failed_as_often_the_latest_comes_first():
     """Of two nodes one is avoided, and the other one may have been repaired since."""
     for nodes in (("gpu01", "gpu02") * 2, ("gpu02", "gpu01") * 2):
