@@ -68,28 +68,35 @@ class Actuator:
 
     async def avoid(
         self, release: Release, jobs: Iterable[JobView], nodes: Collection[NodeView]
-    ) -> None:
-        """Keep slots off nodes, and off no longer those that they avoided before.
+    ) -> bool:
+        """Keep slots off nodes, and off no longer those that they avoided before; False if Slurm
+        refused a change.
 
         The tags are read again: the look in ``jobs`` may be older than the last change of them. A
         slot that Slurm refuses to change starts where Slurm likes.
         """
         if not concerns(release, jobs):
-            return
+            return True
         array = release.array_job_id
         now = await self._slurm.tasks({array})
         excluded = await self._slurm.excluded_nodes(array)
         changes = avoidance_changes(release, now, excluded, nodes)
         if not changes:
-            return
+            return True
         refused = await self._slurm.update(changes)
+        taken = [change for target, change in changes.items() if target not in refused]
+        words = " ".join(refused.values())
+        if not taken:
+            warn("avoidance_failed", array=array, slots=release.slots, refused=words)
+            return False
         report(
             "nodes_avoided",
             array=array,
             slots=release.slots,
-            excluded=frozenset().union(*(one.excluded_nodes or () for one in changes.values())),
-            refused=" ".join(refused.values()),
+            excluded=frozenset().union(*(one.excluded_nodes or () for one in taken)),
+            refused=words,
         )
+        return not refused
 
     async def _move(self, service: ServiceView, plan: SlotActions) -> bool:
         """Change the QOS of waiting slots; True if the plan moves any.

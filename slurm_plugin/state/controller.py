@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -43,6 +43,8 @@ from slurm_plugin.state.slot_recovery import SlotRecovery
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear
 any moment: its array alone is then looked at every ``_AGAIN_S`` seconds."""
+_AVOIDS_AGAIN_S = 10.0
+"""Seconds until slots that could not be let onto the nodes that they avoid are tried again."""
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
@@ -92,6 +94,7 @@ class ClusterState:
         self._desired_slots: dict[int, frozenset[int]] | None = None
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
+        self._avoids_due_s: dict[int, float] = {}
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
         self.quotas = QuotaInForce(settings)
@@ -346,20 +349,39 @@ class ClusterState:
     async def _guard(self) -> None:
         self._slot_recovery.follow(self.view.services, self._seen.at_s)
         cancelled = self._slot_recovery.cancelled(self.view.services)
-        late = waits_too_long(self.jobs, self._seen.at_s)
         for service in self.view.services:
             array = service.array_job_id
             try:
                 if array in cancelled:
                     await self._actuator.cancel(array)
                 else:
-                    await self._avoid(Release(array, late.get(array, frozenset())))
                     await self._guard_slots(service)
             except SlicewiseError as error:
                 report_failure("guard_failed", error, array=array)
+        await self._stop_avoiding(cancelled)
 
-    async def _avoid(self, release: Release) -> None:
-        await self._actuator.avoid(release, self.jobs, self.nodes)
+    async def _stop_avoiding(self, cancelled: Collection[int]) -> None:
+        """Let slots that have waited too long start on any node.
+
+        An array whose slots could not be changed is tried again later, not at each look.
+        """
+        now_s = time.monotonic()
+        late = waits_too_long(self.jobs, self._seen.at_s)
+        self._avoids_due_s = {a: due_s for a, due_s in self._avoids_due_s.items() if a in late}
+        arrays = {service.array_job_id for service in self.view.services}.difference(cancelled)
+        for array in sorted(arrays & late.keys()):
+            if now_s < self._avoids_due_s.get(array, 0.0):
+                continue
+            try:
+                is_done = await self._avoid(Release(array, late[array]))
+            except SlicewiseError as error:
+                is_done = False
+                report_failure("avoidance_failed", error, array=array)
+            if not is_done:
+                self._avoids_due_s[array] = now_s + _AVOIDS_AGAIN_S
+
+    async def _avoid(self, release: Release) -> bool:
+        return await self._actuator.avoid(release, self.jobs, self.nodes)
 
     async def _guard_slots(self, service: ServiceView) -> None:
         array = service.array_job_id

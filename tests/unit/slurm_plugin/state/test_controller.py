@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from scripted import DOWN, ScriptedSlurm, job, policy_of, sync_of, tenant
@@ -16,7 +17,7 @@ from cluster.language.errors import (
 )
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
-from cluster.slurm.interface import JobChange
+from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.admission.snapshot import Living
 from slurm_plugin.state import controller
 
@@ -385,3 +386,51 @@ async def test_the_tag_is_read_again_since_a_look_may_be_older_than_the_last_cha
     slurm.excluded = {900: frozenset({"gpu01"})}
     await cluster_state.set_desired_slots(814, frozenset({0}), avoid=("gpu01",))
     assert slurm.actions == [("release", [0])]
+
+
+WAITS = job(0, held=False, reason="Resources", admin_comment=AVOIDS, eligible_s=1)
+
+
+async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Busy(ScriptedSlurm):
+        async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
+            await super().excluded_nodes(array_job_id)
+            raise DOWN
+
+    slurm, now_s = with_nodes(Busy(job(0), job(1))), [1000.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(controller, "time", clock)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset({0}))
+    slurm.done.clear()
+    slurm.shown = (WAITS, LOOSE)
+    for passes_s, tries in ((0, 1), (9, 1), (1, 2)):
+        now_s[0] += passes_s
+        await cluster_state.turn()
+        assert slurm.done.count(("excluded_nodes", 814)) == tries
+    assert slurm.actions == [("hold", [1])] * 3
+
+
+async def test_that_slurm_refused_all_changes_is_no_success(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refuses(ScriptedSlurm):
+        async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+            await super().update(changes)
+            return dict.fromkeys(changes, "Job is being modified")
+
+    caplog.set_level("INFO")
+    slurm = with_nodes(Refuses(job(0)))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await cluster_state.set_desired_slots(814, frozenset({0}))
+    slurm.done.clear()
+    slurm.shown, slurm.excluded = (WAITS,), {900: frozenset({"gpu01"})}
+    for _ in range(2):
+        await cluster_state.turn()
+    assert len(slurm.actions) == 1
+    assert "nodes_avoided" not in caplog.text
+    assert 'avoidance_failed array=814 slots=0 refused="Job is being modified"' in caplog.text
