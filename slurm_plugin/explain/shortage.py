@@ -38,6 +38,7 @@ class WhyInput:
         grace_s: seconds after which recalled quota is back at the latest.
         over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
             limit Slurm names.
+        kept_back: slots that quota keeps from starting, by their array's job id.
     """
 
     now_s: int
@@ -52,6 +53,7 @@ class WhyInput:
     recalls: tuple[Recall, ...] = ()
     grace_s: int = 0
     over_budget: frozenset[int] = frozenset()
+    kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
         """Cost of the job, or of one task, in millislices."""

@@ -23,12 +23,14 @@ from slurm_plugin.explain.shortage import (
 from slurm_plugin.explain.start import StartEstimate, planned_start
 from slurm_plugin.explain.why_slot import why_slot
 from slurm_plugin.explain.words import (
+    by_quota,
     counted,
     gpus_text,
     group_rows,
     holder_rows,
     is_resting,
     job_name,
+    kept_back,
     recall_words,
     rooms_text,
     span_text,
@@ -375,7 +377,7 @@ def _array(about: str, jobs: Sequence[JobView], sight: WhyInput) -> WhyAnswer:
     )
     if not waiting:
         return summary
-    following = _one(about, _next(waiting), sight)
+    following = _one(about, _first(waiting, sight), sight)
     return following.model_copy(
         update={
             "state": "",
@@ -384,6 +386,13 @@ def _array(about: str, jobs: Sequence[JobView], sight: WhyInput) -> WhyAnswer:
             "tables": (*summary.tables, *following.tables),
         }
     )
+
+
+def _first(waiting: Iterable[JobView], sight: WhyInput) -> JobView:
+    """The task that would start next; of slots at rest one that only quota keeps back, if any."""
+    parts = [part for job in waiting for part in by_quota(job, sight)]
+    kept = [job for job in parts if kept_back(job, sight)]
+    return _next(kept if kept and all(map(is_resting, parts)) else parts)
 
 
 def _next(waiting: Iterable[JobView]) -> JobView:

@@ -151,7 +151,7 @@ def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
     counts: Counter[_Group] = Counter()
     amounts: Counter[_Group] = Counter()
     gpus: dict[_Group, Counter[str]] = {}
-    for job in jobs:
+    for job in (part for whole in jobs for part in by_quota(whole, sight)):
         key, count = _group(job, sight), max(1, len(job.untouched))
         counts[key] += count
         amounts[key] += count * sight.cost(job)
@@ -175,11 +175,22 @@ def is_resting(job: JobView) -> bool:
 
 def kept_back(job: JobView, sight: WhyInput) -> str:
     """Return why quota keeps a resting slot from starting while requests wait; "" if none does."""
-    tag = JobTag.find(job.admin_comment)
+    tag, array = JobTag.find(job.admin_comment), job.array_job_id or 0
     report = sight.reports.get((tag.tenant, tag.service or "")) if tag is not None else None
-    note = sight.notes.get(job.array_job_id or 0, "")
     waits = report is not None and report.wanted and (report.held or report.queued)
-    return note if waits and note.startswith("quota: ") else ""
+    is_kept = job.task_index in sight.kept_back.get(array, ())
+    return sight.notes.get(array, "") if waits and is_kept else ""
+
+
+def by_quota(job: JobView, sight: WhyInput) -> Iterator[JobView]:
+    """Split a record of untouched tasks into those that quota keeps back, and the others."""
+    kept = job.untouched & sight.kept_back.get(job.array_job_id or 0, frozenset())
+    if not kept:
+        yield job
+        return
+    yield from (replace(job, task_index=index, untouched=frozenset()) for index in sorted(kept))
+    if rest := job.untouched - kept:
+        yield replace(job, untouched=rest)
 
 
 def _group(job: JobView, sight: WhyInput) -> _Group:

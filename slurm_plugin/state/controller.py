@@ -67,6 +67,7 @@ class ClusterState:
         shares: the share term of each tenant's priority, see ``admission/priority.py``.
         urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
         refusals: why deferred jobs are held, by job id.
+        kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
         service_reports: what the launcher reports about services, for people.
         leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
@@ -101,6 +102,7 @@ class ClusterState:
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
+        self.kept_back: Mapping[int, frozenset[int]] = {}
         self.service_reports = ServiceReports(leader)
         self.evictions = Evictions(leader)
         self.clock = SteadyClock()
@@ -227,6 +229,7 @@ class ClusterState:
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
+            self.kept_back = {**self.kept_back, array_job_id: plan.kept_back}
             await self._avoid(Release(array_job_id, plan.release, avoid))
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
             if await self._actuator.apply(service, plan, ended_s):
@@ -331,6 +334,9 @@ class ClusterState:
             s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found
         }
         self._notes = {array: self._notes.get(array, "") for array in self._desired_slots}
+        self.kept_back = {
+            array: kept for array, kept in self.kept_back.items() if array in self._desired_slots
+        }
         self._followed &= self._desired_slots.keys()
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._desired_slots}
 

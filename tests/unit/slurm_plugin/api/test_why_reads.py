@@ -12,6 +12,7 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobTag, JobView
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
+from cluster.rpc.messages import ServiceReport, ServiceReportRequest
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.api.access import Principal
@@ -156,3 +157,20 @@ async def test_without_the_ledger_slurm_s_reason_is_told():
 async def test_what_slurm_s_reason_does_not_tell_needs_the_ledger(about: str):
     with pytest.raises(UnreachableError, match="SW-DATABASE-DOWN"):
         await asked(about, ALICE, "vision", failure=DOWN)
+
+
+async def test_of_a_service_s_slots_those_that_quota_keeps_back_are_told_so():
+    cluster_state = sync_of(ScriptedSlurm(*map(slot, range(4))))
+    await cluster_state.turn()
+    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+    assert answer.kept_back == (2,)
+    counts = {"in_flight": 2, "queued": 1, "held": 0, "rate_per_s": 0.1, "wanted": 3}
+    told = ServiceReport(tenant="vision", name="bert", reason="1 waits", **counts)
+    cluster_state.service_reports.take(ServiceReportRequest(services=(told,)))
+    alice, ledger = Principal(ALICE, "", frozenset({"vision"})), ScriptedLedger()
+    found = {
+        index: why(f"814_{index}", alice, ledger, settings(), cluster_state).sentences[0]
+        for index in (2, 3)
+    }
+    assert found[2] == f"It is not started for want of {answer.note}."
+    assert found[3] == "The launcher decides when it runs, by the service's requests."

@@ -389,20 +389,41 @@ def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
     )
     tag = JobTag("ab", "vision", "bert").text()
     held = {"held": True, "reason": "JobHeldAdmin", "admin_comment": tag}
-    slots = tuple(replace(task(job(814 + one), one), **held) for one in (0, 1))
+    slots = tuple(replace(task(job(814 + one), one), **held) for one in range(3))
     notes = {814: "quota: vision holds 4 of 4 slices; a replica needs 1"}
 
     def seen(report: ServiceReport) -> WhyInput:
-        return sight(*slots, tenants=(VISION,), notes=notes, reports={("vision", "bert"): report})
+        return sight(
+            *slots,
+            tenants=(VISION,),
+            notes=notes,
+            reports={("vision", "bert"): report},
+            kept_back={814: frozenset({0, 1, 5}), 815: frozenset({2})},
+        )
 
     answer = asked("814_0", seen(told))
     assert answer.headline == "814_0 is a slot of service vision/bert, whose requests wait."
     assert answer.sentences == (f"It is not started for want of {notes[814]}.",)
     assert answer.start == "when the quota has room"
     assert answer.hints[0] == "Which jobs hold the quota: slicewise why vision"
-    assert rows(asked("814", seen(told)))[0][0] == "2 at rest: quota has no room"
+    assert [row[0] for row in rows(asked("814", seen(told)))] == [
+        "1 at rest: no request needs it",
+        "2 at rest: quota has no room",
+    ]
+    # The launcher desires two of them; the third one would rest with any quota.
+    assert "at rest: it costs nothing" in asked("814_2", seen(told)).headline
     idle = told.model_copy(update={"held": 0})
     assert "at rest" in asked("814_0", seen(idle)).headline
+
+    # Slurm shows tasks that nothing has touched as one record.
+    slots = (replace(slots[0], task_index=None, untouched=frozenset(range(4, 8))),)
+    assert [row[0] for row in rows(asked("814", seen(told)))] == [
+        "3 at rest: no request needs it",
+        "1 at rest: quota has no room",
+    ]
+    assert asked("814", seen(told)).sentences[0].startswith("Next: 814_5 is a slot")
+    assert "whose requests wait" in asked("814_5", seen(told)).headline
+    assert "at rest" in asked("814_4", seen(told)).headline
 
 
 def test_a_slot_that_slurm_holds_because_no_node_can_run_it_says_so():

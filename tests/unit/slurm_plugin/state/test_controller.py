@@ -175,6 +175,7 @@ async def test_a_wish_is_done_and_lasts() -> None:
     await cluster_state.turn()
     answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
+    assert cluster_state.kept_back == {814: frozenset({2})}
     assert [slot.state for slot in cluster_state.view.services[0].slots] == [
         "released",
         "released",
@@ -185,8 +186,13 @@ async def test_a_wish_is_done_and_lasts() -> None:
     await cluster_state.turn()
     assert slurm.actions == [("release", [0, 1])]
     assert cluster_state.view.services[0].note == answer.note
+    assert cluster_state.kept_back == {814: frozenset({2})}
     assert (await cluster_state.set_desired_slots(814, frozenset({0}))).held == (1,)
     assert slurm.actions[1:] == [("hold", [1])]
+    assert cluster_state.kept_back == {814: frozenset()}
+    slurm.shown = ()
+    await cluster_state.turn()
+    assert cluster_state.kept_back == {}
 
 
 async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster() -> None:
