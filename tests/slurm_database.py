@@ -90,6 +90,7 @@ class SlurmDatabase:
         """Words in commands that are accepted but have no effect."""
         self.shows_refusals = False
         self.weight = 1
+        self.excluded: dict[int, frozenset[str]] = {}
 
     # What is asked of it
 
@@ -151,6 +152,9 @@ class SlurmDatabase:
         refused: dict[Target, str] = {}
         for target, change in changes.items():
             self.steps.step()
+            if change.excluded_nodes is not None:
+                refused |= self._exclude(target, change)
+                continue
             command = f"update {address(target)} qos={change.qos}"
             self.commands.append(command)
             theirs = [job for job in self.running if _is_of(job, target)]
@@ -172,6 +176,23 @@ class SlurmDatabase:
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
         refused, named = await self.sacctmgr(changes), named_qos(changes)
         return Changed(refused, tuple(one for one in await self.qos() if one.name in named))
+
+    def _exclude(self, target: Target, change: JobChange) -> Mapping[Target, str]:
+        command = f"update {address(target)} excluded={','.join(change.excluded_nodes or ())}"
+        self.commands.append(command)
+        if any(word in command for word in self.refuses):
+            return {target: "Job is being modified"}
+        theirs = [job for job in self.running if _is_of(job, target)]
+        self.excluded |= {job.job_id: change.excluded_nodes or frozenset() for job in theirs}
+        comment = change.admin_comment or ""
+        self.running = tuple(
+            replace(job, admin_comment=comment) if job in theirs else job for job in self.running
+        )
+        return {}
+
+    async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
+        theirs = [job.job_id for job in self.running if job.array_job_id == array_job_id]
+        return {job_id: self.excluded.get(job_id, frozenset()) for job_id in theirs}
 
     async def weigh_nodes(self, weights: Mapping[str, int]) -> None:
         self.steps.step()

@@ -194,6 +194,7 @@ def _undone_json(done: Undone) -> dict[str, object]:
             qos: {"running": jobs.running, "waiting": jobs.waiting, "held": jobs.held}
             for qos, jobs in done.in_use.items()
         },
+        "given_back": list(done.given_back),
         "waits": list(done.waits),
     }
 
@@ -252,7 +253,9 @@ def _uninstall(
     # Plan before anything is marked in Slurm: it may be another cluster's.
     due = asyncio.run(plan(slurm, ledger, settings))
     moves = f", {len(due.moves)} waiting jobs or arrays moved" if due.moves else ""
-    question = f"{len(due.all)} settings in Slurm will be put back{moves}. Go on?"
+    freed = len(due.avoided.changes)
+    avoided = f", {freed} arrays' slots let back onto nodes that they avoid" if freed else ""
+    question = f"{len(due.all)} settings in Slurm will be put back{moves}{avoided}. Go on?"
     confirm(question, yes=yes, as_json=as_json)
     return asyncio.run(uninstall(slurm, ledger, settings, tell))
 
@@ -261,13 +264,20 @@ def _print_plan(due: WayBack, as_json: bool) -> None:
     differences = due.all
     if as_json:
         found = differences_json(differences)
-        print_json({"differences": found, "moves": due.moves, "waits": list(due.waits)})
+        print_json(
+            {
+                "differences": found,
+                "moves": due.moves,
+                "given_back": list(due.avoid_commands),
+                "waits": list(due.waits),
+            }
+        )
         return
     if differences:
         console().print(differences_table(differences))
-    for command in due.move_commands:
+    for command in (*due.move_commands, *due.avoid_commands):
         _tell(command)
-    if not (differences or due.moves or due.waits):
+    if not (differences or due.moves or due.avoid_commands or due.waits):
         console().print("Nothing of Slicewise is in Slurm.")
     _print_notes(due.waits)
 

@@ -216,6 +216,7 @@ class UninstallPlannedJson(TypedDict):
 
     differences: list[DifferenceJson]
     moves: dict[str, str]
+    given_back: list[str]
     waits: list[str]
 
 
@@ -233,6 +234,7 @@ class UninstalledJson(TypedDict):
     changes: list[list[str]]
     moved: dict[str, str]
     in_use: dict[str, InUseJson]
+    given_back: list[str]
     waits: list[str]
 
 

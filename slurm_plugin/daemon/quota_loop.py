@@ -199,6 +199,8 @@ class QuotaLoop:
         self._moves_tried = dict(done.unmoved)
         for change in done.changes:
             report("uninstall_step", sacctmgr=" ".join(change))
+        for command in done.given_back:
+            report("uninstall_step", scontrol=command.removeprefix("scontrol "))
         refused = done.unmoved.keys() - before
         if done.moved or refused:
             report("qos_moved", jobs=done.moved_jobs, refused=len(refused))

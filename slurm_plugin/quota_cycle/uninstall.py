@@ -37,6 +37,7 @@ from slurm_plugin.limits.last_jobs import Due, Jobs, LastJobs, due_of, last_jobs
 from slurm_plugin.mig.node_weights import own_weights
 from slurm_plugin.quota.demand import is_managed
 from slurm_plugin.quota.types import LimitKey
+from slurm_plugin.quota_cycle.avoided_nodes import AvoidedNodes, avoided_nodes
 from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class WayBack:
             before the rest.
         settings: those of accounts and users; qos: the QOS that are removed after them.
         weights: those of nodes.
+        avoided: the nodes that services' waiting slots avoid.
         waits: what keeps something in Slurm, one sentence each.
     """
 
@@ -84,6 +86,7 @@ class WayBack:
     settings: tuple[Difference, ...]
     qos: tuple[Difference, ...]
     weights: tuple[Difference, ...]
+    avoided: AvoidedNodes
     waits: tuple[str, ...]
 
     @property
@@ -100,6 +103,11 @@ class WayBack:
     def moves(self) -> Mapping[str, str]:
         """Target QOS of waiting jobs to be moved, by job or array tasks as scontrol names them."""
         return {address(target): qos for target, qos in self.jobs.moves.items()}
+
+    @property
+    def avoid_commands(self) -> tuple[str, ...]:
+        """The commands after which no waiting slot avoids a node."""
+        return self.avoided.commands(tuple(self.avoided.changes))
 
     @property
     def move_commands(self) -> tuple[str, ...]:
@@ -122,6 +130,8 @@ class Undone:
         moved_jobs: number of moved jobs, each task of an array counted.
         unmoved: what Slurm did not move, though it should still be moved.
         in_use: jobs still in our QOS, by QOS.
+        given_back: the scontrol commands after which waiting slots avoid no node, as Slurm took
+            them.
     """
 
     changes: tuple[LimitChange, ...]
@@ -130,6 +140,7 @@ class Undone:
     moved_jobs: int = 0
     unmoved: Refused = field(default_factory=dict, hash=False)
     in_use: Mapping[str, Jobs] = field(default_factory=dict, hash=False)
+    given_back: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -213,6 +224,7 @@ async def plan(
         settings=way_back(known, found, listed),
         qos=our_qos(known, found, kept) if ledger else our_qos_by_name(found, kept),
         weights=tuple(_weights_back(await slurm.nodes())),
+        avoided=await avoided_nodes(slurm, shown),
         waits=(
             *_jobs_left(jobs, refused),
             *_waits(gated, is_shared=is_shared),
@@ -247,7 +259,7 @@ async def uninstall(
 
     First note that no limits may be set again: in the ledger, or in Slurm where the ledger is away.
     Then open the gate, put all settings back, remove the QOS; nodes get their weights back
-    meanwhile.
+    meanwhile, and services' waiting slots may start again on the nodes that they avoid.
 
     Jobs in our QOS go on. Nothing is lent any more (see ``limits.last_jobs``): own QOS get their
     tenants' guaranteed quotas back (the nominal less what children are due), and waiting jobs on
@@ -302,6 +314,7 @@ async def _undone(
             known = {**known, **remember_way_back(changing, due.known)}
             await asyncio.to_thread(ledger.limits.know, known)
         await doing.weigh(due.weights)
+        await doing.give_back(due.avoided)
         stages = _first_stages(due)
         if not stages and due.jobs.moves:
             # Moves come first, while accounts' lists still allow the tenants' own QOS.
@@ -347,6 +360,9 @@ class _Doing:
         self._slurm = slurm
         self._tell = tell
         self._moved: dict[Target, str] = {}
+        self._let_back: set[Target] = set()
+        self._not_let_back: dict[Target, str] = {}
+        self._given_back: tuple[str, ...] = ()
         self.applied: tuple[LimitChange, ...] = ()
         self.tried = {} if tried is None else tried
 
@@ -362,12 +378,24 @@ class _Doing:
         }
         return Undone(
             self.applied,
-            last.waits,
+            (*last.waits, *last.avoided.left(self._not_let_back)),
             {address(target): qos for target, qos in moved.items()},
             sum(1 if isinstance(target, int) else len(target.indices) for target in moved),
             unmoved,
             last.jobs.in_use,
+            self._given_back,
         )
+
+    async def give_back(self, avoided: AvoidedNodes) -> None:
+        """Let each slot back onto the nodes that it avoids; each is tried once."""
+        new = {one: change for one, change in avoided.changes.items() if one not in self._let_back}
+        for command in avoided.commands(tuple(new)):
+            self._tell(command)
+        if new:
+            refused = await self._slurm.update(new)
+            self._not_let_back |= refused
+            self._given_back += avoided.commands([one for one in new if one not in refused])
+            self._let_back |= new.keys()
 
     async def weigh(self, weights: Iterable[Difference]) -> None:
         wanted = {one.key.name: int(one.wanted) for one in weights}

@@ -35,13 +35,13 @@ async def _finish(site: RunContext, *, apply: bool) -> Report:
         outcome = StepOutcome.DONE if lines else StepOutcome.SKIPPED
         return Report(lines=lines, why=UNINSTALLED.text(), outcome=outcome)
     due = await plan(site.slurm, site.ledger, site.settings, finishes=True)
-    lines = (*(one.text for one in due.all), *due.move_commands)
+    lines = (*(one.text for one in due.all), *due.move_commands, *due.avoid_commands)
     return Report(lines=lines, why=UNINSTALLED.text(), outcome=StepOutcome.SKIPPED)
 
 
 def _lines(done: Undone) -> tuple[str, ...]:
     moves = (f"moved {where} to QOS {qos}" for where, qos in done.moved.items())
-    return (*(f"sacctmgr {' '.join(change)}" for change in done.changes), *moves)
+    return (*(f"sacctmgr {' '.join(change)}" for change in done.changes), *moves, *done.given_back)
 
 
 def _left(compiled: Compiled) -> Iterator[str]:

@@ -74,6 +74,15 @@ def waits_too_long(jobs: Iterable[JobView], now_s: float) -> Mapping[int, frozen
     return {array: frozenset(slots) for array, slots in found.items()}
 
 
+def avoiding(jobs: Iterable[JobView]) -> tuple[Release, ...]:
+    """Return the waiting slots that avoid a node, held ones too; they are to avoid none."""
+    found: dict[int, set[int]] = {}
+    for job in jobs:
+        if job.array_job_id is not None and job.state in WAITING and _avoids(job):
+            found.setdefault(job.array_job_id, set()).update(_indices(job))
+    return tuple(Release(array, frozenset(slots)) for array, slots in sorted(found.items()))
+
+
 def _bounded(
     avoid: Sequence[str], job: JobView, own: frozenset[str], nodes: Iterable[NodeView]
 ) -> tuple[str, ...]:

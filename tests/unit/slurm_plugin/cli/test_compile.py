@@ -150,6 +150,19 @@ def test_uninstalling_says_what_it_does_and_what_stays(monkeypatch: pytest.Monke
     assert "1 job in 1 QOS of Slicewise: run slicewise uninstall --finish again" in said
 
 
+def test_the_nodes_that_slots_avoid_are_in_the_plan_first(monkeypatch: pytest.MonkeyPatch):
+    site = Site(monkeypatch)
+    tag = "slicewise:1 token=ab12 tenant=vision service=bert"
+    site.slurm.running = (job(0, admin_comment=f"{tag} avoids=gpu01"),)
+    command = f"scontrol update 'JobId=814_[0]' 'AdminComment={tag}' ExcNodeList="
+    assert command in site.said("--dry-run")[1]
+    assert json.loads(site.said("--dry-run", "--json")[1])["given_back"] == [command]
+    assert site.slurm.commands == []
+    with pytest.raises(SlicewiseError, match=r"1 arrays' slots let back onto nodes.*SW-ABORTED"):
+        site.said()
+    assert json.loads(site.said("--yes", "--json")[1])["given_back"] == [command]
+
+
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_a_script_does_not_uninstall_unless_it_says_yes(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]

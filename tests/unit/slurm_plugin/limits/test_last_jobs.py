@@ -504,3 +504,54 @@ async def test_killed_at_any_step_it_ends_the_same(with_ledger: bool):
         assert compiled.out_of_band == ()
     assert all(end == ends[-1] for end in ends)
     assert ends[-1][0] == {1: OWN, 2: OWN, 3: OWN}
+
+
+# -- Nodes that slots of services avoid
+
+AVOIDS = "slicewise:1 token=ab12 tenant=vision service=bert avoids=gpu01"
+AVOIDS_NONE = AVOIDS.removesuffix(" avoids=gpu01")
+
+
+async def avoiding() -> World:
+    """Two slots at rest and one that runs avoid gpu01; alice herself excludes gpu02 for one."""
+    shared = {"admin_comment": AVOIDS, "held": True, "reason": "JobHeldAdmin"}
+    rest = array(814, 2, OWN)
+    slots = (
+        replace(rest, untouched=frozenset({1, 2}), **shared),
+        job(815, OWN, array_job_id=814, task_index=0, **shared),
+        job(816, OWN, JobState.RUNNING, array_job_id=814, task_index=3, admin_comment=AVOIDS),
+    )
+    world = await World(*slots, job(9, OWN)).installed()
+    world.slurm.excluded = {814: frozenset({"gpu01"}), 815: frozenset({"gpu01", "gpu02"})}
+    return world
+
+
+@pytest.mark.parametrize("with_ledger", [True, False])
+async def test_waiting_slots_are_let_back_onto_the_nodes_that_they_avoid(*, with_ledger: bool):
+    world = await avoiding()
+    planned = (await world.plan()).avoid_commands
+    assert planned == (
+        f"scontrol update 'JobId=814_[1-2]' 'AdminComment={AVOIDS_NONE}' ExcNodeList=",
+        f"scontrol update 'JobId=814_[0]' 'AdminComment={AVOIDS_NONE}' ExcNodeList=gpu02",
+    )
+    assert world.slurm.commands == []
+    done = await world.uninstall(with_ledger=with_ledger)
+    assert done.given_back == planned
+    assert world.slurm.excluded == {814: frozenset(), 815: frozenset({"gpu02"})}
+    tags = {job.job_id: job.admin_comment for job in world.slurm.running}
+    assert (tags[814], tags[815], tags[816]) == (AVOIDS_NONE, AVOIDS_NONE, AVOIDS)
+    assert (await world.finish()).given_back == ()
+
+
+async def test_a_slot_that_slurm_does_not_let_back_is_named_and_tried_at_the_next_finish():
+    world = await avoiding()
+    world.slurm.refuses = ("814_[0] excluded",)
+    done = await world.uninstall()
+    (told,) = [one for one in done.waits if "avoids" in one]
+    assert told.startswith("Slurm does not let 814_[0] back onto the nodes that it avoids (Job is")
+    assert "scontrol update 'JobId=814_[0]'" in told
+    assert sum("814_[0] excluded" in one for one in world.slurm.commands) == 1
+    world.slurm.refuses = ()
+    done = await world.finish()
+    assert len(done.given_back) == 1
+    assert not [one for one in done.waits if "avoids" in one]

@@ -1,0 +1,52 @@
+"""Lets services' waiting slots back onto the nodes that they avoid, when Slicewise is taken out."""
+
+import asyncio
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.jobs import JobView
+from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
+from cluster.slurm_client.batch import address, update_words
+from slurm_plugin.services.avoidance import avoidance_changes, avoiding
+
+
+@dataclass(frozen=True)
+class AvoidedNodes:
+    """Changes after which no waiting slot avoids a node; what its user excludes stays.
+
+    Attributes:
+        folded: waiting array tasks that share one record, by array.
+    """
+
+    changes: Mapping[Target, JobChange] = field(default_factory=dict, hash=False)
+    folded: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
+
+    def commands(self, targets: Collection[Target]) -> tuple[str, ...]:
+        """The commands that make the changes of these targets."""
+        return tuple(
+            shlex.join(("scontrol", *words))
+            for target in targets
+            for words in update_words(target, self.changes[target], self.folded)
+        )
+
+    def left(self, refused: Mapping[Target, str]) -> Iterator[str]:
+        """A sentence for each target that Slurm refused to change, with Slurm's words."""
+        for target in (one for one in self.changes if one in refused):
+            yield (
+                f"Slurm does not let {address(target)} back onto the nodes that it avoids"
+                f" ({refused[target]}). To do it yourself, if it still waits:"
+                f" {'; '.join(self.commands((target,)))}"
+            )
+
+
+async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> AvoidedNodes:
+    """What is to be changed of ``jobs``. Raises what ``Slurm`` raises."""
+    releases = avoiding(jobs)
+    excluded = await asyncio.gather(*(slurm.excluded_nodes(one.array_job_id) for one in releases))
+    changes: dict[Target, JobChange] = {}
+    for release, nodes in zip(releases, excluded, strict=True):
+        changes |= avoidance_changes(release, jobs, nodes, ())
+    shared = {job.array_job_id: job.untouched for job in jobs if job.untouched}
+    arrays = {one.array_job_id for one in changes if isinstance(one, Tasks)}
+    return AvoidedNodes(changes, {array: shared[array] for array in arrays if array in shared})
