@@ -897,6 +897,24 @@ async def test_what_slurm_does_not_move_after_an_uninstall_is_tried_again_in_som
     assert tried == [waits.job_id] * 2
 
 
+async def test_after_an_uninstall_slots_avoid_no_node_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    monkeypatch.setattr(world.slurm, "qos", no_qos)
+    world.ledger.mark_uninstalled()
+    plain = job(0)
+    world.slurm.excluded = {plain.job_id: frozenset({"gpu01"})}
+    await world.look(replace(plain, admin_comment=f"{plain.admin_comment} avoids=gpu01"))
+    world.slurm.done.clear()
+    await world.limits.turn()
+    change = JobChange(excluded_nodes=frozenset(), admin_comment=plain.admin_comment)
+    assert (f"update {change}", [0]) in world.slurm.actions
+    (told,) = [one for one in caplog.messages if "ExcNodeList" in one]
+    assert told.startswith("uninstall_step scontrol=")
+
+
 async def no_qos() -> tuple[Qos, ...]:
     """There is none of Slicewise's any more."""
     return ()
