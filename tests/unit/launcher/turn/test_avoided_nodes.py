@@ -1,7 +1,7 @@
 """Tests which service avoids which node, and that no tenant can turn others away from one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.rpc.messages import MOST_AVOIDED
@@ -127,6 +127,7 @@ SERVICE = st.builds(
     honest=SERVICE,
     gone=st.frozensets(st.integers(0, 5)),
 )
+@example(trap={0: TWICE, 1: TWICE}, honest=TWICE, gone=frozenset({1}))
 def test_whatever_one_users_services_do_others_avoid_only_what_an_honest_one_avoids(
     trap: dict[int, ServiceState], honest: ServiceState, gone: frozenset[int]
 ):

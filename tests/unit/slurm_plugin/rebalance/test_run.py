@@ -22,7 +22,7 @@ from rebalance_world import (
     step,
 )
 from repartition_world import planned
-from scripted import DOWN, tenant
+from scripted import DOWN, job, tenant
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState
@@ -391,11 +391,15 @@ def test_an_uninstall_without_the_ledger_is_finished_by_the_next_run() -> None:
     story.world.database.partition_qos = ""
     mark = Qos("slicewise_uninstalled_c", {}, frozenset())
     story.world.database.known[mark.name] = mark
+    avoids = job(90, admin_comment="slicewise:1 token=ab12 tenant=vision service=bert avoids=gpu01")
+    story.world.shown = (*story.world.shown, avoids)
     with story.clock():
         _, records = asyncio.run(dry_run(story.site()))
     assert "SW-UNINSTALLED" in records[-3].why
     assert "slicewise_gate" in story.world.database.known
-    story.run()
+    assert [line for line in records[-3].did if line.endswith(" ExcNodeList=")]
+    ended = story.run()
+    assert [line for line in step(ended, StepName.COMPILE).did if line.endswith(" ExcNodeList=")]
     assert story.ledger.is_uninstalled()
     assert not [name for name in story.world.database.known if name.startswith("slicewise_uni")]
 
