@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 Counts = Mapping[tuple[str, ...], int]
@@ -9,8 +10,9 @@ Counts = Mapping[tuple[str, ...], int]
 
 MOST = 2**64 - 1
 """The largest count that clients can read; what would be more stays there."""
-_MOST_KEYS = 50_000
-"""Keys of a service at most: its tenant controls what its replicas say, one after another."""
+MOST_KEYS = 5_000
+"""Keys of a replica, and of a service, at most: its tenant controls what its replicas say, one
+after another. A model has some 40; the first ones stay."""
 
 
 class Kind(Protocol):
@@ -43,7 +45,7 @@ def together(found: Iterable[Counts], kind: Kind) -> Counts:
     total: dict[tuple[str, ...], int] = {}
     for counts in found:
         for key, count in counts.items():
-            if key not in total and len(total) >= _MOST_KEYS:
+            if key not in total and len(total) >= MOST_KEYS:
                 continue
             before = total.get(key, 0)
             more = max(before, count) if kind.is_latest(key) else before + count
@@ -52,9 +54,18 @@ def together(found: Iterable[Counts], kind: Kind) -> Counts:
 
 
 def followed(before: Counts, now: Counts, kind: Kind) -> Counts:
-    """Return what a replica has counted by now; no count becomes less."""
-    kept = lasting(before, kind)
-    return {**now, **{key: max(count, now.get(key, 0)) for key, count in kept.items()}}
+    """Return what a replica has counted by now; no count becomes less.
+
+    Where there are too many keys, those known before stay.
+    """
+    kept = {key: max(count, now.get(key, 0)) for key, count in lasting(before, kind).items()}
+    new = ((key, count) for key, count in now.items() if key not in kept)
+    return {**kept, **dict(islice(new, max(0, MOST_KEYS - len(kept))))}
+
+
+def bounded(counts: Iterable[tuple[tuple[str, ...], int]]) -> Counts:
+    """Return the first counts, as many as there may be."""
+    return dict(islice(counts, MOST_KEYS))
 
 
 def lasting(counts: Counts, kind: Kind) -> Counts:

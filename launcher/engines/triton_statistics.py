@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.engines.said import Said
-from launcher.engines.statistics import MOST, Counts, StatisticsAnswer
+from launcher.engines.statistics import MOST, Counts, StatisticsAnswer, bounded
 
 ALL = "/v2/models/stats"
 """Path of the statistics of all models."""
@@ -107,11 +107,12 @@ class _Statistics(Said):
 
 def counted(said: bytes) -> Counts:
     """Read Triton's statistics; raises TypeError or ValueError for what is none."""
-    found: dict[tuple[str, ...], int] = {}
-    for model in _Statistics.parse(said).model_stats:
-        for rest, count in _counts(model):
-            found[model.name, model.version, *rest] = count
-    return found
+    models = _Statistics.parse(said).model_stats
+    return bounded(
+        ((model.name, model.version, *rest), count)
+        for model in models
+        for rest, count in _counts(model)
+    )
 
 
 def _counts(model: _Model) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -177,17 +178,27 @@ def _models(
             yield place, {key[_PART:]: counts[key] for key in keys}
 
 
-def _by_part(of: Counts, part: str) -> Iterator[tuple[str, Counts]]:
-    """Yield what a part has of each batch, response or memory, in order of their numbers."""
-    mine = {key[1:]: count for key, count in of.items() if key[0] == part}
-    places = {key[0] for key in mine}
-    for place in sorted(places, key=lambda one: (len(one), one)):
-        yield place, {key[1:]: count for key, count in mine.items() if key[0] == place}
+_Places = Mapping[str, Counts]
+"""What a part has of each batch, response or memory, in order of their numbers."""
+
+
+def _by_part(of: Counts) -> Mapping[str, _Places]:
+    """Return what each part has, in one pass over all counts: a tenant chooses how many."""
+    parts: dict[str, dict[str, dict[tuple[str, ...], int]]] = {part: {} for part in _PARTS}
+    for (part, *rest), count in of.items():
+        if part in parts:
+            place, *inner = rest
+            parts[part].setdefault(place, {})[tuple(inner)] = count
+    return {part: dict(sorted(found.items(), key=_number_of)) for part, found in parts.items()}
+
+
+def _number_of(place: tuple[str, Counts]) -> tuple[int, str]:
+    return len(place[0]), place[0]
 
 
 def _shown(place: tuple[str, str], of: Counts) -> Mapping[str, object]:
     name, version = place
-    parts = {part: dict(_by_part(of, part)) for part in _PARTS}
+    parts = _by_part(of)
     return {
         "name": name,
         "version": version,
@@ -218,18 +229,19 @@ def _times(part: str, counts: Counts) -> Mapping[str, Mapping[str, int]]:
 def _message(place: tuple[str, str], of: Counts) -> bytes:
     """Write a ModelStatistics."""
     name, version = place
+    parts = _by_part(of)
     found = [_bytes(1, name.encode()), _bytes(2, version.encode())]
     found += [_number(number, of.get((one,), 0)) for one, number in _COUNTS.items()]
-    counts = dict(_by_part(of, "inference_stats")).get("", {})
+    counts = parts["inference_stats"].get("", {})
     found.append(_bytes(_PARTS["inference_stats"], _time_message("inference_stats", counts)))
-    for size, counts in _by_part(of, "batch_stats"):
+    for size, counts in parts["batch_stats"].items():
         inner = _number(1, int(size)) + _time_message("batch_stats", counts)
         found.append(_bytes(_PARTS["batch_stats"], inner))
-    for kind, used in _by_part(of, "memory_usage"):
+    for kind, used in parts["memory_usage"].items():
         for (gpu,), used_bytes in used.items():
             inner = _bytes(1, kind.encode()) + _number(2, int(gpu)) + _number(3, used_bytes)
             found.append(_bytes(_PARTS["memory_usage"], inner))
-    for response, counts in _by_part(of, "response_stats"):
+    for response, counts in parts["response_stats"].items():
         # An entry of a map: its key and its value.
         value = _time_message("response_stats", counts)
         inner = _bytes(1, response.encode()) + _bytes(2, value)

@@ -1,13 +1,15 @@
 """Tests Triton's statistics: what is read of replicas, added up, and answered by both protocols."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
 
-from launcher.engines.statistics import Counts, followed, lasting, together
+from launcher.engines import triton_statistics
+from launcher.engines.statistics import MOST_KEYS, Counts, followed, lasting, together
 from launcher.engines.triton_statistics import TritonCounts, by_grpc, by_http, counted
 
 KIND = TritonCounts()
@@ -170,4 +172,48 @@ def test_sums_stay_what_clients_can_read_and_keep():
     many = [
         {(str(n), "1", "inference_count"): 1 for n in range(at, at + 30_000)} for at in (0, 30_000)
     ]
-    assert len(together(many, KIND)) == 50_000
+    assert len(together(many, KIND)) == MOST_KEYS
+
+
+def test_what_one_replica_says_stays_bounded_however_often_it_says_something_new():
+    """A tenant's replica told 4,900 other batch sizes at each look: the launcher stood for 24 s."""
+    known: Counts = {}
+    for look in range(4):
+        sizes = range(4_900 * look, 4_900 * (look + 1))
+        batches = [{"batch_size": one, "compute_infer": {"count": 1}} for one in sizes]
+        now = counted(said(model("a", look + 1, batch_stats=batches)))
+        assert len(now) <= MOST_KEYS
+        known = followed(known, now, KIND)
+        assert len(known) <= MOST_KEYS
+        # What was known goes on.
+        assert known["a", "1", "inference_count"] == look + 1
+    assert len(known) == MOST_KEYS
+    many = [{"batch_size": one, "compute_infer": times(1)} for one in range(3_900)]
+    assert len(counted(said(model("a", 1, batch_stats=many)))) == MOST_KEYS
+
+
+class Watched(dict[tuple[str, ...], int]):
+    """Counts that know how many of them were read, by a look at all or at one."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        for key in super().__iter__():
+            self.read += 1
+            yield key
+
+    def items(self) -> Any:
+        for key in self:
+            yield key, super().__getitem__(key)
+
+
+def test_each_count_is_read_once_however_many_batches_there_are():
+    of = Watched({("batch_stats", str(one), "compute_infer", "count"): 1 for one in range(5_000)})
+    parts = triton_statistics._by_part(of)
+    assert len(parts["batch_stats"]) == 5_000
+    assert list(parts["batch_stats"])[:2] == ["0", "1"]
+    assert of.read == 5_000
+    counts = {("a", "1", *key): count for key, count in of.items()}
+    (shown,) = told("/v2/models/a/stats", counts)["model_stats"]
+    assert [one["batch_size"] for one in shown["batch_stats"]] == list(range(5_000))
+    assert len(called(counts).model_stats[0].batch_stats) == 5_000
