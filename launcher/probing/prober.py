@@ -13,6 +13,7 @@ from ssl import SSLContext
 
 from cluster.runtime.log import event_line
 from launcher.engines.engine import Answer, CountedEngine, Engine, Probe, Request
+from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
@@ -96,7 +97,7 @@ class Prober:
         pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         while True:
             asked_s = time.monotonic()
-            answer = await self._ask(replica)
+            answer = await self._answer(replica)
             if answer != self._answers.get(replica, _SILENT):
                 self._answers[replica] = answer
                 self._news.set()
@@ -111,6 +112,14 @@ class Prober:
             else:
                 await asyncio.sleep(max(_FIRST_PAUSE_S, asked_s + pause_s - time.monotonic()))
                 pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _answer(self, replica: Replica) -> Answer:
+        """Ask; a site's own engine that raises has found no answer, and is asked less and less."""
+        try:
+            return await self._ask(replica)
+        except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+            ENGINE_FAILURES.failed(replica.engine, error)
+            return replace(_SILENT, is_costly=True)
 
     def _warn(self, too_old: str, replica: Replica) -> None:
         """Warn once per version, of a limited number of versions: a tenant could make up many."""
@@ -149,7 +158,8 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
 async def statistics(gateway: Path, replica: Replica) -> Counts | None:
     """Ask a replica what its models have counted; None if it does not say in time.
 
-    Never raises, reads a bounded part, within a deadline, at a cost of milliseconds.
+    Never raises, whatever the engine's code does. Reads a bounded part within a deadline. Reading
+    counts takes the event loop some ten milliseconds at most, so the caller must leave pauses.
     """
     engine = replica.engine
     if not isinstance(engine, CountedEngine):
@@ -159,6 +169,9 @@ async def statistics(gateway: Path, replica: Replica) -> Counts | None:
         async with asyncio.timeout(DEADLINE_S):
             return engine.counted(await _read(peer, engine.statistics_path, _MOST_BYTES))
     except _NO_ANSWER:
+        return None
+    except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+        ENGINE_FAILURES.failed(engine, error)
         return None
 
 

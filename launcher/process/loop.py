@@ -201,6 +201,7 @@ class Launcher:
                 left=self._left,
                 rests=self._rests,
             )
+            self._turned(turned, time.monotonic() - begin_s)
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
@@ -208,16 +209,19 @@ class Launcher:
             name = type(error).__name__
             self._failed(name, name, time.monotonic() - begin_s)
         else:
-            self._state, self._left = turned.state, turned.left
-            self._metrics.turned(turned, time.monotonic() - begin_s)
-            self._reporter.turned(turned)
-            if turned.plan is not None:
-                self._rests = turned.plan.rests
-                self._reporter_of_services.turned(turned.plan, turned.state)
-                if self._statistics is not None:
-                    self._statistics.turned(turned.plan, turned.state)
             return turned.is_busy
         return False
+
+    def _turned(self, turned: Turned, took_s: float) -> None:
+        """Take over what a turn found."""
+        self._state, self._left = turned.state, turned.left
+        self._metrics.turned(turned, took_s)
+        self._reporter.turned(turned)
+        if turned.plan is not None:
+            self._rests = turned.plan.rests
+            self._reporter_of_services.turned(turned.plan, turned.state)
+            if self._statistics is not None:
+                self._statistics.turned(turned.plan, turned.state)
 
     def _follow_clock(self) -> None:
         """Move what is remembered if the host's clock was set since the last turn."""

@@ -13,7 +13,9 @@ from aiohttp import web
 from replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.registry import ENGINES
+from launcher.engines.statistics import Counts
 from launcher.engines.triton import Triton as TritonEngine
 from launcher.probing import prober as probing
 from launcher.probing.prober import Prober, Replica, probe
@@ -335,6 +337,52 @@ async def test_a_refusal_is_not_asked_for_again_at_once() -> None:
     await asyncio.sleep(0.5)
     assert len(asker.asked) == 1
     prober.look([])
+
+
+class Broken:
+    """An engine of a site that raises what it may not."""
+
+    title = "Broken"
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        raise KeyError("identified")
+
+    def counted(self, said: bytes) -> Counts:
+        raise KeyError("counted")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(TRITON, name)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(ENGINE_FAILURES, "_said", set())
+    return Broken()
+
+
+async def test_a_replica_whose_engine_raises_is_asked_on_and_that_is_said_once(
+    served: tuple[Triton, Replica],
+    broken: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    server, replica = served
+    server.words = COUNTED
+    for name in ("_LONGEST_PAUSE_S", "_LONGEST_COSTLY_PAUSE_S"):
+        monkeypatch.setattr(probing, name, 0.01)
+    asked, other = [0], replace(replica, engine=broken)
+
+    async def ask(one: Replica) -> Answer:
+        asked[0] += 1
+        return OURS if asked[0] > 3 else await probe(gateway_directory(), one)
+
+    prober = Prober(asyncio.Event(), ask)
+    await until(lambda: prober.look([other])[other] == OURS)
+    prober.look([])
+    assert await probing.statistics(gateway_directory(), other) is None
+    said = [line for line in caplog.messages if line.startswith("engine_failed")]
+    assert len(said) == 1
+    assert "KeyError: 'identified'" in said[0]
 
 
 COUNTED = json.dumps(

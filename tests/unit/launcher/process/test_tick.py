@@ -322,6 +322,23 @@ async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
     assert said == ["no_decision", "turn_failed", "no_decision", "deciding_again", "decided"]
 
 
+async def test_what_fails_after_a_turn_does_not_end_the_loop(caplog: pytest.LogCaptureFixture):
+    """As statistics of a site's own engine may."""
+
+    class Statistics:
+        def turned(self, *_: object) -> None:
+            raise KeyError("name")
+
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(
+        *(world, world),
+        replicas=lambda _: world,
+        statistics=Statistics(),  # type: ignore[arg-type]
+    )
+    assert not await launcher.turn()
+    assert "turn_failed" in caplog.messages
+
+
 async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "slicewise.launcher")
     world = World(service(7, "a", HELD))
