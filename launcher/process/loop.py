@@ -301,6 +301,7 @@ class Launcher:
             self._reporter.once("", "statistics_not_served", str(error))
         else:
             self._reporter.once("", "statistics_not_served", "")
+            self._reporter.once("", "statistics_not_saved", self._statistics.not_saved)
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

@@ -29,7 +29,6 @@ _BODY_BYTES = 16 * 1024
 _SAVED = "statistics.json"
 """Name, in the gateway's directory, of the file with what replicas have counted: the launcher that
 leads next goes on with it."""
-_MOST_SAVED_BYTES = 16 * 1024 * 1024
 _UNAVAILABLE = 14
 _UNKNOWN = (
     "SW-GATEWAY-STATISTICS: no replica of '{}' has said yet what its models have counted. "
@@ -45,6 +44,9 @@ class StatisticsSocket:
         self._statistics = statistics
         self._server: asyncio.Server | None = None
         self._saved = ""
+        self._rounds: set[asyncio.Task[None]] = set()
+        self.not_saved = ""
+        """Services of which not all is saved, in words."""
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found."""
@@ -72,14 +74,23 @@ class StatisticsSocket:
             )
             # HAProxy has a user of its own; who may ask is decided by the key.
             path.chmod(0o666)
-        await self._statistics.look_on()
-        saved = self._statistics.saved()
-        if saved != self._saved and len(saved) <= _MOST_SAVED_BYTES:
-            replace_file(self._directory / _SAVED, saved)
-            self._saved = saved
+        # A round waits for the slowest replicas. The next one looks at the other services.
+        around = asyncio.create_task(self._statistics.look_on())
+        self._rounds.add(around)
+        around.add_done_callback(self._rounds.discard)
+        await self._save()
+
+    async def _save(self) -> None:
+        saved = await self._statistics.saved()
+        self.not_saved = ", ".join(saved.left_out)
+        if saved.text != self._saved and self._server is not None:
+            await asyncio.to_thread(replace_file, self._directory / _SAVED, saved.text)
+            self._saved = saved.text
 
     def close(self) -> None:
         """Listen no more. The file stays: by now it may be that of the launcher that leads."""
+        for around in self._rounds:
+            around.cancel()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -101,16 +112,13 @@ class StatisticsSocket:
 
     async def _answer(self, question: "_Question") -> bytes:
         key = question.headers.get("x-slicewise-service", "")
-        engine, counts = self._statistics.engine_of(key), await self._statistics.counts(key)
         is_grpc = question.headers.get("content-type", "").startswith("application/grpc")
-        if engine is None or counts is None:
-            said = _UNKNOWN.format(key)
-            if is_grpc:
-                return _by_grpc(StatisticsAnswer(_UNAVAILABLE, b"", said))
-            return _by_http(StatisticsAnswer(503, json.dumps({"error": said}).encode()))
+        frame = question.body if is_grpc else None
+        answer = await self._statistics.answer(key, question.path, frame)
+        said = _UNKNOWN.format(key)
         if is_grpc:
-            return _by_grpc(engine.statistics_by_grpc(question.body, counts))
-        return _by_http(engine.statistics_by_http(question.path, counts))
+            return _by_grpc(answer or StatisticsAnswer(_UNAVAILABLE, b"", said))
+        return _by_http(answer or StatisticsAnswer(503, json.dumps({"error": said}).encode()))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from launcher.process import loop
 from launcher.process.leadership import Leadership, own_store
 from launcher.process.loop import Launcher
 from launcher.process.saved_state import SavedState
-from launcher.process.statistics import ServiceStatistics
+from launcher.process.statistics import SavedStatistics, ServiceStatistics
 from launcher.process.statistics_socket import StatisticsSocket
 from launcher.turn.state import ServiceState
 
@@ -286,6 +286,36 @@ async def test_who_leads_answers_questions_of_statistics(
     one.led = True
     assert not await serve(one, one)
     assert [line.split()[0] for line in caplog.messages] == ["statistics_not_served"]
+
+
+async def test_statistics_go_on_while_replicas_are_silent_and_what_is_not_saved_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / KEY).symlink_to(gateway_directory() / KEY)
+    silent, rounds, left_out = asyncio.Event(), list[None](), ("t/a", "t/b")
+
+    class Slow(ServiceStatistics):
+        async def look_on(self) -> None:
+            rounds.append(None)
+            await silent.wait()
+
+        async def saved(self) -> SavedStatistics:
+            return SavedStatistics('{"t/c":1}', left_out)
+
+    launcher = Launcher(
+        World(),  # type: ignore[arg-type]
+        World(),  # type: ignore[arg-type]
+        replicas=nobody,
+        statistics=(served := StatisticsSocket(tmp_path, Slow(nothing))),
+    )
+    async with asyncio.timeout(60):
+        for _ in range(3):
+            await launcher.serve_statistics()
+            await asyncio.sleep(0)
+    assert len(rounds) == 3
+    assert (tmp_path / "statistics.json").read_text() == '{"t/c":1}'
+    assert caplog.messages == ['statistics_not_saved service=- why="t/a, t/b"']
+    served.close()
 
 
 async def nothing(_: Replica) -> None:

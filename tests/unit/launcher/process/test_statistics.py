@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import threading
+import time
+from collections.abc import Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher.engines import triton_statistics
+from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import Counts
+from launcher.engines.statistics import MOST_KEYS, Counts, StatisticsAnswer
 from launcher.gateway.types import Endpoint
 from launcher.probing.prober import Replica
 from launcher.process import statistics
@@ -24,6 +30,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_APART_S", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def _no_engine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINE_FAILURES, "_said", set())
+
+
+def verified(ports: tuple[int, ...]) -> dict[int, Verified]:
+    runs = [ReplicaRun(port, 1, Endpoint("10.0.0.1", port, port, "C")) for port in ports]
+    return {run.job_id: Verified(run, 1.0) for run in runs}
+
+
 class World:
     """Replicas by port: what each has counted; None is silence."""
 
@@ -32,23 +48,27 @@ class World:
         self.asked: list[int] = []
         self.goes_on = asyncio.Event()
         self.goes_on.set()
+        self.hung: dict[int, asyncio.Event] = {}
         self.statistics = ServiceStatistics(self.ask)
 
     async def ask(self, replica: Replica) -> Counts | None:
         self.asked.append(replica.port)
         await self.goes_on.wait()
+        if replica.port in self.hung:
+            await self.hung[replica.port].wait()
         return self.said[replica.port]
 
     def turned(self, *ports: int, services: tuple[str, ...] = ("t/a",)) -> None:
-        runs = [ReplicaRun(port, 1, Endpoint("10.0.0.1", port, port, "C")) for port in ports]
-        verified = {run.job_id: Verified(run, 1.0) for run in runs}
+        self.turned_to(dict.fromkeys(services, ports))
+
+    def turned_to(self, services: Mapping[str, tuple[int, ...]]) -> None:
         route = SimpleNamespace(pool=ENGINES["triton"].pool)
         plan: Any = SimpleNamespace(
             services=[SimpleNamespace(service=one, route=route) for one in services]
         )
         state = {
-            one: ServiceState(generations={7: GenerationState(verified=verified)})
-            for one in services
+            one: ServiceState(generations={7: GenerationState(verified=verified(ports))})
+            for one, ports in services.items()
         }
         self.statistics.turned(plan, state)
 
@@ -141,9 +161,30 @@ async def test_a_deleted_service_leaves_nothing():
     world.said = {1: {KEY: 5}}
     world.turned(1)
     assert await world.count() == 5
+    saved = (await world.statistics.saved()).text
     world.turned(services=())
     world.turned()
     assert await world.count() is None
+    # Nor does what was saved of it before: the next service of its name has counts of its own.
+    for first in ((), ("t/a",)):
+        next_one = World()
+        next_one.statistics.restore(saved)
+        next_one.turned(services=first)
+        next_one.turned(services=())
+        assert (await next_one.statistics.saved()).text == "{}"
+        next_one.turned()
+        assert await next_one.count() is None
+
+
+async def test_what_was_saved_is_kept_until_a_turn_has_found_its_service():
+    world = World()
+    world.said = {1: {KEY: 5}}
+    world.turned(1)
+    assert await world.count() == 5
+    saved = (await world.statistics.saved()).text
+    next_one = World()
+    next_one.statistics.restore(saved)
+    assert (await next_one.statistics.saved()).text == saved
 
 
 async def test_the_launcher_that_leads_next_goes_on_with_the_counts():
@@ -153,7 +194,7 @@ async def test_the_launcher_that_leads_next_goes_on_with_the_counts():
     world.turned(1, 2, 3, services=("t/a", "t/b"))
     assert await world.count() == 13
     world.turned(2, 3, services=("t/a", "t/b"))
-    saved = world.statistics.saved()
+    saved = (await world.statistics.saved()).text
     assert "t/b" not in saved
     next_one.statistics.restore(saved)
     next_one.said = {3: {KEY: 4}}
@@ -174,7 +215,155 @@ async def test_runs_that_ended_long_ago_are_known_together(monkeypatch: pytest.M
         world.said = {port: {KEY: port}}
         world.turned(port)
         assert await world.count() == sum(range(port + 1))
-    assert len(json.loads(world.statistics.saved())["t/a"]["runs"]) == 3
+    assert len(json.loads((await world.statistics.saved()).text)["t/a"]["runs"]) == 3
     world.turned(7)
     world.said = {7: {KEY: 10}}
     assert await world.count() == sum(range(9)) + 3
+
+
+def sizes(look: int, number: int = 5_000) -> Counts:
+    """What a replica says that has other batch sizes at each look."""
+    first = look * number
+    batches = range(first, first + number)
+    return {("m", "1", "batch_stats", str(one), "compute_infer", "count"): 1 for one in batches}
+
+
+async def test_what_a_service_counts_stays_bounded_whatever_its_replicas_say(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(statistics, "_REST", 0.0)
+    world = World()
+    for look in range(8):
+        port = 1 + look // 2
+        world.said = {port: sizes(look)}
+        world.turned(port)
+        assert len(await world.statistics.counts("t/a") or ()) == MOST_KEYS
+        known = world.statistics._services["t/a"]
+        assert max(map(len, known.counts.values())) == MOST_KEYS
+    # Those that have ended are few, too.
+    monkeypatch.setattr(statistics, "_MOST_ENDED_KEYS", 2 * MOST_KEYS)
+    world.turned()
+    assert (len(known.counts), len(known.ended)) == (2, MOST_KEYS)
+
+
+async def test_too_much_that_was_saved_does_not_come_again():
+    pairs = [*map(list, sizes(0, 20_000).items())]
+    saved = {"t/a": {"ended": pairs, "runs": [[[7, 1, 1], pairs]]}}
+    world = World()
+    world.statistics.restore(json.dumps(saved))
+    world.turned()
+    known = world.statistics._services["t/a"]
+    assert [len(known.ended), *map(len, known.counts.values())] == [MOST_KEYS, MOST_KEYS]
+
+
+async def test_a_tenant_s_looks_leave_ten_times_the_cpu_that_they_took(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Here each measurement of the CPU's time is a second later."""
+    now_s, paused_s, sleep = count(0.0), list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        paused_s.append(seconds)
+        await sleep(0)
+
+    world = World()
+    world.said = {1: {KEY: 5}}
+    world.turned(1, services=("t/a", "t/b", "u/a"))
+    monkeypatch.setattr(time, "thread_time", lambda: next(now_s))
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    assert await world.count() == 5
+    # Of the replica's answer, of what it changes, and of the sum.
+    (took_s,) = {3.0}
+    for key in ("t/a", "t/b"):
+        await world.statistics.counts(key)
+        assert paused_s[-1] == pytest.approx(10 * took_s, abs=1)
+        took_s += 3 if key == "t/b" else 2
+    await world.statistics.counts("u/a")
+    assert paused_s[-1] == 0
+
+
+async def test_an_answer_is_written_once_and_in_no_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads, written = [], triton_statistics.by_http
+
+    def by_http(path: str, counts: Counts) -> StatisticsAnswer:
+        threads.append(threading.current_thread())
+        return written(path, counts)
+
+    monkeypatch.setattr(triton_statistics, "by_http", by_http)
+    world = World()
+    world.said = {1: {KEY: 5}}
+    world.turned(1)
+    path = triton_statistics.ALL
+    asked = (world.statistics.answer("t/a", path, None) for _ in range(5))
+    answers = await asyncio.gather(*asked)
+    assert [one is not None and one.status for one in answers] == [200] * 5
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+    world.said = {1: {KEY: 6}}
+    found = await world.statistics.answer("t/a", path, None)
+    assert found is not None
+    assert json.loads(found.body)["model_stats"][0]["inference_count"] == 6
+    called = await world.statistics.answer("t/a", "/", b"")
+    assert called is not None
+    assert called.body[:1] == b"\0"
+
+
+async def test_a_tenant_s_silent_replicas_delay_no_other_tenant_s_statistics():
+    world = World()
+    silent = {f"t/{number}": (1,) for number in range(6)}
+    world.said = {1: {KEY: 1}, 2: {KEY: 7}}
+    world.turned_to({**silent, "u/a": (2,)})
+    await asyncio.gather(*map(world.statistics.counts, [*silent, "u/a"]))
+    world.asked.clear()
+    world.hung = {1: asyncio.Event()}
+    around = asyncio.create_task(world.statistics.look_on())
+    async with asyncio.timeout(60):
+        assert await world.statistics.counts("u/a") == {KEY: 7}
+        # The next round looks at those of which none hangs, and does not wait either.
+        await world.statistics.look_on()
+    assert world.asked.count(2) >= 2
+    assert world.asked.count(1) == 2
+    assert not around.done()
+    world.hung[1].set()
+    await around
+    assert world.asked.count(1) == len(silent)
+
+
+async def test_of_a_service_a_bounded_part_is_saved_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(statistics, "_REST", 0.0)
+    world = World()
+    long = {("m" * 1000, str(one), "inference_count"): 1 for one in range(1_500)}
+    world.said = {1: long, 2: {KEY: 7}, 3: {KEY: 8}}
+    world.turned_to({"t/a": (1, 2), "t/b": (2,), "u/a": (3,)})
+    for key in ("t/a", "t/b", "u/a"):
+        await world.statistics.counts(key)
+    saved = await world.statistics.saved()
+    assert saved.left_out == ("t/a",)
+    assert [len(one["runs"]) for one in json.loads(saved.text).values()] == [1, 1, 1]
+    # Too much in all: the tenant that has least comes first.
+    monkeypatch.setattr(statistics, "_MOST_SAVED_IN_ALL_BYTES", 150)
+    saved = await world.statistics.saved()
+    assert "u/a" in json.loads(saved.text)
+    assert "t/b" in saved.left_out
+    assert "u/a" not in saved.left_out
+
+
+async def test_an_engine_that_raises_costs_only_its_own_services(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    world = World()
+    world.said = {1: {("short",): 5}, 2: {KEY: 7}}
+    world.turned_to({"t/a": (1,), "t/b": (2,)})
+    for _ in range(2):
+        # Triton's keys have more words: its kind raises IndexError at this one.
+        await world.statistics.counts("t/a")
+        assert await world.statistics.counts("t/a") is None
+    assert await world.statistics.counts("t/b") == {KEY: 7}
+    await world.statistics.look_on()
+    world.turned_to({"t/a": (), "t/b": (2,)})
+    world.turned_to({"t/a": (), "t/b": ()})
+    assert await world.statistics.counts("t/b") == {KEY: 7}
+    assert [line.split()[0] for line in caplog.messages] == ["engine_failed"]
+    assert "IndexError" in caplog.messages[0]
