@@ -42,6 +42,9 @@ _HEADER_BYTES = 8000
 """Bytes of headers, and of path, that the gateway lets in at most; Triton takes 8 KiB a line."""
 _QUESTIONS_PER_S = 20
 """Questions of statistics of one tenant a second: each takes the launcher milliseconds."""
+_QUESTIONS_AT_ONCE = 20
+"""Questions of statistics of one tenant that wait for their answers: of many tenants, each has its
+place at the launcher."""
 _UNREAD_REFUSALS = 1000
 """Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
 immediately."""
@@ -182,6 +185,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "key": KEY,
         "statistics": STATISTICS,
         "questions_per_s": _QUESTIONS_PER_S,
+        "questions_at_once": _QUESTIONS_AT_ONCE,
         "owners": owners,
         "frame_ms": FRAME_MS,
         "held": HELD,

@@ -375,6 +375,25 @@ def test_timers_of_checks_run_out_together_and_checks_drift_apart():
     assert {"max-spread-checks 10ms", "spread-checks 5"} <= set(map(str.strip, text.splitlines()))
 
 
+def test_refused_questions_of_statistics_count_as_their_host_s_refusals():
+    """HAProxy tracks by sc1 in one table only: a refused question must not be in another one."""
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    rules = [line.strip() for line in text.splitlines() if line.startswith("    http-request ")]
+    tracked = rules.index(
+        "http-request track-sc1 var(txn.tenant) table questions if { var(txn.statistics) -m bool }"
+    )
+    looked_up = [
+        number
+        for number, rule in enumerate(rules)
+        for what in ("conn_cur(questions) ge 20", "http_req_rate(questions) ge 20")
+        if what in rule and "set-var(txn.refused)" in rule
+    ]
+    assert len(looked_up) == 2
+    refused = [number for number, rule in enumerate(rules) if "table refusals" in rule]
+    assert any(max(looked_up) < number < tracked for number in refused)
+    assert not [number for number in refused if number > tracked]
+
+
 def test_limits_are_rendered_only_if_there_are_any():
     unlimited = {"limits": {"requests_per_s": 0, "concurrent": 0, "connections_per_host": 0}}
     files = gateway_files(GatewaySettings.model_validate(unlimited))
