@@ -41,6 +41,8 @@ _APART_S = 0.25
 _LOOKS = 2
 """Services of one tenant that are looked at in parallel: each of their replicas is asked for a
 second at most. No other tenant's wait for them."""
+_ASKED, _ASKED_IN_ALL = 32, 256
+"""Replicas of one tenant, and of all, that are asked in parallel: each takes an open file."""
 _REST = 10.0
 """Seconds without a look at a tenant's services for each second of CPU that they took."""
 _ASKED_S = 600.0
@@ -117,10 +119,12 @@ class _Tenant:
 
     Attributes:
         looking: lets so many looks go on in parallel.
+        asking: lets so many replicas be asked in parallel.
         rests_until_s: when the next look may begin.
     """
 
     looking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKS))
+    asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ASKED))
     rests_until_s: float = 0.0
 
     def has_taken(self, cpu_s: float) -> None:
@@ -233,6 +237,7 @@ class ServiceStatistics:
         self._services: dict[str, _Service] = {}
         self._tenants: dict[str, _Tenant] = {}
         self._restored: dict[str, _Saved] = {}
+        self._asking = asyncio.Semaphore(_ASKED_IN_ALL)
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which replicas each service has."""
@@ -357,7 +362,7 @@ class ServiceStatistics:
             service.looks += 1
             service.looked_s = time.monotonic()
             asked = dict(service.replicas)
-            asking = [_Stepped(self._ask(replica)) for replica in asked.values()]
+            asking = [_Stepped(self._said(tenant, replica)) for replica in asked.values()]
             said = await asyncio.gather(*asking)
             tenant.has_taken(sum(one.cpu_s for one in asking))
             pairs = [
@@ -367,11 +372,17 @@ class ServiceStatistics:
             ]
             kind = service.engine.statistics_kind
             news = await tenant.apart(partial(_news, pairs, kind))
+        # Answers that are still true go, too: clients choose how many different ones they ask for.
+        service.derived.answers.clear()
         for run, counts in news.items():
             # One that has ended meanwhile has its last word in what was known of it.
             if run in service.replicas:
                 service.counts[run] = counts
                 service.derived = _Derived()
+
+    async def _said(self, tenant: _Tenant, replica: Replica) -> Counts | None:
+        async with tenant.asking, self._asking:
+            return await self._ask(replica)
 
 
 def _tenant_of(key: str) -> str:

@@ -202,6 +202,9 @@ async def test_the_launcher_that_leads_next_goes_on_with_the_counts():
     assert await next_one.count() == 13
     next_one.turned(3)
     assert await next_one.count() == 16
+    # What it saves is no longer what it was told to go on with.
+    runs = json.loads((await next_one.statistics.saved()).text)["t/a"]["runs"]
+    assert {run[1]: counts for run, counts in runs}[3] == [[list(KEY), 4]]
     other = World()
     other.statistics.restore("{")
     other.turned()
@@ -303,6 +306,10 @@ async def test_an_answer_is_written_once_and_in_no_event_loop(monkeypatch: pytes
     found = await world.statistics.answer("t/a", path, None)
     assert found is not None
     assert json.loads(found.body)["model_stats"][0]["inference_count"] == 6
+    # However many different ones clients ask for, few are kept, also while nothing is counted.
+    for number in range(5):
+        await world.statistics.answer("t/a", f"/v2/models/{number}/stats", None)
+    assert len(world.statistics._services["t/a"].derived.answers) == 1
     called = await world.statistics.answer("t/a", "/", b"")
     assert called is not None
     assert called.body[:1] == b"\0"
@@ -327,6 +334,22 @@ async def test_a_tenant_s_silent_replicas_delay_no_other_tenant_s_statistics():
     world.hung[1].set()
     await around
     assert world.asked.count(1) == len(silent)
+
+
+async def test_silent_replicas_take_a_bounded_number_of_open_files():
+    world = World()
+    ports = {f"t{number}/a": range(100 * number, 100 * number + 40) for number in range(10)}
+    world.hung = dict.fromkeys((one for of in ports.values() for one in of), asyncio.Event())
+    world.said = dict.fromkeys(world.hung)
+    world.turned_to({service: tuple(of) for service, of in ports.items()})
+    looks = [asyncio.create_task(world.statistics.counts(service)) for service in ports]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(world.asked) == 256
+    assert sum(one in ports["t0/a"] for one in world.asked) == 32
+    world.hung[0].set()
+    await asyncio.gather(*looks)
+    assert len(world.asked) == 400
 
 
 async def test_of_a_service_a_bounded_part_is_saved_and_that_is_said(
