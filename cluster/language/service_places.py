@@ -25,6 +25,14 @@ class ServicePlaces:
         """Places kept for tenants that have no service: a quarter."""
         return self.total // 4
 
+    def part(self, total: int) -> "ServicePlaces":
+        """Return the bounds of ``total`` of these places.
+
+        A tenant gets half of them, or a larger share if it may have one of all.
+        """
+        share = min(total, total * self.per_tenant // self.total)
+        return ServicePlaces(total, max(1, total // 2, share))
+
     def why_none(self, tenant: str, held: Mapping[str, int]) -> str:
         """Why one more service of this tenant gets no place; "" if it gets one.
 

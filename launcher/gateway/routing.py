@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.language.service_places import ServicePlaces
+from launcher.gateway.lines import LineHolders, is_unused, tenant_of
 from launcher.gateway.types import IDLE, Backend, Endpoint, Gateway, Server, ServerMode
 
 
@@ -304,43 +305,90 @@ def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], 
         pool: [name for name, b in found.items() if name not in taken and not b.sessions]
         for pool, found in pools.items()
     }
-    unrouted = _wake(routes, backends, pools, free)
-    held = Counter(_tenant(one) for one in backends)
+    holders = LineHolders(gateway)
+    for route in routes:
+        if backends.get(route.service) in pools[route.pool]:
+            holders.add(route.service, route.pool)
+    lines = _Lines(pools, free, holders)
+    unrouted = _wake(routes, backends, lines)
+    held = Counter(tenant_of(one) for one in backends)
     for route in routes:
         if route.service in backends:
             continue
         idle, places = route.pool + IDLE, len(pools[route.pool])
-        tenant = _tenant(route.service)
+        tenant = tenant_of(route.service)
         why = _why_unrouted(gateway, tenant, held, max(places, len(pools[idle])))
         kept = _reserve(pools, route.pool)
         rests = len(free[route.pool]) <= kept and not _serves(route)
-        order = (idle, route.pool) if rests else (route.pool, idle)
-        found = next((free[pool] for pool in order if free[pool]), None)
+        without = holders.why_none(route.service, route.pool)
+        order = (idle,) if without else (idle, route.pool) if rests else (route.pool, idle)
+        found = next((pool for pool in order if free[pool]), None)
         if why or found is None:
             unrouted[route.service] = why or "the gateway has no free backend"
-        else:
-            backends[route.service] = found.pop(0)
-            held[tenant] += 1
-    _rest(gateway, routes, backends, pools, free)
+            continue
+        backends[route.service] = free[found].pop(0)
+        held[tenant] += 1
+        if found == route.pool:
+            holders.add(route.service, route.pool)
+        elif without and _serves(route):
+            unrouted[route.service] = without
+    _rest(gateway, routes, backends, lines)
     return backends, unrouted
 
 
 _Pools = Mapping[str, Mapping[str, Backend]]
 
 
-def _wake(
-    routes: Sequence[Route],
-    backends: dict[str, str],
-    pools: _Pools,
-    free: Mapping[str, list[str]],
-) -> dict[str, str]:
-    """Move services with a ready replica to backends with server lines; return why some can't."""
+@dataclass(frozen=True)
+class _Lines:
+    """Backends with and without server lines, while services are given some.
+
+    Attributes:
+        pools: by the name of their pool.
+        free: those that may be given to a service, by pool.
+        holders: services that have one with server lines.
+    """
+
+    pools: _Pools
+    free: Mapping[str, list[str]]
+    holders: LineHolders
+
+
+def _wake(routes: Sequence[Route], backends: dict[str, str], lines: _Lines) -> dict[str, str]:
+    """Move services with a ready replica to backends with server lines; return why some can't.
+
+    Those of tenants with the fewest come first. Where the bounds leave none, a service without
+    replicas and requests gives its backend up for it: of the same tenant, if that one has all that
+    it may have.
+    """
+    pools, free, holders = lines.pools, lines.free, lines.holders
     unmoved: dict[str, str] = {}
-    for route in routes:
-        if backends.get(route.service) not in pools[route.pool + IDLE] or not _serves(route):
-            continue
-        if free[route.pool]:
+    waking = [
+        route
+        for route in routes
+        if backends.get(route.service) in pools[route.pool + IDLE] and _serves(route)
+    ]
+    waking.sort(key=lambda route: holders.own(route.service, route.pool))
+    unused = [route for route in routes if _may_rest(route, backends, pools)] if waking else []
+    for route in waking:
+        if holders.why_none(route.service, route.pool):
+            is_full = holders.excess(route.service, route.pool) >= 0
+            resting = (
+                one
+                for one in unused
+                if one.pool == route.pool
+                and not (is_full and tenant_of(one.service) != tenant_of(route.service))
+            )
+            idle = free[route.pool + IDLE]
+            if (one := next(resting, None)) is not None and idle:
+                backends[one.service] = idle.pop(0)
+                unused.remove(one)
+                holders.remove(one.service, one.pool)
+        if why := holders.why_none(route.service, route.pool):
+            unmoved[route.service] = why
+        elif free[route.pool]:
             backends[route.service] = free[route.pool].pop(0)
+            holders.add(route.service, route.pool)
         else:
             most = len(pools[route.pool])
             unmoved[route.service] = f"{most} services have replicas, and no more can"
@@ -348,26 +396,31 @@ def _wake(
 
 
 def _rest(
-    gateway: Gateway,
-    routes: Sequence[Route],
-    backends: dict[str, str],
-    pools: _Pools,
-    free: Mapping[str, list[str]],
+    gateway: Gateway, routes: Sequence[Route], backends: dict[str, str], lines: _Lines
 ) -> None:
     """Move services without replicas and requests away from server lines, which others may need.
 
     Their backends are free at the next look, if no request has come meanwhile. So some backends are
-    free before a service needs one.
+    free before a service needs one. A tenant with more than it may have keeps none of them.
     """
+    pools, free, holders = lines.pools, lines.free, lines.holders
     short = {pool: _reserve(pools, pool) - len(found) for pool, found in free.items()}
     for route in routes:
         name, idle = gateway.routes.get(route.service, ""), free[route.pool + IDLE]
-        if short[route.pool] <= 0 or not idle or name != backends.get(route.service):
+        is_needed = short[route.pool] > 0 or holders.excess(route.service, route.pool) > 0
+        if not is_needed or not idle or name != backends.get(route.service):
             continue
-        backend = pools[route.pool].get(name)
-        if backend is not None and not _serves(route) and _is_unused(route, backend):
+        if _may_rest(route, backends, pools):
             backends[route.service] = idle.pop(0)
             short[route.pool] -= 1
+            holders.remove(route.service, route.pool)
+
+
+def _may_rest(route: Route, backends: Mapping[str, str], pools: _Pools) -> bool:
+    """Whether the service could give its server lines up: it has some, and uses none."""
+    backend = pools[route.pool].get(backends.get(route.service, ""))
+    is_known = route.targets is not None and not _serves(route)
+    return backend is not None and is_known and is_unused(backend)
 
 
 def _reserve(pools: _Pools, pool: str) -> int:
@@ -381,20 +434,10 @@ def _serves(route: Route) -> bool:
     return ServerMode.READY in (route.targets or {}).values()
 
 
-def _is_unused(route: Route, backend: Backend) -> bool:
-    is_free = all(_is_free(server) for server in backend.servers)
-    no_request = not (backend.sessions or backend.queued or backend.elsewhere)
-    return route.targets is not None and is_free and no_request
-
-
 def _why_unrouted(gateway: Gateway, tenant: str, held: Mapping[str, int], places: int) -> str:
     if gateway.per_tenant is None:
         return ""
     return ServicePlaces(places, gateway.per_tenant).why_none(tenant, held)
-
-
-def _tenant(service: str) -> str:
-    return service.partition("/")[0]
 
 
 def _vacate(name: str, backend: Backend) -> Iterable[GatewayChange]:

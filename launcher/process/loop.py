@@ -392,10 +392,11 @@ class Reporter:
 
     def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"
+        lineless = {one.service: one.lineless for one in plan.services if one.lineless}
         found: Mapping[str, Mapping[str, str]] = {
             "no_backend_free": {
                 name: f"{why}; {more.format('services, backends or services_per_tenant')}"
-                for name, why in plan.routes.unrouted.items()
+                for name, why in {**lineless, **plan.routes.unrouted}.items()
             },
             "no_server_free": dict.fromkeys(plan.routes.crowded, more.format("servers")),
             "service_unreadable": plan.unreadable,

@@ -20,6 +20,7 @@ from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
 from launcher.turn.generations import Answers, Generation, GenerationInput, generation
+from launcher.turn.lines import LineClaims
 from launcher.turn.notes import (
     aborted_text,
     failure_text,
@@ -68,6 +69,8 @@ class ServicePlan:
         objective_ms: within how many milliseconds an answer is in time; None without an objective.
         outliers: replicas of any generation that have just been doubted or judged, with its array
             job id.
+        lineless: why it gets none of the backends with server lines, though it needs replicas; ""
+            if it does, or needs none.
     """
 
     array_job_id: int
@@ -83,6 +86,7 @@ class ServicePlan:
     lost: frozenset[int]
     objective_ms: float | None = None
     outliers: tuple[tuple[int, Outlier], ...] = ()
+    lineless: str = ""
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -148,7 +152,9 @@ def decide(
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
     users = {key_of(one): one.user for one in view.services}
     avoided = AvoidedNodes(state, users, now_s)
-    for key, found_views in by_service(view).items():
+    services = by_service(view)
+    claims = LineClaims(gateway, services, rests)
+    for key, found_views in services.items():
         known = state.get(key, ServiceState())
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
         sight = Sight.of(found_views, counted, most, free)
@@ -173,10 +179,15 @@ def decide(
             found[key] = known
             continue
         avoid = avoided.of(key)
-        look = ServiceInput(key, spec, views, *counted, most, answers, free, aborted, avoid)
+        look = ServiceInput(
+            *(key, spec, views, *counted, most, answers, free, aborted, avoid),
+            lineless=claims.why_none(key),
+        )
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
-        if (begun := rest(found[key], plan, sight, now_s)) is not None:
+        if plan.decision.wanted:
+            claims.claim(key)
+        if not plan.lineless and (begun := rest(found[key], plan, sight, now_s)) is not None:
             resting[key] = begun
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
     return found, TurnPlan(tuple(plans), routes, unreadable, resting)
@@ -249,6 +260,7 @@ class ServiceInput:
         free: millislices that each tenant may still take, by tenant.
         aborted: its last roll-over, if it was aborted.
         avoid: nodes on which its next replicas are rather not to start.
+        lineless: why no replica of it could get requests now; "" if one could.
     """
 
     key: str
@@ -261,6 +273,7 @@ class ServiceInput:
     free: Mapping[str, int] = field(hash=False)
     aborted: AbortedRoll | None = None
     avoid: tuple[str, ...] = ()
+    lineless: str = ""
 
     @property
     def newest(self) -> ServiceView:
@@ -285,7 +298,15 @@ def decide_service(
     generations = {one.array_job_id: one.state for one in seen}
     state = ServiceState(memory, generations, look.aborted)
     found = _service_plan(look, seen, decision, plan, now_s)
-    return state, replace(found, objective_ms=scaling_inputs.objective_ms(look.spec, memory))
+    objective_ms = scaling_inputs.objective_ms(look.spec, memory)
+    return state, replace(found, objective_ms=objective_ms, lineless=_lineless(look))
+
+
+def _lineless(look: ServiceInput) -> str:
+    """Return why the service gets no replica that it needs for want of server lines."""
+    order = look.newest.order.min_replicas
+    lowest = look.spec.min_replicas if order is None else order
+    return look.lineless if look.load.total or lowest else ""
 
 
 def _generation(
@@ -338,7 +359,8 @@ def _scaled(
         starts = any(slot.phase in {Phase.STARTING, Phase.WARM} for slot in newest.slots)
         load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
-    asked = scaling_inputs.scaling(look.spec, look.newest.order, min(look.most, usable))
+    most = 0 if look.lineless else min(look.most, usable)
+    asked = scaling_inputs.scaling(look.spec, look.newest.order, most)
     if look.newest.order.delete_s is not None:
         since_s = now_s - look.newest.order.delete_s
         can_serve = not newest.state.backoff.failures or bool(_serving(slots))
@@ -355,6 +377,8 @@ def _scaled(
             is_known=look.backend is not None,
         ),
     )
+    if lineless := _lineless(look):
+        decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
     return memory, _with_backoff(decision, newest, now_s)
 
 

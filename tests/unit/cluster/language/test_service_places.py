@@ -51,3 +51,11 @@ def test_whoever_asks_the_bounds_hold(total: int, per_tenant: int, asked: list[s
     # Who has none is refused only once nothing is left, or all that is left went to such.
     if held.total() < total:
         assert places.why_none("a newcomer", held) == ""
+
+
+def test_a_part_of_the_places_has_bounds_of_its_own():
+    assert ServicePlaces(512, 256).part(32) == ServicePlaces(32, 16)
+    # Few services of a tenant may all be busy; a tenant that may have all services may use all.
+    assert ServicePlaces(512, 10).part(32) == ServicePlaces(32, 16)
+    assert ServicePlaces(512, 512).part(32) == ServicePlaces(32, 32)
+    assert ServicePlaces(2, 1).part(1) == ServicePlaces(1, 1)

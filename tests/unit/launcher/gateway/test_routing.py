@@ -389,6 +389,65 @@ def test_a_tenant_s_bound_counts_services_with_and_without_lines():
     assert plan.unrouted == {"t12/a": "all 12 places of the gateway are taken"}
 
 
+def asleep(*services: str) -> dict[str, str]:
+    return {service: f"poolidle{number}" for number, service in enumerate(services, start=1)}
+
+
+def test_one_tenant_gets_half_of_the_backends_with_lines_and_a_newcomer_gets_one():
+    names = [f"t/{letter}" for letter in "abcdefgh"]
+    shown = replace(full(), routes=asleep(*names, "u/a"), per_tenant=6)
+    crowd = [route({number: READY}, name) for number, name in enumerate(names, start=1)]
+    plan = plan_routes(shown, [*crowd, route({99: READY}, "u/a")])
+    lined = [name for name, backend in plan.routes.items() if "idle" not in backend]
+    assert lined == ["t/a", "t/b", "t/c", "t/d", "u/a"]
+    assert plan.unrouted == dict.fromkeys(
+        ("t/e", "t/f", "t/g", "t/h"),
+        "of services with replicas, 't' has 4 services and may have at most 4",
+    )
+
+
+def test_the_last_backends_with_lines_are_for_tenants_that_have_none():
+    served = ["t/a", "t/b", "t/c", "u/a", "u/b", "u/c"]
+    shown = replace(full(*served), per_tenant=6)
+    shown = replace(shown, routes={**shown.routes, **asleep("u/d", "v/a", "v/b")})
+    busy = [route({number: READY}, name) for number, name in enumerate(served, start=1)]
+    waking = [route({n: READY}, name) for n, name in ((91, "u/d"), (92, "v/a"), (93, "v/b"))]
+    plan = plan_routes(shown, [*busy, *waking])
+    assert (plan.routes["u/d"], plan.routes["v/b"]) == ("poolidle1", "poolidle3")
+    assert plan.routes["v/a"] in {"pool7", "pool8"}
+    assert "the last 2 of the gateway's 8 places are kept" in plan.unrouted["u/d"]
+
+
+def test_an_idle_service_of_the_same_tenant_makes_way():
+    served = ["u/a", "t/a", "t/b", "t/c", "t/d"]
+    shown = replace(full(*served), per_tenant=6)
+    shown = replace(shown, routes={**shown.routes, "t/e": "poolidle1"})
+    others = [
+        route({}, "u/a"),
+        *(route({n: READY}, served[n]) for n in (1, 2, 3)),
+        route({}, "t/d"),
+    ]
+    plan = plan_routes(shown, [*others, route({99: READY}, "t/e")])
+    assert (plan.routes["t/e"], plan.routes["t/d"]) == ("pool6", "poolidle2")
+    assert (plan.routes["u/a"], plan.unrouted) == ("pool1", {})
+
+
+def test_idle_services_beyond_a_tenants_share_give_their_lines_back():
+    served = [f"t/{letter}" for letter in "abcdef"]
+    shown = replace(full(*served), per_tenant=6)
+    plan = plan_routes(shown, [route({}, name) for name in served])
+    assert [name for name, backend in plan.routes.items() if "idle" in backend] == ["t/a", "t/b"]
+
+
+def test_after_a_start_of_haproxy_one_tenant_does_not_take_all_lines_again():
+    shown = replace(full(), per_tenant=6)
+    names = [f"t/{letter}" for letter in "abcdefgh"]
+    plan = plan_routes(shown, [route({n: READY}, name) for n, name in enumerate(names)])
+    lined = [name for name, backend in plan.routes.items() if "idle" not in backend]
+    assert lined == ["t/a", "t/b", "t/c", "t/d"]
+    assert {"t/e", "t/f"} <= plan.unrouted.keys()
+
+
 def test_load_is_told_apart():
     servers = (at(7, DRAIN, 3), Server("10.0.0.1", 8, READY, up=False, in_flight=2, queued=1))
     assert load_of(backend(*servers, sessions=12, queued=4)) == Load(5, 5, 2)

@@ -385,6 +385,27 @@ async def test_a_trouble_that_comes_again_is_said_again(caplog: pytest.LogCaptur
     assert said == [f"no_backend_free service=t/{name}" for name in "ccdc"]
 
 
+async def test_a_service_that_starts_no_replica_for_want_of_server_lines_is_named(
+    caplog: pytest.LogCaptureFixture,
+):
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    pool = {"pool1": Backend(0, 0, (NOWHERE,) * 2)}
+    idle = {f"poolidle{n}": Backend(0, 0, ()) for n in (1, 2)}
+    routes = {"t/a": "poolidle1", "t/b": "poolidle2"}
+
+    async def observe() -> Gateway:
+        return Gateway(routes, pool | idle, complete=True, per_tenant=2)
+
+    world.observe = observe
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    await launcher.turn()
+    (said,) = [one for one in caplog.messages if one.startswith("no_backend_free")]
+    assert "service=t/b" in said
+    assert "'t' has 1 services and may have at most 1; raise gateway.services, backends" in said
+    assert (7, frozenset({0})) in world.log
+    assert (8, frozenset({0})) not in world.log
+
+
 def test_a_turn_that_does_not_decide_ends_no_trouble(caplog: pytest.LogCaptureFixture):
     crowded = TurnPlan((), RoutePlan((), {}, {}, ("t/a",)), {})
     reporter = Reporter()

@@ -948,3 +948,65 @@ def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon()
         assert EndSessions("pool1", 0) not in changes(plan)
         _, plan = decided(view(running(0), at_s=104.0), shown, state, now_s=104.0)
         assert (EndSessions("pool1", 0) in changes(plan)) == ended
+
+
+def crowd(*names: str, states: str = "held") -> ViewAnswer:
+    """One view of services, each with two slots, in the order of their arrays."""
+    seen = view(in_state(0, states), in_state(1, "held"))
+    services = (
+        seen.services[0].model_copy(
+            update={
+                "array_job_id": ARRAY + number,
+                "tenant": (tenant := name.partition("/")[0]),
+                "name": (own := name.partition("/")[2]),
+                "directives": DIRECTIVES | {"tenant": tenant, "name": own},
+            }
+        )
+        for number, name in enumerate(names)
+    )
+    return seen.model_copy(update={"services": tuple(services)})
+
+
+def lined_and_idle(names: list[str], *, waits: int = 3) -> Gateway:
+    """Eight backends with lines, twelve without, where requests of all services wait."""
+    lined = {f"pool{number}": Backend(0, 0, (NOWHERE,) * 3) for number in range(1, 9)}
+    idle = {f"poolidle{number}": Backend(waits, 0, ()) for number in range(1, 13)}
+    routes = {name: f"poolidle{number}" for number, name in enumerate(names, start=1)}
+    return Gateway(routes, lined | idle, complete=True, per_tenant=6)
+
+
+def test_no_replica_starts_of_a_service_that_could_get_no_server_lines():
+    names = [f"a/{letter}" for letter in "abcdef"] + ["b/a"]
+    _, plan = decided(crowd(*names), lined_and_idle(names))
+    wanted = {one.service: one.decision.wanted for one in plan.services}
+    assert wanted == dict(zip(names, (2, 2, 2, 2, 0, 0, 2), strict=True))
+    refused = plan.services[4]
+    assert "'a' has 4 services and may have at most 4" in refused.decision.reason
+    assert refused.lineless == plan.services[5].lineless != ""
+    assert plan.services[6].lineless == ""
+
+
+def test_a_service_whose_replica_can_get_no_server_lines_gives_it_back():
+    """Its requests would start further replicas that get none."""
+    names = [f"a/{letter}" for letter in "abcdef"]
+    _, plan = decided(crowd(*names, states="starting"), lined_and_idle(names))
+    assert [one.decision.wanted for one in plan.services] == [2, 2, 2, 2, 0, 0]
+
+
+def test_after_a_start_of_haproxy_who_has_server_lines_keeps_its_replicas():
+    """No server carries a replica yet."""
+    names = [f"a/{letter}" for letter in "abcdef"]
+    shown = lined_and_idle(names)
+    routes = {**shown.routes, "a/e": "pool1", "a/f": "pool2"}
+    _, plan = decided(crowd(*names, states="starting"), replace(shown, routes=routes))
+    assert [one.decision.wanted > 0 for one in plan.services[:4]] == [True, True, False, False]
+    assert [one.lineless for one in plan.services[4:]] == ["", ""]
+
+
+def test_of_a_service_that_needs_no_replica_nothing_is_said():
+    names = [f"a/{letter}" for letter in "abcdef"]
+    shown = lined_and_idle(names)
+    none = {f"poolidle{number}": Backend(0, 0, ()) for number in (5, 6)}
+    shown = replace(shown, backends={**shown.backends, **none})
+    _, plan = decided(crowd(*names), shown)
+    assert [one.lineless for one in plan.services] == [""] * 6
