@@ -17,6 +17,9 @@ from cluster.language.service import ServiceSpec
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.statistics import Counts, Kind, StatisticsAnswer
 
+IDLE_SUFFIX = "idle"
+"""What the gateway adds to ``Engine.pool`` for backends without servers."""
+
 
 class Probe(StrEnum):
     """What a replica answered when it was asked for its identity."""
@@ -180,7 +183,10 @@ class Engine(Protocol):
 
     @property
     def pool(self) -> str:
-        """Name of the gateway's backends for it, before their numbers: letters only."""
+        """Name of the gateway's backends for it, before their numbers.
+
+        Lower-case letters only, of which the last are not ``IDLE_SUFFIX``.
+        """
 
     @property
     def api(self) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
-from launcher.engines.engine import Engine, StartSettings
+from launcher.engines.engine import IDLE_SUFFIX, Engine, StartSettings
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.triton import Triton
 
@@ -70,10 +70,14 @@ def _usable(name: str, engine: object, known: Mapping[str, Engine]) -> Engine:
         raise ValueError(f"its name is not {ENGINE_NAME}")
     if name in known:
         raise ValueError("there is another engine of this name")
-    if not isinstance(engine, Engine):
-        raise TypeError("it names no launcher.engines.engine.Engine")
+    if not isinstance(engine, Engine) or isinstance(engine, type):
+        raise TypeError("it names no object that is a launcher.engines.engine.Engine")
     if _POOL.fullmatch(engine.pool) is None:
         raise ValueError(f"pool {engine.pool!r} is not {_POOL.pattern}")
+    if engine.pool.endswith(IDLE_SUFFIX):
+        raise ValueError(
+            f"pool {engine.pool!r} ends in {IDLE_SUFFIX!r}, as backends without servers do"
+        )
     if engine.pool in {one.pool for one in known.values()}:
         raise ValueError(f"another engine has pool {engine.pool!r}")
     return engine

@@ -60,7 +60,7 @@ _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | r
 _MORE_LINES = 8
 """Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
 all figures, which are as long as six servers (HAProxy 2.6)."""
-_IDLE = re.compile(rf"{IDLE}\d+$")
+_IDLE = re.compile(rf"[a-z]+{IDLE}\d+")
 _BETWEEN = frozenset({"", "1"})
 """Lines between answers; ``show servers state`` begins with "1", the version of its format."""
 _FORCED_DRAIN, _FORCED_MAINT = 0x08, 0x01
@@ -422,7 +422,7 @@ def parse(text: str) -> Gateway:
     lined = {name: shown.backend(name) for name in names if "r1" in shown.rows[name]}
     if not lined:
         raise ValueError("no backend of the pool")
-    idle = {name: shown.vacant(name, 0) for name in names if _IDLE.search(name)}
+    idle = {name: shown.vacant(name, 0) for name in names if _IDLE.fullmatch(name)}
     return shown.gateway(lined | idle)
 
 

@@ -7,7 +7,9 @@ from functools import cached_property
 from hashlib import sha256
 from string import digits
 
-IDLE = "idle"
+from launcher.engines.engine import IDLE_SUFFIX
+
+IDLE = IDLE_SUFFIX
 """Between a pool's name and the number of its backends without server lines: ``poolidle1``."""
 
 

@@ -171,13 +171,17 @@ def test_a_broken_engine_of_the_site_costs_no_other_one():
         fit=fit,
         taken=with_pool("fit"),
         odd=with_pool("odd-1"),
+        bridle=with_pool("bridle"),
+        kind=Triton,
         **{"odd-name": with_pool("oddname")},
     )
     assert dict(found) == {"triton": found["triton"], "fit": fit}
     assert len(found) == 2
     assert found.broken == {
         "raises": "ImportError: no module",
-        "number": "TypeError: it names no launcher.engines.engine.Engine",
+        "number": "TypeError: it names no object that is a launcher.engines.engine.Engine",
+        "kind": "TypeError: it names no object that is a launcher.engines.engine.Engine",
+        "bridle": "ValueError: pool 'bridle' ends in 'idle', as backends without servers do",
         "triton": "ValueError: there is another engine of this name",
         "taken": "ValueError: another engine has pool 'fit'",
         "odd": "ValueError: pool 'odd-1' is not [a-z]+",
