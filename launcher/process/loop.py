@@ -200,6 +200,7 @@ class Launcher:
                 *(self._daemon, self._runtime, self._replicas, self._state),
                 left=self._left,
                 rests=self._rests,
+                now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)
         except SlicewiseError as error:
@@ -230,6 +231,14 @@ class Launcher:
         if abs(step_s) > STEP_S and self._state is not None:
             self._state = after_step(self._state, step_s)
             report("clock_stepped", logging.WARNING, ahead_s=round(step_s))
+
+    def _now_s(self) -> float:
+        """Return the time by the host's clock as it was set when the turn began.
+
+        If it is set while the turn waits for an answer, the next turn moves all times that this one
+        has remembered.
+        """
+        return time.clock_gettime(time.CLOCK_BOOTTIME) + self._clock_offset_s
 
     def _failed(self, why: str, code: str, took_s: float) -> None:
         self._metrics.failed(code, took_s)

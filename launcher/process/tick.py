@@ -114,24 +114,27 @@ async def turn(
     *,
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
+    now_s: Callable[[], float] = time.time,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved. Raises UnreachableError or
-    OutsideError if a look or a change at the gateway fails; what was changed until then is seen by
-    the next turn's look.
+    which nothing moved. ``now_s`` returns Unix seconds of a clock that is not set during the turn.
+    Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
+    changed until then is seen by the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
     answers = _ask_all(replicas, view, state)
-    decided = decide(view, gateway, answers, state, time.time(), rests=rests)
+    decided = decide(view, gateway, answers, state, now_s(), rests=rests)
     if decided is None:
         return Turned(state, None, {}, (), {})
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    return replace(await _ask_daemon(daemon, found, plan, left), unkept=unkept)
+    return replace(
+        await _ask_daemon(daemon, _Turning(dict(found), plan, now_s), left), unkept=unkept
+    )
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
@@ -147,24 +150,23 @@ def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
     return ""
 
 
-async def _ask_daemon(
-    daemon: Daemon, state: State, plan: TurnPlan, first: frozenset[str]
-) -> Turned:
+async def _ask_daemon(daemon: Daemon, turning: "_Turning", first: frozenset[str]) -> Turned:
     """Send desired slots and retirements, those of the services in ``first`` first.
 
     What the daemon refuses concerns only the generation asked about, which may have ended
     meanwhile.
     """
     until_s = time.monotonic() + ASKING_S
-    turned = _Turning(dict(state), plan)
-    asking = [service for service in plan.services if service.desired_by_array or service.retired]
+    asking = [
+        service for service in turning.plan.services if service.desired_by_array or service.retired
+    ]
     asking.sort(key=lambda one: one.service not in first)
     for number, service in enumerate(asking):
         if number and time.monotonic() >= until_s:
-            turned.left.add(service.service)
+            turning.left.add(service.service)
         else:
-            await turned.ask(daemon, service)
-    return turned.ended()
+            await turning.ask(daemon, service)
+    return turning.ended()
 
 
 @dataclass
@@ -173,6 +175,7 @@ class _Turning:
 
     state: dict[str, ServiceState]
     plan: TurnPlan
+    now_s: Callable[[], float]
     answers: dict[int, DesiredSlotsAnswer] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
     failures: dict[int, SlicewiseError] = field(default_factory=dict)
@@ -193,7 +196,7 @@ class _Turning:
                     self.state[service.service] = after_silence(known, array, desired)
             else:
                 self.answers[array] = answer
-                at = replace(desired, at_s=time.time())
+                at = replace(desired, at_s=self.now_s())
                 known = self.state[service.service]
                 self.state[service.service] = after_answer(known, array, at, answer)
         for array in service.retired:
@@ -204,7 +207,7 @@ class _Turning:
             else:
                 self.retired.append(array)
             known = self.state[service.service]
-            self.state[service.service] = after_retirement(known, array, time.time())
+            self.state[service.service] = after_retirement(known, array, self.now_s())
 
     def ended(self) -> Turned:
         retired, left = tuple(self.retired), frozenset(self.left)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +26,7 @@ from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
-from launcher.turn.plan import TurnPlan
+from launcher.turn.plan import TurnPlan, decide
 from launcher.turn.state import Failure, GenerationState, ServiceState
 
 NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
@@ -258,6 +259,35 @@ async def test_what_is_remembered_follows_a_clock_that_is_set(
     assert [line for line in caplog.messages if line.startswith("clock_stepped")] == [
         f"clock_stepped ahead_s={ahead_s:.0f}"
     ]
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+async def test_a_clock_that_is_set_during_a_turn_is_followed_by_the_next(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch
+):
+    """What the turn remembers is moved by the next one, so it must not have the new time."""
+    world = World(service(7, "a", RUNNING))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    real = time.time
+    times: list[float] = []
+
+    def decided(*looks: Any, **rests: Any) -> object:
+        times.append(looks[-1] - real())
+        return decide(*looks, **rests)
+
+    async def observe() -> Gateway:
+        monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
+        return GATEWAY
+
+    monkeypatch.setattr(tick, "decide", decided)
+    await launcher.turn()
+    verified_s = launcher._state["t/a"].generations[7].verified[0].at_s
+    world.observe = observe
+    for _ in range(3):
+        await launcher.turn()
+    assert times == pytest.approx([0.0, 0.0, ahead_s, ahead_s], abs=60)
+    moved_s = launcher._state["t/a"].generations[7].verified[0].at_s
+    assert moved_s == pytest.approx(verified_s + ahead_s, abs=60)
 
 
 async def test_a_retired_generation_is_reported(caplog: pytest.LogCaptureFixture):
