@@ -97,7 +97,8 @@ class Door:
         self._unknown: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._asked: dict[str, dict[asyncio.Task[None], None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Clients that are yet to be let in, and their addresses."""
         self._started: set[str] = set()
         """Sockets whose server has taken a connection."""
         self._proven: set[str] = set()
@@ -105,7 +106,14 @@ class Door:
         self._there: set[Half] = set()
 
     async def empty(self) -> None:
-        """Wait until all clients have left, also those that are yet to be let in."""
+        """Wait until all clients have left, also those that are yet to be let in.
+
+        Clients at addresses from which the gateway has not come are sent away: hundreds may wait
+        there, each for its turn.
+        """
+        for task, host in self._tasks.items():
+            if host not in self._proven:
+                task.cancel()
         while self._tasks or self._there:  # noqa: ASYNC110 -- many callbacks change them
             await asyncio.sleep(_POLL_S)
 
@@ -126,8 +134,8 @@ class Door:
                 continue
             self._unknown[host] += 1
             task = asyncio.create_task(self._in_turn(client, host, behind))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = host
+            task.add_done_callback(self._tasks.pop)
 
     def _most_waiting(self, host: str) -> int:
         """Return how many connections an address may have that have not shown a certificate yet.
@@ -152,6 +160,10 @@ class Door:
                     self._proven.add(host)
                 elif shown is not None:
                     await asyncio.sleep(REFUSED_S)
+        except asyncio.CancelledError:
+            # It was still waiting for its turn.
+            client.close()
+            raise
         finally:
             self._asked.get(host, {}).pop(task, None)
             self._unknown[host] -= 1

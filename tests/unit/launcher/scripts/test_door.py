@@ -392,6 +392,20 @@ def test_told_to_close_it_lets_in_no_more_and_ends_once_all_have_left(opened: Op
     assert opened.process.wait(timeout=30) == 0
 
 
+def test_told_to_close_it_does_not_wait_for_strangers_that_wait_for_their_turn(
+    opened: Opened,
+) -> None:
+    """They would take more than a minute."""
+    assert ask(opened.gateway()) == b"HELLO"
+    strangers = opened.silent("127.0.0.2", door.MOST_WAITING)
+    try:
+        opened.process.send_signal(signal.SIGUSR1)
+        assert opened.process.wait(timeout=30) == 0
+    finally:
+        for one in strangers:
+            one.close()
+
+
 def until_refused(opened: Opened) -> None:
     for _ in range(600):
         try:
