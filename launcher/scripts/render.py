@@ -56,6 +56,7 @@ _RETRY_AFTER_S = 30
 _SAFE_BIND = re.compile(r"[A-Za-z0-9_.:*\[\],-]+")
 _SAFE_DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*")
 _SAFE_TENANT = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
+_TENANT_NAME, _SERVICE_NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*", "[a-z0-9][a-z0-9-]*"
 _SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -178,6 +179,8 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "no_limit": _NO_LIMIT,
         "complete_key": COMPLETE_KEY,
         "told_key": TOLD_KEY,
+        "tenant_name": _TENANT_NAME,
+        "service_name": _SERVICE_NAME,
         "grpc_suffix": GRPC,
         "idle": IDLE,
         "most_files": MOST_FILES,

@@ -491,6 +491,18 @@ async def test_a_request_that_waits_for_its_route_goes_on_where_a_reload_leads(
     assert (await denied)[0] == 403
 
 
+async def test_a_name_with_a_comma_does_not_get_around_a_tenants_key(gateway: Harness, replicas):
+    """It would wait for its route, and be read as ``t/a`` in the process that a reload starts."""
+    await gateway.runtime.set_keys({"a" * 64: "t"})
+    await gateway.kill()
+    await gateway.start()
+    asked = asyncio.create_task(gateway.ask(f"/other,t/a{INFER}"))
+    await asyncio.wait({asked}, timeout=1)
+    await gateway.reload()
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    assert ((await asked)[0], (await gateway.ask())[0]) == (404, 401)
+
+
 async def test_without_a_launcher_the_wait_for_routes_ends_with_retry_after(tmp_path: Path):
     async with gateway_up(tmp_path, hold_s=1) as gateway:
         await gateway.kill()

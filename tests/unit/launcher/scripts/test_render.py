@@ -222,6 +222,18 @@ def test_services_beyond_those_with_replicas_have_backends_without_servers():
     assert "-m reg ^(pool(idle)?[0-9]+|successor)$" in text
 
 
+def test_a_name_with_a_comma_is_not_read_as_another_one_when_a_request_comes_in_again():
+    """``req.hdr`` would take what follows the comma: a service of a tenant with keys."""
+    text = gateway_files(GatewaySettings(backends=1, servers=1))["haproxy.cfg"]
+    assert "set-var(txn.service) req.fhdr(x-slicewise-service)" in text
+    assert not re.findall(r"req\.hdr\w*\(x-slicewise-service\)", text)
+    (named,) = re.findall(r"acl named var\(txn.service\) -m reg (.*)", text)
+    allowed = ("t/a", "vision-2.a_b/my-service-1", "_x/0")
+    assert all(re.search(named, name) for name in allowed)
+    others = ("a,b/c", "t/a,b", "t/a b", "t", "t/", "/a", "t/a/b", "a%2cb/c")
+    assert not any(re.search(named, name) for name in others)
+
+
 class Other(Triton):
     """An engine with one socket and paths of its own."""
 
@@ -367,7 +379,7 @@ def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
     text = gateway_files(GatewaySettings(backends=2))["haproxy.cfg"]
     said = 'http-check expect on-success "ready" on-error "not ready" status 200-399'
     assert text.count(said) == len(ENGINES) * 2
-    assert "{ req.hdr_cnt(x-slicewise-service) gt 6 }" in text
+    assert "{ req.fhdr_cnt(x-slicewise-service) gt 6 }" in text
 
 
 def test_timers_of_checks_run_out_together_and_checks_drift_apart():
