@@ -84,13 +84,14 @@ class GatewaySettings(BaseModel):
         ge=1,
         le=10_000,
         description="Services that the gateway can carry at the same time; backends if that is "
-        "more.",
+        "more. Each engine gets as many places, in memory of HAProxy: docs/how-to/sizing.md.",
     )
     backends: int = Field(
         32,
         ge=1,
         le=512,
-        description="How many of these services can have replicas at the same time.",
+        description="How many of these services can have replicas at the same time, for each "
+        "engine.",
     )
     services_per_tenant: int | None = Field(
         None, ge=1, description="Maximum number of services of one tenant; unset: half of all."
