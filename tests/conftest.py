@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 from durations import Durations
-from effort import examples
+from effort import examples, is_nightly
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from json_checker import checked_printer
@@ -100,7 +100,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort tests; leave those of the night to ``make nightly``."""
+    of_the_night = [item for item in items if item.get_closest_marker("nightly") is not None]
+    if of_the_night and not is_nightly():
+        config.hook.pytest_deselected(items=of_the_night)
+        items[:] = [item for item in items if item not in of_the_night]
     items[:] = in_order(items)
 
 

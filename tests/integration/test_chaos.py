@@ -301,6 +301,7 @@ def may_reboot(sandbox: Sandbox) -> Iterator[None]:
     sandbox.run("root", ("scontrol", "reconfigure"))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("may_reboot")
 def test_a_node_that_is_rebooted_costs_nothing(chaos: Chaos) -> None:
     """Slurm lets nothing new start there, so its replicas are replaced before it goes."""
@@ -423,6 +424,7 @@ def test_a_run_that_ends_while_accounting_is_away_is_charged_what_accounting_the
     assert used_s(sandbox, batch_job) == [int(sandbox.run("slurm", argv).stdout)]
 
 
+@pytest.mark.nightly
 def test_a_node_that_hears_nothing_of_the_gateway_costs_what_was_in_flight_there(
     chaos: Chaos,
 ) -> None:
@@ -491,7 +493,7 @@ def disks(chaos: Chaos) -> Iterator[tuple[SmallDisk, SmallDisk]]:
     made = []
     try:
         for directory, mib in (
-            (layout.gateway_directory, 2),
+            (layout.gateway_directory, 16),
             (layout.lib / "postgresql/pg_wal", 96),
         ):
             made.append(SmallDisk(directory, mib))
@@ -515,6 +517,7 @@ def use_up(url: str) -> None:
                 connection.execute("INSERT INTO public.more SELECT generate_series(1, 100000)")
 
 
+@pytest.mark.nightly
 def test_full_disks_cost_nothing(chaos: Chaos, disks: tuple[SmallDisk, SmallDisk]) -> None:
     """Those of the launcher's maps, of the log of daemon and launcher, of PostgreSQL."""
     sandbox = chaos.sandbox
