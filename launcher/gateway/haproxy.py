@@ -63,7 +63,7 @@ from launcher.gateway.streams import (
     without_key,
 )
 from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
-from launcher.gateway.types import Gateway, with_replaced
+from launcher.gateway.types import Gateway, tenant_of, with_replaced
 
 DEADLINE_S = 2.0
 _SERVICES_PER_S = 2000
@@ -200,7 +200,7 @@ class HaproxyRuntime:
         written to files, with which HAProxy starts. Streams that another key has let in are ended.
         Raises OSError if this user may not write the files, after HAProxy was told.
         """
-        tenants = (one.partition("/")[0] for one in opens.values())
+        tenants = map(tenant_of, opens.values())
         asked = dict.fromkeys({*tenants, *protected, TOLD_KEY}, "yes")
         # In this order no request with a valid key is refused in between.
         wanted = {self._maps.keys: dict(opens), self._maps.protected: asked}

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from string import digits
 
 from cluster.language.service_places import ServicePlaces
-from launcher.gateway.types import IDLE, Backend, Gateway, ServerMode
+from launcher.gateway.types import IDLE, Backend, Gateway, is_free, tenant_of
 
 
 class LineHolders:
@@ -62,10 +62,5 @@ def pool_of(backend: str) -> str:
 
 def is_unused(backend: Backend) -> bool:
     """Whether no server carries a replica, and no request is left."""
-    is_free = all(one.mode is ServerMode.MAINT and not one.in_flight for one in backend.servers)
-    return is_free and not (backend.sessions or backend.queued or backend.elsewhere)
-
-
-def tenant_of(service: str) -> str:
-    """Return the tenant of ``tenant/service``."""
-    return service.partition("/")[0]
+    is_vacant = all(map(is_free, backend.servers))
+    return is_vacant and not (backend.sessions or backend.queued or backend.elsewhere)

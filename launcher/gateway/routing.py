@@ -5,8 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.language.service_places import ServicePlaces
-from launcher.gateway.lines import LineHolders, is_unused, tenant_of
-from launcher.gateway.types import IDLE, Backend, Endpoint, Gateway, Server, ServerMode
+from launcher.gateway.lines import LineHolders, is_unused
+from launcher.gateway.types import (
+    IDLE,
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    is_free,
+    tenant_of,
+)
 
 
 @dataclass(frozen=True)
@@ -537,13 +546,8 @@ def _lines(backend: Backend, targets: Mapping[Endpoint, ServerMode]) -> Mapping[
     placed = set(found.values())
     new = (t for t in sorted(targets) if targets[t] is ServerMode.READY and t not in placed)
     lines = enumerate(backend.servers)
-    free = [index for index, server in lines if index not in found and _is_free(server)]
+    free = [index for index, server in lines if index not in found and is_free(server)]
     return found | dict(zip(free, new, strict=False))
-
-
-def _is_free(server: Server) -> bool:
-    """Whether a replica may get the server: no older request must count as the replica's own."""
-    return server.mode is ServerMode.MAINT and not server.in_flight
 
 
 def _clean(backend: Backend) -> Backend:

@@ -28,6 +28,7 @@ from launcher.engines.statistics import (
     lasting,
     together,
 )
+from launcher.gateway.types import tenant_of
 from launcher.probing.prober import Replica
 from launcher.turn.plan import TurnPlan
 from launcher.turn.state import ServiceState, State
@@ -247,7 +248,7 @@ class ServiceStatistics:
             del self._services[key]
         for key in self._restored.keys() - state.keys():
             del self._restored[key]
-        tenants = set(map(_tenant_of, state))
+        tenants = set(map(tenant_of, state))
         self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
         for key, known in state.items():
             if (engine := engines.get(pools.get(key, ""))) is not None:
@@ -259,7 +260,7 @@ class ServiceStatistics:
                     ENGINE_FAILURES.failed(engine, error)
 
     def _new(self, key: str, engine: CountedEngine) -> _Service:
-        tenant = self._tenants.setdefault(_tenant_of(key), _Tenant())
+        tenant = self._tenants.setdefault(tenant_of(key), _Tenant())
         service = self._services[key] = _Service(engine, tenant)
         if (saved := self._restored.pop(key, None)) is not None:
             service.ended = bounded(saved.ended)
@@ -282,11 +283,11 @@ class ServiceStatistics:
             except Exception as error:  # noqa: BLE001 -- what its engine counts is no text
                 ENGINE_FAILURES.failed(service.engine, error)
                 continue
-            found.setdefault(_tenant_of(key), {})[key] = text
+            found.setdefault(tenant_of(key), {})[key] = text
             left_out += [] if is_all else [key]
         for key, saved in self._restored.items():
             text = _SAVED_ONE.dump_json(saved).decode()
-            found.setdefault(_tenant_of(key), {})[key] = text
+            found.setdefault(tenant_of(key), {})[key] = text
         parts: list[str] = []
         left = _MOST_SAVED_IN_ALL_BYTES
         for texts in sorted(found.values(), key=lambda texts: sum(map(len, texts.values()))):
@@ -383,10 +384,6 @@ class ServiceStatistics:
     async def _said(self, tenant: _Tenant, replica: Replica) -> Counts | None:
         async with tenant.asking, self._asking:
             return await self._ask(replica)
-
-
-def _tenant_of(key: str) -> str:
-    return key.partition("/")[0]
 
 
 def _news(pairs: Iterable[tuple[_Run, Counts, Counts]], kind: Kind) -> Mapping[_Run, Counts]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from cluster.rpc.messages import MOST_AVOIDED
+from launcher.gateway.types import tenant_of
 from launcher.turn.state import FAILURES_S, GenerationState, ServiceState, State
 
 SERVICES = 2
@@ -52,7 +53,7 @@ class AvoidedNodes:
         accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for key in failing.keys() & users:
             for node in _accused(failing[key], now_s):
-                accusers[node].append((key.partition("/")[0], users[key]))
+                accusers[node].append((tenant_of(key), users[key]))
         self._shared = [node for node in sorted(accusers) if _are_two(accusers[node])]
 
     def of(self, key: str) -> tuple[str, ...]:
