@@ -1,8 +1,9 @@
 """Measures a model as perf_analyzer does, with the official clients, and counts what fails.
 
 Some clients ask at the same time, each again as soon as it is answered. One window after another is
-measured until three in a row answer about as much; before and after each one the model's own
-statistics are asked for.
+measured until three in a row answer about as much; before the first one the model's readiness and
+configuration are asked for, before and after each one its own statistics. What requests spent in
+the queue and in the model follows from two of those.
 """
 
 import threading
@@ -11,17 +12,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
-WINDOW_S = 0.4
-MOST_WINDOWS = 6
-_STABLE = 0.3
+WINDOW_S = 0.3
+MOST_WINDOWS = 5
+_STABLE = 0.1
 """By how much three windows in a row may differ from their mean."""
 
 _IDS = count(1)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a model has counted: requests, batches, and how long they took in all."""
+
+    inferences: int
+    executions: int
+    success_ns: int
+    queue_ns: int
+    compute_ns: int
+
+    def since(self, before: "Statistics") -> "Statistics":
+        """What was counted between the two."""
+        return Statistics(
+            self.inferences - before.inferences,
+            self.executions - before.executions,
+            self.success_ns - before.success_ns,
+            self.queue_ns - before.queue_ns,
+            self.compute_ns - before.compute_ns,
+        )
 
 
 @dataclass
@@ -29,15 +52,16 @@ class Measured:
     """What clients of one protocol were answered.
 
     Attributes:
-        answers: in the order of ending.
+        answers: how many there were, and how long their clients waited for them in all.
         windows: how many were answered in each.
-        inferences: what the statistics said, before the first window and after each one.
+        counted: what the statistics said, before the first window and after each one.
     """
 
     answers: int = 0
+    waited_ns: int = 0
     failed: list[str] = field(default_factory=list)
     windows: list[int] = field(default_factory=list)
-    inferences: list[int] = field(default_factory=list)
+    counted: list[Statistics] = field(default_factory=list)
 
     @property
     def is_stable(self) -> bool:
@@ -64,11 +88,28 @@ class Client:
         answer = self._client.infer("sum", [self._tensor], **ends, **self._how)
         return int(answer.as_numpy("SUM").flat[0])
 
-    def inferences(self) -> int:
-        said = self._client.get_inference_statistics("sum", "1", **self._how)
-        if self._by_grpc:
-            return int(said.model_stats[0].inference_stats.success.count)
-        return int(said["model_stats"][0]["inference_stats"]["success"]["count"])
+    def is_ready(self) -> bool:
+        return bool(self._client.is_model_ready("sum", "1", **self._how))
+
+    def config(self) -> dict[str, Any]:
+        """The model's configuration, as Triton's JSON has it."""
+        how = {"as_json": True, **self._how} if self._by_grpc else {}
+        said: dict[str, Any] = self._client.get_model_config("sum", "1", **how)
+        return said["config"] if self._by_grpc else said
+
+    def statistics(self) -> Statistics:
+        how = {"as_json": True, **self._how} if self._by_grpc else {}
+        (said,) = self._client.get_inference_statistics("sum", "1", **how)["model_stats"]
+        times = said["inference_stats"]
+        parts = ("compute_input", "compute_infer", "compute_output")
+        # Zeros are left out in protobuf's JSON, and its 64-bit numbers are texts.
+        return Statistics(
+            int(times["success"].get("count", 0)),
+            int(said.get("execution_count", 0)),
+            int(times["success"].get("ns", 0)),
+            int(times["queue"].get("ns", 0)),
+            sum(int(times[part].get("ns", 0)) for part in parts),
+        )
 
     def close(self) -> None:
         self._client.close()
@@ -82,12 +123,14 @@ def asking(make: Callable[[], Client], clients: int) -> Iterator[Measured]:
     def ask() -> None:
         client = make()
         while not ended.is_set():
+            sent_ns = time.monotonic_ns()
             try:
                 error = "" if (found := client.infer()) == 3 else f"answered {found}"
             except Exception as failure:  # noqa: BLE001 -- whatever it is, the request failed
                 error = repr(failure)
             with lock:
                 measured.answers += 1
+                measured.waited_ns += time.monotonic_ns() - sent_ns
                 measured.failed += [error] if error else []
         client.close()
 
@@ -104,12 +147,14 @@ def asking(make: Callable[[], Client], clients: int) -> Iterator[Measured]:
 
 def measure(measured: Measured, client: Client, goes_on: Callable[[], bool] | None = None) -> None:
     """Measure windows until they are stable, or for as long as it ``goes_on``."""
-    measured.inferences.append(client.inferences())
+    assert client.is_ready()
+    assert client.config()["max_batch_size"] == 1
+    measured.counted.append(client.statistics())
     while True:
         before = measured.answers
         time.sleep(WINDOW_S)
         measured.windows.append(measured.answers - before)
-        measured.inferences.append(client.inferences())
+        measured.counted.append(client.statistics())
         if goes_on is not None:
             if not goes_on():
                 return

@@ -1,6 +1,7 @@
 """Official clients of a real Triton on the sandbox: gRPC from zero, streams, sequences."""
 
 import asyncio
+import itertools
 import json
 import queue
 import shutil
@@ -269,13 +270,23 @@ def test_a_sweep_of_clients_fails_no_request_and_its_statistics_count_each(
         return Client(summing, SUMMING, by_grpc=by_grpc)
 
     watching = client()
-    for clients in (1, 4, 12):
-        before = watching.inferences()
+    for clients in (1, 2, 4, 8):
+        before = watching.statistics()
         with asking(client, clients) as measured:
             measure(measured, watching)
         assert measured.failed == []
         assert min(measured.windows) > 0
-        until_is(watching.inferences, before + measured.answers)
+        assert all(
+            later.inferences >= earlier.inferences
+            for earlier, later in itertools.pairwise(measured.counted)
+        )
+        until_is(lambda: watching.statistics().inferences, before.inferences + measured.answers)
+        counted = watching.statistics().since(before)
+        # The model takes one request at a time, and sleeps for 5 ms.
+        assert counted.executions == counted.inferences
+        assert counted.compute_ns >= 5_000_000 * counted.inferences
+        assert counted.queue_ns > 0
+        assert counted.queue_ns + counted.compute_ns <= counted.success_ns <= measured.waited_ns
     watching.close()
 
 
@@ -301,7 +312,8 @@ def test_a_measurement_goes_on_through_a_roll_without_a_failed_request(
         measure(by_grpc, watching, goes_on)
     watching.close()
     assert by_http.failed + by_grpc.failed == []
-    assert by_grpc.inferences == sorted(by_grpc.inferences)
+    inferences = [one.inferences for one in by_grpc.counted]
+    assert inferences == sorted(inferences)
     assert min(by_http.answers, by_grpc.answers) > 0
 
 
