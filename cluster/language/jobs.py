@@ -6,9 +6,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import Literal
 
 from cluster.language.gres import gpu_types_of_tres
+from cluster.language.job_class import JobClass
 
 
 class JobState(StrEnum):
@@ -310,9 +310,6 @@ def _of_this_run(job: JobView) -> re.Match[str] | None:
     return match if match is not None and int(match["run"]) == job.restarts else None
 
 
-JobClass = Literal["low", "normal", "high"]
-
-
 @dataclass(frozen=True)
 class JobTag:
     """What Slicewise writes into a job's admin_comment at submission; users can't set that field.
@@ -371,6 +368,12 @@ class JobTag:
             was_auto=match["auto"] is not None,
             avoids=tuple(match["avoids"].split(",")) if match["avoids"] else (),
         )
+
+
+def is_resting(job: JobView) -> bool:
+    """Whether the job is a held slot of a service, which is not needed now."""
+    tag = JobTag.find(job.admin_comment)
+    return job.state in WAITING and job.held and tag is not None and tag.service is not None
 
 
 def retagged(admin_comment: str, tag: str) -> str:

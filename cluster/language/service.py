@@ -25,7 +25,7 @@ from pydantic import (
 from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import JobClass
+from cluster.language.job_class import JobClass
 from cluster.language.replica_shape import ReplicaShape
 
 DIRECTIVE = "#SLICEWISE"

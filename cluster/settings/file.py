@@ -24,7 +24,7 @@ from pydantic import (
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.engine_names import EngineName
 from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import JobClass
+from cluster.language.job_class import JobClass
 from cluster.language.mig_profiles import (
     Board,
     WholeBoard,

@@ -13,7 +13,6 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.pyslurm_client import PyslurmError, PyslurmSlurm, PyslurmWorker
 
 
 def open_slurm(settings: Settings | None, told: ReportsUnread | None = None) -> Slurm:
@@ -46,6 +45,9 @@ async def open_lasting_slurm(
         report("slurm_by", implementation="commands")
         yield open_slurm(settings, told)
         return
+    # Imported here: commands, and sites without pyslurm, do not need it.
+    from cluster.slurm_client.pyslurm_client import PyslurmSlurm  # noqa: PLC0415
+
     slurm = PyslurmSlurm(report, warn, told)
     try:
         yield slurm
@@ -54,6 +56,11 @@ async def open_lasting_slurm(
 
 
 async def _require_pyslurm() -> None:
+    from cluster.slurm_client.pyslurm_client import (  # noqa: PLC0415 -- as above
+        PyslurmError,
+        PyslurmWorker,
+    )
+
     worker = PyslurmWorker()
     try:
         await worker.start()

@@ -16,7 +16,8 @@ _BEYOND = frozenset(
 class Said(BaseModel):
     """An answer of a replica, with the keys that are needed; all others are skipped."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    # Each is built at its first use: a command reads no answer of a server.
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True)
 
     @classmethod
     def parse(cls, text: bytes) -> Self:

@@ -18,7 +18,6 @@ from cluster.rpc.messages import (
 )
 from cluster.settings.file import Settings
 from launcher.engines.registry import engine_of
-from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.types import Backend, Gateway, Load, ServerMode, load_of
 from launcher.services.apply_plan import generations_of
 from launcher.services.logs import last_line, why_it_failed
@@ -211,6 +210,9 @@ def _with_logs(view: ServiceView) -> ServiceView:
 
 
 async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:
+    # Imported here: the shell's completion imports the commands, and asks no gateway.
+    from launcher.gateway.haproxy import HaproxyRuntime  # noqa: PLC0415
+
     try:
         return await HaproxyRuntime(settings.gateway).observe()
     except UnreachableError as error:

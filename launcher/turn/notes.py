@@ -1,9 +1,12 @@
 """Texts for a service's users about replicas that do not start."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from cluster.rpc.messages import ServiceView, SlotView
-from launcher.turn.state import AbortedRoll
+
+if TYPE_CHECKING:
+    from launcher.turn.state import AbortedRoll
 
 LONGEST = 500
 """Characters of a note that the daemon accepts."""
@@ -28,7 +31,7 @@ def failure_text(
     return f"{starts_have(failures)} failed: slicewise service logs {view.name}{serves}{ended}"
 
 
-def aborted_text(roll: AbortedRoll) -> str:
+def aborted_text(roll: "AbortedRoll") -> str:
     """Describe a roll-over that was aborted."""
     starts = "a failed start" if roll.failures == 1 else f"{roll.failures} failed starts in a row"
     aborted = f"the roll-over to array job {roll.array_job_id} was aborted after {starts}"

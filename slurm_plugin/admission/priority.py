@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.language.jobs import JobClass
+from cluster.language.job_class import JobClass
 
 _DIGITS = 6
 """Decimal places beyond which differences are rounding errors."""

@@ -33,7 +33,8 @@ from typing import Literal
 
 from cluster.language.errors import InvalidInputError, Refusal
 from cluster.language.gres import gres_text
-from cluster.language.jobs import JobClass, JobTag
+from cluster.language.job_class import JobClass
+from cluster.language.jobs import JobTag
 from cluster.language.service import (
     JobDirectives,
     ServiceSpec,

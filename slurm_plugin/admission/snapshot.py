@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import JobClass
+from cluster.language.job_class import JobClass
 from cluster.language.service_places import ServicePlaces
 from cluster.language.units import Millislices, slices_text
 from slurm_plugin.admission.priority import Formula

@@ -34,10 +34,10 @@ from slurm_plugin.cli_common.options import (
 from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
+from slurm_plugin.common.uninstalled import require_installed
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.tenants import changed, overcommitted_millislices
 from slurm_plugin.quota.types import Policy, Quota, TenantUpdate
-from slurm_plugin.quota_cycle.compile import require_installed
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 import typer
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView
+from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView, is_resting
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.common.qos_names import is_marked, is_ours
-from slurm_plugin.explain.words import is_resting
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.demand import capacity, is_managed
 from slurm_plugin.quota.types import ROOT_ACCOUNT

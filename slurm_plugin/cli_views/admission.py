@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cluster.rpc.messages import StatusAnswer
 from cluster.runtime.console import FittingTable, column, console
-from slurm_plugin.quota_cycle.compile import UNINSTALLED
+from slurm_plugin.common.uninstalled import UNINSTALLED
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.log import report, report_failure, warn
+from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.compile import (
-    UNINSTALLED,
     Compiled,
     Conf,
     compile_in_turn,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView
+from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyTable
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
@@ -28,7 +28,6 @@ from slurm_plugin.explain.words import (
     gpus_text,
     group_rows,
     holder_rows,
-    is_resting,
     job_name,
     kept_back,
     recall_words,

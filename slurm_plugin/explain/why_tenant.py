@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from cluster.language.jobs import WAITING
+from cluster.language.jobs import WAITING, is_resting
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, explain
 from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.explain.words import counted, group_rows, is_resting, own_rows
+from slurm_plugin.explain.words import counted, group_rows, own_rows
 from slurm_plugin.quota.tenants import subtree
 
 

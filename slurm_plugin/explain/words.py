@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
-from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView
+from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
 from cluster.language.units import slices_words
 from cluster.rpc.read_messages import WhyRow
 from slurm_plugin.common.qos_names import is_borrowed
@@ -165,12 +165,6 @@ def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
         )
         for key in sorted(counts)
     )
-
-
-def is_resting(job: JobView) -> bool:
-    """Whether the job is a held slot of a service, which is not needed now."""
-    tag = JobTag.find(job.admin_comment)
-    return job.state in WAITING and job.held and tag is not None and tag.service is not None
 
 
 def kept_back(job: JobView, sight: WhyInput) -> str:

@@ -11,7 +11,8 @@ from cluster.mig.placement_text import placements_text
 from cluster.slurm.node_states import INVALID, UNFIT
 from slurm_plugin.mig.planner import GpuPlan
 from slurm_plugin.mig.steps import PlannedRepartition
-from slurm_plugin.slurm_config.gres import Device, is_pad
+from slurm_plugin.slurm_config.gres import Device
+from slurm_plugin.slurm_config.pads import is_pad
 
 _UNKNOWN_MINOR = 1 << 20
 """Capabilities from this number on stand for instances that do not exist yet."""

@@ -13,7 +13,7 @@ from slurm_plugin.common.qos_names import borrowed_qos, is_ours, qos_name
 from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.slurm_config.gres import is_pad
+from slurm_plugin.slurm_config.pads import is_pad
 
 _NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 """Slurm's reasons for jobs that could not start now even if everything were free."""

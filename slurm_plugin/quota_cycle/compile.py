@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.language.errors import InvalidInputError, OutsideError, Refusal
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobView, NodeView, PartitionView
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
@@ -15,6 +15,7 @@ from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReade
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.common.log import warn
 from slurm_plugin.common.qos_names import is_marked, qos_name
+from slurm_plugin.common.uninstalled import UNINSTALLED, require_installed
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import drawn_on
 from slurm_plugin.limits.changes import LimitChange, Unit, can_be_named, stages, unit, units_of
@@ -122,14 +123,6 @@ class LimitComparison:
     out_of_band: tuple[OutOfBandChange, ...]
     warnings: tuple[str, ...]
     is_uninstalled: bool
-
-
-UNINSTALLED = Refusal(
-    "SW-UNINSTALLED",
-    "Slicewise was taken out of Slurm: no limits are set.",
-    "To set limits again: slicewise compile --again. To keep Slicewise out: disable what still"
-    " runs (slicewise-daemon, the timer, cron's line).",
-)
 
 
 @dataclass(frozen=True)
@@ -406,12 +399,6 @@ async def compile_turn(ledger: "Ledger") -> AsyncIterator[None]:
         yield
     finally:
         lock.give_up()
-
-
-def require_installed(is_uninstalled: bool) -> None:
-    """Raise InvalidInputError (SW-UNINSTALLED) if Slicewise is uninstalled."""
-    if is_uninstalled:
-        raise InvalidInputError(UNINSTALLED.code, UNINSTALLED.message, UNINSTALLED.hint)
 
 
 async def _told(

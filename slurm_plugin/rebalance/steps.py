@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slurm_plugin.common.rebalance_steps import StepName
-from slurm_plugin.quota_cycle.compile import UNINSTALLED
+from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.rebalance.charging import reconcile, roll
 from slurm_plugin.rebalance.compile_limits import compile_step
 from slurm_plugin.rebalance.lend import lend, reclaim

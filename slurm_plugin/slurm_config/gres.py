@@ -12,12 +12,8 @@ from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import Board, profile_of
 from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Gpu, Inventory
+from slurm_plugin.slurm_config.pads import is_pad
 
-PAD = "pad"
-"""Types with this prefix and a number stand for instances that could exist and do not. They keep a
-node's number of devices constant, since jobs survive no change of that number in Slurm."""
-
-_PAD_TYPE = re.compile(rf"{PAD}[0-9]+")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _FILE = re.compile(r"/[A-Za-z0-9._/+@-]{1,1023}")
 _MOST_DEVICES = 1024
@@ -104,11 +100,6 @@ def _type_of(gpu: Gpu, profile: str, types: Mapping[ProfileKind, str]) -> str:
 def _slurm_name(name: str) -> str:
     """A device's name as Slurm writes it in a type."""
     return name.lower().replace(" ", "_")
-
-
-def is_pad(gres_type: str) -> bool:
-    """Whether a type is none that a job may ask for."""
-    return _PAD_TYPE.fullmatch(gres_type) is not None
 
 
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:

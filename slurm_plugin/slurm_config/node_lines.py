@@ -17,7 +17,8 @@ from cluster.language.gres import parse_gpu_requests
 from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Inventory
 from cluster.slurm.fields import hosts
-from slurm_plugin.slurm_config.gres import PAD, Device, is_pad
+from slurm_plugin.slurm_config.gres import Device
+from slurm_plugin.slurm_config.pads import PAD, is_pad
 
 _NODE = re.compile(r"\s*NodeName\s*=\s*(\S+)", re.IGNORECASE)
 _EVERYWHERE = re.compile(r"\s*Name\s*=\s*gpu\b", re.IGNORECASE)

@@ -8,7 +8,7 @@ from cluster.language.billing import BillingUnit
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.fields import has_default_memory
 from slurm_plugin.common.qos_names import GATE_QOS
-from slurm_plugin.slurm_config.gres import is_pad
+from slurm_plugin.slurm_config.pads import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
 _BATCH_SCHED_DELAY = "3"

@@ -20,6 +20,11 @@ HEAVY = (
 )
 OF_SLURM = ("cluster.slurm_client.commands",)
 OF_THE_GATEWAY = ("urllib.request",)
+OF_PLANS = (
+    *("slurm_plugin.explain.headroom", "slurm_plugin.quota_cycle.inputs", "slurm_plugin.state"),
+    *("slurm_plugin.services.state", "slurm_plugin.slurm_config.gres", "cluster.rpc.messages"),
+    "cluster.slurm_client.pyslurm_client",
+)
 OF_OTHERS = (*OF_SLURM, "slurm_plugin.quota.demand", "cluster.rpc.client", "cluster.rpc.messages")
 
 SETTINGS = """\
@@ -182,6 +187,21 @@ def test_what_asks_the_database_alone_imports_nothing_to_ask_slurm_or_the_daemon
     variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
     found = imported_by(OF_THE_DATABASE_ALONE, variables, OF_OTHERS)
     assert found == {line: set() for line in OF_THE_DATABASE_ALONE}
+
+
+def test_what_shows_tenants_imports_nothing_that_only_plans_need(settings_file: str):
+    variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
+    shown = ("tenant", "tenant-quota", "budget", "ledger balance", "ledger statement")
+    lines = ["tenant list", *(line for line in OF_THE_DATABASE if line.startswith(shown))]
+    found = imported_by(lines, variables, OF_PLANS)
+    assert found == {line: set() for line in lines}
+
+
+def test_the_shell_s_completion_of_services_imports_no_gateway_and_no_policy(settings_file: str):
+    heavy = ("launcher.gateway.haproxy", "launcher.turn.state", "launcher.autoscale.policy")
+    lines = ["service --help", "service status --help"]
+    found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, heavy)
+    assert found == {line: set() for line in lines}
 
 
 def test_what_asks_the_daemon_imports_nothing_to_ask_slurm_or_the_gateway(settings_file: str):
