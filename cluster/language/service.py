@@ -158,7 +158,9 @@ class ServiceSpec(BaseModel):
         "normal", description="Priority of its waiting slots: low, normal or high."
     )
     engine: EngineName = Field(
-        "triton", description="What serves the model: triton, llamacpp or an engine of the site."
+        "triton",
+        description="What serves the model: triton, llamacpp, vllm, sglang or an engine of "
+        "the site.",
     )
     runtime: Literal["bare", "apptainer", "pyxis"] = Field(
         "bare",

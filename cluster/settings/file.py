@@ -346,6 +346,28 @@ class LlamaCppSettings(EngineSettings):
     )
 
 
+class VllmSettings(EngineSettings):
+    """[vllm]: how the server of a service with engine vllm is started on a node."""
+
+    command: Path = Field(
+        Path("/opt/vllm/bin/vllm"), description="vllm on the nodes, for runtime bare."
+    )
+    image_command: str = Field(
+        "vllm", description="vllm in images, for runtime apptainer and pyxis."
+    )
+
+
+class SGLangSettings(EngineSettings):
+    """[sglang]: how the server of a service with engine sglang is started on a node."""
+
+    command: Path = Field(
+        Path("/opt/sglang/bin/sglang"), description="sglang on the nodes, for runtime bare."
+    )
+    image_command: str = Field(
+        "sglang", description="sglang in images, for runtime apptainer and pyxis."
+    )
+
+
 class LauncherSettings(_Section):
     """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
 
@@ -377,6 +399,8 @@ class Settings(_Section):
     gateway: GatewaySettings = GatewaySettings()
     triton: TritonSettings = TritonSettings()
     llamacpp: LlamaCppSettings = LlamaCppSettings()
+    vllm: VllmSettings = VllmSettings()
+    sglang: SGLangSettings = SGLangSettings()
     engine: Mapping[EngineName, EngineSettings] = Field(
         {}, description="How engines of the site are started, by name."
     )
@@ -415,14 +439,23 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _own_engines_have_their_own_sections(self) -> Self:
-        for name in sorted({"triton", "llamacpp"} & self.engine.keys()):
+        for name in sorted(self._own_engines.keys() & self.engine.keys()):
             raise ValueError(f"engine.{name}: {name} comes with Slicewise: write [{name}]")
         return self
 
     @property
     def engines(self) -> Mapping[str, EngineSettings]:
         """How each engine is started, by the name that a service file gives."""
-        return {**self.engine, "triton": self.triton, "llamacpp": self.llamacpp}
+        return {**self.engine, **self._own_engines}
+
+    @property
+    def _own_engines(self) -> Mapping[str, EngineSettings]:
+        return {
+            "triton": self.triton,
+            "llamacpp": self.llamacpp,
+            "vllm": self.vllm,
+            "sglang": self.sglang,
+        }
 
     @cached_property
     def billing(self) -> BillingUnit:

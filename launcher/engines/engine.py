@@ -120,6 +120,22 @@ class Engine(Protocol):
         """
 
     @property
+    def loopback_port(self) -> int:
+        """Port of 127.0.0.1 on which it listens if it can't listen on a unix socket; else 0.
+
+        Such a server gets a network of its own, which has nothing but that address: only what is
+        started beside it reaches the port. It has one socket.
+        """
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that the server starts with; those of a service's environment win."""
+
+    @property
+    def options_file(self) -> str:
+        """Name of a file with more options for the server in a model's directory; "" for none."""
+
+    @property
     def drain_signal(self) -> str:
         """The signal after which the server ends, such as INT."""
 
@@ -142,8 +158,9 @@ class Engine(Protocol):
         """Return words of bash that follow the server's command, one or more a line.
 
         They may use ``$id``, the replica's identity; ``$models``, the model repository;
-        ``$private``, the directory of its sockets; and ``$exit_timeout_s``. ``is_measured``:
-        whether ``slicewise profile`` starts it, and will load the model itself.
+        ``$private``, the directory of its sockets; ``$options_file``, the path of the model's file
+        of that name, "" if it has none; and ``$exit_timeout_s``. ``is_measured``: whether
+        ``slicewise profile`` starts it, and will load the model itself.
         """
 
     # What a model repository and a log look like.

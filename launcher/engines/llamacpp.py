@@ -4,13 +4,14 @@ What it does was tried on a build of October 2026; it needs one of March 2026 or
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
-import json
 import re
 from collections.abc import Collection, Sequence
+from types import MappingProxyType
 
 from pydantic import Field
 
 from cluster.language.service import ServiceSpec
+from launcher.engines import openai
 from launcher.engines.engine import Answer, Probe, Request
 from launcher.engines.llamacpp_model import is_model, model_needs
 from launcher.engines.model_files import ModelFiles, ModelNeeds
@@ -20,7 +21,6 @@ _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
 _MOST_TAGS = 100
 _LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
-_ANSWERS = "/v1/(completions|chat/completions|responses)"
 
 
 class _Model(Said):
@@ -33,16 +33,6 @@ class _Models(Said):
     data: list[_Model] = Field(max_length=1)
 
 
-class _Error(Said):
-    message: str
-
-
-class _Failure(Said):
-    """llama-server's answer to a request that it refuses, as OpenAI's API has it."""
-
-    error: _Error
-
-
 class LlamaCpp:
     """llama.cpp as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
@@ -50,6 +40,9 @@ class LlamaCpp:
 
     # It takes a host that ends in .sock for the path of a unix socket.
     sockets = ("http.sock",)
+    loopback_port = 0
+    environment = MappingProxyType[str, str]({})
+    options_file = ""
     drain_signal = "INT"
     # It ends at once: answers that go on are cut off, and look as if they were complete.
     finishes_requests = False
@@ -66,12 +59,12 @@ class LlamaCpp:
     api = "/v1"
     health_path = "/health"
     # No client sees or changes slots, properties, LoRA adapters, or what others have asked.
-    http_paths = ("/v1/(models|embeddings|rerank)", _ANSWERS)
+    http_paths = openai.HTTP_PATHS
     grpc_paths = ()
     health_paths = ("/health", "/v1/health")
     statistics_paths = ()
-    stream_paths = (_ANSWERS,)
-    served = "models, completions, chat, responses, embeddings and reranking (/v1/...)"
+    stream_paths = (openai.ANSWERS,)
+    served = openai.SERVED
     # Such a request goes on when its client has gone, for a client that comes back.
     dropped_headers = ("x-conversation-id",)
     # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits
@@ -127,13 +120,8 @@ class LlamaCpp:
         self, model: str, _said: Sequence[bytes], _sequence_id: int
     ) -> Request | None:
         """Build a completion of one token."""
-        body = {"model": model, "prompt": "1", "max_tokens": 1}
-        headers = {"Content-Type": "application/json"}
-        return Request("POST", "/v1/completions", headers, json.dumps(body).encode())
+        return openai.smallest_completion(model)
 
     def failure(self, said: bytes) -> str:
         """Return llama-server's own message, else all that was answered."""
-        try:
-            return _Failure.parse(said).error.message
-        except (ValueError, TypeError):
-            return said.decode(errors="replace")
+        return openai.failure(said)

@@ -1,8 +1,8 @@
 """The engines, by the name that a service file gives as ``engine``.
 
-Triton and llama.cpp come with Slicewise. A site adds its own by entry points of the group
-``slicewise.engines``: each names an ``Engine``, by the name in service files. They are loaded once,
-and only when an engine is asked for that does not come with Slicewise, or all are.
+Triton, llama.cpp, vLLM and SGLang come with Slicewise. A site adds its own by entry points of the
+group ``slicewise.engines``: each names an ``Engine``, by the name in service files. They are loaded
+once, and only when an engine is asked for that does not come with Slicewise, or all are.
 """
 
 import re
@@ -14,7 +14,9 @@ from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
 from launcher.engines.engine import IDLE_SUFFIX, Engine, StartSettings
 from launcher.engines.llamacpp import LlamaCpp
+from launcher.engines.sglang import SGLang
 from launcher.engines.triton import Triton
+from launcher.engines.vllm import Vllm
 
 _DEFAULT = "triton"
 _GROUP = "slicewise.engines"
@@ -90,7 +92,9 @@ def _entry_points() -> Iterable[_EntryPoint]:
     return entry_points(group=_GROUP)
 
 
-ENGINES = Engines({"triton": Triton(), "llamacpp": LlamaCpp()}, _entry_points)
+ENGINES = Engines(
+    {"triton": Triton(), "llamacpp": LlamaCpp(), "vllm": Vllm(), "sglang": SGLang()}, _entry_points
+)
 
 
 def engine_of(directives: Mapping[str, str]) -> Engine:

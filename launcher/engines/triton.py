@@ -3,6 +3,7 @@
 import re
 from calendar import timegm
 from collections.abc import Collection, Generator, Sequence
+from types import MappingProxyType
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import triton_statistics
@@ -45,6 +46,9 @@ class Triton:
     title = "Triton"
 
     sockets = ("http", "grpc:2")
+    loopback_port = 0
+    environment = MappingProxyType[str, str]({})
+    options_file = ""
     drain_signal = "INT"
     finishes_requests = True
     # Of the Python backend, which does not look at TMPDIR.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import LONGEST_DEADLINE_S, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
-from launcher.engines.engine import StartSettings
+from launcher.engines.engine import Engine, StartSettings
 from launcher.engines.registry import ENGINES, engine_named
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _DOOR = Path(__file__).with_name("door.py")
+_LOOPBACK = Path(__file__).with_name("loopback.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
@@ -94,11 +95,12 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
     return template.render(
         spec=spec,
         engine=engine,
-        words=_words(spec, settings),
+        words=_words(engine, spec, settings),
         options=engine.options(spec, is_measured=False),
         settings=settings,
         gateway=gateway.strip(),
         door=_DOOR.read_text(encoding="utf-8").strip(),
+        loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),
         log_bytes=LOG_BYTES,
     )
 
@@ -117,7 +119,7 @@ def profile_script(
         .render(
             spec=spec,
             engine=engine,
-            words=_words(spec, settings),
+            words=_words(engine, spec, settings),
             options=engine.options(spec, is_measured=True),
             settings=settings,
             work=work.model_dump_json(),
@@ -128,7 +130,7 @@ def profile_script(
     )
 
 
-def _words(spec: ServiceSpec, settings: StartSettings) -> tuple[str, ...]:
+def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[str, ...]:
     """Return the words of bash that start the engine's server; its options follow.
 
     With pyxis the script's step already runs in the image.
@@ -136,16 +138,30 @@ def _words(spec: ServiceSpec, settings: StartSettings) -> tuple[str, ...]:
     # Variables are set inside the container, for the server and no other program. Words of its
     # command line could be read by everybody.
     inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
-    variables = inside if spec.environment else ()
+    python = settings.python if spec.runtime == "bare" else "python3"
+    before = (*(inside if spec.environment else ()), *_own_network(engine, python))
     match spec.runtime:
         case "bare":
-            return (*variables, shlex.quote(str(settings.command)))
+            return (*before, shlex.quote(str(settings.command)))
         case "apptainer":
             models = f"{spec.model_repository}:{spec.model_repository}"
             mounted = (settings.apptainer, "exec", "--nv", "--bind", models, str(spec.image))
-            return (*map(shlex.quote, mounted), *variables, shlex.quote(settings.image_command))
+            return (*map(shlex.quote, mounted), *before, shlex.quote(settings.image_command))
         case "pyxis":
-            return (*variables, shlex.quote(settings.image_command))
+            return (*before, shlex.quote(settings.image_command))
+
+
+def _own_network(engine: Engine, python: str) -> tuple[str, ...]:
+    """Return the words of bash before a server that can't listen on a unix socket.
+
+    The network has no way out and none in but ``loopback.py``. Without it nothing is started:
+    every user of the node could reach the port.
+    """
+    if not engine.loopback_port:
+        return ()
+    socket = f'"$private/{engine.sockets[0]}"'
+    leads = (shlex.quote(python), '"$private/loopback.py"', socket, str(engine.loopback_port))
+    return ("unshare", "--user", "--map-root-user", "--net", *leads)
 
 
 @dataclass(frozen=True)

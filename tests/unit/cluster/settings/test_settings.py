@@ -117,6 +117,7 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (BILLED.format("'many'"), "cluster.billing_per_slice"),
         (MINIMAL + "[engine.triton]\ncommand = 'x'\n", r"engine\.triton: .*write \[triton\]"),
         (MINIMAL + "[engine.llamacpp]\ncommand = 'x'\n", r"llamacpp: .*write \[llamacpp\]"),
+        (MINIMAL + "[engine.sglang]\ncommand = 'x'\n", r"sglang: .*write \[sglang\]"),
         ("[cluster", "not TOML"),
     ],
 )

@@ -204,7 +204,7 @@ def test_plan_and_apply_take_a_model_of_llama_cpp_and_no_unknown_engine(place, s
     assert "model m: 1 instance; files m.gguf" in invoke("plan", "chat.toml").splitlines()
     invoke("apply", "chat.toml")
     assert "/opt/llama.cpp/bin/llama-server" in submitted[0]
-    file.write_text(f'{told}engine = "vllm"\n')
+    file.write_text(f'{told}engine = "other"\n')
     for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
         assert refusal(*words) == "SW-SERVICE-ENGINE"
     assert len(submitted) == 1

@@ -124,3 +124,13 @@ def test_a_directory_with_a_gguf_file_is_a_model_of_llama_cpp(repository: Path):
     spec = read_service_file(Path("tiny.toml"))
     assert (spec.engine, spec.model, spec.need_gib) == ("llamacpp", "Tiny", 1.0)
     require_runnable(spec)
+
+
+def test_a_directory_with_safetensors_is_a_model_of_vllm(repository: Path):
+    (repository / "Tiny").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (repository / "Tiny" / name).touch()
+    invoke("models")
+    spec = read_service_file(Path("tiny.toml"))
+    assert (spec.engine, spec.model) == ("vllm", "Tiny")
+    require_runnable(spec)

@@ -133,7 +133,7 @@ def test_a_site_s_engine_is_one_module_and_an_entry_point(tmp_path: Path):
     assert "bool(true) if of_toy !grpc { path_reg ^/v1/play$ }" in gateway
     assert "\nbackend toy1\n" in gateway
     assert "engine: broken can't be used: AttributeError: module 'toy_engine' has" in gateway
-    assert "Engines here: triton, llamacpp, toy. [SW-SERVICE-ENGINE]" in gateway
+    assert "Engines here: triton, llamacpp, vllm, sglang, toy. [SW-SERVICE-ENGINE]" in gateway
 
 
 class Entry(SimpleNamespace):
@@ -201,7 +201,7 @@ def test_site_engines_are_looked_for_once_and_only_if_needed():
 
 
 def test_an_engine_that_is_not_there_or_has_no_section_is_refused():
-    for act in (lambda: engine_named("vllm"), lambda: start_settings("triton", {})):
+    for act in (lambda: engine_named("other"), lambda: start_settings("triton", {})):
         with pytest.raises(InvalidInputError) as caught:
             act()
         assert caught.value.refusal.code == "SW-SERVICE-ENGINE"

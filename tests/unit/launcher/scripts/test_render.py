@@ -1,5 +1,6 @@
 """Tests that rendered scripts and configurations are valid, quoted and complete."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,7 +13,13 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec, directives_of_script, service_spec
-from cluster.settings.file import LlamaCppSettings, TritonSettings
+from cluster.settings.file import (
+    EngineSettings,
+    LlamaCppSettings,
+    SGLangSettings,
+    TritonSettings,
+    VllmSettings,
+)
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
@@ -301,7 +308,8 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
     pools = {"llamacpp1", "llamacpp2"}
     assert closing == pools | {f"{one}-grpc" for one in pools}
     dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
-    assert dropped == [("x-conversation-id", "llamacpp")]
+    assert [one for one, pool in dropped if pool == "llamacpp"] == ["x-conversation-id"]
+    assert ("x-override-bootstrap-host", "sglang") in dropped
 
 
 def llamacpp_script(place: Path) -> str:
@@ -326,6 +334,77 @@ def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path
         *("--alias", "m", "--tags", "chat.7.3", "--host", "/tmp/p/http.sock"),
         *("--parallel", "256", "--threads", "2", "--metrics", "--no-webui"),
     ]
+
+
+def started_words(settings: EngineSettings, place: Path, **change: object) -> list[str]:
+    """The words that start a service's server, as bash makes them: after its variables."""
+    place.mkdir(exist_ok=True)
+    values = VALUES | change
+    text = service_script(service_spec(values), settings, GATEWAY)
+    begin = text.index('    export SLICEWISE_REPLICA="$mark"')
+    (words,) = re.findall(r'"\$\{shield\[@\]\}" ((?:.*\\\n)*.*) &\n', text[begin:])
+    exported = text[begin : text.index("    ports=()", begin)]
+    # What would start the server prints its words instead.
+    for name in ("server", "unshare", "apptainer"):
+        (place / name).write_text(
+            '#!/bin/sh\nprintf \'%s\\n\' "${0##*/}" "$@" "env=$HF_HUB_OFFLINE"\n'
+        )
+        (place / name).chmod(0o755)
+    program = f"{exported}\n{words.replace('with_private_shm ', '')}"
+    variables = {"models": f"{place}/it's m", "id": "chat.7.3", "private": "/tmp/p", "mark": "m"}
+    ran = subprocess.run(
+        ("bash", "-uc", program),
+        env=variables | {"PATH": f"{place}:{os.environ['PATH']}"},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    return ran.stdout.splitlines()
+
+
+VLLM_WORDS = [
+    *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
+    *("--max-num-seqs", "64", "--enable-force-include-usage", "--disable-uvicorn-access-log"),
+]
+
+
+def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
+    settings = VllmSettings(command=tmp_path / "a" / "server")
+    told = {"engine": "vllm", "concurrency": 64}
+    model = str(tmp_path / "a" / "it's m" / "m")
+    assert started_words(settings, tmp_path / "a", **told) == [
+        *("server", "serve", model, *VLLM_WORDS, "env=1")
+    ]
+    (tmp_path / "b" / "it's m" / "m").mkdir(parents=True)
+    (tmp_path / "b" / "it's m" / "m" / "vllm.yaml").touch()
+    words = started_words(
+        VllmSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
+    )
+    names = [word for word in VLLM_WORDS if word != "chat"]
+    model = str(tmp_path / "b" / "it's m" / "m")
+    assert words == ["server", "serve", model, *names, "--config", f"{model}/vllm.yaml", "env=1"]
+
+
+def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path):
+    """Every user of the node could reach a port of 127.0.0.1: without one it is not started."""
+    settings = SGLangSettings(python="/opt/py 3", private_shm=False)
+    told = {"engine": "sglang", "concurrency": 64}
+    words = started_words(settings, tmp_path / "a", **told)
+    assert words[:9] == [
+        *("unshare", "--user", "--map-root-user", "--net", "/opt/py 3", "/tmp/p/loopback.py"),
+        *("/tmp/p/http.sock", "30000", "/opt/sglang/bin/sglang"),
+    ]
+    assert words[words.index("--weight-version") :][:6] == [
+        *("--weight-version", "chat.7.3", "--host", "127.0.0.1", "--port", "30000")
+    ]
+    image = {"runtime": "apptainer", "image": "/i.sif"}
+    inside = started_words(settings, tmp_path / "b", **told, **image)
+    at = inside.index("/i.sif")
+    assert inside[0] == "apptainer"
+    assert inside[at + 1 : at + 10] == [*words[:4], "python3", *words[5:8], "sglang"]
+    text = service_script(service_spec(VALUES | told), settings, GATEWAY)
+    compile(text[text.index("<<'LOOPBACK'\n") + 12 : text.index("\nLOOPBACK\n")], "x", "exec")
+    assert "LOOPBACK" not in script()
 
 
 def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_left(tmp_path: Path):

@@ -1,0 +1,132 @@
+"""SGLang's server, ``sglang serve``, with OpenAI's protocol by HTTP.
+
+Written from the source of 0.5.23, which runs on no processor that the tests have: they ask a
+stand-in. https://docs.sglang.io/advanced_features/server_arguments.html
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from types import MappingProxyType
+
+from cluster.language.service import ServiceSpec
+from launcher.engines import openai, safetensors_model
+from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.said import Said
+
+_PORT = 30000
+_MARK = r"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]{8,12}[^]]*\] "
+_LOG_MARK = re.compile(f"^{_MARK}")
+
+
+class _ModelInfo(Said):
+    """SGLang's answer to /model_info."""
+
+    weight_version: str
+
+
+class SGLang:
+    """SGLang as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
+
+    title = "SGLang"
+
+    sockets = ("http.sock",)
+    # It listens on no unix socket (sgl-project/sglang#14258).
+    loopback_port = _PORT
+    environment = MappingProxyType(
+        {"SGLANG_TIMEOUT_KEEP_ALIVE": str(openai.KEEP_ALIVE_S), "HF_HUB_OFFLINE": "1"}
+    )
+    options_file = "sglang.yaml"
+    # By TERM it would finish its requests, and look every 5 s whether it has; but the step's TERM
+    # is kept from the server, and with it from all that it starts.
+    drain_signal = "INT"
+    finishes_requests = False
+    temporary = ""
+    library = ""
+
+    model_layout = safetensors_model.LAYOUT
+    model_config = ""
+    loads_all = False
+    # Its lines have no level. Those of a traceback, and what only points to one, explain nothing.
+    log_notice = re.compile(
+        rf"{_MARK}(?!.*([Ee]rror|[Ee]xception:|[Ff]ailed|out of memory))|"
+        rf"({_MARK})?( |Traceback |.* hit an exception: Traceback |Received sigquit )|"
+        r"\S+: \w*Warning: "
+    )
+
+    pool = "sglang"
+    api = "/v1"
+    # /health generates a token each time, and takes a second.
+    health_path = "/ready"
+    # No client loads LoRA adapters or weights, frees memory, aborts others' requests, or sees what
+    # it has counted.
+    http_paths = openai.HTTP_PATHS
+    grpc_paths = ()
+    health_paths = ("/health", "/v1/health", "/ready")
+    statistics_paths = ()
+    stream_paths = (openai.ANSWERS,)
+    served = openai.SERVED
+    # By them a client names another's request as its own, or servers that this one should call.
+    dropped_headers = (
+        *("x-override-rid", "x-override-conversation-id", "x-override-priority"),
+        *("x-override-bootstrap-host", "x-override-bootstrap-port", "x-override-bootstrap-room"),
+        *("x-override-routed-dp-rank", "x-override-disagg-prefill-dp-rank"),
+        *("x-data-parallel-rank", "x-smg-routing-key"),
+    )
+    keeps_connections = True
+
+    identity_path = "/model_info"
+    upgrade = ""
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return the words after ``sglang``; they win over those of the model's ``sglang.yaml``."""
+        if is_measured:
+            raise ValueError("SGLang is not measured")
+        return (
+            f'serve --model-path "$models"/{spec.model} --served-model-name {spec.model}',
+            # The version of the weights is any text; the server says it, and does nothing with it.
+            '--weight-version "$id"',
+            f"--host 127.0.0.1 --port {self.loopback_port}",
+            f"--max-running-requests {spec.concurrency}",
+            "--enable-metrics --stream-response-default-include-usage --log-level-http warning",
+            '${options_file:+--config "$options_file"}',
+        )
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it is a model as Hugging Face's tools save one."""
+        return safetensors_model.is_model(entries)
+
+    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
+        """Find the model's files."""
+        return safetensors_model.model_needs(files)
+
+    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
+        """Return nothing: SGLang writes the time of its node's zone."""
+        return None
+
+    def log_message(self, line: str) -> str:
+        """Remove such as ``[2026-11-26 17:11:35 TP0] ``."""
+        return _LOG_MARK.sub("", line)
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Compare the version of the weights, which the identity is given as."""
+        is_ours = _ModelInfo.parse(said).weight_version == identity
+        return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def ready_paths(self, _model: str) -> tuple[str, ...]:
+        """Return the path that answers 503 while the server warms up, pauses or ends."""
+        return (self.health_path,)
+
+    def model_paths(self, _model: str) -> tuple[str, ...]:
+        """Return nothing: the smallest request is the same for all."""
+        return ()
+
+    def smallest_request(
+        self, model: str, _said: Sequence[bytes], _sequence_id: int
+    ) -> Request | None:
+        """Build a completion of one token."""
+        return openai.smallest_completion(model)
+
+    def failure(self, said: bytes) -> str:
+        """Return SGLang's own message, else all that was answered."""
+        return openai.failure(said)

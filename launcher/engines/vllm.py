@@ -1,0 +1,135 @@
+"""vLLM's server, ``vllm serve``, with OpenAI's protocol by HTTP.
+
+What it does was tried on 0.32.0, CPU build.
+https://docs.vllm.ai/en/stable/cli/serve/
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from types import MappingProxyType
+
+from pydantic import Field
+
+from cluster.language.service import ServiceSpec
+from launcher.engines import openai, safetensors_model
+from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.said import Said
+
+_PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
+_TIME = r"[0-9]{2}-[0-9]{2} [0-9:]{8} \[[^]]*\] "
+_LOG_MARK = re.compile(rf"^{_PROCESS}(?:[A-Z]+(?:: +| {_TIME}))?")
+_MOST_NAMES = 1000
+"""Models that it names at most: one for each name, and one for each LoRA adapter."""
+
+
+class _Model(Said):
+    id: str = Field(max_length=1024)
+
+
+class _Models(Said):
+    """vLLM's answer to /v1/models."""
+
+    data: list[_Model] = Field(max_length=_MOST_NAMES)
+
+
+class Vllm:
+    """vLLM as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
+
+    title = "vLLM"
+
+    sockets = ("http.sock",)
+    loopback_port = 0
+    environment = MappingProxyType(
+        {
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(openai.KEEP_ALIVE_S),
+            # It would tell its project of each start, and look for models in the internet.
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+    )
+    options_file = "vllm.yaml"
+    drain_signal = "INT"
+    # It aborts them, or with --shutdown-timeout takes all that time even if it has none. New ones
+    # get 500 meanwhile, and /health stays 200.
+    finishes_requests = False
+    temporary = ""
+    library = ""
+
+    model_layout = safetensors_model.LAYOUT
+    model_config = ""
+    loads_all = False
+    # All but errors; of these, the lines of tracebacks, and what only points to other lines.
+    log_notice = re.compile(
+        rf"{_PROCESS}(?:(?:INFO|WARNING|DEBUG)(?::| {_TIME})|(?:ERROR {_TIME})?(?: |Traceback \(|"
+        r"Process \w+:|\w+: (?:WorkerProc|Engine core) initialization failed)|\S+: \w*Warning: )"
+    )
+
+    pool = "vllm"
+    api = "/v1"
+    health_path = "/health"
+    # No client loads LoRA adapters, makes it sleep, or sees what it has counted.
+    http_paths = openai.HTTP_PATHS
+    grpc_paths = ()
+    health_paths = ("/health", "/v1/health")
+    statistics_paths = ()
+    stream_paths = (openai.ANSWERS,)
+    served = openai.SERVED
+    dropped_headers = ()
+    keeps_connections = True
+
+    identity_path = "/v1/models"
+    upgrade = ""
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return the words after ``vllm``; they win over those of the model's ``vllm.yaml``."""
+        if is_measured:
+            raise ValueError("vLLM is not measured")
+        # Clients may call the model by its name or the service's; the last name is the identity.
+        names = dict.fromkeys((spec.model, spec.name))
+        return (
+            f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
+            '--uds "$private/http.sock"',
+            f"--max-num-seqs {spec.concurrency}",
+            "--enable-force-include-usage --disable-uvicorn-access-log",
+            '${options_file:+--config "$options_file"}',
+        )
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it is a model as Hugging Face's tools save one."""
+        return safetensors_model.is_model(entries)
+
+    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
+        """Find the model's files."""
+        return safetensors_model.model_needs(files)
+
+    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
+        """Return nothing: vLLM writes the time of its node's zone."""
+        return None
+
+    def log_message(self, line: str) -> str:
+        """Remove such as ``(EngineCore pid=7) ERROR 11-26 17:11:35 [core.py:1510] ``."""
+        return _LOG_MARK.sub("", line)
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Look for the identity among the model's names."""
+        is_ours = any(one.id == identity for one in _Models.parse(said).data)
+        return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def ready_paths(self, _model: str) -> tuple[str, ...]:
+        """Return the path that answers 503 when the engine has died."""
+        return (self.health_path,)
+
+    def model_paths(self, _model: str) -> tuple[str, ...]:
+        """Return nothing: the smallest request is the same for all."""
+        return ()
+
+    def smallest_request(
+        self, model: str, _said: Sequence[bytes], _sequence_id: int
+    ) -> Request | None:
+        """Build a completion of one token."""
+        return openai.smallest_completion(model)
+
+    def failure(self, said: bytes) -> str:
+        """Return vLLM's own message, else all that was answered."""
+        return openai.failure(said)

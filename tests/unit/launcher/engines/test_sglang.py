@@ -1,0 +1,90 @@
+"""Tests how SGLang's server is asked, and how its answers and log are read."""
+
+import json
+import re
+
+import pytest
+
+from launcher.engines.engine import MeasuredEngine, Probe
+from launcher.engines.sglang import SGLang
+
+ENGINE = SGLang()
+FAILED_START = """\
+[2026-11-26 17:11:30] server_args=ServerArgs(model_path='/m/tiny')
+[2026-11-26 17:11:31 TP0] Init torch distributed begin.
+/usr/lib/torch.py:224: FutureWarning: pynvml is deprecated
+[2026-11-26 17:11:35 TP0] Scheduler hit an exception: Traceback (most recent call last):
+  File "/opt/sglang/scheduler.py", line 1, in run_scheduler_process
+    scheduler = Scheduler()
+torch.OutOfMemoryError: CUDA out of memory.
+[2026-11-26 17:11:36] Received sigquit from a child process. It usually means the child failed.
+"""
+"""A start that failed, as the source of 0.5.23 writes it."""
+
+
+def model_info(version: str) -> bytes:
+    return json.dumps(
+        {"model_path": "/m/tiny", "weight_version": version, "is_generation": True}
+    ).encode()
+
+
+def test_a_replica_is_known_by_the_version_of_its_weights():
+    assert ENGINE.identity_path == "/model_info"
+    assert ENGINE.identified(model_info("chat.7.3"), "chat.7.3").probe is Probe.OURS
+    assert ENGINE.identified(model_info("default"), "chat.7.3").probe is Probe.STRANGER
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b'{"weight_version": 1}'])
+def test_another_server_s_answer_is_none(said: bytes):
+    with pytest.raises(TypeError):
+        ENGINE.identified(said, "chat.7.3")
+
+
+def test_it_is_ready_once_it_has_completed_a_token():
+    """/health would generate a token at each of HAProxy's checks, and take a second."""
+    assert ENGINE.ready_paths("tiny") == ("/ready",) == (ENGINE.health_path,)
+    request = ENGINE.smallest_request("tiny", (), 1)
+    assert request is not None
+    assert request.path == "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"object":"error","message":"too long","type":"BadRequest","param":null,"code":400}',
+        b'{"error":{"message":"too long","type":"invalid_request_error"}}',
+    ],
+)
+def test_both_forms_of_its_errors_are_read(said: bytes):
+    assert ENGINE.failure(said) == "too long"
+    assert ENGINE.failure(b"[1]") == "[1]"
+
+
+def test_its_log_says_why_a_start_failed():
+    said = [
+        ENGINE.log_message(line)
+        for line in FAILED_START.splitlines()
+        if not ENGINE.log_notice.match(line)
+    ]
+    assert said == ["torch.OutOfMemoryError: CUDA out of memory."]
+    line = "[2026-11-26 17:11:35] Failed to load the tokenizer"
+    assert not ENGINE.log_notice.match(line)
+    assert ENGINE.log_message(line) == "Failed to load the tokenizer"
+    assert not ENGINE.log_notice.match("unshare: unshare failed: Operation not permitted")
+    assert ENGINE.log_time_s(line, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/load_lora_adapter", "/abort_request", "/flush_cache", "/update_weights_from_disk"),
+        *("/release_memory_occupation", "/pause_generation", "/server_info", "/model_info"),
+        *("/generate", "/v1/responses/1/cancel", "/configure_logging", "/v1/loads", "/api/chat"),
+    ],
+)
+def test_clients_only_ask_the_model(path: str):
+    assert not any(re.fullmatch(one, path) for one in ENGINE.http_paths)
+
+
+def test_its_models_are_not_measured():
+    assert not isinstance(ENGINE, MeasuredEngine)

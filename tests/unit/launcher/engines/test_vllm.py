@@ -1,0 +1,97 @@
+"""Tests how vLLM's server is asked, and how its answers, files and log are read."""
+
+import json
+import re
+
+import pytest
+
+from launcher.engines.engine import MeasuredEngine, Probe
+from launcher.engines.vllm import Vllm
+
+ENGINE = Vllm()
+FAILED_START = """\
+INFO 11-26 17:11:30 [api_server.py:1] start
+(APIServer pid=3) WARNING 11-26 17:10:21 [cpu.py:224] Triton is not installed.
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953]   File "x.py", line 920, in main
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953]     worker = WorkerProc()
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953]              ^^^^^^^^^^^^
+(Worker pid=1) ERROR 11-26 17:11:30 [multiproc_executor.py:953] safetensors.Error: invalid header
+(EngineCore pid=2) ERROR 11-26 17:11:35 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=2) ERROR 11-26 17:11:35 [core.py:1510] Exception: WorkerProc initialization failed
+Process EngineCore:
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/process.py", line 314, in _bootstrap
+    self.run()
+/usr/lib/tracker.py:224: UserWarning: resource_tracker: 1 leaked
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+INFO:     Waiting for application shutdown.
+"""
+"""Lines of a start of 0.32.0 with a broken file of weights, shortened."""
+
+
+def models(*names: str) -> bytes:
+    """Its answer to /v1/models, as 0.32.0 gives it."""
+    data = [{"id": name, "object": "model", "root": "/m/tiny", "parent": None} for name in names]
+    return json.dumps({"object": "list", "data": data}).encode()
+
+
+def test_a_replica_is_known_by_the_last_of_its_model_s_names():
+    assert ENGINE.identified(models("tiny", "chat", "chat.7.3"), "chat.7.3").probe is Probe.OURS
+    assert ENGINE.identified(models("tiny", "chat", "chat.7.4"), "chat.7.3").probe is Probe.STRANGER
+    assert ENGINE.identified(models(), "chat.7.3").probe is Probe.STRANGER
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b'{"data": 1}', b'{"data": [{"name": "x"}]}'])
+def test_another_server_s_answer_is_none(said: bytes):
+    with pytest.raises(TypeError):
+        ENGINE.identified(said, "chat.7.3")
+
+
+def test_it_is_ready_once_it_has_completed_a_token():
+    assert ENGINE.ready_paths("tiny") == ("/health",)
+    request = ENGINE.smallest_request("tiny", (), 1)
+    assert request is not None
+    assert json.loads(request.head) == {"model": "tiny", "prompt": "1", "max_tokens": 1}
+    said = b'{"error":{"message":"The model `no` does not exist.","type":"NotFoundError"}}'
+    assert ENGINE.failure(said) == "The model `no` does not exist."
+
+
+def test_its_log_says_why_a_start_failed():
+    said = [
+        ENGINE.log_message(line)
+        for line in FAILED_START.splitlines()
+        if not ENGINE.log_notice.match(line)
+    ]
+    assert said == [
+        "WorkerProc failed to start.",
+        "safetensors.Error: invalid header",
+        "EngineCore failed to start.",
+    ]
+    for line in ("/opt/vllm/bin/vllm: No such file or directory", "vllm: error: no such option"):
+        assert not ENGINE.log_notice.match(line)
+        assert ENGINE.log_message(line) == line
+    assert ENGINE.log_message("INFO:     Started") == "Started"
+    assert ENGINE.log_time_s(FAILED_START, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/pause"),
+        *("/abort_requests", "/collective_rpc", "/reset_prefix_cache", "/server_info", "/docs"),
+        *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/update_weights", "/tokenize"),
+    ],
+)
+def test_clients_only_ask_the_model(path: str):
+    assert not any(re.fullmatch(one, path) for one in ENGINE.http_paths)
+
+
+def test_it_never_closes_a_connection_that_haproxy_keeps():
+    assert ENGINE.keeps_connections
+    assert float(ENGINE.environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) >= 3600
+
+
+def test_its_models_are_not_measured():
+    assert not isinstance(ENGINE, MeasuredEngine)

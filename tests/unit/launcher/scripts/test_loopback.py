@@ -1,0 +1,97 @@
+"""Tests what leads from a unix socket to a server that listens on TCP, in a network of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from launcher.scripts import loopback
+
+PORT = 30000
+SERVER = """
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("started", os.getpid(), flush=True)
+while True:
+    client, _ = listener.accept()
+    with client:
+        if (said := client.recv(100)) == b"more":
+            client.sendall(b"x" * 1_000_000)
+        elif said:
+            client.sendall(said.upper())
+            print("left" if not client.recv(100) else "stays", flush=True)
+"""
+OWN_NETWORK = ("unshare", "--user", "--map-root-user", "--net")
+
+
+def can_have_one() -> bool:
+    return subprocess.run((*OWN_NETWORK, "true"), capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not can_have_one(), reason="no user namespaces here")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = (sys.executable, "-c", SERVER, str(PORT))
+    words = (sys.executable, loopback.__file__, str(tmp_path / "http.sock"), str(PORT), *command)
+    started = subprocess.Popen(
+        (*OWN_NETWORK, *words), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    yield started
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+
+
+def line(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    return server.stdout.readline().strip()
+
+
+def connected(path: Path) -> socket.socket:
+    """Connected as the door is: the socket appears once the server listens."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(20)
+        try:
+            client.connect(str(path))
+        except OSError:
+            client.close()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        else:
+            return client
+
+
+def test_the_server_is_reached_by_the_socket_alone(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    # It is the process that was started: the batch script signals it by its id.
+    assert line(server) == f"started {server.pid}"
+    with connected(tmp_path / "http.sock") as client:
+        client.sendall(b"hello")
+        assert client.recv(100) == b"HELLO"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", PORT))
+    # Whoever leaves has left the server, too: a stream ends, and its place is free.
+    assert line(server) == "left"
+    with connected(tmp_path / "http.sock") as client:
+        client.sendall(b"more")
+        assert sum(len(part) for part in iter(lambda: client.recv(1 << 16), b"")) == 1_000_000
+
+
+def test_it_is_no_child_of_the_server(server: subprocess.Popen[str], tmp_path: Path) -> None:
+    """SGLang kills its children at its end, and may wait for them."""
+    line(server)
+    connected(tmp_path / "http.sock").close()
+    pid = server.pid
+    assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
