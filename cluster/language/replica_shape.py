@@ -4,7 +4,7 @@ It is computed once, from the service's spec. Admission, the batch scripts and t
 use it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cluster.language.gres import GpuRequest, gres_text
@@ -29,6 +29,17 @@ class ReplicaShape:
     def request(self) -> GpuRequest:
         """Its instances over all of its nodes."""
         return GpuRequest(self.gres_type, self.gpus * self.nodes)
+
+    @property
+    def words(self) -> str:
+        """The shape for users: ``1g.10gb``, ``2 × a100``, ``2 nodes × 4 × a100``."""
+        gpus = f"{self.gpus} × " if self.gpus > 1 or self.nodes > 1 else ""
+        nodes = f"{self.nodes} nodes × " if self.nodes > 1 else ""
+        return f"{nodes}{gpus}{self.gres_type}"
+
+    def fits_on(self, instances: Iterable[int]) -> bool:
+        """Whether as many nodes as it needs have its instances; ``instances`` are each node's."""
+        return sum(count >= self.gpus for count in instances) >= self.nodes
 
     @property
     def gres(self) -> str:

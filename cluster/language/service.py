@@ -32,6 +32,9 @@ DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256
 """Slots of one service at most: each is an array task that slurmctld keeps in memory."""
 
+MAX_GPUS, MAX_NODES = 64, 64
+"""GPUs on a node, and nodes, that one replica may ask for at most."""
+
 DEFAULT_LEASE_S = 900
 LONGEST_DEADLINE_S = 600
 """Seconds that any service's request may take at most."""
@@ -98,14 +101,24 @@ class ServiceSpec(BaseModel):
         "with other files are seen.",
     )
     profile: GresType | None = Field(
-        None, description="GRES type of one replica, such as 1g.10gb. Give either this or need_gib."
+        None,
+        description="GRES type of a replica's GPUs, such as 1g.10gb. Give either this or need_gib.",
     )
     need_gib: float | None = Field(
         None,
         gt=0,
         le=1_000_000,
         allow_inf_nan=False,
-        description="GPU memory of one replica in GiB; the cheapest profile that fits is chosen.",
+        description="Memory in GiB of each of a replica's GPUs; the cheapest profile that fits is "
+        "chosen.",
+    )
+    gpus: int = Field(1, ge=1, le=MAX_GPUS, description="GPUs of one replica on each of its nodes.")
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=MAX_NODES,
+        description="Nodes of one replica, for a model that does not fit on one; a replica costs "
+        "nodes times gpus.",
     )
     min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Replicas kept even if idle.")
     max_replicas: int = Field(
@@ -196,8 +209,10 @@ class ServiceSpec(BaseModel):
         description="Failed starts in a row after which a roll-over is aborted: the generation "
         "before it stays; unset: the new one is tried again and again.",
     )
-    cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica.")
-    memory_mib: int = Field(1024, ge=64, description="Host memory of one replica in MiB.")
+    cpus: int = Field(1, ge=1, le=1024, description="CPUs of one replica on each of its nodes.")
+    memory_mib: int = Field(
+        1024, ge=64, description="Host memory in MiB of one replica on each of its nodes."
+    )
     partition: Partition | None = Field(
         None, description="Slurm partition; unset: Slurm's default."
     )
@@ -227,7 +242,7 @@ class ServiceSpec(BaseModel):
     @property
     def replica_shape(self) -> ReplicaShape:
         """What one replica asks of Slurm; with need_gib its GPU type is still open."""
-        return ReplicaShape(self.profile)
+        return ReplicaShape(self.profile, self.gpus, self.nodes)
 
     @property
     def time_limit_min(self) -> int:

@@ -75,6 +75,7 @@ class SubmitAnswer(Message):
     Attributes:
         gres, tres_per_job, tres_per_socket, tres_per_task: the whole text that replaces the one
             asked for, in its own prefix.
+        nodes: how many nodes each task of a service's array gets; None for one.
         tag: text to append to admin_comment.
         notice: shown to every user: what the user might not expect of the job.
         decision: one line, shown to users who want to read it.
@@ -90,6 +91,7 @@ class SubmitAnswer(Message):
     site_factor: int | None = None
     tag: str | None = None
     hold: bool = False
+    nodes: Count | None = None
     code: str = ""
     message: str = ""
     hint: str = ""

@@ -56,6 +56,8 @@ class ServiceJson(TypedDict):
     state: Condition
     url: str
     profile: str
+    gpus: int
+    nodes: int
     min_replicas: int
     max_replicas: int
     is_scaled: bool

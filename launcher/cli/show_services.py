@@ -47,7 +47,9 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "user": service.user,
         "state": service.condition,
         "url": service.url,
-        "profile": service.profile,
+        "profile": service.shape.gres_type or "",
+        "gpus": service.shape.gpus,
+        "nodes": service.shape.nodes,
         "min_replicas": service.min_replicas,
         "max_replicas": service.max_replicas,
         "is_scaled": service.is_scaled,
@@ -129,7 +131,7 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
         column("service", (s.service for s in services)),
         column("state", map(condition, services)),
         column("array job", (s.array_job_id for s in services), right=True, rank=5),
-        column("profile", (s.profile for s in services), rank=4),
+        column("profile", (s.shape.words for s in services), rank=4),
         column("wanted", (_number(s.wanted) for s in services), right=True, rank=6),
         column("ready", _counts(services, "ready"), right=True, rank=1),
         column("starting", _counts(services, "starting"), right=True, rank=2),
@@ -216,7 +218,7 @@ def _arrays(service: ServiceObservation) -> str:
 
 
 def _slice(service: ServiceObservation) -> str:
-    bounds = f"{service.profile}, {service.min_replicas} to {service.max_replicas}"
+    bounds = f"{service.shape.words}, {service.min_replicas} to {service.max_replicas}"
     return f"{bounds} as set by service scale" if service.is_scaled else bounds
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.language.errors import UnreachableError
+from cluster.language.replica_shape import ReplicaShape
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
@@ -98,7 +99,7 @@ class ServiceObservation:
     url: str
     api: str
     is_routed: bool
-    profile: str
+    shape: ReplicaShape
     min_replicas: int
     max_replicas: int
     is_scaled: bool
@@ -267,7 +268,11 @@ def _service(
         url=url,
         api=engine_of(newest.directives).api,
         is_routed=_is_routed(living, backend, look),
-        profile=newest.profile,
+        shape=ReplicaShape(
+            newest.profile,
+            int(newest.directives.get("gpus", "1")),
+            int(newest.directives.get("nodes", "1")),
+        ),
         min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
         max_replicas=len(newest.slots) if most is None else most,
         is_scaled=least is not None,

@@ -35,6 +35,7 @@ from cluster.language.errors import InvalidInputError, Refusal
 from cluster.language.gres import gres_text
 from cluster.language.job_class import JobClass
 from cluster.language.jobs import JobTag
+from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import (
     JobDirectives,
     ServiceSpec,
@@ -57,7 +58,7 @@ from slurm_plugin.admission.request import (
     too_large,
 )
 from slurm_plugin.admission.service_places import check_generations, check_place
-from slurm_plugin.admission.snapshot import Recent, Snapshot
+from slurm_plugin.admission.snapshot import GpuType, Recent, Snapshot
 
 _NOTHING_RECENT = Recent()
 _TEXT_LIMIT = 1000
@@ -263,7 +264,9 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     check_place(spec, snapshot, submission.recent)
     _check_array(request.array, spec)
     tag = JobTag(submission.token, tenant, spec.name, spec.priority_class)
-    answer = _admitted(tag, where, gpus, snapshot).model_copy(update={"hold": True})
+    answer = _admitted(tag, where, gpus, snapshot).model_copy(
+        update={"hold": True, "nodes": spec.nodes if spec.nodes > 1 else None}
+    )
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
     return AdmissionDecision(answer, tag, gpus.cost_millislices)
@@ -360,10 +363,11 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
     """Return the GPUs of a service's replica, checked against what the script asks for."""
     known = gpu_type(spec.profile or _cheapest(spec, request, snapshot), snapshot)
     shape = replace(spec.replica_shape, gres_type=known.name)
-    if request.exclusive or (request.min_nodes or 1) > shape.nodes:
+    if request.exclusive or (request.min_nodes or shape.nodes) != shape.nodes:
         raise InvalidInputError(
             "SW-SERVICE-GRES",
-            f"The script asks for whole nodes or for several, but a replica has {shape.gres}.",
+            "The script asks for whole nodes or another number of nodes, but a replica has "
+            f"{shape.gres} on {shape.nodes} node{'s' * (shape.nodes > 1)}.",
             f"Leave out --exclusive, and write #SBATCH --nodes={shape.nodes}.",
         )
     gpus = gpus_of(request, snapshot)
@@ -379,17 +383,22 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
 
 
 def _cheapest(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> str:
-    need_gib = spec.need_gib or 0.0
+    need_gib, shape = spec.need_gib or 0.0, spec.replica_shape
     best = choose_type(
-        snapshot.gpu_types.values(),
-        count=spec.replica_shape.request.count,
+        (one for one in snapshot.gpu_types.values() if _has_room(one, shape)),
+        count=shape.request.count,
         need_mib=ceil(need_gib * 1024),
         limits=snapshot.type_limits.get(spec.tenant, {}),
         partitions=snapshot.partitions.intersection(request.partition.split(",")),
     )
     if best is None:
-        raise too_large(f"need_gib: {need_gib:g} GiB", snapshot)
+        many = "" if shape.request.count == 1 else f" on each of {shape.request.count} GPUs"
+        raise too_large(f"need_gib: {need_gib:g} GiB{many}", snapshot)
     return best.name
+
+
+def _has_room(one: GpuType, shape: ReplicaShape) -> bool:
+    return not one.on_nodes or shape.fits_on(one.on_nodes)
 
 
 def _check_limits(

@@ -19,6 +19,7 @@ class GpuType:
         partitions: partitions with nodes that have it.
         beside: other types that nodes with this type have.
         waiting: instances for which jobs wait until others end.
+        on_nodes: instances on each node that has it; () if that is not known.
     """
 
     name: str
@@ -29,6 +30,7 @@ class GpuType:
     partitions: frozenset[str]
     beside: frozenset[str] = frozenset()
     waiting: int = 0
+    on_nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -159,11 +159,16 @@ local function is_own_qos(qos)
 end
 
 -- Makes a service's array what it must be, whatever its script says: its tasks are given back by a
--- requeue, and each is one replica on one node.
-local function make_slots(job_desc)
+-- requeue, and each is one replica on as many nodes as the daemon says, with a task on each.
+local function make_slots(job_desc, answer)
+    local nodes = type(answer.nodes) == "number" and answer.nodes or 1
     job_desc.requeue = 1
-    job_desc.min_nodes = 1
-    job_desc.max_nodes = 1
+    job_desc.min_nodes = nodes
+    job_desc.max_nodes = nodes
+    if nodes > 1 then
+        job_desc.num_tasks = nodes
+        job_desc.ntasks_per_node = 1
+    end
 end
 
 local function admit(job_desc, job, answer)
@@ -181,7 +186,7 @@ local function admit(job_desc, job, answer)
     end
     if answer.hold == true then
         job_desc.priority = 0
-        make_slots(job_desc)
+        make_slots(job_desc, answer)
     end
     mend_steps(job)
 end
@@ -362,6 +367,7 @@ local function submit(job, job_desc, submit_uid)
     local directives = request.directives_of(script or "")
     job.is_service = request.says(directives, "name") ~= nil
     job.profile = job.is_service and request.says(directives, "profile") or nil
+    job.gpus = job.is_service and tonumber(request.says(directives, "gpus")) or 1
     local long = request.oversized(job_desc)
     if long then
         local concerns_us = #directives > 0 or long == "partition"

@@ -94,7 +94,7 @@ end
 
 -- The share of all of the job's GPUs, and how many they are. The requests per node, task and job
 -- must all hold: the largest counts.
-local function share_of_job(question, nodes, tasks, shares, what, profile)
+local function share_of_job(question, nodes, tasks, shares, what, job)
     local asked = {
         { question.gres, nodes }, { question.tres_per_job, 1 },
         { question.tres_per_socket, nodes }, { question.tres_per_task, tasks },
@@ -108,8 +108,9 @@ local function share_of_job(question, nodes, tasks, shares, what, profile)
         end
     end
     if gpus == 0 then
-        -- The daemon gives the job one GPU, for its need or its service's profile.
-        return share_of(profile, shares, what), 1
+        -- The daemon gives the job its GPUs: one for its need, or those of its service.
+        local share, count = share_of(job.profile, shares, what), (job.gpus or 1) * nodes
+        return share and share * count, count
     end
     return most, gpus
 end
@@ -205,10 +206,10 @@ local function memory_of(job_desc, nodes, cpus, gpus)
         (per_node or 0) * nodes, (per_cpu or 0) * cpus, gpus * per_gpu(job_desc.mem_per_tres))
 end
 
-local function share_exceeded(job_desc, question, shares, profile)
+local function share_exceeded(job_desc, question, shares, job)
     local nodes, tasks = counts(job_desc)
-    local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus", profile)
-    local threads = threads_of(question, shares, profile)
+    local most_cpus, gpus = share_of_job(question, nodes, tasks, shares, "cpus", job)
+    local threads = threads_of(question, shares, job.profile)
     local cpus = cpus_of(job_desc, nodes, tasks, gpus, threads)
     if most_cpus and cpus > most_cpus then
         return beyond_share("CPUs", cpus, most_cpus)
@@ -220,7 +221,7 @@ local function share_exceeded(job_desc, question, shares, profile)
                 digits(math.floor(most_cpus))),
         }
     end
-    local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib", profile)
+    local most_mib = share_of_job(question, nodes, tasks, shares, "memory_mib", job)
     local mib = memory_of(job_desc, nodes, cpus, gpus)
     if most_mib and mib == math.huge then
         return {
@@ -293,7 +294,8 @@ function M.add_memory(job_desc, question, job, rules, part_list)
     end
     local mib, gpus = share_of_text(question.gres or "", rules.shares, "memory_mib")
     if gpus == 0 then
-        mib = share_of(job.profile, rules.shares, "memory_mib")
+        local share = share_of(job.profile, rules.shares, "memory_mib")
+        mib = share and share * (job.gpus or 1)
     end
     if mib then
         job_desc.min_mem_per_node = math.floor(mib)
@@ -319,8 +321,8 @@ function M.objection_beside(job_desc, partition, job)
 end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.
--- `job` has `has_gpus`, `is_service` and `profile` (the type of a service's GPU, if its directives
--- name it), `rules` are slicewise.lua's configuration. Root's jobs are exempt: surveying a node's
+-- `job` has `has_gpus`, `is_service`, `profile` (the type of a service's GPUs, if its directives
+-- name it) and `gpus` (how many of them on each node), `rules` are slicewise.lua's configuration. Root's jobs are exempt: surveying a node's
 -- GPUs and repartitioning them are jobs without GPUs, too.
 function M.objection(job_desc, question, job, rules)
     if job_desc.user_id == 0 then
@@ -334,7 +336,7 @@ function M.objection(job_desc, question, job, rules)
     elseif question.min_nodes == 0 then
         return NO_NODE
     elseif is_bound(job_desc, question, job, rules) then
-        return share_exceeded(job_desc, question, rules.shares, job.profile)
+        return share_exceeded(job_desc, question, rules.shares, job)
     end
     return nil
 end

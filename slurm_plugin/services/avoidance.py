@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from cluster.language.jobs import WAITING, JobTag, JobView, NodeView, retagged
 from cluster.slurm.interface import JobChange, Target, Tasks
 from slurm_plugin.common.free_instances import is_usable
+from slurm_plugin.quota.demand import wanted_on_nodes
 
 LONGEST_S = 60.0
 """Seconds that a slot waits for another node than those that it avoids."""
@@ -86,15 +87,20 @@ def avoiding(jobs: Iterable[JobView]) -> tuple[Release, ...]:
 def _bounded(
     avoid: Sequence[str], job: JobView, own: frozenset[str], nodes: Iterable[NodeView]
 ) -> tuple[str, ...]:
-    """Return the nodes that the job avoids: at most half of those that could run it, sorted."""
+    """Return the nodes that the job avoids, sorted.
+
+    They are at most half of those that could run a part of it, and leave as many as it needs.
+    """
     if job.reason == _NO_NODE:
         return ()
-    could = {node.name for node in nodes if _could_run(node, job)} - own
-    return tuple(sorted([name for name in avoid if name in could][: len(could) // 2]))
+    gpus, needed = wanted_on_nodes(job)
+    could = {node.name for node in nodes if _could_run(node, job, gpus)} - own
+    most = max(0, min(len(could) // 2, len(could) - needed))
+    return tuple(sorted([name for name in avoid if name in could][:most]))
 
 
-def _could_run(node: NodeView, job: JobView) -> bool:
-    has_gpus = all(node.gpus.get(name, 0) >= count for name, count in job.gpus.items())
+def _could_run(node: NodeView, job: JobView, gpus: Mapping[str, int]) -> bool:
+    has_gpus = all(node.gpus.get(name, 0) >= count for name, count in gpus.items())
     return has_gpus and is_usable(node) and node.is_in(frozenset(job.partition.split(",")))
 
 

@@ -201,9 +201,11 @@ def _slot(
     )
     if state in {"held", "released", "gone"}:
         return resting
+    # Its server runs on the first of its nodes, as the batch script does.
     place = places.get(job.nodes[0]) if job.nodes else None
     node = None if place is None else place.node
-    leaves_s, why = (None, "") if state == "ending" else _leaves(job, node, now_s)
+    there = [places[name].node for name in job.nodes if name in places]
+    leaves_s, why = (None, "") if state == "ending" else _leaves(job, there, now_s)
     return resting.model_copy(
         update={
             "job_id": job.job_id,
@@ -228,8 +230,8 @@ Slurm itself moves an end by half a minute where it rounds a limit.
 """
 
 
-def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | None, str]:
-    """Seconds until the run must end, and why; (None, "") if job and node show no reason.
+def _leaves(job: JobView, nodes: Iterable[NodeView], now_s: float) -> tuple[int | None, str]:
+    """Seconds until the run must end, and why; (None, "") if job and nodes show no reason.
 
     A preemption with GraceTime shows as an end earlier than the time limit's.
     """
@@ -237,9 +239,8 @@ def _leaves(job: JobView, node: NodeView | None, now_s: float) -> tuple[int | No
         early_s = job.start_s + job.time_limit_s - job.end_s
         if early_s > _PREEMPTED_BY_S:
             return max(0, int(job.end_s - now_s)), "it is preempted"
-    if node is not None and is_drained(node):
-        return WHEN_REPLACED_S, f"node {node.name} is drained"
-    return None, ""
+    drained = next(filter(is_drained, nodes), None)
+    return (None, "") if drained is None else (WHEN_REPLACED_S, f"node {drained.name} is drained")
 
 
 def to_be_replaced(slot: SlotView, why: str) -> SlotView:
@@ -332,6 +333,7 @@ def gpu_types(
             beside=frozenset(kind for node in those if not node.is_shapes for kind in node.gpus)
             - {name},
             waiting=waiting.get(name, 0),
+            on_nodes=tuple(node.gpus[name] for node in those if not node.is_shapes),
         )
         for name, those in by_type.items()
     }

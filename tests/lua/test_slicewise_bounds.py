@@ -235,6 +235,8 @@ def test_who_uses_one_thread_of_a_core_has_asked_for_all(
 
 
 REPLICA = {"script": "#!/bin/sh\n#SLICEWISE name=bert\n#SLICEWISE profile=1g.10gb\n"}
+TWO = {"script": REPLICA["script"] + "#SLICEWISE gpus=2\n"}
+ON_TWO = {"min_nodes": 2, "num_tasks": 2}
 LARGER = {"script": REPLICA["script"].replace("1g.10gb", "3g.40gb")}
 SERVICES: list[tuple[dict[str, Any], str]] = [
     # a service's array, the code that it is refused by
@@ -249,6 +251,12 @@ SERVICES: list[tuple[dict[str, Any], str]] = [
     (LARGER | {"cpus_per_task": 6, "min_mem_per_node": 6000}, ""),
     (LARGER | {"cpus_per_task": 7}, "SW-SHARE"),
     (REPLICA | {"tres_per_node": "gres:gpu:1g.10gb:0"}, "SW-WITHOUT-GPU"),
+    # A replica of several GPUs has the share of all of them, on each of its nodes.
+    (TWO | {"cpus_per_task": 4, "min_mem_per_node": 4000}, ""),
+    (TWO | {"cpus_per_task": 5}, "SW-SHARE"),
+    (TWO | {"min_mem_per_node": 4001}, "SW-SHARE"),
+    (TWO | ON_TWO | {"cpus_per_task": 4, "min_mem_per_node": 4000}, ""),
+    (TWO | ON_TWO | {"cpus_per_task": 5}, "SW-SHARE"),
 ]
 
 

@@ -249,6 +249,15 @@ def test_a_slot_is_one_node_and_may_be_requeued(path: Path, listening: Any) -> N
     assert (job["requeue"], job["min_nodes"], job["max_nodes"]) == (1, 1, 1)
 
 
+def test_a_slot_has_as_many_nodes_as_the_daemon_says(path: Path, listening: Any) -> None:
+    """With a task on each, whatever its script says."""
+    listening(answering(action="admit", tag=f"{TAG} service=bert", hold=True, nodes=2))
+    script = {"script": "#!/bin/sh\n#SLICEWISE name=bert\n#SLICEWISE nodes=2\n"}
+    job = run_case(path, job_desc={**GPU_JOB, **script, "min_nodes": 1, "num_tasks": 1})["job_desc"]
+    assert (job["min_nodes"], job["max_nodes"]) == (2, 2)
+    assert (job["num_tasks"], job["ntasks_per_node"]) == (2, 1)
+
+
 def test_admit_leaves_other_fields_alone(path: Path, listening: Any) -> None:
     daemon = listening(answering(action="admit", qos="slicewise_vision", tag=TAG))
     result = run_case(path, job_desc=GPU_JOB)

@@ -8,8 +8,7 @@ from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import ServiceSpec, directives_of_script
+from cluster.language.service import directives_of_script
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     CheckRequest,
@@ -225,8 +224,8 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
 
 
 def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatch):
-    two = property(lambda spec: ReplicaShape(spec.profile, gpus=2))
-    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
+    file = place / "chat.toml"
+    file.write_text(f"{file.read_text()}gpus = 2\n")
     vision = TenantView(
         name="vision", nominal_millislices=5000, in_use_millislices=0, own_in_use_millislices=0
     )

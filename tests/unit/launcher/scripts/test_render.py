@@ -70,10 +70,11 @@ def test_slurms_options():
     }
 
 
-def test_a_replica_asks_for_what_its_shape_says(monkeypatch: pytest.MonkeyPatch):
-    large = property(lambda spec: ReplicaShape(spec.profile, gpus=2, nodes=3))
-    monkeypatch.setattr(ServiceSpec, "replica_shape", large)
-    assert options(script()) >= {"--nodes=3", "--gres=gpu:1g.10gb:2"}
+def test_a_replica_asks_for_what_its_shape_says():
+    """One task on each node: sbatch takes no more nodes than tasks."""
+    asked = options(script(gpus=2, nodes=3))
+    assert asked >= {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--gres=gpu:1g.10gb:2"}
+    assert {one for one in options(script()) if "ntasks" in one} == {"--ntasks=1"}
 
 
 def test_a_partition_only_if_one_is_asked_for():

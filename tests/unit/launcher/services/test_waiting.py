@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import OutsideError
+from cluster.language.replica_shape import ReplicaShape
 from cluster.rpc.messages import ServiceReport
 from launcher.services.overview import ReplicaView, ServiceObservation
 from launcher.services.waiting import Goal, Waiting, is_reached, last_log_line, progress
@@ -37,7 +38,7 @@ def seen(
         url="http://gw/vision/chat",
         api="/v2",
         is_routed=True,
-        profile="1g.10gb",
+        shape=ReplicaShape("1g.10gb"),
         min_replicas=least,
         max_replicas=4,
         is_scaled=False,

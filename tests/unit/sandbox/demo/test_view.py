@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cluster.language.errors import Refusal
+from cluster.language.replica_shape import ReplicaShape
 from cluster.rpc.messages import TenantView
 from launcher.gateway.types import Load
 from launcher.services.overview import ReplicaView, ServiceObservation
@@ -63,7 +64,7 @@ OBSERVED = ServiceObservation(
     url="http://gateway/vision/captions",
     api="/v2",
     is_routed=True,
-    profile="1g.10gb",
+    shape=ReplicaShape("1g.10gb"),
     min_replicas=0,
     max_replicas=8,
     is_scaled=False,

@@ -7,8 +7,6 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobTag
-from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import ServiceSpec
 from cluster.language.service_places import ServicePlaces
 from cluster.language.units import Millislices
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
@@ -207,7 +205,7 @@ REFUSALS = [
     (
         altered(service(), min_nodes=2),
         "SW-SERVICE-GRES",
-        ["whole nodes or for several", "--nodes=1"],
+        ["whole nodes or another number of nodes", "--nodes=1"],
     ),
     (altered(service(), exclusive=True), "SW-SERVICE-GRES", ["gpu:1g.10gb:1", "--exclusive"]),
     (altered(service(), tres_per_job="mps:100"), "SW-GRES-SHARED", ["mps"]),
@@ -314,27 +312,49 @@ def test_need_prefers_the_freer_then_the_name() -> None:
     assert chosen(gpu("unknown", 1, None), gpu("a", 1000, 9)) == "gpu:a:1"
 
 
-def test_admission_takes_a_replica_as_its_shape_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = property(lambda spec: ReplicaShape(spec.profile, gpus=2))
-    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
-    decided = decision(service(), SNAPSHOT, TOKEN)
+def test_admission_takes_a_replica_as_its_shape_says() -> None:
+    decided = decision(service(gpus="2"), SNAPSHOT, TOKEN)
     assert (decided.answer.gres, decided.cost_millislices) == ("gpu:1g.10gb:2", 2000)
-    assert decide(altered(service(), gres="gpu:1g.10gb:2"), SNAPSHOT, TOKEN).action == "admit"
-    one = decide(altered(service(), gres="gpu:1g.10gb:1"), SNAPSHOT, TOKEN)
+    assert decided.answer.nodes is None
+    two = altered(service(gpus="2"), gres="gpu:1g.10gb:2")
+    assert decide(two, SNAPSHOT, TOKEN).action == "admit"
+    one = decide(altered(service(gpus="2"), gres="gpu:1g.10gb:1"), SNAPSHOT, TOKEN)
     assert (one.code, "--gres=gpu:1g.10gb:2" in one.hint) == ("SW-SERVICE-GRES", True)
     # The tenant may have one 1g.20gb only, so two of what fits are two 3g.40gb.
-    assert decide(service(profile="1g.20gb"), SNAPSHOT, TOKEN).code == "SW-QUOTA-EXCEEDED"
+    said = decide(service(profile="1g.20gb", gpus="2"), SNAPSHOT, TOKEN)
+    assert said.code == "SW-QUOTA-EXCEEDED"
     rich = replace(SNAPSHOT, quotas={"vision": 8000})
-    need = decide(service(profile=None, need_gib="10"), rich, TOKEN)
+    need = decide(service(profile=None, need_gib="10", gpus="2"), rich, TOKEN)
     assert need.gres == "gpu:3g.40gb:2"
 
 
-def test_a_replica_of_several_nodes_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = property(lambda spec: ReplicaShape(spec.profile, nodes=2))
-    monkeypatch.setattr(ServiceSpec, "replica_shape", two)
-    assert decide(altered(service(), min_nodes=2), SNAPSHOT, TOKEN).gres == "gpu:1g.10gb:1"
-    answer = decide(altered(service(), min_nodes=3), SNAPSHOT, TOKEN)
-    assert (answer.code, "--nodes=2" in answer.hint) == ("SW-SERVICE-GRES", True)
+def test_a_replica_of_several_nodes_gets_them_and_costs_all() -> None:
+    asked = service(nodes="2", gpus="2")
+    decided = decision(altered(asked, min_nodes=2), SNAPSHOT, TOKEN)
+    assert (decided.answer.gres, decided.answer.nodes) == ("gpu:1g.10gb:2", 2)
+    assert decided.cost_millislices == 4000
+    for nodes in (1, 3):
+        answer = decide(altered(asked, min_nodes=nodes), SNAPSHOT, TOKEN)
+        assert (answer.code, "--nodes=2" in answer.hint) == ("SW-SERVICE-GRES", True)
+    assert decide(service(nodes="2", gpus="4"), SNAPSHOT, TOKEN).code == "SW-QUOTA-EXCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "chosen"), [(2, 2, "a"), (1, 3, "a"), (3, 1, "b"), (2, 3, "b"), (5, 1, "")]
+)
+def test_need_chooses_a_type_of_which_each_node_has_enough(
+    gpus: int, nodes: int, chosen: str
+) -> None:
+    """Five of a type in all are no use to a replica that asks for three on one node."""
+    types = (
+        replace(gpu("a", 1000, 9), total=5, on_nodes=(2, 2, 1)),
+        replace(gpu("b", 1100, 9), total=9, on_nodes=(4, 3, 2)),
+    )
+    snapshot = replace(SNAPSHOT, gpu_types={one.name: one for one in types})
+    asked = service(profile=None, need_gib="1", gpus=str(gpus), nodes=str(nodes))
+    answer = decide(asked, replace(snapshot, quotas={"vision": 9000}), TOKEN)
+    assert answer.gres == (f"gpu:{chosen}:{gpus}" if chosen else None)
+    assert answer.code == ("" if chosen else "SW-NEED-TOO-LARGE")
 
 
 def test_need_without_any_gpu() -> None:

@@ -156,3 +156,20 @@ def test_half_of_what_its_user_leaves_it_can_always_run_it(
         assert len(could - excluded) * 2 >= len(could)
         assert set(avoids) <= set(avoid) & could
         assert own <= excluded
+
+
+def on_two_nodes(gpus: int) -> JobView:
+    tres = {"node": "2", "gres/gpu": str(2 * gpus), "gres/gpu:1g.10gb": str(2 * gpus)}
+    return replace(WHOLE, tres=tres)
+
+
+def test_a_replica_on_several_nodes_is_left_as_many_as_it_needs():
+    """Each node must have its part of the GPUs, not all of them."""
+    slots = frozenset({0, 1, 2})
+    avoid = ("gpu01", "gpu02")
+    assert changed(on_two_nodes(4), avoid=avoid) == {slots: ({"gpu01", "gpu02"}, avoid)}
+    assert changed(on_two_nodes(4), avoid=avoid, nodes=NODES[:3]) == {
+        slots: ({"gpu01"}, ("gpu01",))
+    }
+    assert changed(on_two_nodes(4), avoid=avoid, nodes=NODES[:2]) == {}
+    assert changed(on_two_nodes(8), avoid=avoid) == {}

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
 from cluster.language.units import Millislices
-from cluster.rpc.messages import SlotView
+from cluster.rpc.messages import WHEN_REPLACED_S, SlotView
 from slurm_plugin.services import state as decide
 from slurm_plugin.services.state import Observation, gpu_types, tenant_views, used_by_tenant
 
@@ -218,9 +218,25 @@ def test_tenants_are_those_with_a_quota() -> None:
     ]
 
 
+def test_a_replica_on_several_nodes_costs_all_and_answers_on_the_first() -> None:
+    tres = {"node": "2", "gres/gpu": "4", "gres/gpu:1g.10gb": "4"}
+    run = replace(running(1), nodes=("gpu01", "gpu02"), tres=tres)
+    other = replace(NODE, name="gpu02", address="10.0.0.12")
+    seen = replace(look(run, steps=(step(1, 7001),)), nodes=(NODE, other))
+    (service,) = decide.services(seen, COSTS)
+    assert service.cost_millislices == 4000
+    slot = service.slots[1]
+    assert (slot.node, slot.address, slot.leaves_s) == ("gpu01", "10.0.0.11", None)
+    # It is replaced when any of its nodes is drained.
+    drained = replace(other, states=frozenset({"MIXED", "DRAIN"}))
+    slot = slots_of(replace(seen, nodes=(NODE, drained)))[1]
+    assert (slot.leaves_s, slot.leaves_why) == (WHEN_REPLACED_S, "node gpu02 is drained")
+
+
 def test_gpu_types_are_those_with_a_price() -> None:
     other = replace(NODE, name="gpu02", gpus={"1g.10gb": 3}, gpus_allotted={})
     (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}, {"1g.10gb": 4}).values()
+    assert kind.on_nodes == (7, 3)
     assert (kind.name, kind.cost_millislices, kind.memory_mib) == ("1g.10gb", 1000, 9728)
     assert (kind.total, kind.free, kind.waiting) == (10, 8, 4)
 
