@@ -23,13 +23,14 @@ from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
 from launcher.cli.service_view import view_app
 from launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
-from launcher.engines.registry import start_settings
+from launcher.engines.registry import engine_named, start_settings
 from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
 from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
 from launcher.services.model_repository import require_runnable, with_digest
 from launcher.services.overview import service_url
+from launcher.services.replica_gpus import require_usable
 from launcher.services.service_file import (
     made_logs,
     read_service_file,
@@ -200,15 +201,16 @@ def _checked(
 
 
 async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:
-    daemon = DaemonClient(settings.daemon)
+    daemon, script = DaemonClient(settings.daemon), _script(spec, settings)
     answer, view, against = await asyncio.gather(
         _admitted(daemon, spec),
         whole_view(daemon),
-        asyncio.to_thread(why_no_start, _script(spec, settings)),
+        asyncio.to_thread(why_no_start, script),
     )
     chosen = next((one.gres_type for one in parse_gpu_requests(answer.gres or "")), None)
-    cost = replace(spec.replica_shape, gres_type=chosen).cost_millislices(settings.costs)
-    plan = plan_apply(spec, view, cost, force=force)
+    shape = replace(spec.replica_shape, gres_type=chosen)
+    require_usable(engine_named(spec.engine), shape, settings)
+    plan = plan_apply(spec, view, shape.cost_millislices(settings.costs), force=force)
     return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
 
 
@@ -309,6 +311,7 @@ def render_service(file: File) -> None:
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:
     started = start_settings(spec.engine, settings.engines)
+    require_usable(engine_named(spec.engine), spec.replica_shape, settings)
     return service_script(spec, started, certificate(settings.gateway))
 
 

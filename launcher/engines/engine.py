@@ -64,6 +64,22 @@ class Request:
     rest: bytes = b""
 
 
+@dataclass(frozen=True)
+class Parallelism:
+    """Over what one server can spread a model.
+
+    Attributes:
+        gpus: whether it uses several GPUs of a node.
+        nodes: whether it uses GPUs of several nodes, with a rank on each.
+        instances: whether it uses several MIG instances. They can't copy memory to each other, so
+            most engines, which split a model by NCCL, do not.
+    """
+
+    gpus: bool = False
+    nodes: bool = False
+    instances: bool = False
+
+
 class StartSettings(Protocol):
     """An engine's section of slicewise.toml: how its server is started on a node."""
 
@@ -111,6 +127,10 @@ class Engine(Protocol):
         """The engine's name in messages."""
 
     # How it is started and ended.
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Of which GPUs a replica may consist: services that ask for others are refused."""
 
     @property
     def sockets(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai
-from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.engine import Answer, Parallelism, Probe, Request
 from launcher.engines.llamacpp_model import is_model, model_needs
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
@@ -38,6 +38,8 @@ class LlamaCpp:
 
     title = "llama.cpp"
 
+    # It splits the layers of a model over the GPUs that it sees.
+    parallelism = Parallelism(gpus=True)
     # It takes a host that ends in .sock for the path of a unix socket.
     sockets = ("http.sock",)
     loopback_port = 0

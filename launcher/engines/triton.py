@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import triton_statistics
-from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.engine import Answer, Parallelism, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.statistics import Counts, StatisticsAnswer
 from launcher.engines.triton_inference import (
@@ -45,6 +45,8 @@ class Triton:
 
     title = "Triton"
 
+    # A model's instances of KIND_GPU are spread over the GPUs that it sees.
+    parallelism = Parallelism(gpus=True)
     sockets = ("http", "grpc:2")
     loopback_port = 0
     environment = MappingProxyType[str, str]({})

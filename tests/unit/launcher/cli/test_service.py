@@ -34,6 +34,7 @@ name = "c"
 partitions = ["gpu"]
 [gpus."A100-80GB"]
 types = ["1g.10gb"]
+whole = ["a100"]
 [gateway]
 url = "http://gw:8080"
 directory = "{directory}/gateway"
@@ -225,12 +226,32 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
 
 def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatch):
     file = place / "chat.toml"
-    file.write_text(f"{file.read_text()}gpus = 2\n")
+    file.write_text(f"{file.read_text().replace('1g.10gb', 'a100')}gpus = 2\n")
+    admitted = SubmitAnswer(action="admit", gres="gpu:a100:2")
+    answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
     vision = TenantView(
-        name="vision", nominal_millislices=5000, in_use_millislices=0, own_in_use_millislices=0
+        name="vision", nominal_millislices=30000, in_use_millislices=0, own_in_use_millislices=0
     )
     lives(monkeypatch, "", services=(), tenants=(vision,))
-    assert "2 of max_replicas 3 can run, 2 slices each" in invoke("plan", "chat.toml")
+    assert "2 of max_replicas 3 can run, 14 slices each" in invoke("plan", "chat.toml")
+
+
+def test_gpus_that_the_engine_can_not_use_are_refused_everywhere(
+    place, submitted, checked, monkeypatch
+):
+    """Those of a type that Slicewise chooses as soon as it has."""
+    file = place / "chat.toml"
+    told = file.read_text()
+    for keys in ("gpus = 2", "nodes = 2"):
+        file.write_text(f"{told}{keys}\n")
+        for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+            assert refusal(*words) == "SW-SERVICE-SHAPE"
+    is_open = told.replace('profile = "1g.10gb"', "need_gib = 4")
+    file.write_text(f"{is_open}gpus = 2\n")
+    chosen = SubmitAnswer(action="admit", gres="gpu:1g.10gb:2")
+    answer_in_its_place(monkeypatch, CheckRequest, lambda _: chosen)
+    assert refusal("plan", "chat.toml") == "SW-SERVICE-SHAPE"
+    assert submitted == []
 
 
 def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, checked, monkeypatch):
