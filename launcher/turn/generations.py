@@ -101,6 +101,7 @@ class GenerationInput:
         now_s: Unix seconds.
         service_s: mean seconds that a request takes.
         deadline_s: seconds that a request may take; None if the service does not say.
+        p95_s: seconds within which 95 % of its requests shall be answered; None if it does not say.
     """
 
     view: ServiceView
@@ -110,6 +111,7 @@ class GenerationInput:
     now_s: float
     service_s: float = 1.0
     deadline_s: float | None = None
+    p95_s: float | None = None
 
 
 def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...]:
@@ -146,9 +148,9 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         slot = _slot(sight, seen, run, lease_s, is_ready=seen.index in verified)
         if slot.phase is Phase.WARM and seen.index in known.draining_since_s:
             slot = replace(slot, is_drained=True)
-        if (watch := judged.watched.get(seen.index)) is not None and watch.is_out:
+        if (watch := judged.watched.get(seen.index)) is not None and watch.doubt is not None:
             outdated = slot.is_outdated or watch.is_outdated(now_s)
-            slot = replace(slot, is_doubted=True, is_outdated=outdated)
+            slot = replace(slot, is_doubted=watch.is_out, is_outdated=outdated)
         before = known.down.get(seen.index)
         wrong = down_run(seen, slot, run, before, now_s, start_timeout_s=start_timeout_s)
         if run is not None and seen.index in failed_now:
@@ -209,7 +211,7 @@ def _judged(
             serves = server.up and server.mode is ServerMode.READY
             sights[slot.index] = Sight((run.job_id, run.start_s), server, serves, answer)
     left = removals_left(known.removed_s, len(sight.view.slots), sight.now_s)
-    bounds = Bounds(sight.service_s, sight.deadline_s, left)
+    bounds = Bounds(sight.service_s, sight.deadline_s, left, sight.p95_s)
     return judge(known.watched, sights, bounds, sight.now_s)
 
 

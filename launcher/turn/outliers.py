@@ -21,11 +21,13 @@ MOST, NEARLY_ALL = 0.5, 0.9
 """Shares of errors from which a replica is doubted: beside a sibling that has at most half as many,
 and without such a sibling."""
 SERVICE_TIMES, FEWEST_SILENT_S = 20, 10.0
-"""Mean service times, and seconds at least, without an answer after which a replica is doubted."""
+"""Mean service times, and seconds at least, without an answer after which a replica is doubted
+beside a sibling that answers. Without such a sibling the objective of the service takes the place
+of the mean time, which grows while nothing is answered."""
 ASKED_S = 10.0
 """Seconds that a replica gets at least to answer the inference."""
 REPLACED_S = 60.0
-"""Seconds in doubt after which another replica starts beside it."""
+"""Seconds in doubt after which another replica starts beside it; what it has in flight goes on."""
 SPAN_S, FEWEST_REMOVALS = 3600.0, 3
 """A service loses at most this many replicas in so many seconds, or one for each of its slots."""
 _PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
@@ -87,7 +89,7 @@ class Watch:
 
     def is_outdated(self, now_s: float) -> bool:
         """Whether it has been in doubt for so long that another replica shall start."""
-        return self.is_out and self.doubt is not None and now_s - self.doubt.since_s >= REPLACED_S
+        return self.doubt is not None and now_s - self.doubt.since_s >= REPLACED_S
 
 
 class Verdict(StrEnum):
@@ -131,11 +133,30 @@ class Bounds:
         service_s: mean seconds that a request takes.
         deadline_s: seconds that a request may take; None if the service does not say.
         removals: replicas that may still be taken away now.
+        p95_s: seconds within which the service's owner wants nearly all requests answered; None if
+            that is not stated.
     """
 
     service_s: float
     deadline_s: float | None
     removals: int
+    p95_s: float | None = None
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds after which the gateway has ended any request that had no byte of an answer."""
+        return LONGEST_DEADLINE_S if self.deadline_s is None else self.deadline_s
+
+    def silent_s(self, *, is_worse: bool) -> float:
+        """Seconds without an answer after which a replica is doubted, by what its siblings do.
+
+        Where no sibling does better, all requests may take long: only what the owner says counts.
+        """
+        if is_worse:
+            return max(FEWEST_SILENT_S, SERVICE_TIMES * self.service_s)
+        if self.p95_s is None:
+            return self.longest_s
+        return min(self.longest_s, max(FEWEST_SILENT_S, SERVICE_TIMES * self.p95_s))
 
 
 @dataclass(frozen=True)
@@ -237,8 +258,7 @@ def _verdict(
         return Outlier(index, Verdict.FAILED, f"{doubt.why}, and an inference failed")
     if doubt.from_s < doubt.since_s < watch.moved_s:
         return Outlier(index, Verdict.PASSED, doubt.why)
-    longest_s = LONGEST_DEADLINE_S if bounds.deadline_s is None else bounds.deadline_s
-    is_late = now_s - doubt.from_s >= longest_s and now_s - doubt.since_s >= ASKED_S
+    is_late = now_s - doubt.from_s >= bounds.longest_s and now_s - doubt.since_s >= ASKED_S
     if is_late and watch.moved_s <= doubt.since_s:
         return Outlier(index, Verdict.FAILED, f"{doubt.why}, nor an inference")
     return None
@@ -265,11 +285,8 @@ def _stands_out(
         if share >= (MOST if is_worse else NEARLY_ALL):
             errors = f"{watch.recent_errors:.0f} of its last {watch.recent:.0f} answers"
             return f"{errors} were errors (5xx, gRPC)", is_worse
-    span_s = max(FEWEST_SILENT_S, SERVICE_TIMES * bounds.service_s)
     is_worse = any(now_s - one.moved_s <= watch.silent_s / 2 for one in siblings)
-    if not is_worse:
-        span_s = float("inf") if bounds.deadline_s is None else bounds.deadline_s
-    if watch.silent_s >= span_s:
+    if watch.silent_s >= bounds.silent_s(is_worse=is_worse):
         return f"it has answered nothing for {watch.silent_s:.0f} s", is_worse
     return "", False
 

@@ -320,6 +320,7 @@ def _generation(
         now_s,
         service_s=known.memory.work.service_s if known.memory is not None else 1.0,
         deadline_s=look.spec.deadline_s,
+        p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
     )
     return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
 

@@ -83,6 +83,16 @@ class WithWeights(TritonPythonModel):
         super().initialize(args)
 TritonPythonModel = WithWeights
 """
+HANGING = """
+import pathlib
+class Hanging(TritonPythonModel):
+    def execute(self, requests):
+        numbers = [pb_utils.get_input_tensor_by_name(one, "CONTEXT_TOKENS") for one in requests]
+        while any(n.as_numpy()[0] == 1 for n in numbers) and pathlib.Path("{mark}").exists():
+            time.sleep(0.05)
+        return super().execute(requests)
+TritonPythonModel = Hanging
+"""
 ESCAPING = """
 import subprocess
 subprocess.Popen(["sleep", "3600"], start_new_session=True)
@@ -313,6 +323,35 @@ def test_a_replica_whose_model_has_died_is_asked_and_replaced(service: Service) 
     until(is_told)
     until(lambda: not errors(asyncio.run(service.send(1))))
     assert service.tritons() != [server]
+
+
+@pytest.mark.nightly
+def test_beside_a_model_that_hangs_another_replica_starts_and_the_request_is_not_cut(
+    world: Service,
+) -> None:
+    """Without a deadline: it may be a request of minutes, and the inference waits behind it."""
+    mark = world.sandbox.layout.models / "hangs"
+    models = world.models_with("hanging", HANGING.format(mark=mark))
+    config = models / "tokens" / "config.pbtxt"
+    config.write_text(config.read_text().replace("KIND_CPU count: 2", "KIND_CPU count: 1"))
+    world.apply(models, "tokens", "p95_ms = 400\n")
+    until_routed(world.sandbox, SERVICE)
+    world.slicewise("bob", "service", "scale", NAME, "--max", "1")
+    assert errors(asyncio.run(world.send(1))) == []
+
+    def hang() -> None:
+        until(lambda: "has answered nothing for 1" in world.status()["note"])
+        world.slicewise("bob", "service", "scale", NAME, "--reset")
+        until(lambda: world.slots("draining") == [0] and world.slots("ready"))
+        assert errors(asyncio.run(world.send(10))) == []
+        mark.unlink()
+
+    mark.touch()
+    try:
+        assert errors(asyncio.run(world.ask_long(0.1, hang))) == []
+    finally:
+        mark.unlink(missing_ok=True)
+    until(lambda: "has answered nothing" not in world.status()["note"])
 
 
 def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(

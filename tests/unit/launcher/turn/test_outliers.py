@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from cluster.language.service import LONGEST_DEADLINE_S
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.types import Server, ServerMode
 from launcher.turn.outliers import (
@@ -215,6 +216,54 @@ def test_a_long_look_counts_as_a_short_one():
 def test_where_no_sibling_answers_a_slow_model_is_left_alone():
     seen = world(2)
     assert not any(seen.look() for _ in range(500))
+
+
+def test_without_objective_and_deadline_the_gateway_s_own_limit_doubts_a_lone_silent_replica():
+    seen = world(1)
+    for _ in range(int(LONGEST_DEADLINE_S) - 1):
+        assert seen.look() == ()
+    assert verdicts(seen.look()) == [(0, Verdict.ASKED)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "after_s"),
+    [
+        (Bounds(0.1, None, 3, p95_s=0.4), FEWEST_SILENT_S),
+        (Bounds(90.0, None, 3, p95_s=2.0), SERVICE_TIMES * 2.0),
+        (Bounds(0.1, 30.0, 3, p95_s=2.0), 30.0),
+        (Bounds(0.1, None, 3, p95_s=900.0), LONGEST_DEADLINE_S),
+    ],
+    ids=["at least", "times the objective", "deadline", "gateway's limit"],
+)
+def test_a_service_with_an_objective_has_a_lone_silent_replica_asked_sooner(
+    bounds: Bounds, after_s: float
+):
+    seen = world(1, bounds=bounds)
+    for _ in range(int(after_s) - 1):
+        assert seen.look() == ()
+    assert verdicts(seen.look()) == [(0, Verdict.ASKED)]
+    assert seen.out == set()
+
+
+def test_a_model_that_works_on_one_request_for_400_s_is_never_taken_out():
+    """The inference waits behind that request; another replica starts beside it meanwhile."""
+    seen = world(1, bounds=Bounds(0.1, None, 3, p95_s=0.4))
+    while not seen.look():
+        pass
+    assert not seen.watched[0].is_outdated(seen.now_s + REPLACED_S - 1)
+    assert seen.watched[0].is_outdated(seen.now_s + REPLACED_S)
+    while seen.watched[0].silent_s < 400:
+        assert seen.look(said={0: SILENT}) == ()
+    assert verdicts(seen.look({0: (1, 0)}, {0: SILENT})) == [(0, Verdict.PASSED)]
+
+
+def test_one_that_has_answered_nothing_for_longer_than_any_request_may_take_is_taken_out():
+    seen = world(1, bounds=Bounds(0.1, None, 3, p95_s=0.4))
+    while not seen.look():
+        pass
+    while seen.watched[0].silent_s < LONGEST_DEADLINE_S - 1:
+        assert seen.look(said={0: SILENT}) == ()
+    assert verdicts(seen.look(said={0: SILENT})) == [(0, Verdict.FAILED)]
 
 
 def test_a_sibling_that_has_just_come_has_not_answered_yet():

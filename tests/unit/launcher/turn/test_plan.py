@@ -891,6 +891,38 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     assert "1 start has failed" in plan.services[0].note
 
 
+def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_is_cut():
+    """The request may be one of 400 s: what is in flight ends by itself."""
+    state, plan, started_s = verified(), None, 0.0
+    second = in_state(1, "held")
+    busy = replace(server(0, ServerMode.READY, 1), answers=40)
+    for now_s in range(100, 500, 2):
+        if plan is not None and plan.services[0].desired == {0, 1} and not started_s:
+            started_s, second = now_s, running(1)
+        lines = [busy, server(1, ServerMode.READY)] if started_s else [busy]
+        answers = {(ARRAY, 0): Answer(Probe.SILENT), (ARRAY, 1): Answer(Probe.OURS)}
+        seen = view(running(0), second, at_s=now_s, p95_ms="400", max_replicas="2")
+        state, plan = decided(seen, gateway(*lines, sessions=1), state, answers, now_s=now_s)
+        for change in changes(plan):
+            assert not isinstance(change, EndSessions)
+            if isinstance(change, SetMode) and change.index == 0:
+                busy = replace(busy, mode=change.mode)
+        (service,) = plan.services
+        if service.desired is not None:
+            state = with_wish(state, DesiredSlots(service.desired, now_s), frozenset())
+        assert ("has answered nothing" in service.note) == (now_s >= 110)
+    assert 170 <= started_s <= 180
+    assert busy.mode is ServerMode.DRAIN
+    assert (wish := known(state).desired) is not None
+    assert 0 in wish.run
+    busy = replace(busy, answers=41, in_flight=0)
+    shown = gateway(busy, server(1, ServerMode.READY))
+    seen = view(running(0), second, at_s=500.0, p95_ms="400", max_replicas="2")
+    state, plan = decided(seen, shown, state, now_s=500.0)
+    assert known(state).watched[0].doubt is None
+    assert known(state).removed_s == ()
+
+
 def on(node: str, slot: SlotView) -> SlotView:
     return slot.model_copy(update={"node": node})
 
