@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ledger_parts import ledger_view_of
 from scripted import job, policy_of, tenant
+from service_views import a_service
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -181,17 +182,7 @@ class Cluster:
                 for each in runs
                 if is_borrowed(each.qos) and each.job_id not in self.batch
             )
-            yield ServiceView(
-                array_job_id=814,
-                tenant=name,
-                name="bert",
-                user="alice",
-                submit_s=1,
-                directives={},
-                profile="",
-                cost_millislices=0,
-                slots=slots,
-            )
+            yield a_service(tenant=name, name="bert", profile="", cost_millislices=0, slots=slots)
 
     def _start(self) -> None:
         """Start jobs as Slurm does: by priority, as limits of QOS and free instances allow.

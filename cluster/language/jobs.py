@@ -1,7 +1,7 @@
 """What Slurm reports of jobs, nodes, steps and past runs, and the tag of a job under Slicewise."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -245,6 +245,15 @@ class RunRecord:
     def gpus(self) -> Mapping[str, int]:
         """Instances by GPU type that the run held."""
         return gpu_types_of_tres(self.tres)
+
+
+def folded_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
+    """Return the array tasks that share one record, by array."""
+    return {
+        job.array_job_id: job.untouched
+        for job in jobs
+        if job.array_job_id is not None and job.untouched
+    }
 
 
 TAG_PREFIX = "slicewise:1"

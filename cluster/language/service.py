@@ -48,6 +48,11 @@ which reads the same lines of the same script at submission.
 """
 
 
+def tenant_of(service: str) -> str:
+    """Return the tenant of ``tenant/service``."""
+    return service.partition("/")[0]
+
+
 def _without_parents(path: str) -> str:
     if ".." in PurePosixPath(path).parts:
         raise ValueError("a part is '..'")

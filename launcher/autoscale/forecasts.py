@@ -53,7 +53,7 @@ class SeenLoad:
 
 
 @dataclass(frozen=True)
-class Step:
+class ForecastStep:
     """An eighth of a start's delay: the forecasts made at its beginning, and its most requests."""
 
     at_s: float
@@ -112,7 +112,7 @@ class Errors:
 class Forecasts:
     """Forecasts under way (``under_way``), and the errors of those before, by average."""
 
-    under_way: tuple[Step, ...] = ()
+    under_way: tuple[ForecastStep, ...] = ()
     errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
 
     @property
@@ -148,7 +148,7 @@ def learn_forecasts(
         return replace(known, under_way=(*steps[:-1], newest))
     if forecasts is None:
         return known
-    return replace(known, under_way=(*steps, Step(at_s, forecasts, load)))
+    return replace(known, under_way=(*steps, ForecastStep(at_s, forecasts, load)))
 
 
 _SEEN_NOTHING = SeenLoad(0, 0)
@@ -175,7 +175,10 @@ def learn_rest(
     first_s = steps[-1].at_s + apart_s if steps else first_s
     more = floor((at_s - first_s) / apart_s + _NEARLY) + 1 if at_s >= first_s else 0
     nothing = (0.0,) * len(AVERAGED_S)
-    steps = (*steps, *(Step(first_s + n * apart_s, nothing, _SEEN_NOTHING) for n in range(more)))
+    steps = (
+        *steps,
+        *(ForecastStep(first_s + n * apart_s, nothing, _SEEN_NOTHING) for n in range(more)),
+    )
     left = tuple(step for step in steps if at_s - step.at_s < _AFTER * horizon_s)
     judged = len(steps) - len(left)
     return Forecasts(left, tuple(_with_rest(one, judged, step_s) for one in known.errors))

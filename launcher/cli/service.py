@@ -38,7 +38,7 @@ from launcher.services.service_file import (
     require_model,
     require_writable,
 )
-from launcher.services.waiting import Goal, Waiting
+from launcher.services.waiting import WaitGoal, Waiting
 
 EXAMPLE = """\
 # bert.toml
@@ -136,7 +136,7 @@ def _apply(
     outcome = _Outcome()
     if until is not None:
         name = f"{spec.tenant}/{spec.name}"
-        waiting = Waiting(name, Goal.READY, job_id or 0, may_sleep=not until.start)
+        waiting = Waiting(name, WaitGoal.READY, job_id or 0, may_sleep=not until.start)
         outcome = _awaited(settings, waiting, until)
     if as_json:
         said = {"array_job_id": job_id, "url": url, "action": plan.action}

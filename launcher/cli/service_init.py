@@ -8,7 +8,7 @@ import typer
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.own_tenant import own_tenant
 from cluster.runtime.console import print_json
-from launcher.services.draft import Chosen, draft
+from launcher.services.draft import DraftChoice, draft
 from launcher.services.lookup import Json
 
 init_app = typer.Typer()
@@ -40,7 +40,7 @@ def init_service(
     Its values follow from the model's files (of Triton config.pbtxt): look them over, then run plan
     and apply.
     """
-    found = draft(repository, Chosen(own_tenant(tenant or None), model, name, profile))
+    found = draft(repository, DraftChoice(own_tenant(tenant or None), model, name, profile))
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)
     if as_json:

@@ -19,7 +19,7 @@ from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
 from launcher.services.lookup import Json, Name, find
 from launcher.services.overview import ServiceObservation, observe
-from launcher.services.waiting import Goal, Waiting, is_reached, last_log_line, progress
+from launcher.services.waiting import WaitGoal, Waiting, is_reached, last_log_line, progress
 
 _POLL_S = 0.5
 _GIVES_BACK_S = 15.0
@@ -44,7 +44,7 @@ Show = Callable[[ServiceObservation | None], None]
 )
 def wait_service(
     name: Name,
-    goal: Annotated[Goal, typer.Option("--for", help="What to wait for.")] = Goal.READY,
+    goal: Annotated[WaitGoal, typer.Option("--for", help="What to wait for.")] = WaitGoal.READY,
     timeout_s: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +58,7 @@ def wait_service(
     try:
         newest = asyncio.run(find(settings, name))[0]
     except InvalidInputError as error:
-        if goal is not Goal.GONE or error.refusal.code != _ENDED:
+        if goal is not WaitGoal.GONE or error.refusal.code != _ENDED:
             raise
         service, found = name, None
     else:
@@ -66,7 +66,7 @@ def wait_service(
         waiting = Waiting(service, goal, newest.array_job_id)
         found = asyncio.run(wait_for(settings, waiting, timeout_s))
     if as_json:
-        gone = {"service": service, "state": Goal.GONE}
+        gone = {"service": service, "state": WaitGoal.GONE}
         print_json(gone if found is None else show_services.as_json(found))
     elif found is None:
         typer.echo(f"{service} is gone")
@@ -112,7 +112,7 @@ async def _reached(
 def _too_late(
     waiting: Waiting, seen: ServiceObservation | None, timeout_s: float
 ) -> UnreachableError:
-    wakes = seen is not None and seen.condition == "asleep" and waiting.goal is Goal.READY
+    wakes = seen is not None and seen.condition == "asleep" and waiting.goal is WaitGoal.READY
     name = waiting.service.partition("/")[2]
     return UnreachableError(
         "SW-SERVICE-WAIT",
@@ -283,7 +283,7 @@ async def _is_given_back(settings: Settings, waiting: Waiting) -> bool:
 
     Nothing is shown: on its way down a service may look as if it woke.
     """
-    asleep = replace(waiting, goal=Goal.ASLEEP)
+    asleep = replace(waiting, goal=WaitGoal.ASLEEP)
     try:
         await _reached(settings, asleep, _GIVES_BACK_S, lambda _: None)
     except UnreachableError:

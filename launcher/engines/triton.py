@@ -11,9 +11,9 @@ from launcher.engines.engine import Answer, Parallelism, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.statistics import Counts, StatisticsAnswer
 from launcher.engines.triton_inference import (
-    Failure,
     ModelConfig,
     ModelMetadata,
+    RefusedInference,
     ServerMetadata,
     infer_request,
     model_path,
@@ -162,7 +162,7 @@ class Triton:
     def failure(self, said: bytes) -> str:
         """Return Triton's own message, else all that was answered."""
         try:
-            return Failure.parse(said).error
+            return RefusedInference.parse(said).error
         except (ValueError, TypeError):
             return said.decode(errors="replace")
 

@@ -55,7 +55,7 @@ class ServerMetadata(Said):
         return found[0] if found and tuple(map(int, found.groups())) < _LEAST_VERSION else ""
 
 
-class Failure(Said):
+class RefusedInference(Said):
     """Triton's answer to a request that it refuses."""
 
     error: str

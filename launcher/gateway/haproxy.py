@@ -28,6 +28,7 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
+from cluster.language.service import tenant_of
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import identity
 from launcher.gateway.files import replace_file
@@ -63,7 +64,7 @@ from launcher.gateway.streams import (
     without_key,
 )
 from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
-from launcher.gateway.types import Gateway, tenant_of, with_replaced
+from launcher.gateway.types import Gateway, with_replaced
 
 DEADLINE_S = 2.0
 _SERVICES_PER_S = 2000

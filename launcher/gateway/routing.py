@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.language.service import tenant_of
 from cluster.language.service_places import ServicePlaces
-from launcher.gateway.lines import LineHolders, is_unused
+from launcher.gateway.line_holders import LineHolders, is_unused
 from launcher.gateway.types import (
     IDLE,
     Backend,
@@ -14,7 +15,6 @@ from launcher.gateway.types import (
     Server,
     ServerMode,
     is_free,
-    tenant_of,
 )
 
 

@@ -244,11 +244,6 @@ def is_free(server: Server) -> bool:
     return server.mode is ServerMode.MAINT and not server.in_flight
 
 
-def tenant_of(service: str) -> str:
-    """Return the tenant of ``tenant/service``."""
-    return service.partition("/")[0]
-
-
 def load_of(backend: Backend | None) -> Load:
     """Return the requests of a service now; none if it has no backend."""
     if backend is None:

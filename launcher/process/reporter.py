@@ -9,7 +9,7 @@ from cluster.language.errors import SlicewiseError
 from cluster.rpc.messages import ServiceQuality, ServiceReport
 from launcher.gateway.timings import Timings
 from launcher.turn.plan import TurnPlan
-from launcher.turn.quality import NONE_YET, Counts, Window, followed, quality
+from launcher.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
 from launcher.turn.reports import Samples, sampled, service_report
 from launcher.turn.state import ServiceState, State
 
@@ -41,7 +41,7 @@ class ServiceReporter:
         self._timed_s: float | None = None
         self._cold: frozenset[str] = frozenset()
         self._cold_starts: Counter[str] = Counter()
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, QualityWindow] = {}
         self.qualities: Mapping[str, ServiceQuality] = {}
         self._plan: TurnPlan | None = None
         self._state: State = {}
@@ -102,7 +102,7 @@ class ServiceReporter:
             key = one.service
             now = Counts(now_s, shown.get(key, NONE_YET), self._cold_starts[key])
             begin = now if is_first else Counts(now_s)
-            before = self._windows.get(key, Window(begin, begin, begin))
+            before = self._windows.get(key, QualityWindow(begin, begin, begin))
             windows[key] = followed(before, now)
         self._windows = windows
         self._cold_starts = Counter({key: self._cold_starts[key] for key in windows})

@@ -42,7 +42,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class DraftChoice:
     """What the user has chosen of a draft; "" leaves it to what is found."""
 
     tenant: str
@@ -51,7 +51,7 @@ class Chosen:
     profile: str = ""
 
 
-def draft(repository: Path, chosen: Chosen) -> Draft:
+def draft(repository: Path, chosen: DraftChoice) -> Draft:
     """Return the file of a service for a model of the repository.
 
     Raises InvalidInputError: SW-SERVICE-INIT if there is not one model to choose, SW-SERVICE for
@@ -103,7 +103,7 @@ Keys = dict[str, tuple[str | int | float, str]]
 def _keys(
     repository: Path,
     engine: str,
-    chosen: Chosen,
+    chosen: DraftChoice,
     found: Mapping[str, ModelNeeds],
     needs: ModelNeeds,
 ) -> Keys:

@@ -9,7 +9,7 @@ from launcher.services.service_file import logs_of
 from launcher.turn.backoff import FAILING
 
 
-class Goal(StrEnum):
+class WaitGoal(StrEnum):
     """What a command waits for."""
 
     READY = "ready"
@@ -35,7 +35,7 @@ class Waiting:
     """
 
     service: str
-    goal: Goal
+    goal: WaitGoal
     array_job_id: int = 0
     may_sleep: bool = False
     is_seen: bool = False
@@ -47,13 +47,13 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
     Raises OutsideError (SW-SERVICE-FAILING) if it will not become ready: its starts fail, or the
     generation that is waited for has ended.
     """
-    if waiting.goal is Goal.GONE:
+    if waiting.goal is WaitGoal.GONE:
         return seen is None
     if seen is None or seen.array_job_id < waiting.array_job_id:
         if waiting.is_seen:
             raise _ended(waiting, seen)
         return False
-    if waiting.goal is not Goal.READY:
+    if waiting.goal is not WaitGoal.READY:
         return seen.condition == waiting.goal.value
     if seen.is_ending or (seen.condition == "failing" and seen.failures >= FAILING):
         raise _fails(seen)

@@ -20,7 +20,7 @@ from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
 from launcher.turn.generations import Answers, Generation, GenerationInput, generation
-from launcher.turn.lines import LineClaims
+from launcher.turn.line_claims import LineClaims
 from launcher.turn.notes import (
     aborted_text,
     failure_text,
@@ -30,7 +30,7 @@ from launcher.turn.notes import (
     starts_have,
 )
 from launcher.turn.outliers import Outlier
-from launcher.turn.rest import Rest, Sight, rest
+from launcher.turn.rest import Rest, RestSight, rest
 from launcher.turn.slots import DRAIN_DEADLINE_S, Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 from launcher.turn.state import AbortedRoll, DesiredSlots, GenerationState, ServiceState, State
 from launcher.turn.suspects import AvoidedNodes
@@ -157,7 +157,7 @@ def decide(
     for key, found_views in services.items():
         known = state.get(key, ServiceState())
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
-        sight = Sight.of(found_views, counted, most, free)
+        sight = RestSight.of(found_views, counted, most, free)
         if (before := rests.get(key)) is not None:
             if before.lasts(known, sight, now_s):
                 found[key], resting[key] = known, before.later(now_s)

@@ -23,7 +23,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Window:
+class QualityWindow:
     """The counts of three moments: figures cover the time from ``first`` to ``last``.
 
     ``middle`` becomes the first once it is old enough.
@@ -34,23 +34,23 @@ class Window:
     last: Counts
 
 
-def followed(before: Window, now: Counts) -> Window:
+def followed(before: QualityWindow, now: Counts) -> QualityWindow:
     """Add a look. HAProxy's counters start again at 0 when it is started or reloaded."""
     if now.timings.came < before.last.timings.came:
         before = _from_zero(before)
     if now.at_s - before.middle.at_s >= SPAN_S:
-        return Window(before.middle, now, now)
+        return QualityWindow(before.middle, now, now)
     return replace(before, last=now)
 
 
-def _from_zero(before: Window) -> Window:
+def _from_zero(before: QualityWindow) -> QualityWindow:
     """What was counted before the restart is lost; cold starts are counted by the launcher."""
     first = Counts(before.first.at_s, cold_starts=before.first.cold_starts)
     middle = Counts(before.middle.at_s, cold_starts=before.middle.cold_starts)
-    return Window(first, middle, Counts(before.last.at_s))
+    return QualityWindow(first, middle, Counts(before.last.at_s))
 
 
-def quality(window: Window, objective_ms: float | None) -> ServiceQuality | None:
+def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality | None:
     """Compute the figures; None if there were no requests.
 
     ``objective_ms`` is within how many milliseconds an answer is in time.

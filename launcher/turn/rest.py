@@ -22,7 +22,7 @@ _IDLE = frozenset({"held", "gone"})
 
 
 @dataclass(frozen=True)
-class Sight:
+class RestSight:
     """All that a decision about a service at rest depends on, beside what is remembered of it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sight:
         backend: tuple[Backend | None, str],
         most: int,
         free: Mapping[str, int],
-    ) -> "Sight":
+    ) -> "RestSight":
         """Build it from what a turn sees."""
         newest = views[-1]
         left = free.get(newest.tenant)
@@ -64,14 +64,14 @@ class Rest:
         until_s: when it is decided for again in any case.
     """
 
-    sight: Sight
+    sight: RestSight
     state: ServiceState
     plan: "ServicePlan" = field(hash=False)
     at_s: float
     looks: int
     until_s: float
 
-    def lasts(self, state: ServiceState, sight: Sight, now_s: float) -> bool:
+    def lasts(self, state: ServiceState, sight: RestSight, now_s: float) -> bool:
         """Whether nothing has moved."""
         return state is self.state and self.at_s <= now_s < self.until_s and sight == self.sight
 
@@ -86,7 +86,7 @@ class Rest:
         return replace(state, memory=rested(state.memory, self.at_s, self.looks))
 
 
-def rest(state: ServiceState, plan: "ServicePlan", sight: Sight, now_s: float) -> Rest | None:
+def rest(state: ServiceState, plan: "ServicePlan", sight: RestSight, now_s: float) -> Rest | None:
     """Return the rest that begins after a decision; None if something may move by itself."""
     if not _is_quiet(plan, sight) or not _is_settled(state):
         return None
@@ -94,7 +94,7 @@ def rest(state: ServiceState, plan: "ServicePlan", sight: Sight, now_s: float) -
     return Rest(sight, state, plan, now_s, 0, until_s)
 
 
-def _is_quiet(plan: "ServicePlan", sight: Sight) -> bool:
+def _is_quiet(plan: "ServicePlan", sight: RestSight) -> bool:
     asks = plan.decision.wanted or plan.desired_by_array or plan.retired
     route = plan.route
     told = plan.note or plan.outliers or route.closing or route.failing or route.targets

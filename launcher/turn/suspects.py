@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
+from cluster.language.service import tenant_of
 from cluster.rpc.messages import MOST_AVOIDED
-from launcher.gateway.types import tenant_of
 from launcher.turn.state import FAILURES_S, GenerationState, ServiceState, State
 
 SERVICES = 2

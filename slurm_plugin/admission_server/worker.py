@@ -77,7 +77,7 @@ class Worker(asyncio.Protocol):
         self._frames = Frames()
         self._setup: Setup | None = None
         self._snapshot: Snapshot | None = None
-        self._desk: Desk | None = None
+        self._desk: AdmissionDesk | None = None
         self._decided: list[Decided] = []
         self._dropped = 0
 
@@ -122,12 +122,12 @@ class Worker(asyncio.Protocol):
         gc.collect()
         gc.freeze()
 
-    def _open_desk(self) -> "Desk":
+    def _open_desk(self) -> "AdmissionDesk":
         """Open the socket, so that slurmctld can ask; not before there is a snapshot."""
         if self._setup is None:
             raise RuntimeError("changes before the setup")
         build(SubmitRequest, SubmitAnswer)
-        self._desk = desk = Desk(Admission(self._setup.mode), self._setup.uids, self)
+        self._desk = desk = AdmissionDesk(Admission(self._setup.mode), self._setup.uids, self)
         listener = bound(self._setup.path, 0o600)
         # Listen now, not in the task below: the daemon is told next that the socket is there.
         listener.listen(BACKLOG)
@@ -139,7 +139,7 @@ class Worker(asyncio.Protocol):
         return desk
 
 
-class Desk:
+class AdmissionDesk:
     """Answers lines; keeps the open connections in order of their last question."""
 
     def __init__(self, admission: Admission, uids: frozenset[int], worker: Worker) -> None:
@@ -183,7 +183,7 @@ class Desk:
 class _Conversation(asyncio.BufferedProtocol):
     """One connection, which slicewise.lua keeps from one submission to the next."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AdmissionDesk) -> None:
         self._desk = desk
         # This buffer is reused, so that a question allocates no memory for it.
         self._buffer = bytearray(_READ_BYTES)

@@ -31,7 +31,7 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
-class Limits:
+class HttpLimits:
     """Limits of one connection.
 
     Attributes:
@@ -84,7 +84,7 @@ class HttpServer:
         self,
         places: Places,
         handle: Handle,
-        limits: Limits,
+        limits: HttpLimits,
         no_question: Callable[["Connection"], Refusal],
     ) -> None:
         self.places = places

@@ -23,7 +23,7 @@ from cluster.rpc.munge import Munge
 from cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
 from cluster.settings.file import DaemonSettings, host_and_port
 from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.http_server import SERVER, Connection, HttpServer, Limits, Question
+from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import Asked, Routes, status_of
 from slurm_plugin.common.connection_places import ConnectionLimits
@@ -33,7 +33,7 @@ from slurm_plugin.common.sockets import BUSY, too_long
 T = TypeVar("T")
 
 BOUNDS = ConnectionLimits(connections=128, per_host=16, per_prefix=64, grace_s=0.5)
-LIMITS = Limits(question_s=2.0, answer_s=15.0, body_bytes=2 * REQUEST_LIMIT, refused=128)
+LIMITS = HttpLimits(question_s=2.0, answer_s=15.0, body_bytes=2 * REQUEST_LIMIT, refused=128)
 """A credential of the longest message needs less than twice its bytes."""
 _CONNECTIONS_PER_UID = 8
 """Questions of one user that are answered at a time: half of what a host may have, so that one user
@@ -56,7 +56,7 @@ class RemoteSocket:
         who: Roles,
         *,
         bounds: ConnectionLimits = BOUNDS,
-        limits: Limits = LIMITS,
+        limits: HttpLimits = LIMITS,
     ) -> None:
         self._settings = settings
         self._routes = routes

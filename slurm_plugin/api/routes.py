@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """What goes back: JSON."""
 
     status: HTTPStatus
@@ -55,13 +55,13 @@ class Routes:
         self._allows = allows
         self._by_place = {f"{kind.method} {kind.path}": kind for kind in handlers}
 
-    async def reply(self, asked: Asked) -> Reply:
+    async def reply(self, asked: Asked) -> HttpReply:
         """The reply to a request, whatever goes wrong."""
         try:
             answer, status = await self.answer(asked), HTTPStatus.OK
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
             answer, status = failure_of(error, asked.uid), status_of(error)
-        return Reply(status, answer.model_dump_json(exclude_none=True).encode())
+        return HttpReply(status, answer.model_dump_json(exclude_none=True).encode())
 
     async def answer(self, asked: Asked) -> BaseModel:
         """The answer to a request.

@@ -9,12 +9,12 @@ from aiohttp import web
 from cluster.language.errors import Refusal
 from cluster.rpc.messages import REQUEST_LIMIT
 from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.http_server import HttpServer, Limits, Question
+from slurm_plugin.api.http_server import HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import UserLimits, UserPlaces
 from slurm_plugin.api.routes import Asked, Routes
 from slurm_plugin.common.sockets import bound
 
-LIMITS = Limits(question_s=60.0, answer_s=60.0, body_bytes=REQUEST_LIMIT, refused=128)
+LIMITS = HttpLimits(question_s=60.0, answer_s=60.0, body_bytes=REQUEST_LIMIT, refused=128)
 _NO_QUESTION = Refusal("SW-WIRE", "This is no HTTP request.", "Ask with the slicewise command.")
 
 
@@ -29,7 +29,7 @@ class UserSocket:
     """Serves the registry on this host; every user of the host may connect."""
 
     def __init__(
-        self, path: Path, routes: Routes, users: UserLimits, limits: Limits = LIMITS
+        self, path: Path, routes: Routes, users: UserLimits, limits: HttpLimits = LIMITS
     ) -> None:
         self._path = path
         self._routes = routes

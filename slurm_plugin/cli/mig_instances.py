@@ -16,7 +16,7 @@ from cluster.language.mig_profiles import Board, board, boards, cost_millislices
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
-from slurm_plugin.cli_views.instances import Chosen, as_json, report
+from slurm_plugin.cli_views.instances import ChosenInstances, as_json, report
 from slurm_plugin.mig.instances import Measured, ServiceLoad, fewest_gpus, fewest_slices
 
 _MOST = 10_000_000
@@ -163,7 +163,9 @@ def _costs(on: Board) -> Mapping[str, int]:
     return {name: cost_millislices(on, name, weight) for name in on.profiles}
 
 
-def _choose(services: Sequence[ServiceDemand], on: Board, costs: Mapping[str, int]) -> Chosen:
+def _choose(
+    services: Sequence[ServiceDemand], on: Board, costs: Mapping[str, int]
+) -> ChosenInstances:
     names = [one.name for one in services]
     if len(set(names)) != len(names):
         raise InvalidInputError("SW-PROFILE-LOAD", "Two services have one name.", "Rename one.")
@@ -178,7 +180,7 @@ def _choose(services: Sequence[ServiceDemand], on: Board, costs: Mapping[str, in
         for row in one.rows
         if row.board == on.model
     }
-    return Chosen(on, plan, loads, types, costs)
+    return ChosenInstances(on, plan, loads, types, costs)
 
 
 def _load(one: ServiceDemand, on: Board) -> ServiceLoad:

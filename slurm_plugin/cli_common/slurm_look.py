@@ -71,7 +71,7 @@ async def _jobs_and_nodes(
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingWork:
     """What of an account waits for Slicewise's quota, and starts no more without one.
 
     Attributes:
@@ -83,7 +83,7 @@ class Waiting:
     services: tuple[str, ...] = ()
 
 
-def try_to_find_waiting(settings: Settings, account: str) -> Waiting | None:
+def try_to_find_waiting(settings: Settings, account: str) -> WaitingWork | None:
     """Return what of an account waits in managed partitions; None if Slurm is silent."""
     try:
         jobs, _ = jobs_and_nodes(settings)
@@ -98,7 +98,7 @@ def try_to_find_waiting(settings: Settings, account: str) -> Waiting | None:
     pending = (one for one in ours if one.state is JobState.PENDING and not is_resting(one))
     tags = (JobTag.find(one.admin_comment) for one in ours if one.state in WAITING)
     services = {tag.service for tag in tags if tag is not None and tag.service is not None}
-    return Waiting(sum(max(1, len(one.untouched)) for one in pending), tuple(sorted(services)))
+    return WaitingWork(sum(max(1, len(one.untouched)) for one in pending), tuple(sorted(services)))
 
 
 def require_account(accounts: Accounts, name: str) -> None:

@@ -19,7 +19,7 @@ _MOST_CONCURRENCY = 1024
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenInstances:
     """A plan for loads on one board.
 
     Attributes:
@@ -50,7 +50,7 @@ class Chosen:
         return sorted(self.plan.layouts.items(), key=lambda one: (-one[1], sorted(one[0])))
 
 
-def as_json(chosen: Chosen) -> Mapping[str, object]:
+def as_json(chosen: ChosenInstances) -> Mapping[str, object]:
     """The plan as ``--json`` prints it."""
     return {
         "board": chosen.board.model,
@@ -77,7 +77,7 @@ def as_json(chosen: Chosen) -> Mapping[str, object]:
     }
 
 
-def report(chosen: Chosen) -> RenderableType:
+def report(chosen: ChosenInstances) -> RenderableType:
     """Instances, GPUs, and what goes into the services' files."""
     gpus = chosen.plan.gpus
     counted = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
@@ -90,7 +90,7 @@ def report(chosen: Chosen) -> RenderableType:
     )
 
 
-def _instances_table(chosen: Chosen) -> FittingTable:
+def _instances_table(chosen: ChosenInstances) -> FittingTable:
     rows = chosen.rows
     costs = [chosen.costs[row.profile] for _, row, _ in rows]
     return FittingTable(
@@ -115,7 +115,7 @@ def _asked(load: ServiceLoad) -> str:
     return f"{load.rate_mrps / 1000:,.1f}"
 
 
-def _layouts_table(chosen: Chosen) -> FittingTable:
+def _layouts_table(chosen: ChosenInstances) -> FittingTable:
     slices = chosen.board.memory_slices
     return FittingTable(
         (
@@ -126,7 +126,7 @@ def _layouts_table(chosen: Chosen) -> FittingTable:
     )
 
 
-def _file_lines(chosen: Chosen) -> Sequence[str]:
+def _file_lines(chosen: ChosenInstances) -> Sequence[str]:
     """Lines for services' files, a block for each configuration.
 
     All replicas of a service have the same type: if several types serve a load, each needs a

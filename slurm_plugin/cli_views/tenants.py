@@ -24,7 +24,7 @@ from slurm_plugin.quota.accounts import AccountDifference, TakeOver
 from slurm_plugin.quota.types import Loan, Policy, Quota, QuotaChange, Tenant, TenantUpdate
 
 if TYPE_CHECKING:
-    from slurm_plugin.cli_common.slurm_look import Waiting
+    from slurm_plugin.cli_common.slurm_look import WaitingWork
 
 _INDENT = "  "
 T = TypeVar("T")
@@ -210,7 +210,7 @@ def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
     }
 
 
-def left_text(running: int, waiting: "Waiting | None") -> str:
+def left_text(running: int, waiting: "WaitingWork | None") -> str:
     """Say what becomes of a removed tenant's jobs; None for ``waiting`` is unknown, "" is none."""
     words = []
     if running:

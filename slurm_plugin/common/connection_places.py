@@ -60,7 +60,7 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PlaceVerdict:
     """Whether there is room for a connection, and which other one is closed for it, if any."""
 
     fits: bool
@@ -86,7 +86,7 @@ def _network(address: IPv4Address | IPv6Address, bits: int) -> str:
     return str(ip_network((address, bits), strict=False))
 
 
-def room_for(new: Guest, guests: Collection[Guest], bounds: ConnectionLimits) -> Verdict:
+def room_for(new: Guest, guests: Collection[Guest], bounds: ConnectionLimits) -> PlaceVerdict:
     """Decide whether ``new`` may stay beside ``guests``, and which of these is closed for it."""
     own = [one for one in guests if one.origin.host == new.origin.host]
     if len(own) >= bounds.per_host:
@@ -94,14 +94,14 @@ def room_for(new: Guest, guests: Collection[Guest], bounds: ConnectionLimits) ->
         grace_s = 0.0 if new.is_launchers else bounds.grace_s
         return _made_among([one for one in own if new.since_s - one.since_s >= grace_s])
     if new.is_launchers:
-        return Verdict(fits=True)
+        return PlaceVerdict(fits=True)
     others = [one for one in guests if not one.is_launchers]
     near = [one for one in others if one.origin.prefix == new.origin.prefix]
     if len(near) >= bounds.per_prefix:
         return _made_among(near)
     if len(others) >= bounds.connections:
         return _made_among(others)
-    return Verdict(fits=True)
+    return PlaceVerdict(fits=True)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def idle_to_cut(
     )
 
 
-def _made_among(guests: Sequence[Guest]) -> Verdict:
+def _made_among(guests: Sequence[Guest]) -> PlaceVerdict:
     """Make room by closing a silent connection, if any, of the prefix and host with the most.
 
     It is the longest silent one there.
@@ -145,4 +145,4 @@ def _made_among(guests: Sequence[Guest]) -> Verdict:
         key=lambda one: (prefixes[one.origin.prefix], hosts[one.origin.host], -one.since_s),
         default=None,
     )
-    return Verdict(cut is not None, cut)
+    return PlaceVerdict(cut is not None, cut)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cluster.language.billing import BillingUnit
-from cluster.language.jobs import ALLOTTED, JobState, JobView
+from cluster.language.jobs import ALLOTTED, JobState, JobView, folded_tasks
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Target
 from slurm_plugin.admission.qos_switch import (
@@ -188,7 +188,13 @@ def last_jobs(
     unmoved = {target: home for target, home in units.items() if target not in moves}
     after = tuple(_after(inside, moves))
     rest = LastJobs(
-        (), (), moves, unmoved, _folded(inside), _in_use(after), _stuck(after, limits, need)
+        (),
+        (),
+        moves,
+        unmoved,
+        folded_tasks(filter(can_move, inside)),
+        _in_use(after),
+        _stuck(after, limits, need),
     )
     own = sorted(due.slices.keys() & has.keys() & rest.staying)
     grown = tuple(one for name in own for one in _differences(name, has[name], limits[name]))
@@ -352,14 +358,6 @@ def _after(jobs: Iterable[JobView], moves: Mapping[Target, str]) -> Iterator[Job
         unit = unit_of(job)
         moves_on = can_move(job) and own_of(job.qos) == units.get(unit, "")
         yield replace(job, qos=units[unit]) if moves_on else job
-
-
-def _folded(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
-    return {
-        job.array_job_id: job.untouched
-        for job in jobs
-        if job.array_job_id is not None and job.untouched and can_move(job)
-    }
 
 
 def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:

@@ -5,14 +5,14 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobView, folded_tasks
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from cluster.slurm_client.batch import address, update_words
 from slurm_plugin.services.avoidance import avoidance_changes, avoiding
 
 
 @dataclass(frozen=True)
-class AvoidedNodes:
+class ReadmittedNodes:
     """Changes after which no waiting slot avoids a node; what its user excludes stays.
 
     Attributes:
@@ -40,13 +40,12 @@ class AvoidedNodes:
             )
 
 
-async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> AvoidedNodes:
+async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> ReadmittedNodes:
     """What is to be changed of ``jobs``. Raises what ``Slurm`` raises."""
     releases = avoiding(jobs)
     excluded = await asyncio.gather(*(slurm.excluded_nodes(one.array_job_id) for one in releases))
     changes: dict[Target, JobChange] = {}
     for release, nodes in zip(releases, excluded, strict=True):
         changes |= avoidance_changes(release, jobs, nodes, ())
-    shared = {job.array_job_id: job.untouched for job in jobs if job.untouched}
     arrays = {one.array_job_id for one in changes if isinstance(one, Tasks)}
-    return AvoidedNodes(changes, {array: shared[array] for array in arrays if array in shared})
+    return ReadmittedNodes(changes, folded_tasks(one for one in jobs if one.array_job_id in arrays))

@@ -37,7 +37,7 @@ from slurm_plugin.limits.last_jobs import Due, Jobs, LastJobs, due_of, last_jobs
 from slurm_plugin.mig.node_weights import own_weights
 from slurm_plugin.quota.demand import is_managed
 from slurm_plugin.quota.types import LimitKey
-from slurm_plugin.quota_cycle.avoided_nodes import AvoidedNodes, avoided_nodes
+from slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
 from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class WayBack:
     settings: tuple[Difference, ...]
     qos: tuple[Difference, ...]
     weights: tuple[Difference, ...]
-    avoided: AvoidedNodes
+    avoided: ReadmittedNodes
     waits: tuple[str, ...]
 
     @property
@@ -386,7 +386,7 @@ class _Doing:
             self._given_back,
         )
 
-    async def give_back(self, avoided: AvoidedNodes) -> None:
+    async def give_back(self, avoided: ReadmittedNodes) -> None:
         """Let each slot back onto the nodes that it avoids; each is tried once."""
         new = {one: change for one, change in avoided.changes.items() if one not in self._let_back}
         for command in avoided.commands(tuple(new)):

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cluster.language.service import tenant_of
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import EvictRequest, ServiceView, SlotView
 from cluster.runtime.leadership import Leader
@@ -101,7 +102,7 @@ class Evictions:
         """Let slots wait as long as there is a lender to wait for (see ``reclaim.hold_back``),
         and ``REST_S`` more.
         """
-        going = {told.service.partition("/")[0] for told in self._ends.values()}
+        going = {tenant_of(told.service) for told in self._ends.values()}
         before = {name: of for name, of in self._lenders.items() if self.waits(name)}
         self._lenders = still_waiting(before, going, recalls, starting)
         rest_s = time.monotonic() + REST_S

@@ -13,8 +13,9 @@ from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_scaling import decide
+from service_views import a_service
 
-from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
@@ -97,15 +98,13 @@ class World:
 
     def view(self) -> ViewAnswer:
         services = tuple(
-            ServiceView(
+            a_service(
                 array_job_id=number,
                 tenant="t",
                 name="a",
                 user="u",
                 submit_s=0,
                 directives=DIRECTIVES,
-                profile="1g.10gb",
-                cost_millislices=1000,
                 slots=tuple(self._slot(index, slot) for index, slot in enumerate(array.slots)),
                 order=self.order,
             )

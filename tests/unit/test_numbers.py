@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from service_views import a_service
 
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import ServiceView, TenantView
+from cluster.rpc.messages import TenantView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.unread import UnreadLog
 from launcher.cli import show_services
@@ -128,17 +129,7 @@ def test_why_limits() -> None:
 
 def test_the_daemon_s_view_and_service_status(daemon: ClusterState) -> None:
     tenants = {one.name: one for one in daemon.view.tenants}
-    service = ServiceView(
-        array_job_id=7,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=0,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(),
-    )
+    service = a_service(array_job_id=7, submit_s=0)
     for name, numbers in NUMBERS.items():
         wanted = {key: value for key, value in numbers.items() if key not in {"lent", "borrowed"}}
         assert own_names(tenants[name].model_dump()) == wanted

@@ -13,6 +13,10 @@ DOCS = ROOT / "docs"
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin")
 MAX_FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 10
+TWINS = frozenset({"Answer", "Request", "Leadership", "Metrics"})
+"""Class names that stand twice: messages of the daemon and of engines, which sites import; and what
+each of the two programs has of its own.
+"""
 CODE = re.compile(r"\bSW-[A-Z]+(?:-[A-Z]+)*\b")
 
 
@@ -41,6 +45,20 @@ def test_no_function_is_longer_than_a_screen(functions: list[tuple[str, int]]) -
 
 def test_the_median_function_is_short(functions: list[tuple[str, int]]) -> None:
     assert statistics.median(lines for _, lines in functions) <= MEDIAN_FUNCTION_LINES
+
+
+def test_no_two_public_classes_of_the_programs_have_one_name() -> None:
+    """Protocols aside: they are named after what they stand for."""
+    names = Counter(
+        node.name
+        for package in ("cluster", "launcher", "slurm_plugin")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and "Protocol" not in {ast.unparse(base).partition("[")[0] for base in node.bases}
+    )
+    assert {name for name, count in names.items() if count > 1} == TWINS
 
 
 def test_every_error_code_is_documented_and_every_documented_one_exists() -> None:

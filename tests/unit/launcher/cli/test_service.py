@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from service_views import a_service
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
@@ -12,7 +13,6 @@ from cluster.language.service import directives_of_script
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     CheckRequest,
-    ServiceView,
     SubmitAnswer,
     TenantView,
     ViewAnswer,
@@ -103,16 +103,8 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def lives(monkeypatch: pytest.MonkeyPatch, script: str, **change: object) -> None:
     """The daemon has the service of that script, as array job 800."""
-    service = ServiceView(
-        array_job_id=800,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives=dict(directives_of_script(script.splitlines())),
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(),
+    service = a_service(
+        array_job_id=800, directives=dict(directives_of_script(script.splitlines()))
     )
     seen = EMPTY.model_copy(update={"services": (service,)} | change)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: seen)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from service_views import a_service
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.service import directives_of_script
-from cluster.rpc.messages import CheckRequest, ServiceView, SubmitAnswer, ViewAnswer, ViewRequest
+from cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
 from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
 from cluster.settings.file import load_settings
 from cluster.slurm_client.sbatch import Submitted
@@ -69,17 +70,7 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(address, "wait_for_route", answers)
     monkeypatch.setattr(address, "wait_until_followed", answers)
     changed = directives(tmp_path, concurrency="2")
-    living = ServiceView(
-        array_job_id=814,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1_700_000_000,
-        directives=changed,
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(),
-    )
+    living = a_service(submit_s=1_700_000_000, directives=changed)
     records = tuple(
         GenerationRecord(
             array_job_id=array,

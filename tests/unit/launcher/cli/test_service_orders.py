@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from service_views import a_service, slots_in
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, SlicewiseError
-from cluster.rpc.messages import DeleteRequest, ServiceView, SlotView, ViewAnswer, ViewRequest
+from cluster.rpc.messages import DeleteRequest, ServiceView, ViewAnswer, ViewRequest
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
 from launcher.cli import service_orders
 from launcher.cli.service import service_app
@@ -18,20 +19,8 @@ Looks = Callable[..., list[object]]
 
 
 def generation(array: int, *states: str, order: ServiceOrder = NO_ORDER) -> ServiceView:
-    return ServiceView(
-        array_job_id=array,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives={"min_replicas": "1"},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=tuple(
-            SlotView.model_validate({"index": index, "state": state})
-            for index, state in enumerate(states)
-        ),
-        order=order,
+    return a_service(
+        array_job_id=array, directives={"min_replicas": "1"}, slots=slots_in(*states), order=order
     )
 
 

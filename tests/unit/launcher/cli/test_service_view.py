@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from service_views import a_service
 from typer.testing import CliRunner
 
 from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView, ViewAnswer
@@ -14,17 +15,7 @@ from launcher.services.overview import ServiceObservation, join
 
 
 def seen_view(*slots: SlotView) -> ServiceView:
-    return ServiceView(
-        array_job_id=814,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=0,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=slots,
-    )
+    return a_service(submit_s=0, slots=slots)
 
 
 def seen(*states: str) -> Sequence[ServiceObservation]:

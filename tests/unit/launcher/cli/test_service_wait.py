@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from service_views import a_service
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
@@ -32,7 +33,7 @@ from launcher.cli import service_wait
 from launcher.gateway.identity import create
 from launcher.services import address
 from launcher.services.overview import ServiceObservation, join
-from launcher.services.waiting import Goal, Waiting
+from launcher.services.waiting import WaitGoal, Waiting
 
 Seen = ServiceObservation | Exception | None
 Looks = Callable[..., list[OrderRequest]]
@@ -54,18 +55,8 @@ def view(state: str, **order: int) -> ServiceView:
     slot = {"index": 0, "state": state}
     if state == "running":
         slot |= {"job_id": 900, "node": "n1", "start_s": 90}
-    return ServiceView(
-        array_job_id=814,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(SlotView.model_validate(slot),),
-        order=ServiceOrder(**order),
-        is_followed=True,
+    return a_service(
+        slots=(SlotView.model_validate(slot),), order=ServiceOrder(**order), is_followed=True
     )
 
 
@@ -215,7 +206,7 @@ def test_on_a_terminal_the_last_line_of_the_log_is_shown(looks, monkeypatch: pyt
     monkeypatch.setattr("sys.stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    waiting = Waiting("vision/chat", Goal.READY)
+    waiting = Waiting("vision/chat", WaitGoal.READY)
     asyncio.run(service_wait.wait_for(load_settings(), waiting, 5.0))
     assert "vision/chat: waking (1 starting)" in shown.getvalue()
     assert "814_0: loading [bold]llama" in shown.getvalue()

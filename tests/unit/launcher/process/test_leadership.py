@@ -24,7 +24,8 @@ from launcher.process import loop
 from launcher.process.leadership import Leadership, own_store
 from launcher.process.loop import Launcher
 from launcher.process.saved_state import SavedState
-from launcher.process.statistics import SavedStatistics, ServiceStatistics
+from launcher.process.saved_statistics import SavedStatistics
+from launcher.process.statistics import ServiceStatistics
 from launcher.process.statistics_socket import StatisticsSocket
 from launcher.turn.state import ServiceState
 

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import MOST_KEYS, Counts, StatisticsAnswer
 from launcher.gateway.types import Endpoint
 from launcher.probing.prober import Replica
-from launcher.process import statistics
+from launcher.process import counted_service, saved_statistics, statistics, tenant_share
+from launcher.process.counted_service import CountedService
 from launcher.process.statistics import ServiceStatistics
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
@@ -33,6 +35,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_engine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENGINE_FAILURES, "_said", set())
+
+
+async def counts(of: ServiceStatistics, service: str) -> Counts | None:
+    """What its models have counted until now, as an answer to a client would say it."""
+    return await of._seen(service, CountedService.all)
 
 
 def verified(ports: tuple[int, ...]) -> dict[int, Verified]:
@@ -73,7 +80,7 @@ class World:
         self.statistics.turned(plan, state)
 
     async def count(self) -> int | None:
-        found = await self.statistics.counts("t/a")
+        found = await counts(self.statistics, "t/a")
         return None if found is None else found.get(KEY)
 
 
@@ -212,7 +219,7 @@ async def test_the_launcher_that_leads_next_goes_on_with_the_counts():
 
 
 async def test_runs_that_ended_long_ago_are_known_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(statistics, "_MOST_ENDED", 2)
+    monkeypatch.setattr(counted_service, "_MOST_ENDED", 2)
     world = World()
     for port in range(1, 9):
         world.said = {port: {KEY: port}}
@@ -234,17 +241,17 @@ def sizes(look: int, number: int = 5_000) -> Counts:
 async def test_what_a_service_counts_stays_bounded_whatever_its_replicas_say(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(statistics, "_REST", 0.0)
+    monkeypatch.setattr(tenant_share, "_REST", 0.0)
     world = World()
     for look in range(8):
         port = 1 + look // 2
         world.said = {port: sizes(look)}
         world.turned(port)
-        assert len(await world.statistics.counts("t/a") or ()) == MOST_KEYS
+        assert len(await counts(world.statistics, "t/a") or ()) == MOST_KEYS
         known = world.statistics._services["t/a"]
         assert max(map(len, known.counts.values())) == MOST_KEYS
     # Those that have ended are few, too.
-    monkeypatch.setattr(statistics, "_MOST_ENDED_KEYS", 2 * MOST_KEYS)
+    monkeypatch.setattr(counted_service, "_MOST_ENDED_KEYS", 2 * MOST_KEYS)
     world.turned()
     assert (len(known.counts), len(known.ended)) == (2, MOST_KEYS)
 
@@ -278,10 +285,10 @@ async def test_a_tenant_s_looks_leave_ten_times_the_cpu_that_they_took(
     # Of the replica's answer, of what it changes, and of the sum.
     (took_s,) = {3.0}
     for key in ("t/a", "t/b"):
-        await world.statistics.counts(key)
+        await counts(world.statistics, key)
         assert paused_s[-1] == pytest.approx(10 * took_s, abs=1)
         took_s += 3 if key == "t/b" else 2
-    await world.statistics.counts("u/a")
+    await counts(world.statistics, "u/a")
     assert paused_s[-1] == 0
 
 
@@ -320,12 +327,12 @@ async def test_a_tenant_s_silent_replicas_delay_no_other_tenant_s_statistics():
     silent = {f"t/{number}": (1,) for number in range(6)}
     world.said = {1: {KEY: 1}, 2: {KEY: 7}}
     world.turned_to({**silent, "u/a": (2,)})
-    await asyncio.gather(*map(world.statistics.counts, [*silent, "u/a"]))
+    await asyncio.gather(*map(partial(counts, world.statistics), [*silent, "u/a"]))
     world.asked.clear()
     world.hung = {1: asyncio.Event()}
     around = asyncio.create_task(world.statistics.look_on())
     async with asyncio.timeout(60):
-        assert await world.statistics.counts("u/a") == {KEY: 7}
+        assert await counts(world.statistics, "u/a") == {KEY: 7}
         # The next round looks at those of which none hangs, and does not wait either.
         await world.statistics.look_on()
     assert world.asked.count(2) >= 2
@@ -342,7 +349,7 @@ async def test_silent_replicas_take_a_bounded_number_of_open_files():
     world.hung = dict.fromkeys((one for of in ports.values() for one in of), asyncio.Event())
     world.said = dict.fromkeys(world.hung)
     world.turned_to({service: tuple(of) for service, of in ports.items()})
-    looks = [asyncio.create_task(world.statistics.counts(service)) for service in ports]
+    looks = [asyncio.create_task(counts(world.statistics, service)) for service in ports]
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(world.asked) == 256
@@ -355,18 +362,18 @@ async def test_silent_replicas_take_a_bounded_number_of_open_files():
 async def test_of_a_service_a_bounded_part_is_saved_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(statistics, "_REST", 0.0)
+    monkeypatch.setattr(tenant_share, "_REST", 0.0)
     world = World()
     long = {("m" * 1000, str(one), "inference_count"): 1 for one in range(1_500)}
     world.said = {1: long, 2: {KEY: 7}, 3: {KEY: 8}}
     world.turned_to({"t/a": (1, 2), "t/b": (2,), "u/a": (3,)})
     for key in ("t/a", "t/b", "u/a"):
-        await world.statistics.counts(key)
+        await counts(world.statistics, key)
     saved = await world.statistics.saved()
     assert saved.left_out == ("t/a",)
     assert [len(one["runs"]) for one in json.loads(saved.text).values()] == [1, 1, 1]
     # Too much in all: the tenant that has least comes first.
-    monkeypatch.setattr(statistics, "_MOST_SAVED_IN_ALL_BYTES", 150)
+    monkeypatch.setattr(saved_statistics, "_MOST_SAVED_IN_ALL_BYTES", 150)
     saved = await world.statistics.saved()
     assert "u/a" in json.loads(saved.text)
     assert "t/b" in saved.left_out
@@ -381,12 +388,12 @@ async def test_an_engine_that_raises_costs_only_its_own_services(
     world.turned_to({"t/a": (1,), "t/b": (2,)})
     for _ in range(2):
         # Triton's keys have more words: its kind raises IndexError at this one.
-        await world.statistics.counts("t/a")
-        assert await world.statistics.counts("t/a") is None
-    assert await world.statistics.counts("t/b") == {KEY: 7}
+        await counts(world.statistics, "t/a")
+        assert await counts(world.statistics, "t/a") is None
+    assert await counts(world.statistics, "t/b") == {KEY: 7}
     await world.statistics.look_on()
     world.turned_to({"t/a": (), "t/b": (2,)})
     world.turned_to({"t/a": (), "t/b": ()})
-    assert await world.statistics.counts("t/b") == {KEY: 7}
+    assert await counts(world.statistics, "t/b") == {KEY: 7}
     assert [line.split()[0] for line in caplog.messages] == ["engine_failed"]
     assert "IndexError" in caplog.messages[0]

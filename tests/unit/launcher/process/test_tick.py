@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from service_views import a_service
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer
@@ -34,7 +35,7 @@ GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)
 
 
 def service(array: int, name: str, slot: SlotView) -> ServiceView:
-    return ServiceView(
+    return a_service(
         array_job_id=array,
         tenant="t",
         name=name,
@@ -48,8 +49,6 @@ def service(array: int, name: str, slot: SlotView) -> ServiceView:
             "profile": "1g.10gb",
             "min_replicas": "1",
         },
-        profile="1g.10gb",
-        cost_millislices=1000,
         slots=(slot,),
     )
 

@@ -6,9 +6,10 @@ from threading import Thread
 from typing import cast
 
 import pytest
+from service_views import a_service
 
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
+from cluster.rpc.messages import ViewAnswer, ViewRequest
 from launcher.services.address import wait_for_route, wait_until_followed
 
 
@@ -20,18 +21,7 @@ class Daemon:
 
     async def ask(self, _: ViewRequest) -> ViewAnswer:
         self.looks += 1
-        service = ServiceView(
-            array_job_id=814,
-            tenant="vision",
-            name="chat",
-            user="alice",
-            submit_s=1,
-            directives={},
-            profile="1g.10gb",
-            cost_millislices=1000,
-            slots=(),
-            is_followed=self.looks == 3,
-        )
+        service = a_service(is_followed=self.looks == 3)
         return ViewAnswer(observed_s=1.0, complete=True, services=(service,), tenants=())
 
 

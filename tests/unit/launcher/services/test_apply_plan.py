@@ -1,6 +1,7 @@
 """Tests what applying a file would do: submit, nothing, a roll-over; and if quota has room."""
 
 import pytest
+from service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
@@ -25,15 +26,9 @@ def spec(**change: object) -> ServiceSpec:
 
 
 def generation(array: int, running: int, order: ServiceOrder = NO_ORDER) -> ServiceView:
-    return ServiceView(
+    return a_service(
         array_job_id=array,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
         directives=dict(spec().values()),
-        profile="1g.10gb",
-        cost_millislices=1000,
         slots=tuple(
             SlotView(index=index, state="running" if index < running else "held")
             for index in range(4)

@@ -1,6 +1,7 @@
 """Tests what a service's generations have changed, and which one a rollback goes back to."""
 
 import pytest
+from service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
@@ -30,18 +31,8 @@ def record(array: int, **directives: str) -> GenerationRecord:
 
 def lives(array: int, **change: str) -> ServiceView:
     said = next(one.directives for one in RECORDS if one.array_job_id == array)
-    return ServiceView(
-        array_job_id=array,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        # Slurm changes it when tasks are requeued.
-        submit_s=99_999,
-        directives=said | change,
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(),
-    )
+    # Slurm changes when it was submitted where tasks are requeued.
+    return a_service(array_job_id=array, submit_s=99_999, directives=said | change)
 
 
 RECORDS = (record(820, model="n"), record(814, concurrency="2"), record(800))

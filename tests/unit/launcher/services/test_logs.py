@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from service_views import a_service, slots_in
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.rpc.messages import ServiceView, SlotView, ViewAnswer, ViewRequest
+from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.logs import (
@@ -26,21 +27,7 @@ from launcher.services.logs import (
 
 
 def service(directory: Path | str, *states: str) -> ServiceView:
-    return ServiceView(
-        array_job_id=814,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=tuple(
-            SlotView.model_validate({"index": index, "state": state})
-            for index, state in enumerate(states)
-        ),
-        directory=str(directory),
-    )
+    return a_service(slots=slots_in(*states), directory=str(directory))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import get_args
 import json_checker
 import pytest
 from rich.console import Console
+from service_views import a_service
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
@@ -35,15 +36,10 @@ def slot(index: int, state: str, **more: object) -> SlotView:
 def service(
     array: int, *slots: SlotView, note: str = "", order: ServiceOrder = NO_ORDER
 ) -> ServiceView:
-    return ServiceView(
+    return a_service(
         array_job_id=array,
-        tenant="vision",
-        name="chat",
-        user="alice",
         submit_s=0,
         directives={"min_replicas": "1"},
-        profile="1g.10gb",
-        cost_millislices=1000,
         slots=slots,
         note=note,
         order=order,

@@ -8,7 +8,7 @@ from cluster.language.errors import OutsideError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.rpc.messages import ServiceReport
 from launcher.services.overview import ReplicaView, ServiceObservation
-from launcher.services.waiting import Goal, Waiting, is_reached, last_log_line, progress
+from launcher.services.waiting import WaitGoal, Waiting, is_reached, last_log_line, progress
 
 REPORT = ServiceReport(
     tenant="vision",
@@ -52,30 +52,30 @@ def seen(
     )
 
 
-def waiting(goal: Goal = Goal.READY, array: int = 814, *, is_seen: bool = True) -> Waiting:
+def waiting(goal: WaitGoal = WaitGoal.READY, array: int = 814, *, is_seen: bool = True) -> Waiting:
     return Waiting("vision/chat", goal, array, is_seen=is_seen)
 
 
 @pytest.mark.parametrize(
     ("goal", "service", "reached"),
     [
-        (Goal.READY, seen(READY), True),
-        (Goal.READY, seen(STARTS, wanted=1), False),
-        (Goal.READY, seen(HELD), False),
-        (Goal.READY, seen(READY, OUTDATED), False),
-        (Goal.READY, seen(READY, least=2), False),
-        (Goal.READY, seen(READY, replace(READY, slot=1), least=2), True),
-        (Goal.READY, seen(STARTS, failures=2), False),
-        (Goal.ASLEEP, seen(HELD), True),
-        (Goal.ASLEEP, seen(READY), False),
-        (Goal.FAILING, seen(HELD, failures=1), True),
-        (Goal.FAILING, seen(READY), False),
-        (Goal.GONE, seen(READY), False),
-        (Goal.GONE, None, True),
+        (WaitGoal.READY, seen(READY), True),
+        (WaitGoal.READY, seen(STARTS, wanted=1), False),
+        (WaitGoal.READY, seen(HELD), False),
+        (WaitGoal.READY, seen(READY, OUTDATED), False),
+        (WaitGoal.READY, seen(READY, least=2), False),
+        (WaitGoal.READY, seen(READY, replace(READY, slot=1), least=2), True),
+        (WaitGoal.READY, seen(STARTS, failures=2), False),
+        (WaitGoal.ASLEEP, seen(HELD), True),
+        (WaitGoal.ASLEEP, seen(READY), False),
+        (WaitGoal.FAILING, seen(HELD, failures=1), True),
+        (WaitGoal.FAILING, seen(READY), False),
+        (WaitGoal.GONE, seen(READY), False),
+        (WaitGoal.GONE, None, True),
     ],
 )
 def test_a_goal_is_reached_when_the_service_is_so(
-    goal: Goal, service: ServiceObservation | None, reached: bool
+    goal: WaitGoal, service: ServiceObservation | None, reached: bool
 ):
     assert is_reached(waiting(goal), service) is reached
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from launcher.autoscale.arrivals import Arrivals
-from launcher.autoscale.forecasts import Forecasts, SeenLoad, Step
+from launcher.autoscale.forecasts import Forecasts, ForecastStep, SeenLoad
 from launcher.autoscale.idle import Pauses
 from launcher.autoscale.policy import LastCounters, Memory, Peak
 from launcher.gateway.types import Endpoint
@@ -22,7 +22,7 @@ RUN = ReplicaRun(1, 1, Endpoint("10.0.0.1", 5, 6, "CCCC"))
 FULL = ServiceState(
     Memory(
         seen=LastCounters(THEN_S, 1, 1, 1),
-        forecasts=Forecasts(under_way=(Step(THEN_S + 1, (), SeenLoad(1, 1)),)),
+        forecasts=Forecasts(under_way=(ForecastStep(THEN_S + 1, (), SeenLoad(1, 1)),)),
         idle=Pauses(THEN_S + 2),
         peaks=(Peak(THEN_S + 3, 1),),
     ),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from plain_scaling import decide
+from service_views import a_service
 
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
@@ -54,17 +55,8 @@ def in_state(state: str, index: int = 0) -> SlotView:
 def service(
     array: int, *slots: SlotView, order: ServiceOrder = NO_ORDER, **directives: str
 ) -> ServiceView:
-    return ServiceView(
-        array_job_id=array,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives=DIRECTIVES | directives,
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=slots,
-        order=order,
+    return a_service(
+        array_job_id=array, directives=DIRECTIVES | directives, slots=slots, order=order
     )
 
 

@@ -1,21 +1,16 @@
 """Tests the notes that a service's users see."""
 
 import pytest
+from service_views import a_service
 
 from cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState, SlotView
 from launcher.turn.notes import LONGEST, failure_text, note, waiting_text
 
 
 def view(*slots: tuple[SlotState, str]) -> ServiceView:
-    return ServiceView(
-        array_job_id=814,
-        tenant="vision",
+    return a_service(
         name="bert",
-        user="alice",
         submit_s=0,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
         slots=tuple(
             SlotView(index=i, state=state, reason=reason) for i, (state, reason) in enumerate(slots)
         ),

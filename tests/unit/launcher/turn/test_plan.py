@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from plain_scaling import decide
 from pydantic import TypeAdapter
+from service_views import a_service
 
 from cluster.language.service import DEFAULT_START_TIMEOUT_S
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
     DesiredSlotsAnswer,
-    ServiceView,
     SlotView,
     ViewAnswer,
 )
@@ -89,17 +89,7 @@ def in_state(index: int, state: str) -> SlotView:
 
 
 def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change: str) -> ViewAnswer:
-    service = ServiceView(
-        array_job_id=ARRAY,
-        tenant="vision",
-        name="chat",
-        user="alice",
-        submit_s=1,
-        directives=DIRECTIVES | change,
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=slots,
-    )
+    service = a_service(array_job_id=ARRAY, directives=DIRECTIVES | change, slots=slots)
     return ViewAnswer(observed_s=at_s, complete=complete, services=(service,), tenants=())
 
 

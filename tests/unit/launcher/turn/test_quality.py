@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from launcher.gateway.timings import BOUNDS_MS, BUCKETS, Timings
-from launcher.turn.quality import NONE_YET, SPAN_S, Counts, Window, followed, quality
+from launcher.turn.quality import NONE_YET, SPAN_S, Counts, QualityWindow, followed, quality
 
 BEGIN = Counts(0.0)
-START = Window(BEGIN, BEGIN, BEGIN)
+START = QualityWindow(BEGIN, BEGIN, BEGIN)
 
 
 def counts(at_s: float, *, cold_starts: int = 0, errors: int = 0, **by_bound: int) -> Counts:

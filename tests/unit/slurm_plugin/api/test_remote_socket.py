@@ -30,7 +30,7 @@ from cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
 from cluster.settings.file import DaemonSettings
 from slurm_plugin.api import remote_socket
 from slurm_plugin.api.desk import roles
-from slurm_plugin.api.http_server import Limits
+from slurm_plugin.api.http_server import HttpLimits
 from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
 from slurm_plugin.api.routes import Routes
 from slurm_plugin.common.connection_places import ConnectionLimits
@@ -101,7 +101,7 @@ class Daemon:
 
 @asynccontextmanager
 async def serving(
-    own: DaemonSettings, bounds: ConnectionLimits = BOUNDS, limits: Limits = LIMITS
+    own: DaemonSettings, bounds: ConnectionLimits = BOUNDS, limits: HttpLimits = LIMITS
 ) -> AsyncIterator[Daemon]:
     daemon = Daemon(own)
     routes = Routes(

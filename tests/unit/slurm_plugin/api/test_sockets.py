@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from http_peer import GET_VIEW, Response, connected, posted
 from pydantic import BaseModel
+from service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.message import DoneAnswer, Request
@@ -24,13 +25,13 @@ from cluster.rpc.messages import (
 from cluster.rpc.read_messages import WhyRequest
 from slurm_plugin.api import places, user_socket
 from slurm_plugin.api.desk import Roles, visible_to
-from slurm_plugin.api.http_server import Limits
+from slurm_plugin.api.http_server import HttpLimits
 from slurm_plugin.api.places import UserLimits
 from slurm_plugin.api.routes import Handlers, Routes
 from slurm_plugin.api.user_socket import UserSocket, user_limits
 
 USERS = UserLimits(connections=3, connections_per_uid=3)
-LIMITS = Limits(question_s=0.3, answer_s=0.3, body_bytes=65_536, refused=8)
+LIMITS = HttpLimits(question_s=0.3, answer_s=0.3, body_bytes=65_536, refused=8)
 PATIENT = replace(LIMITS, question_s=60.0, answer_s=60.0)
 LONG = 1_000_000
 DONE = {"v": 1, "ok": True}
@@ -65,7 +66,7 @@ def get_why(about: str) -> bytes:
 async def serving(
     place: Path,
     users: UserLimits = USERS,
-    limits: Limits = PATIENT,
+    limits: HttpLimits = PATIENT,
     handlers: Handlers = HANDLERS,
 ) -> AsyncIterator[Path]:
     server = UserSocket(place, Routes(handlers, lambda _asker, _uid: True), users, limits)
@@ -534,16 +535,14 @@ def test_who_sees_all() -> None:
 
 def test_others_see_their_own_tenants_only() -> None:
     def service(tenant: str, user: str) -> ServiceView:
-        return ServiceView(
+        return a_service(
             array_job_id=1,
             tenant=tenant,
             name="s",
             user=user,
             submit_s=0,
-            directives={},
             profile="",
             cost_millislices=0,
-            slots=(),
         )
 
     def tenant(name: str) -> TenantView:

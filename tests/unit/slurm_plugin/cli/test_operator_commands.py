@@ -41,7 +41,7 @@ from slurm_plugin.accounting.types import (
 from slurm_plugin.cli import budget, tenant
 from slurm_plugin.cli import tenant_quota as quota
 from slurm_plugin.cli_common import in_force, options, read_backend, slurm_look, tenant_overview
-from slurm_plugin.cli_common.slurm_look import SlurmLook, Waiting
+from slurm_plugin.cli_common.slurm_look import SlurmLook, WaitingWork
 from slurm_plugin.cli_users import costs, why
 from slurm_plugin.cli_users import ledger as ledger_commands
 from slurm_plugin.common.qos_names import uninstalled_qos
@@ -154,7 +154,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
             look = SlurmLook(ACCOUNTS, 14_000)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
-    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: Waiting())
+    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: WaitingWork())
     return fake
 
 
@@ -232,7 +232,7 @@ def test_the_question_says_what_becomes_of_a_tenants_jobs(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
     said("tenant", "add", "bio")
-    waiting = Waiting(26, ("bert", "ocr"))
+    waiting = WaitingWork(26, ("bert", "ocr"))
     monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: waiting)
     words = (
         "26 of its jobs and array tasks wait, and never start. "
@@ -254,7 +254,7 @@ def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.Monkey
         batch(1, qos="normal"),
     )
     monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
-    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == Waiting(4)
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(4)
 
     def down(_settings: Settings) -> None:
         raise UnreachableError("SW-SLURM-DOWN", "gone")
@@ -272,7 +272,7 @@ def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch
         slot(9, held=False, reason="QOSGrpBilling", admin_comment=ocr),
     )
     monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
-    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == Waiting(1, ("bert", "ocr"))
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(1, ("bert", "ocr"))
 
 
 STATUS = StatusAnswer(

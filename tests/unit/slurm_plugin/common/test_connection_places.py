@@ -9,7 +9,7 @@ from slurm_plugin.common.connection_places import (
     Guest,
     IdleConnection,
     Origin,
-    Verdict,
+    PlaceVerdict,
     idle_to_cut,
     origin_of,
     room_for,
@@ -45,45 +45,45 @@ def test_of_idle_ones_those_of_the_user_who_has_most_make_room() -> None:
 
 
 def test_there_is_room_while_few_are_there() -> None:
-    assert room_for(NEW, spread("a.1", "a.1", "b.1"), BOUNDS) == Verdict(fits=True)
+    assert room_for(NEW, spread("a.1", "a.1", "b.1"), BOUNDS) == PlaceVerdict(fits=True)
 
 
 def test_who_has_most_makes_room() -> None:
     guests = spread("a.1", "b.1", "b.2", "b.2", "c.1", "c.1", "d.1", "e.1")
-    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[2])
+    assert room_for(NEW, guests, BOUNDS) == PlaceVerdict(fits=True, cut=guests[2])
 
 
 def test_of_a_crowded_prefix_its_own_make_room() -> None:
     guests = spread("z.2", "z.3", "z.3", "z.4", "z.5", "a.1")
-    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[1])
+    assert room_for(NEW, guests, BOUNDS) == PlaceVerdict(fits=True, cut=guests[1])
 
 
 def test_of_a_crowded_host_those_make_room_that_are_silent_for_a_while() -> None:
     guests = [guest(number, "z.1", at_s=8.0 + number) for number in range(3)]
-    assert room_for(NEW, guests, BOUNDS) == Verdict(fits=True, cut=guests[0])
+    assert room_for(NEW, guests, BOUNDS) == PlaceVerdict(fits=True, cut=guests[0])
     young = [guest(number, "z.1", at_s=9.9) for number in range(3)]
-    assert room_for(NEW, young, BOUNDS) == Verdict(fits=False)
+    assert room_for(NEW, young, BOUNDS) == PlaceVerdict(fits=False)
 
 
 def test_whose_question_is_there_is_not_cut_off() -> None:
     hosts = ("a.1", "b.1", "c.1", "d.1", "e.1", "f.1", "g.1", "h.1")
-    assert room_for(NEW, spread(*hosts, silent=False), BOUNDS) == Verdict(fits=False)
+    assert room_for(NEW, spread(*hosts, silent=False), BOUNDS) == PlaceVerdict(fits=False)
 
 
 def test_the_launcher_has_places_of_its_own() -> None:
     hosts = ("a.1", "b.1", "c.1", "d.1", "e.1", "f.1", "g.1", "h.1")
     full = spread(*hosts, silent=False)
     launchers = guest(99, "a.9", at_s=10.0, launchers=True)
-    assert room_for(launchers, full, BOUNDS) == Verdict(fits=True)
+    assert room_for(launchers, full, BOUNDS) == PlaceVerdict(fits=True)
     # And it takes none of the others'.
     own = [guest(number, "a.9", launchers=True) for number in range(2)]
-    assert room_for(NEW, [*full[:7], *own], BOUNDS) == Verdict(fits=True)
+    assert room_for(NEW, [*full[:7], *own], BOUNDS) == PlaceVerdict(fits=True)
 
 
 def test_nobody_beside_the_launcher_keeps_its_places_busy() -> None:
     launchers = guest(99, "a.9", at_s=10.0, launchers=True)
     young = [guest(number, "a.9", at_s=9.9, launchers=True) for number in range(3)]
-    assert room_for(launchers, young, BOUNDS) == Verdict(fits=True, cut=young[0])
+    assert room_for(launchers, young, BOUNDS) == PlaceVerdict(fits=True, cut=young[0])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ledger_parts import ledger_view_of
+from service_views import a_service
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -76,16 +77,12 @@ def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobVi
 def service(
     array: int, least: int, order: ServiceOrder | None = None, **changes: Any
 ) -> ServiceView:
-    view = ServiceView(
+    view = a_service(
         array_job_id=array,
         tenant="a",
         name=f"s{array}",
-        user="alice",
         submit_s=array,
         directives={"min_replicas": str(least)},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=(),
         order=order or ServiceOrder(),
     )
     return view.model_copy(update=changes)

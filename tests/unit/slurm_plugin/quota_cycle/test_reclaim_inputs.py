@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from ledger_parts import ledger_view_of
 from scripted import policy_of, tenant
+from service_views import a_service
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
@@ -70,17 +71,7 @@ def node(name: str = "n1", held: int = 0, **changes: Any) -> NodeView:
 
 
 def service(*slots: SlotView) -> ServiceView:
-    return ServiceView(
-        array_job_id=814,
-        tenant="nlp",
-        name="bert",
-        user="alice",
-        submit_s=1,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
-        slots=slots,
-    )
+    return a_service(tenant="nlp", name="bert", slots=slots)
 
 
 def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> ReclaimInput:

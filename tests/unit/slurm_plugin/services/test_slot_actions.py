@@ -2,6 +2,7 @@
 
 import pytest
 from scripted import job
+from service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView, SlotState, SlotView
@@ -21,15 +22,10 @@ from slurm_plugin.services.slot_actions import (
 
 
 def service(*states: SlotState, tenant: str = "vision", reason: str = "x") -> ServiceView:
-    return ServiceView(
-        array_job_id=814,
+    return a_service(
         tenant=tenant,
         name="bert",
-        user="alice",
         submit_s=0,
-        directives={},
-        profile="1g.10gb",
-        cost_millislices=1000,
         slots=tuple(
             SlotView(index=i, state=state, reason=reason) for i, state in enumerate(states)
         ),

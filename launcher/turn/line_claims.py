@@ -7,7 +7,7 @@ than get some would be charged in vain, so the others' do not start.
 from collections.abc import Container, Mapping, Sequence
 
 from cluster.rpc.messages import ServiceView
-from launcher.gateway.lines import LineHolders, is_unused, pool_of
+from launcher.gateway.line_holders import LineHolders, is_unused, pool_of
 from launcher.gateway.types import Gateway
 
 _REST = frozenset({"held", "gone"})

@@ -7,8 +7,9 @@ tenants that have none.
 from collections import Counter, defaultdict
 from string import digits
 
+from cluster.language.service import tenant_of
 from cluster.language.service_places import ServicePlaces
-from launcher.gateway.types import IDLE, Backend, Gateway, is_free, tenant_of
+from launcher.gateway.types import IDLE, Backend, Gateway, is_free
 
 
 class LineHolders:
