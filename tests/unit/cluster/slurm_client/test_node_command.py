@@ -17,8 +17,14 @@ from cluster.slurm_client.node_command import run_on
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs a job here. What a node runs stands there, too."""
+    """Runs a job here. What a node runs stands there, too. Both look ten times as often."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("_POLL_S", "_PENDING_POLL_S"):
+        monkeypatch.setattr(node_command, name, getattr(node_command, name) / 10)
+    looks = 10 * node_command._LOOKS
+    script = node_command._SCRIPT.replace(f"-gt {node_command._LOOKS}", f"-gt {looks}")
+    monkeypatch.setattr(node_command, "_SCRIPT", script.replace("sleep 0.3", "sleep 0.03"))
+    monkeypatch.setattr(node_command, "_LOOKS", looks)
     runs_jobs(tmp_path)
     return tmp_path
 
@@ -89,7 +95,7 @@ async def test_it_does_nothing_before_it_is_told_to(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller may have been killed, or have given up, as Slurm did not answer in time."""
-    give_up_after(2, monkeypatch)
+    give_up_after(20, monkeypatch)
     command(slurm, "squeue", "echo 'PENDING|None|'")
     with pytest.raises(OutsideError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
@@ -101,7 +107,7 @@ async def test_what_nobody_reads_is_taken_out_of_the_comment(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who should has been killed."""
-    give_up_after(4, monkeypatch)
+    give_up_after(40, monkeypatch)
     command(slurm, "squeue", "echo 'RUNNING|None|'")
     with pytest.raises(UnreachableError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)

@@ -406,7 +406,7 @@ async def test_a_replica_is_asked_what_its_models_have_counted(served: tuple[Tri
         {"words": f"{COUNTED}{' ' * 300_000}"},
         {"status": 500},
         {"status": 307, "headers": {"Location": "/secret"}},
-        {"delay_s": 10.0},
+        {"delay_s": 2.0},
     ],
     ids=["nested", "no JSON", "too long", "an error", "elsewhere", "too late"],
 )
