@@ -104,6 +104,13 @@ class JobView:
         """
         return not self.unread.isdisjoint(_ESSENTIAL)
 
+    @property
+    def task(self) -> str:
+        """The name that a person uses: ``814_3``, or ``814`` of a job and of untouched tasks."""
+        if self.array_job_id is None or self.task_index is None:
+            return str(self.job_id)
+        return f"{self.array_job_id}_{self.task_index}"
+
     @cached_property
     def gpus(self) -> Mapping[str, int]:
         """Instances by GPU type that the job (of an array: each task) holds or waits for."""

@@ -90,11 +90,6 @@ def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mappin
     return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
 
 
-def shown_name(job: JobView) -> str:
-    """The job as ``squeue -o %i`` names it: ``814_3``, or its number."""
-    return str(job.job_id) if job.task_index is None else f"{job.array_job_id}_{job.task_index}"
-
-
 def waits_in_array(row: Mapping[str, str]) -> bool:
     """Whether the row is of a waiting task of an array."""
     return _is_pending(row["State"]) and row["ArrayTaskId"] not in _NO_INDEX

@@ -38,7 +38,6 @@ from cluster.slurm.job_rows import (
     parse_jobs,
     parse_pending,
     parse_rows,
-    shown_name,
     started,
     waits_in_array,
 )
@@ -394,7 +393,7 @@ async def _all(
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:
     mark = secret()
     # Under its own number, the last task of an array would be shown with all other tasks.
-    lines = (f"show job {shown_name(job)}\nshow hostnames {mark}\n" for job in jobs)
+    lines = (f"show job {job.task}\nshow hostnames {mark}\n" for job in jobs)
     # A job that has ended meanwhile is no failure.
     reply = await attempt(("scontrol", "-d"), stdin="".join(lines))
     return answers(reply.output, mark)

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 
 from cluster.language.jobs import JobView, StepView
 from cluster.slurm.fields import MOST_STEPS, answers
-from cluster.slurm.job_rows import shown_name
 from cluster.slurm.parse import parse_step, parse_step_ids
 from cluster.slurm.unread import ReportsUnread, each
 from cluster.slurm_client.run import IDS, SQUEUE, attempt, run, secret
@@ -33,7 +32,7 @@ class StepReader:
         Runs ``squeue --steps`` for their names, then one ``scontrol`` for the ports of new steps.
         () if no job is named.
         """
-        by_name = {shown_name(job): job for job in jobs}
+        by_name = {job.task: job for job in jobs}
         listed = parse_step_ids(await run((*SQUEUE, "--steps", IDS))) if jobs else ()
         numbers: dict[str, list[int]] = {}
         for name, step in listed:

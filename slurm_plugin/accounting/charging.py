@@ -113,7 +113,7 @@ def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
     reservations, because accounting settles these in the end.
     """
     sightings = (
-        _sighting(tariff, job, job.start_s, _task(job), None)
+        _sighting(tariff, job, job.start_s, job.task, None)
         for job in jobs
         if job.state in LIVE and job.start_s is not None and job.partition in tariff.partitions
         if not job.is_doubtful and "time_limit_s" not in job.unread
@@ -217,12 +217,6 @@ def _sighting(
     limit_s = min(max(1, wanted_s), MOST_RESERVED_S)
     billing = seen.tres.get("billing")
     return _ShownRun(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
-
-
-def _task(job: JobView) -> str:
-    if job.array_job_id is None or job.task_index is None:
-        return str(job.job_id)
-    return f"{job.array_job_id}_{job.task_index}"
 
 
 def _charge(seen: _ShownRun, held: Reservation | None, transfers: tuple[Transfer, ...]) -> Charge:

@@ -8,7 +8,6 @@ from cluster.language.jobs import WAITING, JobTag, JobView
 from cluster.rpc.read_messages import PriorityAnswer, PriorityFactor, PriorityTerm
 from slurm_plugin.admission.priority import CLASS_VALUES, Formula, PriorityTerms, site_factor
 from slurm_plugin.admission.priority_changes import Ranked
-from slurm_plugin.explain.words import job_name
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def explained(
     job, terms = ranked.job, ranked.terms
     before = [other for other in jobs if _is_before(other, job)]
     return PriorityAnswer(
-        job=job_name(job),
+        job=job.task,
         tenant=job.account,
         tasks=_tasks(job),
         job_class=terms.job_class,

@@ -185,7 +185,7 @@ def _name(job: JobView) -> str:
     tag = JobTag.find(job.admin_comment)
     if tag is not None and tag.service is not None:
         return f"{tag.service}, replica {job.task_index}"
-    return f"job {job.job_id}"
+    return f"job {job.task}"
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
         found = _obstacle(job, then, inputs)
         if found and job.account in was.own and not _obstacle(job, was, inputs):
             amount, words = found
-            about = f"job {job.job_id} of {job.user}"
+            about = f"job {job.task} of {job.user}"
             yield Impact(ImpactKind.NEVER_STARTS, job.account, about, amount, words)
 
 

@@ -28,7 +28,6 @@ from slurm_plugin.explain.words import (
     gpus_text,
     group_rows,
     holder_rows,
-    job_name,
     kept_back,
     recall_words,
     rooms_text,
@@ -157,7 +156,7 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
 
 
 def _title(job: JobView) -> str:
-    return f"Job {job_name(job)} of {job.user}"
+    return f"Job {job.task} of {job.user}"
 
 
 def _heading(short: Shortage) -> str:
@@ -228,7 +227,7 @@ def _filled(hint: str, job: JobView, sight: WhyInput) -> str:
     """Put the job and its account into a hint; an account that is no tenant has no QOS to name."""
     if _ACCOUNT in hint and job.account not in sight.situation.policy:
         return f"{job.account} has no quota, so it may not use these GPUs. Ask the operator."
-    return hint.replace("JOB", job_name(job)).replace(_ACCOUNT, job.account)
+    return hint.replace("JOB", job.task).replace(_ACCOUNT, job.account)
 
 
 def _hints(
@@ -238,7 +237,7 @@ def _hints(
     start: StartEstimate,
     sight: WhyInput,
 ) -> Iterable[str]:
-    name = job_name(job)
+    name = job.task
     if reason.hint and not (start.by_slurm and reason.cause):
         yield _filled(reason.hint, job, sight)
     if reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
@@ -282,7 +281,7 @@ def _undecided(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
             start="no estimate: it will not start as it is",
             hints=(
                 *((refusal.hint,) if refusal.hint else ()),
-                f"Cancel it (scancel {job_name(job)}) and submit it again.",
+                f"Cancel it (scancel {job.task}) and submit it again.",
             ),
         )
     return WhyAnswer(
@@ -355,7 +354,7 @@ def _ended(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         reason=job.reason if end else "",
         headline=f"{_title(job)} ended{ago}{f': {end}' if end else ''}.",
         sentences=(ran,),
-        hints=(f"Its state and exit code: sacct -j {job_name(job)}",),
+        hints=(f"Its state and exit code: sacct -j {job.task}",),
     )
 
 

@@ -6,7 +6,7 @@ from cluster.language.jobs import JobTag, JobView, last_words
 from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.explain.words import job_name, kept_back, span_text
+from slurm_plugin.explain.words import kept_back, span_text
 
 
 def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:
@@ -20,7 +20,7 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswe
             about=about,
             state=job.state.value,
             reason=job.reason,
-            headline=f"{job_name(job)} is a slot of service {service}, whose requests wait.",
+            headline=f"{job.task} is a slot of service {service}, whose requests wait.",
             sentences=(f"It is not started for want of {short}.",),
             start="when the quota has room",
             hints=(
@@ -33,7 +33,7 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswe
         about=about,
         state=job.state.value,
         reason=job.reason,
-        headline=f"{job_name(job)} is a slot of service {service} at rest: it costs nothing.",
+        headline=f"{job.task} is a slot of service {service} at rest: it costs nothing.",
         sentences=(
             "The launcher decides when it runs, by the service's requests.",
             f"The daemon releases it then, within the quota of {tag.tenant}.",
@@ -54,7 +54,7 @@ def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -
         about=about,
         state=job.state.value,
         reason=job.reason,
-        headline=f"{job_name(job)} is a slot of service {service}, which fails to start.",
+        headline=f"{job.task} is a slot of service {service}, which fails to start.",
         sentences=(f"{starts} failed{_pause(next_s - sight.now_s)}.", *_said(job, sight)),
         start_s=next_s,
         start="at the earliest; one slot tries for all",

@@ -18,13 +18,6 @@ _ROWS = 10
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def job_name(job: JobView) -> str:
-    """The job's name as users write it: ``814_3`` or ``814``."""
-    if job.array_job_id is None or job.task_index is None:
-        return str(job.job_id)
-    return f"{job.array_job_id}_{job.task_index}"
-
-
 def counted(count: int, noun: str) -> str:
     """A count with its noun: ``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -120,7 +113,7 @@ def _job_row(job: JobView, amount: int, of_type: str) -> WhyRow:
     if job.time_limit_s is None:
         notes.append("no time limit")
     return WhyRow(
-        what=f"job {job_name(job)} of {job.user}",
+        what=f"job {job.task} of {job.user}",
         gpus=gpus_text(job),
         amount_millislices=None if of_type else amount,
         ends_s=ends_s(job),

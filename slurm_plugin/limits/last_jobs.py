@@ -13,6 +13,7 @@ from functools import partial
 from cluster.language.billing import BillingUnit
 from cluster.language.jobs import ALLOTTED, JobState, JobView, folded_tasks
 from cluster.language.units import Millislices
+from cluster.slurm.fields import numbers_text
 from cluster.slurm.interface import Target
 from slurm_plugin.admission.qos_switch import (
     as_units,
@@ -63,11 +64,11 @@ class Jobs:
     """The jobs in a QOS; each task of an array counts.
 
     Attributes:
-        job_ids: the ids of Slurm's records of these jobs.
+        names: of Slurm's records of these jobs, as squeue shows them.
         waiting: how many wait without being held.
     """
 
-    job_ids: tuple[int, ...]
+    names: tuple[str, ...]
     running: int
     waiting: int
     held: int
@@ -78,11 +79,11 @@ class Stuck:
     """Jobs that each need more than their QOS allows all of its jobs together.
 
     Attributes:
-        job_ids: the ids of Slurm's records of these jobs.
+        names: of Slurm's records of these jobs, as squeue shows them.
         settings: the QOS' settings that would let each of the jobs start, in words for sacctmgr.
     """
 
-    job_ids: tuple[int, ...]
+    names: tuple[str, ...]
     settings: tuple[str, ...]
 
 
@@ -361,29 +362,37 @@ def _after(jobs: Iterable[JobView], moves: Mapping[Target, str]) -> Iterator[Job
 
 
 def _in_use(jobs: Iterable[JobView]) -> Mapping[str, Jobs]:
-    ids: dict[str, list[int]] = {}
+    records: dict[str, list[JobView]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for job in jobs:
-        ids.setdefault(job.qos, []).append(job.job_id)
+        records.setdefault(job.qos, []).append(job)
         kind = "running" if not is_pending(job) else "held" if job.held else "waiting"
         counts[job.qos, kind] += max(1, len(job.untouched))
     kinds = ("running", "waiting", "held")
     return {
-        qos: Jobs(tuple(sorted(found)), *(counts[qos, kind] for kind in kinds))
-        for qos, found in sorted(ids.items())
+        qos: Jobs(_names(found), *(counts[qos, kind] for kind in kinds))
+        for qos, found in sorted(records.items())
     }
+
+
+def _names(jobs: Iterable[JobView]) -> tuple[str, ...]:
+    """Return the names of Slurm's records, such as ``814``, ``814_3`` or ``814_[4-9]``."""
+    return tuple(
+        f"{job.array_job_id}_[{numbers_text(job.untouched)}]" if job.untouched else job.task
+        for job in sorted(jobs, key=lambda job: job.job_id)
+    )
 
 
 def _stuck(
     jobs: Iterable[JobView], limits: Mapping[str, Amount], need: Callable[[JobView], Amount]
 ) -> Mapping[str, Stuck]:
-    found: dict[str, list[tuple[int, Amount]]] = {}
+    found: dict[str, list[tuple[JobView, Amount]]] = {}
     for job in jobs:
         if can_move(job) and job.qos in limits and not _fits(one := need(job), limits[job.qos]):
-            found.setdefault(job.qos, []).append((job.job_id, one))
+            found.setdefault(job.qos, []).append((job, one))
     return {
         qos: Stuck(
-            tuple(sorted(job_id for job_id, _ in those)),
+            _names(job for job, _ in those),
             tuple(_enough([one for _, one in those], limits[qos])),
         )
         for qos, those in sorted(found.items())

@@ -210,7 +210,7 @@ def _fixed(instance: InstanceState) -> InstanceState:
 def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
     tag = JobTag.find(job.admin_comment)
     is_task = job.array_job_id is not None
-    name = f"job {job.array_job_id}_{job.task_index}" if is_task else f"job {job.job_id}"
+    name = f"job {job.task}"
     if job.state is JobState.COMPLETING:
         return JobHolder(name, 0)
     if tag is None or tag.service is None or not is_task:

@@ -122,6 +122,7 @@ def _wants(job: JobView, costs: Mapping[str, Millislices]) -> Wanting:
         cost_millislices=_cost(job, costs),
         instances=instances,
         nodes=nodes,
+        task=job.task,
     )
 
 

@@ -511,7 +511,7 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
     for qos, those in jobs.in_use.items():
         yield (
             f"QOS {qos} stays as long as jobs are in it, {jobs_text(those)}: "
-            f"{shown(those.job_ids)}. They go on. Run {_FINISH} when they have ended."
+            f"{shown(those.names)}. They go on. Run {_FINISH} when they have ended."
         )
     unmoved: dict[tuple[str, str], list[Target]] = {}
     for target, qos in jobs.unmoved.items():
@@ -529,7 +529,7 @@ def _jobs_left(jobs: LastJobs, refused: Refused) -> Iterator[str]:
         settings = " ".join(stuck.settings)
         yield (
             f"In QOS {qos} jobs wait that need more than it allows, and would wait for ever: "
-            f"{shown(stuck.job_ids)}. To let them start: sacctmgr modify qos where name={qos} "
+            f"{shown(stuck.names)}. To let them start: sacctmgr modify qos where name={qos} "
             f"set {settings}"
         )
 
@@ -544,10 +544,10 @@ def jobs_text(those: Jobs) -> str:
     return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
 
 
-def shown(jobs: Sequence[int | str]) -> str:
-    """``814, 815 and 7 more``: the first ten."""
-    more = f" and {len(jobs) - _SHOWN} more" if jobs[_SHOWN:] else ""
-    return ", ".join(map(str, jobs[:_SHOWN])) + more
+def shown(names: Sequence[str]) -> str:
+    """``814, 815_3 and 7 more``: the first ten."""
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:

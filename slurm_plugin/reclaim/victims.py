@@ -30,6 +30,7 @@ class Wanting:
         cost_millislices: cost of the whole job.
         instances: GPU instances by type that it needs on each of its nodes.
         nodes: number of different nodes that it needs.
+        task: the name that a person uses, where that is not the job id.
     """
 
     job_id: int
@@ -38,6 +39,7 @@ class Wanting:
     cost_millislices: int
     instances: Mapping[str, int] = field(hash=False)
     nodes: int = 1
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -335,8 +337,8 @@ def _victims(
         victims[run.job_id] = f"{run.tenant} has to give back {amount}"
     for run in plan.gone:
         job = goes_for[run.job_id]
-        amount = slices_words(run.cost)
-        victims[run.job_id] = f"{job.tenant} takes back {amount}: job {job.job_id} waits"
+        amount, task = slices_words(run.cost), job.task or job.job_id
+        victims[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
     return {job_id: why for job_id, why in victims.items() if job_id in replicas}
 
 

@@ -184,7 +184,7 @@ def walls_of(
             found[node].append(Wall(one.start_s, why, reservation=one))
     for plan in plans:
         for node in plan.nodes if plan.job_id in waiting else ():
-            why = f"job {plan.job_id} is to start on {node}"
+            why = f"job {waiting[plan.job_id].task} is to start on {node}"
             found[node].append(Wall(plan.start_s, why, waiting[plan.job_id]))
     return found
 

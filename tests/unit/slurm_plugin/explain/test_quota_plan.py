@@ -221,6 +221,13 @@ def test_a_borrower_that_gets_its_own_instead_loses_nothing():
     assert hurt(there, policy(a=3000, b=11_000)) == []
 
 
+def test_a_task_that_could_never_start_any_more_is_named_as_one():
+    before = with_quota(policy(a=6000), "a", borrowing_limit_millislices=Millislices(0))
+    there = now(before, waiting(20, "a", 5, array_job_id=19, task_index=12))
+    (impact,) = hurt(there, with_quota(before, "a", nominal_millislices=Millislices(4000)))
+    assert impact.about == "job 19_12 of alice"
+
+
 def test_a_job_that_could_never_start_any_more_is_named():
     before = with_quota(policy(a=6000), "a", borrowing_limit_millislices=Millislices(0))
     there = now(before, waiting(1, "a", 5), waiting(2, "a", 3), waiting(3, "a", 7))

@@ -98,8 +98,8 @@ async def test_what_waits_on_borrowed_quota_goes_on_in_its_tenants_own_qos():
     assert world.qos() == {1: OWN, 2: OWN, 3: OWN, 4: BORROWED}
     assert done.moved == {"1": OWN, "2_[0-39]": OWN, "3": OWN}
     assert done.in_use == {
-        OWN: Jobs((1, 2, 3), running=0, waiting=41, held=1),
-        BORROWED: Jobs((4,), running=1, waiting=0, held=0),
+        OWN: Jobs(("1", "2_[0-39]", "3"), running=0, waiting=41, held=1),
+        BORROWED: Jobs(("4",), running=1, waiting=0, held=0),
     }
     assert world.limit(OWN) == 3000
     assert not [one for one in done.waits if "for ever" in one]
@@ -200,6 +200,16 @@ async def test_what_the_budget_does_not_last_for_is_told(limit_s: int | None, mi
     await world.installed()
     done = await world.uninstall()
     assert done.waits[-1].endswith(f"name={OWN} set grptresrunmins=billing={minutes}")
+
+
+async def test_tasks_of_arrays_are_named_as_squeue_shows_them():
+    task = {"array_job_id": 19, "task_index": 12}
+    world = await World(
+        job(20, OWN, JobState.RUNNING, **task), array(19, 2, OWN), job(21, BORROWED, **task, **BIG)
+    ).installed()
+    told = "\n".join((await world.uninstall()).waits)
+    assert f"QOS {OWN} stays as long as jobs are in it, 1 runs, 2 wait: 19_[0-1], 19_12." in told
+    assert "wait for ever: 19_12. To let them start" in told
 
 
 async def test_without_the_ledger_what_stands_in_slurm_must_do():
@@ -426,7 +436,7 @@ async def test_an_array_stays_where_its_next_task_can_start():
 async def test_a_waiting_job_that_can_not_be_read_is_none_that_runs():
     odd = job(1, OWN, unread=frozenset({"tres"}))
     world = await World(odd).installed()
-    assert (await world.uninstall()).in_use == {OWN: Jobs((1,), running=0, waiting=1, held=0)}
+    assert (await world.uninstall()).in_use == {OWN: Jobs(("1",), running=0, waiting=1, held=0)}
 
 
 async def test_a_run_on_borrowed_quota_that_is_requeued_finds_its_own_qos_again():

@@ -75,6 +75,9 @@ def test_one_goes_for_a_job_that_waits_and_says_for_which() -> None:
     found = reclaim(reclaim_input(wants(12), run(1)))
     assert found.victims == {1: "vision takes back 1 slice: job 12 waits"}
     assert found.ready == {}
+    task = replace(wants(12), task="9_3")
+    found = reclaim(reclaim_input(task, run(1)))
+    assert found.victims == {1: "vision takes back 1 slice: job 9_3 waits"}
 
 
 def test_only_runs_of_the_type_that_is_wanted_go() -> None:

@@ -134,7 +134,9 @@ def test_what_a_budget_spares_is_what_running_jobs_leave_of_it() -> None:
     assert spare_minutes(policy, {}, runs, NOW_S, COSTS).left == {}
 
 
-WAITING = replace(RUN, job_id=7, state=JobState.PENDING, nodes=())
+WAITING = replace(
+    RUN, job_id=7, array_job_id=None, task_index=None, state=JobState.PENDING, nodes=()
+)
 BIGGER = [
     ({"gres/gpu:1g.10gb": "2", "cpu": "2"}, True),
     ({"gres/gpu:1g.10gb": "1", "cpu": "3"}, True),
@@ -172,6 +174,12 @@ def test_walls_are_reservations_and_planned_starts_of_waiting_jobs() -> None:
         ],
         "gpu02": [Wall(50, "reservation maint of gpu02 begins", reservation=reservation)],
     }
+
+
+def test_an_array_s_task_that_is_planned_is_named_as_one() -> None:
+    task = replace(WAITING, array_job_id=5, task_index=2)
+    (wall,) = walls_of((), (PlannedStart(7, 60, ("gpu01",)),), (task,))["gpu01"]
+    assert wall.why == "job 5_2 is to start on gpu01"
 
 
 def test_where_a_gpu_is_cut_anew_the_others_stay() -> None:
