@@ -9,7 +9,7 @@ from slurm_plugin.api.access import Principal
 from slurm_plugin.explain.headroom import situation
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.why_job import jobs_named, why_job, why_without_ledger
-from slurm_plugin.explain.why_tenant import why_tenant
+from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.demand import QOS_BUDGET
@@ -36,6 +36,8 @@ def why(
         sight = _sight(ledger, settings, cluster_state)
         if about in sight.situation.policy:
             return why_tenant(about, sight)
+        if (answer := why_no_tenant(about, sight)) is not None:
+            return answer
     if not jobs:
         jobs = _jobs_of_service(about, principal, cluster_state)
         about = str(jobs[0].array_job_id) if jobs else about

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cluster.language.jobs import WAITING, is_resting
+from cluster.language.jobs import WAITING, JobView, is_resting
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, explain
@@ -14,20 +14,13 @@ from slurm_plugin.quota.tenants import subtree
 def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     """Explain a tenant of the policy; the tenants below it appear as a sum."""
     found = explain(tenant, sight.situation)
-    waiting = [
-        job
-        for job in sight.jobs
-        if job.account == tenant
-        and job.state in WAITING
-        and not sight.partitions.isdisjoint(job.partition.split(","))
-    ]
-    count = sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
+    waiting = _waiting(tenant, sight)
+    count = _count(waiting)
     held = slices_text(found.in_use_millislices)
     ceiling = slices_words(found.ceiling.ceiling_millislices)
-    wait = "waits" if count == 1 else "wait"
     return WhyAnswer(
         about=tenant,
-        headline=f"{tenant} holds {held} of {ceiling}; {counted(count, 'job')} {wait}.",
+        headline=f"{tenant} holds {held} of {ceiling}; {_wait(count)}.",
         sentences=tuple(_sentences(found)),
         tables=tuple(
             table
@@ -40,6 +33,50 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
         ),
         hints=tuple(_hints(tenant, count)),
     )
+
+
+def why_no_tenant(account: str, sight: WhyInput) -> WhyAnswer | None:
+    """Explain the jobs of an account that is no tenant, or no longer one; None if it has none."""
+    own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == account]
+    waiting = _waiting(account, sight)
+    if not own and not waiting:
+        return None
+    held, count = slices_words(sum(cost for _, cost in own)), _count(waiting)
+    tables = (
+        WhyTable(heading="Holding now", rows=own_rows(own)),
+        WhyTable(heading="Waiting", rows=group_rows(waiting, sight)),
+    )
+    return WhyAnswer(
+        about=account,
+        headline=f"{account} is no tenant, and its jobs hold {held}; {_wait(count)}.",
+        sentences=(
+            "It has no quota. What runs goes on, and is charged if it began under one.",
+            "What waits never starts without one.",
+        ),
+        tables=tuple(table for table in tables if table.rows),
+        hints=(
+            f"An operator can give it a quota: slicewise tenant-quota set {account} --nominal N",
+            *((f"Or cancel what waits: scancel --state=PENDING -A {account}",) if count else ()),
+        ),
+    )
+
+
+def _waiting(account: str, sight: WhyInput) -> list[JobView]:
+    return [
+        job
+        for job in sight.jobs
+        if job.account == account
+        and job.state in WAITING
+        and not sight.partitions.isdisjoint(job.partition.split(","))
+    ]
+
+
+def _count(waiting: Iterable[JobView]) -> int:
+    return sum(max(1, len(job.untouched)) for job in waiting if not is_resting(job))
+
+
+def _wait(count: int) -> str:
+    return f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
 
 
 def _sentences(found: Explanation) -> Iterable[str]:

@@ -66,6 +66,14 @@ async def test_operators_see_everything():
     assert (await asked("vision", 0, everything=True)).about == "vision"
 
 
+async def test_an_account_that_is_no_tenant_any_more_has_its_jobs_explained():
+    for reader in ({"everything": True}, {"tenants": ("nlp",)}):
+        found = await asked("nlp", 0, *reader.pop("tenants", ()), **reader)
+        assert found.headline == "nlp is no tenant, and its jobs hold 0 slices; 1 job waits."
+    with pytest.raises(InvalidInputError, match="has no quota: it is no tenant yet"):
+        await asked("guest", ALICE, "guest")
+
+
 @pytest.mark.parametrize("about", ["11", "nlp", "10", "vision", "4711", "814_3", "x;y"])
 async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
     with pytest.raises(InvalidInputError) as refused:

@@ -14,9 +14,26 @@ from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.cli_views.why import screen
 from slurm_plugin.common.qos_names import SHARED_QOS
-from slurm_plugin.explain.why_tenant import why_tenant
+from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
 from slurm_plugin.explain.words import span_text
 from slurm_plugin.quota.types import Budget
+
+
+def test_what_is_left_of_a_removed_tenant_is_shown_with_what_lets_it_start():
+    rest = replace(job(9, "InvalidQOS", account="nlp"), array_job_id=9, untouched=frozenset({0, 1}))
+    others = job(11, "InvalidQOS", account="nlp", partition="cpu"), running(3)
+    now = sight(running(1, account="nlp"), rest, *others, tenants=(tenant("vision", 4000),))
+    answer = why_no_tenant("nlp", now)
+    assert answer is not None
+    assert answer.headline == "nlp is no tenant, and its jobs hold 1 slice; 2 jobs wait."
+    holding, waiting = answer.tables
+    assert [row.what for row in holding.rows] == ["job 1 of alice"]
+    assert [row.amount_millislices for row in waiting.rows] == [2000]
+    assert [hint.rpartition(": ")[2] for hint in answer.hints] == [
+        "slicewise tenant-quota set nlp --nominal N",
+        "scancel --state=PENDING -A nlp",
+    ]
+    assert why_no_tenant("guest", now) is None
 
 
 def test_a_tenant_s_situation_on_one_screen():
