@@ -59,7 +59,24 @@ def _without_parents(path: str) -> str:
     return path
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+OPENAI_NAME = "v1"
+"""No service has this name: ``/TENANT/v1`` is the one address of all services of a tenant that
+speak OpenAI's API."""
+
+
+def _not_openai(name: str) -> str:
+    if name == OPENAI_NAME:
+        raise ValueError(
+            f"no service has the name {name}: /TENANT/{name} stands for all that speak OpenAI's API"
+        )
+    return name
+
+
+Name = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"),
+    AfterValidator(_not_openai),
+]
 _NAME = "1 to 32 lower-case letters, digits and hyphens, with no hyphen at either end"
 Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$")]
 _TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
@@ -419,7 +436,7 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
         ) from None
 
 
-_MISSING, _UNKNOWN = "missing", "extra_forbidden"
+_MISSING, _UNKNOWN, _VALUE = "missing", "extra_forbidden", "value_error"
 _MOST_PROBLEMS = 12
 """Problems that a refusal names at most. slurmctld waits for the answer, 10 ms for all of it, and
 each guess at what a key should have been takes a tenth of a millisecond.
@@ -427,12 +444,18 @@ each guess at what a key should have been takes a tenth of a millisecond.
 _KEYS = f"Keys: {', '.join(ServiceSpec.model_fields)}."
 
 
+def _message(item: Any) -> str:
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
 def _problem(item: Any) -> str:
     if not item["loc"]:
-        return str(item["msg"]).removeprefix("Value error, ")
+        return _message(item)
     key = str(item["loc"][0])
     if item["type"] == _MISSING:
         return f"{key}: missing"
+    if key == "name" and item["type"] == _VALUE:
+        return f"{key}: {_message(item)}"
     if item["type"] == _UNKNOWN:
         near = " or ".join(get_close_matches(key, ServiceSpec.model_fields))
         return f"{key:.{_SHOWN}}: no such key" + (f" (did you mean {near}?)" if near else "")

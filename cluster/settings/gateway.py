@@ -107,6 +107,15 @@ class GatewaySettings(BaseModel):
         description="Maximum MiB of JSON in one inference request; binary tensors don't count.",
     )
 
+    buffer_kib: int = Field(
+        16,
+        ge=16,
+        le=1024,
+        description="KiB of a request, headers included, in which the gateway must find what it "
+        "reads of it: the model in a body of OpenAI's API, the id of a sequence. HAProxy's memory "
+        "for each open request grows with it.",
+    )
+
     @property
     def places(self) -> ServicePlaces:
         """The gateway's places for services."""

@@ -32,10 +32,10 @@ def render_gateway(
 ) -> None:
     """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
 
-    Also writes hold.lua, sequence.lua, the maps, and identity.pem, the key by which replicas
-    recognize the gateway; its certificate goes to gateway.identity, which every host needs where
-    services are applied. Services, replicas and keys are added at run time, and known ones stay:
-    render again only after settings have changed, then reload HAProxy.
+    Also writes hold.lua, sequence.lua, openai.lua, the maps, and identity.pem, the key by which
+    replicas recognize the gateway; its certificate goes to gateway.identity, which every host
+    needs where services are applied. Services, replicas and keys are added at run time, and
+    known ones stay: render again only after settings have changed, then reload HAProxy.
     """
     gateway = load_settings().gateway
     files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))

@@ -20,6 +20,14 @@ from launcher.engines.statistics import Counts, Kind, StatisticsAnswer
 IDLE_SUFFIX = "idle"
 """What the gateway adds to ``Engine.pool`` for backends without servers."""
 
+OPENAI_API = "/v1"
+"""``Engine.api`` of an engine that speaks OpenAI's API.
+
+Its services can also be asked at their tenant's one address, where a body's ``model`` is the
+service's name: its server must take that name for its model. Whether an answer on one of its
+``stream_paths`` is a stream, the body says.
+"""
+
 
 class Probe(StrEnum):
     """What a replica answered when it was asked for its identity."""
@@ -227,7 +235,7 @@ class Engine(Protocol):
 
     @property
     def api(self) -> str:
-        """Path before which clients put the service's address."""
+        """Path before which clients put the service's address; ``OPENAI_API`` means that API."""
 
     @property
     def health_path(self) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai
-from launcher.engines.engine import Answer, Parallelism, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
 from launcher.engines.llamacpp_model import is_model, model_needs
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
@@ -58,7 +58,7 @@ class LlamaCpp:
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 
     pool = "llamacpp"
-    api = "/v1"
+    api = OPENAI_API
     health_path = "/health"
     # No client sees or changes slots, properties, LoRA adapters, or what others have asked.
     http_paths = openai.HTTP_PATHS

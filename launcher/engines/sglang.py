@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -55,7 +55,7 @@ class SGLang:
     )
 
     pool = "sglang"
-    api = "/v1"
+    api = OPENAI_API
     # /health generates a token each time, and takes a second.
     health_path = "/ready"
     # No client loads LoRA adapters or weights, frees memory, aborts others' requests, or sees what

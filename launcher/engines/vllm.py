@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import Answer, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -66,7 +66,7 @@ class Vllm:
     )
 
     pool = "vllm"
-    api = "/v1"
+    api = OPENAI_API
     health_path = "/health"
     # No client loads LoRA adapters, makes it sleep, or sees what it has counted.
     http_paths = openai.HTTP_PATHS

@@ -1,8 +1,8 @@
-"""Answers clients that ask for a service's statistics; HAProxy sends them here.
+"""Answers clients that ask for a service's statistics or a tenant's models, for HAProxy.
 
 The socket stands in the gateway's directory. HAProxy proves by the gateway's key that it is who
 asks, so that no other user of the host reads a tenant's counts. It has checked the client's API key
-and says which service is meant.
+and says which service is meant, or, where models are asked for, what that key opens.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from urllib.parse import quote
 from launcher.engines.statistics import StatisticsAnswer
 from launcher.gateway.files import STATISTICS, replace_file
 from launcher.gateway.identity import own_context
+from launcher.process.openai_models import MODELS_PATH, OpenAIModels
 from launcher.process.statistics import ServiceStatistics
 from launcher.turn.plan import TurnPlan
 from launcher.turn.state import State
@@ -42,6 +43,7 @@ class StatisticsSocket:
     def __init__(self, directory: Path, statistics: ServiceStatistics) -> None:
         self._directory = directory
         self._statistics = statistics
+        self._models = OpenAIModels()
         self._server: asyncio.Server | None = None
         self._saved = ""
         self._rounds: set[asyncio.Task[None]] = set()
@@ -51,6 +53,7 @@ class StatisticsSocket:
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over what a turn found."""
         self._statistics.turned(plan, state)
+        self._models.turned(plan, state)
 
     async def step(self, *, leads: bool) -> None:
         """Listen if this launcher leads, and only then; save what replicas have counted.
@@ -112,6 +115,8 @@ class StatisticsSocket:
 
     async def _answer(self, question: "_Question") -> bytes:
         key = question.headers.get("x-slicewise-service", "")
+        if question.path.startswith(MODELS_PATH):
+            return _by_http(self._models.answer(key, question.path))
         is_grpc = question.headers.get("content-type", "").startswith("application/grpc")
         frame = question.body if is_grpc else None
         answer = await self._statistics.answer(key, question.path, frame)

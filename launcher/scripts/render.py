@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import LONGEST_DEADLINE_S, ServiceSpec
+from cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
-from launcher.engines.engine import Engine, StartSettings
+from launcher.engines.engine import OPENAI_API, Engine, StartSettings
 from launcher.engines.registry import ENGINES, engine_named
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DOOR = Path(__file__).with_name("door.py")
 _LOOPBACK = Path(__file__).with_name("loopback.py")
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-CONFIGURATION, HOLD, SEQUENCE = "haproxy.cfg", "hold.lua", "sequence.lua"
+CONFIGURATION, HOLD, SEQUENCE, OPENAI = "haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua"
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
@@ -47,8 +47,8 @@ _QUESTIONS_AT_ONCE = 20
 """Questions of statistics of one tenant that wait for their answers: of many tenants, each has its
 place at the launcher."""
 _UNREAD_REFUSALS = 1000
-"""Refusals of one host that may be unread: 16 MiB of HAProxy's memory. Clients read theirs
-immediately."""
+"""Refusals of one host that may be unread, if each takes 16 KiB of HAProxy's memory. Clients read
+theirs immediately."""
 FRAME_MS = 20_000
 """Milliseconds for which the newest requests go first; then those that have come until then have
 their turn."""
@@ -189,6 +189,9 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
     values = {
         "settings": settings,
         "engines": tuple(ENGINES.values()),
+        "openai_api": OPENAI_API,
+        "openai_name": OPENAI_NAME,
+        "openai_pools": [one.pool for one in ENGINES.values() if one.api == OPENAI_API],
         "maps": Maps(settings.directory),
         "rate_map": settings.directory / RATE_MAP,
         "concurrent_map": settings.directory / CONCURRENT_MAP,
@@ -210,7 +213,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "held": HELD,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
-        "unread_refusals": _UNREAD_REFUSALS,
+        "unread_refusals": _UNREAD_REFUSALS * 16 // settings.buffer_kib,
         "streams": STREAMS,
         "timings": TIMINGS,
         "bounds_ms": BOUNDS_MS,
@@ -221,7 +224,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)
-        for name in (CONFIGURATION, HOLD, SEQUENCE)
+        for name in (CONFIGURATION, HOLD, SEQUENCE, OPENAI)
     }
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}

@@ -71,6 +71,7 @@ class ServicePlan:
             job id.
         lineless: why it gets none of the backends with server lines, though it needs replicas; ""
             if it does, or needs none.
+        submit_s: Unix seconds at which its newest generation was submitted.
     """
 
     array_job_id: int
@@ -87,6 +88,7 @@ class ServicePlan:
     objective_ms: float | None = None
     outliers: tuple[tuple[int, Outlier], ...] = ()
     lineless: str = ""
+    submit_s: int = 0
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -460,6 +462,7 @@ def _service_plan(
             slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
         ),
         outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
+        submit_s=newest.view.submit_s,
     )
 
 

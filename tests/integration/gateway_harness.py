@@ -3,13 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,8 @@ GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory(
 """Of every gateway here: a replica is there before its gateway."""
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
+CHAT = "/v1/chat/completions"
+NONE: Mapping[str, str] = {}
 WORK_S = 0.1
 
 
@@ -54,16 +57,20 @@ class Replica:
         self.is_broken = False
         """Whether it answers each inference with status 500, INTERNAL by gRPC."""
         self.headers: dict[str, str] = {}
+        self.bodies: list[bytes] = []
+        """Of the requests of OpenAI's API."""
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
         self.header_lines: list[tuple[str, str]] = []
         self._goes_on = asyncio.Event()
         self._goes_on.set()
-        application = web.Application()
+        application = web.Application(client_max_size=64 * 1024 * 1024)
         application.router.add_get("/v2/health/ready", self._ready)
         application.router.add_post(INFER, self._infer)
         application.router.add_post(STREAM, self._stream)
         application.router.add_get("/v2/models/stats", self._statistics)
+        application.router.add_get("/health", self._ready)
+        application.router.add_post(CHAT, self._chat)
         self._runner = web.AppRunner(application, keepalive_timeout=60, shutdown_timeout=0)
         self._keys = replica_keys()
         self._gateway_certificate = gateway_certificate
@@ -121,6 +128,19 @@ class Replica:
             await self.work()
             await answer.write(f"data: {number}\n\n".encode())
         return answer
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        """As a server of OpenAI's API: a stream if the body says so, without an end."""
+        self.headers = {key.lower(): value for key, value in request.headers.items()}
+        self.bodies.append(await request.read())
+        if not re.search(rb'"str[^"]*": ?(true|1)', self.bodies[-1]):
+            await self.work()
+            return web.json_response({"by": self.port, "model": "m", "choices": []})
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        while True:
+            await answer.write(b'data: {"choices": []}\n\n')
+            await asyncio.sleep(self.work_s)
 
     def connections(self) -> int:
         """Open ones, idle ones included."""
@@ -347,14 +367,19 @@ async def statistics_up(
     directory = gateway.settings.directory
     served = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
 
-    def turned(*replicas: "Replica | ReplicaProcess") -> None:
+    def turned(*replicas: "Replica | ReplicaProcess", models: Mapping[str, str] = NONE) -> None:
         runs = {one.endpoint.http_port: ReplicaRun(1, 1, one.endpoint) for one in replicas}
         verified = {port: Verified(run, 1.0) for port, run in runs.items()}
         state = {"t/a": ServiceState(generations={1: GenerationState(verified=verified)})}
         plan: Any = SimpleNamespace(
-            services=[SimpleNamespace(service="t/a", route=SimpleNamespace(pool="pool"))]
+            services=[
+                SimpleNamespace(
+                    service=key, route=SimpleNamespace(pool=pool, closing=False), submit_s=7
+                )
+                for key, pool in {"t/a": "pool", **models}.items()
+            ]
         )
-        served.turned(plan, state)
+        served.turned(plan, {**dict.fromkeys(models, ServiceState()), **state})
 
     turned(*replicas)
     await served.step(leads=True)

@@ -23,6 +23,8 @@ FOR_CLIENTS = {
             "KEY-TENANT",
             "LOST",
             "METADATA",
+            "MODEL",
+            "MODEL-UNSEEN",
         ),
         *("RATE", "REQUEST", "SEQUENCE", "SLOW", "STARTING", "STATISTICS", "UNKNOWN", "WAKING"),
     )

@@ -52,6 +52,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "identity.pem",
         "in_time.map",
         "keys.map",
+        "openai.lua",
         "protected.map",
         "rate.map",
         "replicas",

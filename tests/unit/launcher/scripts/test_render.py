@@ -21,6 +21,7 @@ from cluster.settings.file import (
     VllmSettings,
 )
 from cluster.settings.gateway import GatewaySettings
+from launcher.engines.engine import OPENAI_API
 from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
 from launcher.scripts import render
@@ -218,7 +219,9 @@ def test_the_gateway_has_its_pool():
     assert (
         f"    timeout server {600_000 + 2 * 42_000}ms\n" in text.partition("backend retry-once")[2]
     )
-    assert set(files) == {"haproxy.cfg", "hold.lua", "sequence.lua", "rate.map", "concurrent.map"}
+    assert set(files) == {
+        *("haproxy.cfg", "hold.lua", "sequence.lua", "openai.lua", "rate.map", "concurrent.map")
+    }
 
 
 def test_services_beyond_those_with_replicas_have_backends_without_servers():
@@ -283,9 +286,42 @@ def test_each_engine_has_backends_and_paths_of_its_own():
     assert allowed == ["!grpc { path_reg ^/v9/ask$ }"]
     assert "acl asks_health_of_other path_reg ^/fit$" in text
     assert "unless { var(txn.allowed) -m bool }" in text
-    assert "acl streams path_reg ^/v9/ask$" in text
+    assert "acl may_stream path_reg ^/v9/ask$" in text
     assert "HTTP: /TENANT/SERVICE/v2/..., /TENANT/SERVICE/v9/...; gRPC" in files["hold.lua"]
     assert "; questions." in files["hold.lua"]
+
+
+class Chatty(Other):
+    """One more, of OpenAI's API."""
+
+    pool = "chatty"
+    api = OPENAI_API
+
+
+def test_every_engine_of_openai_s_api_is_reached_by_a_tenant_s_one_address(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(render, "ENGINES", {"triton": Triton(), "o": Other(), "c": Chatty()})
+    text = gateway_files(GatewaySettings(backends=2, servers=1))["haproxy.cfg"]
+    (openai,) = re.findall(r"acl of_openai var\(txn.backend\) -m reg (.*)", text)
+    assert all(re.search(openai, name) for name in ("chatty1", "chattyidle12", "successor"))
+    assert not any(re.search(openai, name) for name in ("pool1", "other2", "xchatty1", "chatty1x"))
+
+
+def test_nothing_is_read_of_a_body_before_the_key_and_the_tenant_s_limits_are_checked():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"].partition("frontend gateway")[2]
+    reads = text.index("http-request wait-for-body")
+    for what in ("str(SW-GATEWAY-KEY)", "str(SW-GATEWAY-KEY-TENANT)", "str(SW-GATEWAY-CONCURRENT)"):
+        assert text.index(what) < text.index("lua.refuse", text.index(what)) < reads
+    # The key's own service is compared with what the body has named, before any route is known.
+    by_model = "str(SW-GATEWAY-KEY-SERVICE) if by_model !lists_models protected !opens"
+    assert reads < text.index(by_model) < text.index("set-var(txn.backend)")
+
+
+def test_what_haproxy_may_keep_of_unread_refusals_does_not_grow_with_its_buffers():
+    text = gateway_files(GatewaySettings(buffer_kib=64))["haproxy.cfg"]
+    assert "tune.bufsize 65536\n" in text
+    assert "{ sc_conn_cur(1) gt 250 }" in text
 
 
 @pytest.mark.usefixtures("with_other")

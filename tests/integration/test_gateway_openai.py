@@ -1,0 +1,383 @@
+"""One address of OpenAI's API for a tenant: what a real HAProxy reads of a body, and its errors."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from gateway_harness import (
+    CHAT,
+    INFER,
+    Harness,
+    Replica,
+    eventually,
+    gateway_up,
+    statistics_up,
+)
+
+from launcher.gateway.routing import Route, SetFailing
+from launcher.gateway.types import Load, ServerMode
+
+pytestmark = pytest.mark.integration
+
+KEY, OTHER, ONE = "swk_0123_secret", "swk_4567_secret", "swk_89ab_secret"
+KEYS = {
+    sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER, "u"), (ONE, "t/chat"))
+}
+POOL = "llamacpp"
+UNSEEN = "SW-GATEWAY-MODEL-UNSEEN"
+ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def serve(gateway: Harness, *replicas: Replica, **more: object) -> None:
+    """t/chat by these, t/none by none, t/tensors by Triton's, u/secret of another tenant."""
+    targets = {one.endpoint: ServerMode.READY for one in replicas}
+    await gateway.route(
+        Route("t/chat", 4, targets, POOL, **more),
+        Route("t/none", 4, {}, POOL),
+        Route("t/tensors", 4, {}, "pool"),
+        Route("u/secret", 4, targets, POOL),
+    )
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> Any:
+    async with gateway_up(tmp_path, services=4, backends=2, services_per_tenant=4) as harness:
+        yield harness
+
+
+async def posted(
+    gateway: Harness, body: bytes, path: str = f"/t{CHAT}", **headers: str
+) -> tuple[int, dict[str, Any]]:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    url = f"{gateway.settings.url}{path}"
+    async with gateway.session.post(url, data=body, headers=sent) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+def coded(answer: Mapping[str, Any]) -> str:
+    """The code of an error in OpenAI's form, which has all of its parts."""
+    error = answer["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].startswith(f"{error['code']}: ")
+    return str(error["code"])
+
+
+NESTED = b'{"a": ' + b"[" * 2000 + b"]" * 2000 + b', "model": "chat"}'
+
+
+GOOD: Sequence[str | bytes] = (
+    json.dumps(ASKED).encode(),
+    b' \n{ "model" : "chat" }',
+    json.dumps({"messages": [{"content": 'say "model": "none", {"model": "u/secret"}'}], **ASKED}),
+    json.dumps({"tools": [{"model": "none"}, {"a": {"model": "none"}}], **ASKED}),
+    '{"prompt": "\\\\", "model": "chat"}',
+    '{"prompt": "\\\\\\"", "model": "chat", "n": [{}, []]}',
+    '{"model\\u0020": "none", "model": "chat"}',
+    b'{"x": "\xff\xfe\x00", "model": "chat"}',
+    NESTED,
+    b'{"model": "chat", "prompt": "' + b"x" * 200_000 + b'"}',
+)
+
+
+async def test_the_model_in_the_body_names_the_service(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    for body in GOOD:
+        sent = body.encode() if isinstance(body, str) else body
+        status, answer = await posted(gateway, sent)
+        assert (status, answer.get("by")) == (200, replicas[0].port), body[:100]
+        assert replicas[0].bodies[-1] == sent
+        assert replicas[0].headers["x-slicewise-service"] == "t/chat"
+
+
+LONG = json.dumps({"messages": [{"content": "x" * 20_000}], "model": "chat"}).encode()
+
+
+BAD = (
+    (b"", (400, "SW-GATEWAY-MODEL")),
+    (b"model=chat", (400, "SW-GATEWAY-MODEL")),
+    (b'["model", "chat"]', (400, "SW-GATEWAY-MODEL")),
+    (b'"model": "chat"', (400, "SW-GATEWAY-MODEL")),
+    (b'{"messages": []}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"a": {"model": "chat"}}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": 7}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": null}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": ["chat"]}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": "ch\\u0061t"}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": "chat", "model": "none"}', (400, "SW-GATEWAY-MODEL")),
+    (b'{"model": "chat', (400, "SW-GATEWAY-MODEL")),
+    (b'{"prompt": "no end \\', (400, "SW-GATEWAY-MODEL")),
+    (b"{" * 3000, (400, "SW-GATEWAY-MODEL")),
+    (LONG, (413, UNSEEN)),
+    (b'{"a":' + b"[" * 1_000_000, (413, UNSEEN)),
+    (b'{"a":"' + b"\\\\" * 500_000, (413, UNSEEN)),
+    (b'{"model": "nothing"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": ""}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "v1"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "tensors"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "t/chat"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "../u/secret"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "u/secret"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "chat\r\nx-evil: 1"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "chat,x"}', (404, "SW-GATEWAY-UNKNOWN")),
+    (b'{"model": "chat' + b"x" * 9000 + b'"}', (404, "SW-GATEWAY-UNKNOWN")),
+)
+
+
+async def test_a_body_that_names_no_service_of_the_tenant_reaches_none(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    for body, expected in BAD:
+        status, answer = await posted(gateway, body)
+        assert (status, coded(answer)) == expected, body[:100]
+        assert answer["error"]["param"] == "model"
+    assert replicas[0].bodies == []
+
+
+async def test_a_long_body_is_refused_with_the_direct_address_which_takes_it(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    _, answer = await posted(gateway, LONG)
+    assert f"{gateway.settings.url}/TENANT/SERVICE/v1" in answer["error"]["message"]
+    assert (await posted(gateway, LONG, f"/t/chat{CHAT}"))[0] == 200
+    assert replicas[0].bodies == [LONG]
+
+
+async def test_a_larger_buffer_takes_longer_bodies(tmp_path: Path, replicas):
+    async with gateway_up(tmp_path, buffer_kib=64, services=4, backends=2) as gateway:
+        await serve(gateway, replicas[0])
+        assert (await posted(gateway, LONG))[0] == 200
+        status, _ = await posted(gateway, LONG.replace(b"x" * 20_000, b"x" * 80_000))
+        assert status == 413
+
+
+async def test_a_compressed_body_is_refused_and_one_in_chunks_is_read(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    status, answer = await posted(gateway, json.dumps(ASKED).encode(), content_encoding="gzip")
+    assert (status, coded(answer)) == (400, "SW-GATEWAY-MODEL")
+
+    for body, expected in ((json.dumps(ASKED).encode(), (200, "")), (LONG, (413, UNSEEN))):
+        chunks = b"".join(
+            b"%x\r\n%b\r\n" % (len(piece), piece)
+            for piece in (body[at : at + 999] for at in range(0, len(body), 999))
+        )
+        status, answer = await written(
+            gateway, b"transfer-encoding: chunked", chunks + b"0\r\n\r\n"
+        )
+        assert (status, coded(answer) if status != 200 else "") == expected
+
+
+async def written(gateway: Harness, length: bytes, body: bytes) -> tuple[int, dict[str, Any]]:
+    """As a client does that writes all, then reads."""
+    host, _, port = gateway.settings.bind.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /t{CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n".encode()
+    writer.write(head + length + b"\r\n\r\n" + body)
+    said = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return int(said.split()[1]), json.loads(said.partition(b"\r\n\r\n")[2])
+
+
+async def test_a_key_opens_what_it_says_and_nothing_is_read_for_who_has_none(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    await gateway.runtime.set_keys(KEYS)
+    named, other = json.dumps(ASKED).encode(), b'{"model": "none"}'
+    found = [
+        (await posted(gateway, body, x_api_key=key))
+        for body, key in (
+            (named, "nonsense"),
+            (named, OTHER),
+            (other, ONE),
+            (b'{"model": "nothing"}', ONE),
+            (b'{"model": "u/secret"}', ONE),
+            (b'{"model": "chat", "model": "none"}', ONE),
+        )
+    ]
+    assert [(status, coded(answer)) for status, answer in found] == [
+        (401, "SW-GATEWAY-KEY"),
+        (403, "SW-GATEWAY-KEY-TENANT"),
+        (403, "SW-GATEWAY-KEY-SERVICE"),
+        # Which services there are it does not learn.
+        (403, "SW-GATEWAY-KEY-SERVICE"),
+        (403, "SW-GATEWAY-KEY-SERVICE"),
+        (400, "SW-GATEWAY-MODEL"),
+    ]
+    for key in (KEY, ONE):
+        assert (await posted(gateway, named, authorization=f"Bearer {key}"))[0] == 200
+    assert (await posted(gateway, b'{"model": "secret"}', "/u/v1/completions", x_api_key=ONE))[
+        0
+    ] == 403
+
+
+async def test_a_body_that_does_not_come_costs_only_its_sender(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    waits = asyncio.create_task(written(gateway, b"content-length: 500", b"{"))
+    assert (await posted(gateway, json.dumps(ASKED).encode()))[0] == 200
+    status, answer = await waits
+    assert (status, coded(answer)) == (408, "SW-GATEWAY-REQUEST")
+
+
+async def test_only_what_is_openai_s_is_served_there_and_others_get_other_errors(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    for path in ("/t/v1/slots", "/t/v1/v1/chat/completions", "/t/v1/internal", "/t/v1"):
+        status, answer = await posted(gateway, json.dumps(ASKED).encode(), path)
+        assert (status, coded(answer)) == (403, "SW-GATEWAY-DENIED"), path
+    async with gateway.session.get(f"{gateway.settings.url}/t{CHAT}") as answer:
+        assert coded(await answer.json()) == "SW-GATEWAY-DENIED"
+    _, answer = await posted(gateway, b"{}", f"/t/nothing{INFER}")
+    assert str(answer["error"]).startswith("SW-GATEWAY-UNKNOWN: ")
+    _, answer = await posted(gateway, b"{}", f"/t/nothing{CHAT}")
+    assert coded(answer) == "SW-GATEWAY-UNKNOWN"
+
+
+async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: Harness, replicas):
+    models = {"t/chat": POOL, "t/none": POOL, "t/tensors": "pool", "u/secret": POOL}
+    await gateway.runtime.set_keys(KEYS)
+    listed: dict[str, list[str]] = {}
+    async with statistics_up(gateway) as turned:
+        turned(models=models)
+        for key in (KEY, ONE, OTHER):
+            url = f"{gateway.settings.url}/{'u' if key == OTHER else 't'}/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
+                found = [one async for one in client.models.list()]
+                assert {(one.object, one.created) for one in found} == {("model", 7)}
+                listed[key] = [f"{one.owned_by}/{one.id}" for one in found]
+                assert (await client.models.retrieve(found[0].id)).id == found[0].id
+                with pytest.raises(openai.NotFoundError, match="SW-GATEWAY-UNKNOWN"):
+                    await client.models.retrieve("tensors")
+        async with openai.AsyncOpenAI(
+            base_url=f"{gateway.settings.url}/t/v1", api_key=OTHER
+        ) as client:
+            with pytest.raises(openai.PermissionDeniedError):
+                await client.models.list()
+    assert listed == {
+        KEY: ["t/chat", "t/none"],
+        ONE: ["t/chat"],
+        OTHER: ["u/secret"],
+    }
+    async with client_of(gateway) as client:
+        with pytest.raises(openai.InternalServerError, match="SW-GATEWAY-STATISTICS"):
+            await client.models.list()
+
+
+def client_of(gateway: Harness, key: str = KEY, **more: Any) -> openai.AsyncOpenAI:
+    url = f"{gateway.settings.url}/t/v1"
+    return openai.AsyncOpenAI(base_url=url, api_key=key, **{"max_retries": 0, **more})
+
+
+async def test_a_service_that_sleeps_is_woken_and_one_that_fails_says_why(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    async with client_of(gateway) as client:
+        call = client.chat.completions.create(model="none", messages=[])
+        asked = asyncio.create_task(call)
+
+        async def is_held() -> bool:
+            backend = (await gateway.runtime.observe()).backend_of("t/none")
+            return backend is not None and backend.sessions == 1
+
+        await eventually(is_held)
+        await gateway.runtime.apply([SetFailing("t/none", 'no "file"', "")])
+        with pytest.raises(openai.InternalServerError) as caught:
+            await asked
+        assert caught.value.status_code == 503
+        assert caught.value.code == "SW-GATEWAY-FAILING"
+        assert caught.value.response.headers["retry-after"].isdecimal()
+        assert 'no "file"' in caught.value.message
+
+
+async def test_what_haproxy_itself_answers_has_openai_s_form(tmp_path: Path, replicas):
+    async with gateway_up(tmp_path, hold_s=1, services=4, backends=2) as gateway:
+        await serve(gateway, replicas[0], deadline_ms=300)
+        replicas[0].pause()
+        status, answer = await posted(gateway, json.dumps(ASKED).encode())
+        assert (status, coded(answer)) == (504, "SW-GATEWAY-SLOW")
+        assert answer["error"]["type"] == "server_error"
+        status, answer = await posted(gateway, b'{"model": "none"}')
+        assert (status, coded(answer)) == (503, "SW-GATEWAY-WAKING")
+        status, answer = await posted(gateway, b"{}", f"/t/tensors{INFER}")
+        assert isinstance(answer["error"], str)
+
+
+async def test_answers_in_one_piece_are_timed_and_streams_end_with_their_key(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    await gateway.runtime.set_keys(KEYS)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(client_of(gateway))
+        await client.chat.completions.create(model="chat", messages=[])
+        direct = client.with_options(base_url=f"{gateway.settings.url}/t/chat/v1")
+        await direct.chat.completions.create(model="any", messages=[])
+        await direct.chat.completions.create(model="any", messages=[], stream=False)
+        # Not all of it is seen, so that it might be one.
+        long = [{"role": "user", "content": "x" * 20_000}]
+        await direct.chat.completions.create(model="any", messages=long)
+        streams = [
+            await one.chat.completions.create(model="chat", messages=[], stream=True)
+            for one in (client, direct)
+        ]
+        for stream in streams:
+            await anext(aiter(stream))
+        timings = (await gateway.runtime.timings())["t/chat"]
+        assert (timings.came, timings.answered) == (3, 3)
+        await gateway.runtime.set_keys({})
+        await gateway.runtime.set_keys({}, protected=["t"])
+        for stream in streams:
+            with pytest.raises(openai.APIError):
+                async for _ in stream:
+                    pass
+
+
+HIDDEN = (
+    b'{"model": "chat", "stream": true}',
+    b'{"model": "chat", "stream": 1, "x": "\\"stream\\": true"}',
+    b'{"model": "chat", "stream": false, "stream": true}',
+    b'{"model": "chat", "str\\u0065am": true}',
+    b'{"model": "chat", "stream": true, "stream": false}',
+)
+
+
+async def test_a_stream_that_hides_counts_as_one(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    for body in HIDDEN:
+        async with gateway.session.post(f"{gateway.settings.url}/t{CHAT}", data=body) as answer:
+            assert answer.status == 200
+            assert "t/chat" not in await gateway.runtime.timings(), body
+
+
+async def test_a_client_that_leaves_its_stream_frees_its_place(gateway: Harness, replicas):
+    await gateway.route(Route("t/chat", 1, {replicas[0].endpoint: ServerMode.READY}, POOL))
+
+    async def waits(load: Load) -> bool:
+        backend = (await gateway.runtime.observe()).backend_of("t/chat")
+        assert backend is not None
+        return backend.sessions == load.total
+
+    async with client_of(gateway) as client:
+        stream = await client.chat.completions.create(model="chat", messages=[], stream=True)
+        await anext(aiter(stream))
+        assert await waits(Load(in_flight=1))
+        await stream.close()
+        await eventually(lambda: waits(Load()))
+        await client.chat.completions.create(model="chat", messages=[])
+
+
+async def test_a_gateway_that_knows_no_such_address_is_not_asked_for_it(gateway: Harness):
+    """By the host's name, and by gRPC's metadata, v1 is no name of a service."""
+    headers = {"content-type": "application/grpc", "slicewise-service": "t/v1"}
+    async with gateway.session.post(
+        f"{gateway.settings.url}/t/v1/models", headers=headers
+    ) as answer:
+        assert answer.status == 200
+        assert answer.headers["grpc-status"] == "5"

@@ -1,0 +1,64 @@
+"""Tests the list of a tenant's models."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from launcher.process.openai_models import OpenAIModels
+from launcher.turn.state import ServiceState
+
+
+def turned(models: OpenAIModels, *known: str, **pools: str) -> None:
+    """A turn that decides for services of t, by name, and knows these as well."""
+    plans = [
+        SimpleNamespace(
+            service=f"t/{name}",
+            route=SimpleNamespace(pool=pool.removeprefix("-"), closing=pool.startswith("-")),
+            submit_s=5,
+        )
+        for name, pool in pools.items()
+    ]
+    plan: Any = SimpleNamespace(services=plans)
+    models.turned(plan, {f"t/{name}": ServiceState() for name in (*known, *pools)})
+
+
+def listed(models: OpenAIModels, scope: str = "t") -> list[str]:
+    answer = models.answer(scope, "/v1/models")
+    assert answer.status == 200
+    return [one["id"] for one in json.loads(answer.body)["data"]]
+
+
+def test_only_services_of_openai_s_api_are_models_and_none_that_is_to_end():
+    models = OpenAIModels()
+    turned(models, chat="llamacpp", bert="pool", old="-llamacpp")
+    assert listed(models) == ["chat"]
+    assert listed(models, "t/chat") == ["chat"]
+    assert listed(models, "t/bert") == listed(models, "u") == listed(models, "t/cha") == []
+
+
+def test_a_service_for_which_a_turn_decides_nothing_stays_and_a_deleted_one_goes():
+    models = OpenAIModels()
+    turned(models, a="llamacpp", b="llamacpp")
+    turned(models, "a", b="llamacpp")
+    assert listed(models) == ["a", "b"]
+    turned(models, "b", a="-llamacpp")
+    assert listed(models) == ["b"]
+    turned(models)
+    assert listed(models) == []
+
+
+def test_before_the_first_turn_no_list_is_given_that_lacks_all():
+    models = OpenAIModels()
+    answer = models.answer("t", "/v1/models")
+    assert answer.status == 503
+    assert json.loads(answer.body)["error"]["type"] == "server_error"
+
+
+def test_one_model_is_found_by_its_name_within_the_scope():
+    models = OpenAIModels()
+    turned(models, a="llamacpp", b="llamacpp")
+    found = json.loads(models.answer("t", "/v1/models/a").body)
+    assert found == {"id": "a", "object": "model", "created": 5, "owned_by": "t"}
+    unknown = models.answer("t/b", "/v1/models/a")
+    assert unknown.status == 404
+    assert json.loads(unknown.body)["error"]["code"] == "SW-GATEWAY-UNKNOWN"
