@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -30,6 +30,8 @@ class SGLang:
 
     title = "SGLang"
 
+    # It splits each layer over the GPUs that it sees, by NCCL.
+    parallelism = Parallelism(gpus=True)
     sockets = ("http.sock",)
     # It listens on no unix socket (sgl-project/sglang#14258).
     loopback_port = _PORT
@@ -88,6 +90,7 @@ class SGLang:
             '--weight-version "$id"',
             f"--host 127.0.0.1 --port {self.loopback_port}",
             f"--max-running-requests {spec.concurrency}",
+            f"--tp-size {spec.gpus}",
             "--enable-metrics --stream-response-default-include-usage --log-level-http warning",
             '${options_file:+--config "$options_file"}',
         )

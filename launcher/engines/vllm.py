@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -38,6 +38,8 @@ class Vllm:
 
     title = "vLLM"
 
+    # It splits each layer over the GPUs that it sees, by NCCL.
+    parallelism = Parallelism(gpus=True)
     sockets = ("http.sock",)
     loopback_port = 0
     environment = MappingProxyType(
@@ -91,6 +93,7 @@ class Vllm:
             f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
             '--uds "$private/http.sock"',
             f"--max-num-seqs {spec.concurrency}",
+            f"--tensor-parallel-size {spec.gpus}",
             "--enable-force-include-usage --disable-uvicorn-access-log",
             '${options_file:+--config "$options_file"}',
         )

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from cluster.language.service import tenant_of
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.openai import ListedModel, models_answer, openai_error
 from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import StatisticsAnswer
-from launcher.gateway.types import tenant_of
 from launcher.turn.plan import TurnPlan
 from launcher.turn.state import State
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import ServiceSpec, directives_of_script, service_spec
+from cluster.language.service import directives_of_script, service_spec
 from cluster.settings.file import (
     EngineSettings,
     LlamaCppSettings,
@@ -401,13 +400,14 @@ def started_words(settings: EngineSettings, place: Path, **change: object) -> li
 
 VLLM_WORDS = [
     *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
-    *("--max-num-seqs", "64", "--enable-force-include-usage", "--disable-uvicorn-access-log"),
+    *("--max-num-seqs", "64", "--tensor-parallel-size", "2"),
+    *("--enable-force-include-usage", "--disable-uvicorn-access-log"),
 ]
 
 
 def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
     settings = VllmSettings(command=tmp_path / "a" / "server")
-    told = {"engine": "vllm", "concurrency": 64}
+    told = {"engine": "vllm", "concurrency": 64, "gpus": 2}
     model = str(tmp_path / "a" / "it's m" / "m")
     assert started_words(settings, tmp_path / "a", **told) == [
         *("server", "serve", model, *VLLM_WORDS, "env=1")
@@ -425,8 +425,9 @@ def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
 def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path):
     """Every user of the node could reach a port of 127.0.0.1: without one it is not started."""
     settings = SGLangSettings(python="/opt/py 3", private_shm=False)
-    told = {"engine": "sglang", "concurrency": 64}
+    told = {"engine": "sglang", "concurrency": 64, "gpus": 2}
     words = started_words(settings, tmp_path / "a", **told)
+    assert words[words.index("--tp-size") + 1] == "2"
     assert words[:9] == [
         *("unshare", "--user", "--map-root-user", "--net", "/opt/py 3", "/tmp/p/loopback.py"),
         *("/tmp/p/http.sock", "30000", "/opt/sglang/bin/sglang"),
