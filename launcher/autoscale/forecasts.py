@@ -17,11 +17,14 @@ from launcher.autoscale.histogram import added
 
 _STEPS = 8
 """Number of steps in a start's delay; each begins a forecast."""
-_AFTER = 1.25
+AFTER = 1.25
 """Until this multiple of a start's delay a start that is ordered now must carry the load; later
 starts carry what follows."""
 _COMPARED_S = 600.0
 _SURPRISE_S = 3600.0
+_WAKES_KEEP = 0.97
+"""Share of the old weights that stays with each time that a request wakes the service: the last 30
+or so count, however long ago they were."""
 _EDGES = (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 13, 17)
 _LOWS = (_EDGES[0] - 1, *_EDGES)
 _BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
@@ -54,11 +57,16 @@ class SeenLoad:
 
 @dataclass(frozen=True)
 class ForecastStep:
-    """An eighth of a start's delay: the forecasts made at its beginning, and its most requests."""
+    """An eighth of a start's delay: the forecasts made at its beginning, and its most requests.
+
+    Attributes:
+        wakes: whether it began with the request that woke the service from rest.
+    """
 
     at_s: float
     forecasts: tuple[float, ...]
     most: SeenLoad
+    wakes: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,9 @@ class Errors:
         quiet: surprises where less was expected. What a busy service's load does says little of
             what follows one request to a service at rest. Requests that waited are not counted
             here: they wait because the service was at rest, not because so many come.
+        waking: surprises like the quiet ones, but of the moment only in which a request woke the
+            service from rest: one for each time. What quiet moments at other times were followed by
+            says little of it.
     """
 
     weight: float = 0.0
@@ -97,10 +108,13 @@ class Errors:
     squares: float = 0.0
     busy: Surprises = Surprises()
     quiet: Surprises = Surprises()
+    waking: Surprises = Surprises()
 
-    def of(self, forecast: float) -> Surprises:
-        """Return the surprises that apply to a forecast."""
-        return self.quiet if forecast < _QUIET else self.busy
+    def of(self, forecast: float, *, wakes: bool) -> Surprises:
+        """Return the surprises that apply to a forecast; ``wakes`` is soon after a rest."""
+        if forecast >= _QUIET:
+            return self.busy
+        return self.waking if wakes else self.quiet
 
     @property
     def spread(self) -> float:
@@ -134,21 +148,23 @@ def learn_forecasts(
     at_s: float,
     horizon_s: float,
     forecasts: tuple[float, ...] | None,
+    *,
+    wakes: bool = False,
 ) -> Forecasts:
     """Learn from a look: ``load`` is how many requests there are, ``forecasts`` what comes next.
 
-    ``forecasts`` is None if too little is known to forecast anything. What is judged now does not
-    depend on ``load``.
+    ``forecasts`` is None if too little is known to forecast anything. ``wakes`` says that the look
+    is the first one with a request after a rest. What is judged now does not depend on ``load``.
     """
-    while known.under_way and at_s - known.under_way[0].at_s >= _AFTER * horizon_s:
+    while known.under_way and at_s - known.under_way[0].at_s >= AFTER * horizon_s:
         known = _judged(known, at_s, horizon_s)
     steps = known.under_way
-    if steps and at_s - steps[-1].at_s < horizon_s / _STEPS:
+    if steps and not wakes and at_s - steps[-1].at_s < horizon_s / _STEPS:
         newest = replace(steps[-1], most=steps[-1].most.most(load))
         return replace(known, under_way=(*steps[:-1], newest))
     if forecasts is None:
         return known
-    return replace(known, under_way=(*steps, ForecastStep(at_s, forecasts, load)))
+    return replace(known, under_way=(*steps, ForecastStep(at_s, forecasts, load, wakes)))
 
 
 _SEEN_NOTHING = SeenLoad(0, 0)
@@ -179,7 +195,7 @@ def learn_rest(
         *steps,
         *(ForecastStep(first_s + n * apart_s, nothing, _SEEN_NOTHING) for n in range(more)),
     )
-    left = tuple(step for step in steps if at_s - step.at_s < _AFTER * horizon_s)
+    left = tuple(step for step in steps if at_s - step.at_s < AFTER * horizon_s)
     judged = len(steps) - len(left)
     return Forecasts(left, tuple(_with_rest(one, judged, step_s) for one in known.errors))
 
@@ -199,20 +215,22 @@ def _with_rest(known: Errors, judged: int, step_s: float) -> Errors:
         known.squares * faded,
         known.busy,
         Surprises(quiet(known.quiet.within), quiet(known.quiet.after)),
+        known.waking,
     )
 
 
 def _judged(known: Forecasts, at_s: float, horizon_s: float) -> Forecasts:
     """Judge the oldest forecast, which is due; after a pause in looking, drop all of them."""
     oldest, *later = known.under_way
-    if at_s - oldest.at_s > 2 * _AFTER * horizon_s:
+    if at_s - oldest.at_s > 2 * AFTER * horizon_s:
         return replace(known, under_way=())
     until_s = oldest.at_s + horizon_s
     within = _most(step.most for step in known.under_way if step.at_s < until_s)
     ended = [step.most for step in later if step.at_s >= until_s]
     after = _most(ended) if ended else within
     judged = zip(known.errors, oldest.forecasts, strict=True)
-    errors = tuple(_with(e, f, within, after, horizon_s / _STEPS) for e, f in judged)
+    peaks = (within, after)
+    errors = tuple(_with(e, f, peaks, horizon_s / _STEPS, wakes=oldest.wakes) for e, f in judged)
     return Forecasts(tuple(later), errors)
 
 
@@ -221,19 +239,25 @@ def _most(loads: Iterable[SeenLoad]) -> SeenLoad:
 
 
 def _with(
-    known: Errors, forecast: float, within: SeenLoad, after: SeenLoad, step_s: float
+    known: Errors, forecast: float, peaks: tuple[SeenLoad, SeenLoad], step_s: float, *, wakes: bool
 ) -> Errors:
+    """Add how far a forecast was from the peaks within a start's delay and after it."""
     fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
     is_quiet = forecast < _QUIET
-    off_within = _surprise(forecast, within.unqueued if is_quiet else within.present)
-    off = _surprise(forecast, after.unqueued if is_quiet else after.present)
-    return Errors(
-        known.weight * fade + 1,
-        known.total * fade + off,
-        known.squares * fade + off * off,
-        known.busy if is_quiet else known.busy.added(off_within, off, keep),
-        known.quiet.added(off_within, off, keep) if is_quiet else known.quiet,
+    within, after = (
+        _surprise(forecast, most.unqueued if is_quiet else most.present) for most in peaks
     )
+    found = replace(
+        known,
+        weight=known.weight * fade + 1,
+        total=known.total * fade + after,
+        squares=known.squares * fade + after * after,
+    )
+    if not is_quiet:
+        return replace(found, busy=known.busy.added(within, after, keep))
+    if wakes:
+        return replace(found, waking=known.waking.added(within, after, _WAKES_KEEP))
+    return replace(found, quiet=known.quiet.added(within, after, keep))
 
 
 def _surprise(forecast: float, came: int) -> float:

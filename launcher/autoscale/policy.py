@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
 from launcher.autoscale.forecasts import (
+    AFTER,
     Forecasts,
     SeenLoad,
     at_once,
@@ -78,6 +79,8 @@ class Memory:
         unqueued: how many requests would be in parallel now if none had had to wait.
         is_given_up: whether its replicas were started only for requests that have left before a
             replica had them.
+        rests: whether it had neither a request nor a replica at the last look.
+        woke_s: when a request woke it from rest last, in Unix seconds; 0: not yet.
     """
 
     seen: LastCounters | None = None
@@ -89,6 +92,8 @@ class Memory:
     peaks: tuple[Peak, ...] = ()
     unqueued: float = 0.0
     is_given_up: bool = False
+    rests: bool = False
+    woke_s: float = 0.0
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
@@ -147,22 +152,27 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     given_up = _given_up(before, load)
     came = max(0, _more(before.arrived, load.arrived) - given_up)
     arrivals = learn_arrivals(memory.arrivals, came, elapsed_s)
-    if not (load.total or look.supply.coming):
+    if rests := not (load.total or look.supply.coming):
         arrivals = at_rest(arrivals)
+    wakes = memory.rests and bool(load.total)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
     answered = _more(before.answered, load.answered)
     work = learn_work(memory.work, busy_s, answered)
     unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + came
     seen_load = SeenLoad(load.total, min(load.total, ceil(unqueued)))
     made = _forecasts_now(arrivals, work, load.total, horizon_of(delays))
-    forecasts = learn_forecasts(memory.forecasts, seen_load, look.at_s, horizon_of(delays), made)
+    forecasts = learn_forecasts(
+        memory.forecasts, seen_load, look.at_s, horizon_of(delays), made, wakes=wakes
+    )
     peaks, is_given_up = memory.peaks, memory.is_given_up
     if answered or load.in_flight:
         is_given_up = False
     elif given_up > 0 and not look.supply.ready:
         peaks = _cut(peaks, look.at_s + _HOLD_LOADS * delays.load_s)
         is_given_up = not load.total
-    return Memory(seen, arrivals, forecasts, work, delays, idle, peaks, unqueued, is_given_up)
+    woke_s = look.at_s if wakes else memory.woke_s
+    learnt = (seen, arrivals, forecasts, work, delays, idle, peaks, unqueued, is_given_up)
+    return Memory(*learnt, rests=rests, woke_s=woke_s)
 
 
 def _given_up(before: LastCounters, load: Load) -> int:
@@ -229,7 +239,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
     forecast = expected(look.load.total, rate, horizon_s, service_s)
     worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
-    surprises = errors.of(forecast)
+    surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
     within = at_once(surprises.within, bursts, forecast, _LATE_WITHIN * worth)
     patience = service_s / (service_s + _MARGIN * _wait_s(scaling, service_s))
@@ -240,6 +250,9 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
     replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
+    if not look.load.total:
+        # Without a request replicas are kept, and none is started.
+        replicas = min(replicas, look.supply.coming)
     return ReplicaNeed(replicas, forecast, needed, horizon_s)
 
 

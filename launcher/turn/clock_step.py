@@ -71,6 +71,7 @@ def _memory(memory: Memory, step_s: float) -> Memory:
         forecasts=_forecasts(memory.forecasts, step_s),
         idle=idle if idle.since_s is None else replace(idle, since_s=idle.since_s + step_s),
         peaks=tuple(replace(one, until_s=one.until_s + step_s) for one in memory.peaks),
+        woke_s=_moved(memory.woke_s, step_s),
     )
 
 

@@ -106,9 +106,9 @@ QUIET = (0.1, 0.1, 0.1)
 
 def test_what_a_busy_service_does_says_nothing_of_a_quiet_one():
     bursty = lived([BURSTY if second % 120 < 10 else 10 for second in range(1200)])
-    assert bursty.errors[0].of(QUIET[0]) == Errors().quiet
+    assert bursty.errors[0].of(QUIET[0], wakes=False) == Errors().quiet
     rare = lived([1 if second % 300 < 10 else 0 for second in range(1200)], QUIET)
-    assert rare.errors[0].of(CALM[0]) == Errors().busy
+    assert rare.errors[0].of(CALM[0], wakes=False) == Errors().busy
     assert rare.errors[0].weight > 1
 
 

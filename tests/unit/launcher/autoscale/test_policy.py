@@ -1,13 +1,15 @@
 """Tests how many replicas are wanted, in the order of the policy's steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.policy import Memory, Peak, autoscale, initial
 from launcher.autoscale.types import ReplicaStart, Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
+from sandbox.demo.scenario import COMPRESSION, SERVING, VISION
+from sandbox.demo.trace import arrivals, read_extract
 
 SCALING = Scaling(0, 40, 2, max_queue_s=2.0)
 SERVICE_S = 4.0
@@ -161,6 +163,102 @@ def test_a_request_after_a_rest_wakes_one_replica_whatever_the_service_did_befor
         memory, decision = autoscale(scaling, memory, ServiceLook(at_s, one, supply))
         assert decision.wanted == 1
         at_s += 1
+
+
+LOOK_S = 0.25
+
+
+class Served:
+    """A service whose starts take 1.75 s; each of its replicas works on one request at a time."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling, self._memory, self.at_s = scaling, initial(Supply(), 0.0), 0.0
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        self._waiting: list[float] = []
+        self._arrived = 0
+
+    def looks(self, seconds: float, requests: Iterable[tuple[float, float]] = ()) -> list[int]:
+        """How many replicas there are or will be after each look.
+
+        ``requests`` come at these seconds from now on, and each takes so long.
+        """
+        found, due = [], sorted((self.at_s + at_s, takes_s) for at_s, takes_s in requests)
+        for _ in range(round(seconds / LOOK_S)):
+            came = [takes_s for at_s, takes_s in due if at_s <= self.at_s]
+            due = due[len(came) :]
+            self._arrived += len(came)
+            self._waiting += came
+            ready = sum(start_s + 1.75 <= self.at_s for start_s in self._starts)
+            self._work(ready)
+            load = Load(
+                len(self._ends),
+                len(self._waiting),
+                arrived=self._arrived,
+                answered=self._arrived - len(self._ends) - len(self._waiting),
+            )
+            begun = sum(start_s + 1.75 == self.at_s for start_s in self._starts)
+            supply = Supply(starting=len(self._starts) - ready, ready=ready)
+            starts = (ReplicaStart(0.5, 1.25),) * begun
+            look = ServiceLook(self.at_s, load, supply, starts)
+            self._memory, decision = autoscale(self._scaling, self._memory, look)
+            more = decision.wanted - len(self._starts)
+            self._starts = (self._starts + [self.at_s] * more)[: decision.wanted]
+            found.append(len(self._starts))
+            self.at_s += LOOK_S
+        return found
+
+    def _work(self, ready: int) -> None:
+        """Requests that have waited begin as soon as others have ended."""
+        now_s = self.at_s - LOOK_S
+        while now_s <= self.at_s:
+            self._ends = [end_s for end_s in self._ends if end_s > now_s]
+            free = max(0, ready - len(self._ends))
+            self._ends += [now_s + takes_s for takes_s in self._waiting[:free]]
+            self._waiting = self._waiting[free:]
+            now_s += LOOK_S / 8
+
+
+DEMO = Scaling(0, 7, 1, max_queue_s=0.3, keep_alive_s=3)
+ONE = ((0.0, 0.2),)
+
+
+def trace_of_the_demo() -> Iterator[tuple[float, float]]:
+    """What its first service gets: when, and how long it takes."""
+    schedules = {plan.service: plan.schedule for plan in SERVING}
+    for one in arrivals(read_extract(), COMPRESSION, schedules):
+        if one.service == VISION.service:
+            yield one.at_s, one.context_tokens * 50e-6 + one.generated_tokens * 1200e-6
+
+
+@pytest.mark.parametrize("rest_s", [8, 120])
+def test_one_request_after_the_demo_wakes_no_crowd(rest_s: int):
+    """It begins with one request, and a load that rises right after it.
+
+    All that the service was seen to do while it was quiet was to become busy.
+    """
+    demo = Served(DEMO)
+    demo.looks(2)
+    demo.looks(2, ONE)
+    assert max(demo.looks(60, trace_of_the_demo())) == 7
+    assert demo.looks(rest_s)[-1] == 0
+    assert max(demo.looks(10, ONE)) <= 2
+
+
+def test_a_service_that_is_busy_whenever_it_was_woken_is_woken_with_more_replicas():
+    served = Served(DEMO)
+    served.looks(10)
+    for _ in range(3):
+        served.looks(80, [(0.0, 0.2), *((1 + n / 28, 0.25) for n in range(560))])
+    assert served.looks(1, ONE)[-1] >= 4
+
+
+def test_without_a_request_nothing_starts():
+    """However many are expected."""
+    memory, _ = lived(600, steady(2.0))
+    memory = replace(memory, peaks=(Peak(700.0, 1),))
+    idle = ServiceLook(600.0, Load(arrived=1200, answered=1200), Supply(ready=1))
+    assert autoscale(SCALING, memory, idle)[1].wanted == 1
 
 
 def test_keep_alive_is_kept_to_the_second():

@@ -25,6 +25,7 @@ FULL = ServiceState(
         forecasts=Forecasts(under_way=(ForecastStep(THEN_S + 1, (), SeenLoad(1, 1)),)),
         idle=Pauses(THEN_S + 2),
         peaks=(Peak(THEN_S + 3, 1),),
+        woke_s=THEN_S + 18,
     ),
     {
         7: GenerationState(
@@ -73,7 +74,7 @@ def test_every_time_moves_and_nothing_else():
     before = list(numbers(FULL))
     after = list(numbers(after_step({"t/a": FULL}, -3600.0)["t/a"]))
     assert after == [(name, n - 3600 * (n >= THEN_S)) for name, n in before]
-    assert len({n for _, n in before if n >= THEN_S}) == 18
+    assert len({n for _, n in before if n >= THEN_S}) == 19
 
 
 def test_the_example_has_every_time():
