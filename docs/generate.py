@@ -405,6 +405,7 @@ def _of_launcher() -> CollectorRegistry:
     service = SimpleNamespace(
         service="vision/bert",
         array_job_id=generation,
+        concurrency=1,
         decision=SimpleNamespace(wanted=0),
         load=SimpleNamespace(waiting=0, in_flight=0),
         slots=(),

@@ -35,6 +35,8 @@ MAX_SLOTS = 256
 MAX_GPUS, MAX_NODES = 64, 64
 """GPUs on a node, and nodes, that one replica may ask for at most."""
 
+AUTO: Literal["auto"] = "auto"
+"""The ``concurrency`` of a service whose launcher learns it."""
 DEFAULT_LEASE_S = 900
 LONGEST_DEADLINE_S = 600
 """Seconds that any service's request may take at most."""
@@ -146,8 +148,10 @@ class ServiceSpec(BaseModel):
     max_replicas: int = Field(
         1, ge=1, le=MAX_SLOTS, description="Maximum number of replicas: slots of the job array."
     )
-    concurrency: int = Field(
-        1, ge=1, le=1024, description="Requests that one replica serves in parallel; more wait."
+    concurrency: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
+        1,
+        description="Requests that one replica serves in parallel; more wait. auto: as many as "
+        "keep the objective, learnt from how long requests take.",
     )
     max_queue_s: float | None = Field(
         None,
@@ -428,8 +432,9 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
     except ValidationError as error:
         problems = error.errors()
         about_keys = any(item["type"] in {_MISSING, _UNKNOWN} for item in problems)
-        said = [_problem(item) for item in problems[:_MOST_PROBLEMS]]
-        if more := len(problems) - len(said):
+        # A key with values of several kinds has a problem with each.
+        said = list(dict.fromkeys(_problem(item) for item in problems[:_MOST_PROBLEMS]))
+        if more := max(0, len(problems) - _MOST_PROBLEMS):
             said.append(f"and {more} more")
         raise InvalidInputError(
             "SW-SERVICE", f"{'; '.join(said)}.", _KEYS if about_keys else ""
@@ -463,7 +468,11 @@ def _problem(item: Any) -> str:
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
-    found = next(one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    kinds = (one for one in schema.get("anyOf", (schema,)) if one["type"] != "null")
+    return " or ".join(map(_allowed_of_kind, kinds))
+
+
+def _allowed_of_kind(found: Mapping[str, Any]) -> str:
     if words := found.get("enum", [found["const"]] if "const" in found else []):
         return " or ".join(words)
     if found["type"] == "boolean":

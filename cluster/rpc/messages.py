@@ -226,6 +226,8 @@ class ServiceReport(Message):
         quality: None without requests lately.
         is_routed: whether the gateway leads the service's address to it.
         array_job_id: generation that ``failures`` counts; None is not known.
+        concurrency: requests that each replica gets at the same time; None is not known.
+        is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
     """
 
     tenant: str = Field(max_length=64)
@@ -243,6 +245,8 @@ class ServiceReport(Message):
     quality: ServiceQuality | None = None
     is_routed: bool = True
     array_job_id: int | None = None
+    concurrency: int | None = None
+    is_learnt: bool = False
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

@@ -9,6 +9,7 @@ from math import ceil, exp, floor
 from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
+from launcher.autoscale.capacity import Bounds, Capacity, Level, learn_capacity
 from launcher.autoscale.forecasts import (
     AFTER,
     Forecasts,
@@ -47,6 +48,12 @@ _USUAL_WAIT_S = 5.0
 _TAIL = 3.0
 """Multiple of the mean service time that the slowest requests take; a latency objective leaves the
 rest for waiting."""
+_BATCHED_TAIL = 2.0
+"""The same where the concurrency is learnt: a request waits for the batch before its own, and the
+mean knows that already."""
+SERVICE_SHARE = 1 / 3
+"""Share of a latency objective that requests may take on average in a full replica; the rest is for
+the slowest ones, and for waiting."""
 _NEARLY = 0.001
 
 
@@ -68,6 +75,7 @@ class LastCounters:
     in_flight: int
     given_up: int = 0
     counter: str = ""
+    queued: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class Memory:
             replica had them.
         rests: whether it had neither a request nor a replica at the last look.
         woke_s: when a request woke it from rest last, in Unix seconds; 0: not yet.
+        capacity: how many requests a replica works on, if that is learnt.
     """
 
     seen: LastCounters | None = None
@@ -94,6 +103,22 @@ class Memory:
     is_given_up: bool = False
     rests: bool = False
     woke_s: float = 0.0
+    capacity: Capacity = field(default_factory=Capacity)
+
+    @property
+    def service_s(self) -> float:
+        """Seconds that a request takes; where the concurrency is learnt, in a full replica."""
+        return self.capacity.full_s or self.work.service_s
+
+    def in_full(self, load: Load) -> Load:
+        """Return the load as it would be if each request took as long as in a full replica.
+
+        A replica with room for more is quicker, so it has fewer requests than it could have.
+        """
+        if self.capacity.full_s is None:
+            return load
+        slower = max(1.0, self.capacity.full_s / self.work.service_s)
+        return replace(load, in_flight=round(load.in_flight * slower))
 
 
 def initial(supply: Supply, at_s: float) -> Memory:
@@ -118,7 +143,9 @@ def autoscale(
         return memory, ScalingDecision(
             wanted, "the gateway can't be seen: replicas stay as they are"
         )
-    memory = _learnt(memory, look)
+    memory = _learnt(memory, look, scaling)
+    if scaling.learns:
+        scaling = replace(scaling, concurrency=memory.capacity.limit)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
     peaks = _remember(memory.peaks, Peak(until_s, need.replicas), look.at_s)
@@ -133,10 +160,10 @@ def _bounded(scaling: Scaling, replicas: int) -> int:
     return min(max(replicas, scaling.min_replicas), scaling.max_replicas)
 
 
-def _learnt(memory: Memory, look: ServiceLook) -> Memory:
+def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     load, delays = look.load, learn_starts(memory.delays, look.starts)
     counts = (load.arrived, load.answered, load.in_flight, load.given_up)
-    seen = LastCounters(look.at_s, *counts, load.counter)
+    seen = LastCounters(look.at_s, *counts, load.counter, load.queued)
     idle = learn_pause(memory.idle, load.total, look.at_s)
     before = memory.seen
     if before is None or look.at_s <= before.at_s:
@@ -158,9 +185,13 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
     answered = _more(before.answered, load.answered)
     work = learn_work(memory.work, busy_s, answered)
-    unqueued = memory.unqueued * exp(-elapsed_s / work.service_s) + came
-    seen_load = SeenLoad(load.total, min(load.total, ceil(unqueued)))
-    made = _forecasts_now(arrivals, work, load.total, horizon_of(delays))
+    done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
+    capacity = _capacity(memory.capacity, done, scaling, is_full=before.queued > 0 < load.queued)
+    memory = replace(memory, work=work, capacity=capacity)
+    total, service_s = memory.in_full(load).total, memory.service_s
+    unqueued = memory.unqueued * exp(-elapsed_s / service_s) + came
+    seen_load = SeenLoad(total, min(total, ceil(unqueued)))
+    made = _forecasts_now(arrivals, service_s, total, horizon_of(delays))
     forecasts = learn_forecasts(
         memory.forecasts, seen_load, look.at_s, horizon_of(delays), made, wakes=wakes
     )
@@ -171,8 +202,23 @@ def _learnt(memory: Memory, look: ServiceLook) -> Memory:
         peaks = _cut(peaks, look.at_s + _HOLD_LOADS * delays.load_s)
         is_given_up = not load.total
     woke_s = look.at_s if wakes else memory.woke_s
-    learnt = (seen, arrivals, forecasts, work, delays, idle, peaks, unqueued, is_given_up)
-    return Memory(*learnt, rests=rests, woke_s=woke_s)
+    learnt = (arrivals, forecasts, work, delays, idle)
+    return Memory(
+        seen, *learnt, peaks, unqueued, is_given_up, rests=rests, woke_s=woke_s, capacity=capacity
+    )
+
+
+def _capacity(known: Capacity, done: Level, scaling: Scaling, *, is_full: bool) -> Capacity:
+    if not scaling.learns:
+        return Capacity()
+    if not done.replica_s:
+        return known
+    if scaling.p95_s is not None:
+        bounds = Bounds(scaling.concurrency, scaling.p95_s * SERVICE_SHARE)
+    else:
+        wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
+        bounds = Bounds(scaling.concurrency, wait_s=wait_s)
+    return learn_capacity(known, done, bounds, is_full=is_full)
 
 
 def _given_up(before: LastCounters, load: Load) -> int:
@@ -193,12 +239,12 @@ def _cut(peaks: tuple[Peak, ...], until_s: float) -> tuple[Peak, ...]:
 
 
 def _forecasts_now(
-    arrivals: Arrivals, work: WorkDone, load: int, horizon_s: float
+    arrivals: Arrivals, service_s: float, load: int, horizon_s: float
 ) -> tuple[float, ...] | None:
     """Return the forecast of each average; None while too little was seen."""
     if arrivals.seen_s < seen_enough_s(horizon_s):
         return None
-    return tuple(expected(load, rate, horizon_s, work.service_s) for rate in arrivals.rates)
+    return tuple(expected(load, rate, horizon_s, service_s) for rate in arrivals.rates)
 
 
 def seen_enough_s(horizon_s: float) -> float:
@@ -234,10 +280,11 @@ class ReplicaNeed:
 
 
 def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
-    horizon_s, service_s = horizon_of(memory.delays), memory.work.service_s
+    horizon_s, service_s = horizon_of(memory.delays), memory.service_s
+    load = memory.in_full(look.load)
     best = memory.forecasts.best
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
-    forecast = expected(look.load.total, rate, horizon_s, service_s)
+    forecast = expected(load.total, rate, horizon_s, service_s)
     worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
     surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
@@ -246,7 +293,13 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     needed = max(
         after * patience,
         min(within * patience, look.supply.coming * scaling.concurrency),
-        _places_for_backlog(forecast / service_s * horizon_s, horizon_s, scaling, service_s, look),
+        _places_for_backlog(
+            forecast / service_s * horizon_s,
+            horizon_s,
+            scaling,
+            service_s,
+            replace(look, load=load),
+        ),
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
     replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
@@ -297,7 +350,8 @@ def _wait_s(scaling: Scaling, service_s: float) -> float:
     if scaling.max_queue_s is not None:
         return scaling.max_queue_s
     if scaling.p95_s is not None:
-        return max(0.0, scaling.p95_s - _TAIL * service_s)
+        tail = _BATCHED_TAIL if scaling.learns else _TAIL
+        return max(0.0, scaling.p95_s - tail * service_s)
     return _USUAL_WAIT_S
 
 
@@ -340,7 +394,7 @@ def _ready_in_s(memory: Memory, look: ServiceLook, scaling: Scaling) -> float | 
     """
     supply, load = look.supply, look.load
     if supply.ready:
-        return load.waiting * memory.work.service_s / (supply.ready * scaling.concurrency)
+        return load.waiting * memory.service_s / (supply.ready * scaling.concurrency)
     if supply.starting:
         return memory.delays.load_s
     return None if look.room == 0 and not supply.pending else memory.delays.start_s
@@ -353,7 +407,7 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
     """
     if not supply.ready or (scaling.max_queue_s is None and scaling.p95_s is None):
         return None
-    service_s = memory.work.service_s
+    service_s = memory.service_s
     return floor(supply.ready * scaling.concurrency * _wait_s(scaling, service_s) / service_s)
 
 
@@ -392,7 +446,9 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
         f"{need.horizon_s:.0f} s, when a new replica could serve"
     )
     places = f"room for {ceil(need.reckoned - _NEARLY)} at a time is planned"
-    return forecast, places, f"a replica takes {scaling.concurrency} at a time: {replicas} needed"
+    takes = f"a replica takes {scaling.concurrency} at a time"
+    learnt = " (learnt)" if scaling.learns else ""
+    return forecast, places, f"{takes}{learnt}: {replicas} needed"
 
 
 def _replicas_words(count: int) -> str:

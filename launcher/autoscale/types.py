@@ -10,7 +10,7 @@ class Scaling:
     """What a service's owner asks of the autoscaler.
 
     Attributes:
-        concurrency: requests that one replica works on at the same time.
+        concurrency: requests that one replica works on at the same time; if ``learns``, at most.
         max_queue_s: seconds that a request may wait for a place in a replica; None if that is not
             the objective.
         p95_s: seconds within which 95 % of the requests shall be answered, waiting included; None
@@ -18,6 +18,7 @@ class Scaling:
         keep_alive_s: idle seconds before a replica that is not needed is given back, at least;
             None: the cost of keeping it is weighed against that of a start.
         aim: share of the requests that shall meet the objective, below 1.
+        learns: whether it is learnt how many requests a replica works on.
     """
 
     min_replicas: int
@@ -27,6 +28,7 @@ class Scaling:
     p95_s: float | None = None
     keep_alive_s: float | None = None
     aim: float = 0.99
+    learns: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class ServiceLook:
         room: replicas beyond ``supply.coming`` that quota and loans would let run now; None if that
             is not known.
         is_known: whether the gateway could be seen; if not, ``load`` says nothing.
+        serving: replicas of all generations that get requests; 0 if others finish requests, too.
     """
 
     at_s: float
@@ -86,6 +89,7 @@ class ServiceLook:
     starts: tuple[ReplicaStart, ...] = ()
     room: int | None = None
     is_known: bool = True
+    serving: int = 0
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ class ServiceJson(TypedDict):
     reason: str | None
     failed_starts: int | None
     next_start_s: float | None
+    concurrency: int | None
+    is_concurrency_learnt: bool | None
     objective: str | None
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from cluster.language.units import slices_text, slices_words
-from cluster.rpc.messages import ServiceQuality
+from cluster.rpc.messages import ServiceQuality, ServiceReport
 from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
 from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
@@ -61,6 +61,8 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "reason": report.reason if report is not None else None,
         "failed_starts": report.failures if report is not None else None,
         "next_start_s": report.next_start_s if report is not None else None,
+        "concurrency": report.concurrency if report is not None else None,
+        "is_concurrency_learnt": report.is_learnt if report is not None else None,
         "objective": service.objective or None,
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
@@ -205,10 +207,19 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
         yield "wanted", Text(f"{_replicas_words(service.report.wanted)}: {service.report.reason}")
+        if service.report.concurrency is not None:
+            yield "carries", Text(_carries(service.report))
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
         yield heading, Text(text, style=style)
+
+
+def _carries(report: ServiceReport) -> str:
+    count = report.concurrency
+    requests = "1 request" if count == 1 else f"{count} requests"
+    how = " now, learnt from how long requests take" if report.is_learnt else ""
+    return f"each replica {requests} at a time{how}"
 
 
 def _arrays(service: ServiceObservation) -> str:

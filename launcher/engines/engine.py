@@ -319,6 +319,18 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class SlottedEngine(Engine, Protocol):
+    """An engine that is told at its start how many requests it works on at the same time at most.
+
+    Others take what comes and choose their batches themselves.
+    """
+
+    @property
+    def slots(self) -> int:
+        """How many that are where a service's ``concurrency`` is auto."""
+
+
+@runtime_checkable
 class CountedEngine(Engine, Protocol):
     """An engine whose models say what they have counted, at the ``statistics_paths``."""
 

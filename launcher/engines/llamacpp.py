@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from cluster.language.service import ServiceSpec
+from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import openai
 from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
 from launcher.engines.llamacpp_model import is_model, model_needs
@@ -73,6 +73,9 @@ class LlamaCpp:
     # for each.
     keeps_connections = False
 
+    # As llama-server's own default: they share the context.
+    slots = 4
+
     identity_path = "/v1/models"
     upgrade = ""
 
@@ -80,12 +83,13 @@ class LlamaCpp:
         """Return llama-server's options; those that a service's environment sets stand behind."""
         if is_measured:
             raise ValueError("llama.cpp is not measured")
+        slots = self.slots if spec.concurrency == AUTO else min(spec.concurrency, _MOST_SLOTS)
         # The name of a split model's first part is the first one by name.
         return (
             f'--model "$(set -- "$models"/{spec.model}/*.gguf && printf %s "$1")"',
             f'--alias {spec.model} --tags "$id"',
             '--host "$private/http.sock"',
-            f"--parallel {min(spec.concurrency, _MOST_SLOTS)} --threads {spec.cpus}",
+            f"--parallel {slots} --threads {spec.cpus}",
             "--metrics --no-webui",
         )
 

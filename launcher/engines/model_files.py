@@ -40,6 +40,7 @@ class ModelNeeds:
         parts: other models of the repository that it runs.
         problems: why the engine can't load it, in words for users.
         notes: what a user should know besides.
+        batches: whether the engine puts requests that wait together into one batch.
     """
 
     name: str
@@ -55,3 +56,4 @@ class ModelNeeds:
     parts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    batches: bool = False

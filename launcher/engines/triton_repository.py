@@ -82,6 +82,7 @@ def model_needs(files: ModelFiles, models: Collection[str], gpus: int) -> ModelN
         parts,
         problems,
         _notes(backend),
+        "dynamic_batching" in config,
     )
 
 

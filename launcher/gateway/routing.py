@@ -38,6 +38,15 @@ class SetTarget:
 
 
 @dataclass(frozen=True)
+class SetConcurrency:
+    """Set ``maxconn`` of ``BACKEND/rN``, which serves: what waits gets a place immediately."""
+
+    backend: str
+    index: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
 class SetHealthy:
     """``set server BACKEND/rN health up``: the launcher itself has just asked the replica."""
 
@@ -181,7 +190,9 @@ MapChange = (
 )
 """Changes that are one entry of one map."""
 
-GatewayChange = SetMode | SetTarget | SetHealthy | EndSessions | SendRound | MapChange
+GatewayChange = (
+    SetMode | SetTarget | SetConcurrency | SetHealthy | EndSessions | SendRound | MapChange
+)
 
 
 @dataclass(frozen=True)
@@ -207,6 +218,8 @@ class Route:
         deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
         retry_once: whether a request that a replica's death has lost is sent to another one.
         sequences: whether all requests of a sequence go to one replica.
+        follows: whether replicas that serve follow ``concurrency``; if not, each keeps what it was
+            given first: it was started for that.
     """
 
     service: str
@@ -222,6 +235,7 @@ class Route:
     deadline_ms: int | None = None
     retry_once: bool = False
     sequences: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -563,6 +577,9 @@ def _server_changes(
     if server.in_flight and target in route.cut:
         yield EndSessions(name, index)
     if server.mode is mode:
+        is_other = server.concurrency not in {None, route.concurrency}
+        if route.follows and mode is ServerMode.READY and is_other:
+            yield SetConcurrency(name, index, route.concurrency)
         return
     if mode is ServerMode.MAINT:
         yield from _maintenance(name, index, server)

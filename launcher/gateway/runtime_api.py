@@ -23,6 +23,7 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetConcurrency,
     SetDeadline,
     SetFailing,
     SetHealthy,
@@ -169,8 +170,9 @@ def commands(change: GatewayChange, maps: Maps) -> tuple[str, ...]:
         case EndSessions(backend, index):
             halves = (backend, f"{backend}{GRPC}")
             return tuple(f"shutdown sessions server {_server(half, index)}" for half in halves)
-        case SetTarget():
-            return _target_commands(change, maps)
+        case SetTarget() | SetConcurrency():
+            target = _target_commands(change, maps) if isinstance(change, SetTarget) else ()
+            return target or _room_commands(change)
         case SendRound(backend):
             halves = (f"{backend}/{AGAIN}", f"{backend}{GRPC}/{AGAIN}")
             return tuple(
@@ -193,12 +195,18 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
         *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, grpc)),
         f"set server {http} addr {to.address} port {to.http_port}",
         f"set server {grpc} addr {to.address} port {to.grpc_port}",
-        f"set maxconn server {http} {change.concurrency}",
-        f"set maxconn server {grpc} {change.concurrency}",
+        *_room_commands(change),
         # Deleting a key that is not there is an error, so the key is added first.
         f"add map {maps.replicas} {http} -",
         f"del map {maps.replicas} {http}",
         f"add map {maps.replicas} {http} {to.digest}",
+    )
+
+
+def _room_commands(change: SetTarget | SetConcurrency) -> tuple[str, ...]:
+    halves = (change.backend, f"{change.backend}{GRPC}")
+    return tuple(
+        f"set maxconn server {_server(half, change.index)} {change.concurrency}" for half in halves
     )
 
 
@@ -462,6 +470,7 @@ class _Row(NamedTuple):
         statuses: how many answers had status 2xx, 4xx and 5xx, as text: few lines need them, as
             few need the others.
         sent: bytes that have come from a server.
+        at_once: requests that a server gets at the same time, as text; "" of others.
         tried_again: how often a request was sent again, to the same server and to another one,
             since there was no connection; each of them was one of ``total``.
     """
@@ -475,6 +484,7 @@ class _Row(NamedTuple):
     check: str
     sent: str
     tried_again: tuple[str, str]
+    at_once: str
 
     @property
     def answers(self) -> int:
@@ -612,8 +622,21 @@ def _parse_shown(text: str) -> _Shown:
 def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Row]]) -> None:
     """Parse lines of ``show stat``; a csv.DictReader would take ten times as long."""
     columns = header.split(",")
-    names = ("qcur", "scur", "stot", "status", "addr", "check_status", "bout", "wretr", "wredis")
-    queued, sessions, total, status, place, check, sent, same, other = map(columns.index, names)
+    names = (
+        "qcur",
+        "scur",
+        "stot",
+        "status",
+        "addr",
+        "check_status",
+        "bout",
+        "wretr",
+        "wredis",
+        "slim",
+    )
+    queued, sessions, total, status, place, check, sent, same, other, most = map(
+        columns.index, names
+    )
     good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
     for line in csv.reader(lines):
         rows.setdefault(line[0], {})[line[1]] = _Row(
@@ -626,6 +649,7 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
             line[check],
             line[sent],
             (line[same], line[other]),
+            line[most],
         )
 
 
@@ -651,6 +675,7 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str, failed: int) 
         http.errors + grpc.errors + failed,
         http.check.endswith("TOUT"),
         int(http.sent) + int(grpc.sent),
+        int(http.at_once) if http.at_once else None,
     )
 
 

@@ -62,6 +62,7 @@ class Server:
         is_silent: whether its last health check ended without any answer in time. A server that
             refuses the connection has no request any more.
         sent_bytes: what it has sent since then; of an answer that goes on, within 5 s.
+        concurrency: requests that it gets at the same time, of each protocol; None if not known.
     """
 
     address: str
@@ -75,6 +76,7 @@ class Server:
     errors: int = 0
     is_silent: bool = False
     sent_bytes: int = 0
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         ("ready_replicas", "Replicas that get requests and pass their checks.", _ready),
         ("waiting_requests", "Requests that wait for a replica.", lambda one: one.load.waiting),
         ("in_flight_requests", "Requests that a replica works on.", lambda one: one.load.in_flight),
+        ("concurrency", "Requests that each replica gets at the same time.", _concurrency),
         ("failed_starts", "Failed starts in a row, of the newest generation.", failures),
         ("doubted_replicas", "Replicas that answer worse than others and are asked.", doubted),
         ("removed_replicas", "Replicas that failed when asked, in the last hour.", removed),
@@ -171,6 +172,10 @@ def _p95_s(one: ServiceQuality) -> float | None:
 
 def _cold_starts(one: Counts) -> int:
     return one.cold_starts
+
+
+def _concurrency(service: ServicePlan) -> float:
+    return service.concurrency
 
 
 def _ready(service: ServicePlan) -> float:

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import AUTO, ServiceSpec, service_spec
 from launcher.engines.engine import Engine, MeasuredEngine
 from launcher.engines.model_files import ModelNeeds
 from launcher.engines.registry import ENGINES
@@ -114,7 +114,9 @@ def _keys(
         "model": (needs.name, ""),
         **({"engine": (engine, "")} if engine != _DEFAULT else {}),
         "max_replicas": (_REPLICAS, "slots of the job array"),
-        "concurrency": (needs.instances, "as many as the model has instances"),
+        "concurrency": (AUTO, "learnt: it puts requests that wait together into batches")
+        if needs.batches
+        else (needs.instances, "as many as the model has instances"),
         "deadline_s": (
             _DEADLINE_S,
             "longer than any answer; a replica that hangs is replaced",

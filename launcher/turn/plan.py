@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import AUTO, ServiceSpec, service_spec
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import ScalingDecision, Supply
+from launcher.engines.engine import Engine
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
@@ -72,6 +73,7 @@ class ServicePlan:
         lineless: why it gets none of the backends with server lines, though it needs replicas; ""
             if it does, or needs none.
         submit_s: Unix seconds at which its newest generation was submitted.
+        concurrency: requests that a replica gets at the same time.
     """
 
     array_job_id: int
@@ -89,6 +91,7 @@ class ServicePlan:
     outliers: tuple[tuple[int, Outlier], ...] = ()
     lineless: str = ""
     submit_s: int = 0
+    concurrency: int = 1
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -167,7 +170,8 @@ def decide(
                 continue
             known = before.ended(known)
         views, aborted = _unless_aborted(found_views, known)
-        pool = engine_of(views[-1].directives).pool
+        engine = engine_of(views[-1].directives)
+        pool = engine.pool
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
@@ -177,7 +181,8 @@ def decide(
             continue
         last = (known.generations.get(one.array_job_id) for one in views)
         if any(_is_stale(view, one, now_s) for one in last):
-            waiting.append(_as_it_is(gateway, key, spec.concurrency, pool))
+            concurrency = scaling_inputs.concurrency(spec, engine, known.memory)
+            waiting.append(_as_it_is(gateway, key, concurrency, pool))
             found[key] = known
             continue
         avoid = avoided.of(key)
@@ -283,6 +288,11 @@ class ServiceInput:
         return self.views[-1]
 
     @property
+    def engine(self) -> Engine:
+        """The engine of its newest generation."""
+        return engine_of(self.newest.directives)
+
+    @property
     def load(self) -> Load:
         """Its requests at the gateway."""
         return replace(load_of(self.backend), counter=self.counter)
@@ -299,7 +309,8 @@ def decide_service(
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
     generations = {one.array_job_id: one.state for one in seen}
     state = ServiceState(memory, generations, look.aborted)
-    found = _service_plan(look, seen, decision, plan, now_s)
+    concurrency = scaling_inputs.concurrency(look.spec, look.engine, memory)
+    found = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
     objective_ms = scaling_inputs.objective_ms(look.spec, memory)
     return state, replace(found, objective_ms=objective_ms, lineless=_lineless(look))
 
@@ -363,11 +374,14 @@ def _scaled(
         load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     most = 0 if look.lineless else min(look.most, usable)
-    asked = scaling_inputs.scaling(look.spec, look.newest.order, most)
+    at_most = scaling_inputs.most_concurrency(look.engine)
+    asked = scaling_inputs.scaling(look.spec, look.newest.order, most, at_most)
     if look.newest.order.delete_s is not None:
         since_s = now_s - look.newest.order.delete_s
         can_serve = not newest.state.backoff.failures or bool(_serving(slots))
-        return known.memory, scaling_inputs.ending(asked, load, since_s, can_serve=can_serve)
+        at_once = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
+        decision = scaling_inputs.ending(asked, load, at_once, since_s, can_serve=can_serve)
+        return known.memory, decision
     memory, decision = autoscale(
         asked,
         known.memory or initial(_first_supply(slots, counted), now_s),
@@ -378,6 +392,7 @@ def _scaled(
             newest.starts,
             scaling_inputs.room(seen, look.free),
             is_known=look.backend is not None,
+            serving=scaling_inputs.serving(slots),
         ),
     )
     if lineless := _lineless(look):
@@ -438,9 +453,11 @@ def _service_plan(
     decision: ScalingDecision,
     plan: SlotPlan,
     now_s: float,
+    *,
+    concurrency: int,
 ) -> ServicePlan:
     slots = tuple(slot for one in seen for slot in one.slots)
-    pressing = urgency(look.load, look.spec.concurrency * len(_serving(slots)))
+    pressing = urgency(look.load, concurrency * len(_serving(slots)))
     newest, told = seen[-1], _note(seen, look.aborted, now_s)
     desired_by_array = {
         one.array_job_id: replace(desired, avoid=look.avoid)
@@ -452,7 +469,7 @@ def _service_plan(
         service=look.key,
         decision=decision,
         slots=slots,
-        route=_route(look, seen, decision, plan),
+        route=_route(look, seen, decision, plan, concurrency),
         desired_by_array=desired_by_array,
         retired=_retired(look, seen, decision, now_s),
         note=told,
@@ -463,6 +480,7 @@ def _service_plan(
         ),
         outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
         submit_s=newest.view.submit_s,
+        concurrency=concurrency,
     )
 
 
@@ -471,7 +489,11 @@ def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
 
 
 def _route(
-    look: ServiceInput, seen: Sequence[Generation], decision: ScalingDecision, plan: SlotPlan
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    decision: ScalingDecision,
+    plan: SlotPlan,
+    concurrency: int,
 ) -> Route:
     targets: dict[Endpoint, ServerMode] = {
         one.runs[slot].endpoint: mode
@@ -484,9 +506,9 @@ def _route(
     failed = _failure_text(newest) if _refuses(seen) else ""
     return Route(
         look.key,
-        look.spec.concurrency,
+        concurrency,
         targets,
-        engine_of(look.newest.directives).pool,
+        look.engine.pool,
         retry_after_s=None if serves else _retry_after_s(decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(one.unknown for one in seen)),
@@ -496,6 +518,7 @@ def _route(
         deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
         retry_once=look.spec.retry_once,
         sequences=look.newest.directives.get("session_affinity") == "sequence",
+        follows=look.spec.concurrency == AUTO,
     )
 
 

@@ -58,6 +58,8 @@ def service_report(
         quality=quality,
         is_routed=not unrouted,
         array_job_id=plan.array_job_id,
+        concurrency=plan.concurrency,
+        is_learnt=plan.route.follows,
     )
 
 

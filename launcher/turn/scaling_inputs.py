@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
-from cluster.language.service import ServiceSpec
+from cluster.language.service import AUTO, ServiceSpec
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
+from launcher.autoscale.capacity import MOST, Capacity
 from launcher.autoscale.policy import LastCounters, Memory
 from launcher.autoscale.types import Scaling, ScalingDecision, Supply
+from launcher.engines.engine import Engine, SlottedEngine
 from launcher.gateway.types import Load
 from launcher.turn.generations import Generation
 from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
@@ -16,19 +18,38 @@ from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
 _HOLDS = frozenset({"released", "starting", "running", "ending"})
 
 
-def scaling(spec: ServiceSpec, order: ServiceOrder, most: int) -> Scaling:
-    """Return what the owner asks for by file or order; slots and gateway can carry ``most``."""
+def scaling(
+    spec: ServiceSpec, order: ServiceOrder, most: int, most_concurrency: int = MOST
+) -> Scaling:
+    """Return what the owner asks for by file or order; slots and gateway can carry ``most``.
+
+    ``most_concurrency``: up to how many requests of a replica may be learnt.
+    """
     highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
     lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
     highest = min(highest, most)
     return Scaling(
         min_replicas=min(lowest, highest),
         max_replicas=highest,
-        concurrency=spec.concurrency,
+        concurrency=most_concurrency if spec.concurrency == AUTO else spec.concurrency,
         max_queue_s=spec.max_queue_s,
         p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
         keep_alive_s=spec.keep_alive_s,
+        learns=spec.concurrency == AUTO,
     )
+
+
+def most_concurrency(engine: Engine) -> int:
+    """Return how many requests a replica may get at the same time, where that is learnt."""
+    return engine.slots if isinstance(engine, SlottedEngine) else MOST
+
+
+def concurrency(spec: ServiceSpec, engine: Engine, memory: Memory | None) -> int:
+    """Return how many requests a replica gets at the same time: as its owner says, or as learnt."""
+    if spec.concurrency != AUTO:
+        return spec.concurrency
+    learnt = memory.capacity if memory is not None else Capacity()
+    return min(learnt.limit, most_concurrency(engine))
 
 
 def objective_ms(spec: ServiceSpec, memory: Memory | None) -> float | None:
@@ -40,17 +61,20 @@ def objective_ms(spec: ServiceSpec, memory: Memory | None) -> float | None:
         return spec.p95_ms
     if spec.max_queue_s is None or memory is None:
         return None
-    return 1000 * (spec.max_queue_s + memory.work.service_s)
+    return 1000 * (spec.max_queue_s + memory.service_s)
 
 
-def ending(asked: Scaling, load: Load, since_s: float, *, can_serve: bool) -> ScalingDecision:
+def ending(
+    asked: Scaling, load: Load, concurrency: int, since_s: float, *, can_serve: bool
+) -> ScalingDecision:
     """Decide how many replicas a service that is to end needs to finish its requests.
 
-    It gets them for as long as a drain may take. ``can_serve`` is False if no replica serves and
+    It gets them for as long as a drain may take. A replica gets ``concurrency`` requests at the
+    same time. ``can_serve`` is False if no replica serves and
     the last start failed: then there is nothing to wait for.
     """
     goes_on = can_serve and since_s < DRAIN_DEADLINE_S
-    left = ceil(load.total / asked.concurrency) if goes_on else 0
+    left = ceil(load.total / concurrency) if goes_on else 0
     reason = f"is being deleted: {load.in_flight} requests in progress, {load.waiting} waiting"
     return ScalingDecision(min(left, asked.max_replicas), reason)
 
@@ -85,6 +109,12 @@ def supply(slots: Iterable[Slot]) -> Supply:
         draining=sum(slot.phase is Phase.DRAINING for slot in counted),
         borrowed=sum(slot.is_borrowed for slot in counted),
     )
+
+
+def serving(slots: Iterable[Slot]) -> int:
+    """Count the replicas that get requests, of all generations; 0 while others finish theirs."""
+    phases = [slot.phase for slot in slots]
+    return 0 if Phase.DRAINING in phases else phases.count(Phase.SERVING)
 
 
 _COUNTED = frozenset({Phase.STARTING, Phase.WARM, Phase.SERVING, Phase.DRAINING})

@@ -23,7 +23,7 @@ SPECS = st.fixed_dictionaries(
     optional={
         "min_replicas": st.just(0),
         "max_replicas": st.integers(1, 256),
-        "concurrency": st.integers(1, 1024),
+        "concurrency": st.integers(1, 1024) | st.just("auto"),
         "max_queue_s": st.floats(0, 86_400, exclude_min=True),
         "keep_alive_s": st.floats(0, 86_400),
         "lease_s": st.integers(60, 2_592_000),

@@ -136,7 +136,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"max_replicas": "six"}, f"max_replicas: {SLOTS}, not 'six'."),
         ({"min_replicas": -1}, "min_replicas: a whole number from 0 to 256, not -1."),
         ({"min_replicas": 5}, "min_replicas: 5 is above max_replicas 4; allowed: 0 to 4."),
-        ({"concurrency": 1.5}, "concurrency: a whole number from 1 to 1024, not 1.5."),
+        ({"concurrency": 1.5}, "concurrency: a whole number from 1 to 1024 or auto, not 1.5."),
         ({"keep_alive_s": math.nan}, "keep_alive_s: a number from 0 to 86400, not nan."),
         ({"lease_s": 59}, "lease_s: a whole number from 60 to 2592000, not 59."),
         ({"max_queue_s": 0}, "max_queue_s: a number above 0, at most 86400, not 0."),

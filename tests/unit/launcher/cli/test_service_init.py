@@ -89,6 +89,12 @@ def test_sequences_are_kept_together(repository: Path):
     assert require_runnable(read_service_file(Path("bert.toml"))).has_sequences
 
 
+def test_the_concurrency_of_a_model_that_batches_is_learnt(repository: Path):
+    put(repository, "bert", CONFIG + "dynamic_batching {}")
+    invoke("models")
+    assert read_service_file(Path("bert.toml")).concurrency == "auto"
+
+
 def test_an_ensemble_is_chosen_before_its_parts(repository: Path):
     step = 'ensemble_scheduling { step [{ model_name: "part" model_version: -1 }] }'
     put(repository, "whole", f'platform: "ensemble"\n{step}')

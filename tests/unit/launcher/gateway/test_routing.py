@@ -13,6 +13,7 @@ from launcher.gateway.routing import (
     Route,
     SendRound,
     SetClosing,
+    SetConcurrency,
     SetDeadline,
     SetFailing,
     SetHealthy,
@@ -480,3 +481,17 @@ def test_what_a_replaced_process_works_on_is_counted():
     assert found.server_of(end(8)) == at(8, DRAIN, 3)
     assert found.server_of(end(6)) == at(6, DRAIN, 1)
     assert found.servers == now.backends["pool2"].servers
+
+
+def test_replicas_that_serve_follow_a_concurrency_that_is_learnt():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(replace(at(7, READY, 2), concurrency=2)))
+    learnt = replace(route({7: READY}), concurrency=6, follows=True)
+    assert plan_routes(shown, [learnt]).changes == (SetConcurrency("pool1", 0, 6),)
+    assert plan_routes(shown, [replace(learnt, concurrency=2)]).changes == ()
+    drains = replace(learnt, targets={end(7): DRAIN})
+    assert plan_routes(shown, [drains]).changes == (SetMode("pool1", 0, DRAIN),)
+
+
+def test_replicas_that_were_started_for_a_fixed_concurrency_keep_it():
+    shown = gateway({"t/a": "pool1"}, pool1=backend(replace(at(7, READY), concurrency=2)))
+    assert plan_routes(shown, [replace(route({7: READY}), concurrency=6)]).changes == ()

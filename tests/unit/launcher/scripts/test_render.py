@@ -590,3 +590,9 @@ def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
     )
     told = ran.stdout.splitlines()[1:]
     assert told == ["update", "JobId=814_1", "Comment=slicewise:run=2 ended with 1"]
+
+
+def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_path: Path):
+    values = VALUES | {"engine": "llamacpp", "concurrency": "auto"}
+    settings = LlamaCppSettings(command=tmp_path / "llama-server")
+    assert "--parallel 4 " in service_script(service_spec(values), settings, GATEWAY)

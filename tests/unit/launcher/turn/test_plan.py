@@ -15,6 +15,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from cluster.rpc.order_messages import ServiceOrder
+from launcher.autoscale.capacity import Capacity
 from launcher.autoscale.policy import LastCounters, Memory, initial
 from launcher.autoscale.types import ReplicaStart, Supply
 from launcher.engines.engine import Answer, Probe
@@ -1032,3 +1033,29 @@ def test_of_a_service_that_needs_no_replica_nothing_is_said():
     shown = replace(shown, backends={**shown.backends, **none})
     _, plan = decided(crowd(*names), shown)
     assert [one.lineless for one in plan.services] == [""] * 6
+
+
+def test_a_concurrency_that_is_learnt_is_told_the_gateway_and_remembered():
+    seen = view(running(0), running(1), concurrency="auto")
+    shown = gateway(server(0, ServerMode.READY), server(1, ServerMode.READY))
+    state, plan = decided(seen, shown)
+    (service,) = plan.services
+    assert (service.route.concurrency, service.route.follows, service.concurrency) == (2, True, 2)
+    memory = state[SERVICE].memory
+    assert memory is not None
+    known = replace(memory, capacity=replace(memory.capacity, limit=7))
+    state = {SERVICE: replace(state[SERVICE], memory=known)}
+    _, plan = decided(view(running(0), concurrency="auto", at_s=101), shown, state, now_s=101)
+    assert plan.services[0].route.concurrency == 7
+    _, plan = decided(view(running(0), at_s=102), shown, state, now_s=102)
+    assert (plan.services[0].route.concurrency, plan.services[0].route.follows) == (2, False)
+
+
+def test_no_more_requests_are_learnt_than_the_engine_has_slots():
+    memory = Memory(capacity=Capacity(limit=9))
+    state = {SERVICE: ServiceState(memory)}
+    seen = view(running(0), concurrency="auto", engine="llamacpp")
+    shown = gateway(server(0, ServerMode.READY))
+    for second in range(2):
+        state, plan = decided(seen, shown, state, now_s=100.0 + second)
+    assert plan.services[0].route.concurrency == 4
