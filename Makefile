@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-autoscale bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -125,6 +125,9 @@ bench-admission: setup ## What admission costs slurmctld and the daemon: build/r
 
 bench-autoscale: $(READY) ## Autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
 	@$(BIN)/python -m benchmarks.autoscale
+
+bench-capacity: $(READY) ## How well the concurrency of a replica is learnt, on ParvaGPU's tables: build/reports/capacity.json (minutes)
+	@$(BIN)/python -m benchmarks.capacity
 
 bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: build/reports/wake.json (minutes)
 	@$(BIN)/python -m benchmarks.wake
