@@ -159,7 +159,7 @@ def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"tenant: {tenant!r} is no Slurm account of yours.",
-            f"Yours: {yours}.",
+            f"Yours: {yours}. If you were added just now, try again in a few seconds.",
         )
 
 

@@ -37,6 +37,8 @@ from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Routes
 from slurm_plugin.state.controller import ClusterState
 
+_FOR_WANT_OF_AN_ACCOUNT = frozenset({"SW-TENANT-UNKNOWN", "SW-FORBIDDEN"})
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -81,10 +83,13 @@ def roles(settings: DaemonSettings) -> Roles:
 
 
 class Daemon(Protocol):
-    """The part of the daemon that answers about itself."""
+    """The part of the daemon that answers about itself, and looks at Slurm's accounts."""
 
     def status(self) -> StatusAnswer:
         """The daemon's state now."""
+
+    async def see_accounts(self) -> None:
+        """Look at the accounts of Slurm's users again, but for some seconds after such a look."""
 
 
 class Desk:
@@ -132,6 +137,11 @@ class Desk:
 
     def _as_reader(self, handle: ReaderHandler) -> Callable[[Any, int], Awaitable[BaseModel]]:
         async def handled(request: Any, uid: int) -> BaseModel:
+            try:
+                return await handle(request, self._reader(uid))
+            except InvalidInputError as error:
+                if not await self._has_other_accounts(uid, error):
+                    raise
             return await handle(request, self._reader(uid))
 
         return handled
@@ -140,6 +150,11 @@ class Desk:
         return self._daemon.status()
 
     async def _check(self, request: CheckRequest, uid: int) -> SubmitAnswer:
+        try:
+            return self._admission.check(request, uid)
+        except InvalidInputError as error:
+            if not await self._has_other_accounts(uid, error):
+                raise
         return self._admission.check(request, uid)
 
     async def _wish(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
@@ -184,6 +199,14 @@ class Desk:
         return view.model_copy(
             update={"news": self._cluster_state.service_reports.of(view.services)}
         )
+
+    async def _has_other_accounts(self, uid: int, refusal: InvalidInputError) -> bool:
+        """Look at Slurm's accounts if a user may be refused for want of one; whether that helps."""
+        if refusal.refusal.code not in _FOR_WANT_OF_AN_ACCOUNT or uid in self._roles.administrators:
+            return False
+        before = self._accounts(uid)
+        await self._daemon.see_accounts()
+        return self._accounts(uid) != before
 
     def _accounts(self, uid: int) -> frozenset[str]:
         return frozenset(self._cluster_state.quotas.accounts_by_uid.get(uid, ()))

@@ -18,6 +18,7 @@ from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import UnreadLog
+from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.api.desk import Desk, roles
 from slurm_plugin.api.generations import ServiceGenerations
@@ -82,11 +83,12 @@ class _Daemon:
         self._host = socket.gethostname()
         self._who = roles(own)
         self._metrics = Metrics()
+        self._seeing: set[asyncio.Task[None]] = set()
         self._turns = PeriodicLoops(self._turned)
         self._leader = Leadership(ledger.locks.leader(self._host), pair=own.pair)
         slurm = led_slurm(slurm, self._leader)
         self._admission = AdmissionProcess(
-            own.admission_socket, own.mode, self._who.administrators, self._metrics.decided
+            own.admission_socket, own.mode, self._who.administrators, self._decided
         )
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
         self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)
@@ -199,6 +201,18 @@ class _Daemon:
         looked = time.strftime("%H:%M:%S", time.localtime(self._cluster_state.view.observed_s))
         mode = "uninstalled" if self._cluster_state.is_uninstalled else f"mode {self._own.mode}"
         return f"{part}, {mode}, last look at Slurm {looked}"
+
+    async def see_accounts(self) -> None:
+        """Look at the accounts of Slurm's users again, but for some seconds after such a look."""
+        await self._limits.see_accounts()
+
+    def _decided(self, decided: Decided) -> None:
+        self._metrics.decided(decided)
+        # slurmctld does not wait for a look: whoever was added just now is admitted the next time.
+        if decided.code == "SW-TENANT-UNKNOWN" and not self._seeing:
+            seeing = asyncio.create_task(self.see_accounts())
+            self._seeing.add(seeing)
+            seeing.add_done_callback(self._seeing.discard)
 
     def status(self) -> StatusAnswer:
         """The daemon's state, as ``slicewise`` shows it to any user."""

@@ -7,6 +7,7 @@ import asyncio
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.units import slices_text
@@ -52,6 +53,9 @@ _LONGEST_REST_S = 60.0
 however slow slurmdbd was once."""
 
 
+_ACCOUNTS_S = 5.0
+"""Seconds between two looks at the accounts of Slurm's users because one of them was refused:
+slurmdbd may take seconds for it, and every user can be refused at any time."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
 _CONF_S = 60.0
@@ -95,6 +99,7 @@ class QuotaLoop:
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
+        self._seeing, self._see_again_s = asyncio.Lock(), 0.0
 
     async def start(self) -> None:
         """Compile once; if Slurm fails, start on the limits that it has.
@@ -366,11 +371,29 @@ class QuotaLoop:
                 warn("limits_odd", text=text)
         self._warned = frozenset(compiled.warnings)
 
+    async def see_accounts(self) -> None:
+        """Look at the accounts of Slurm's users again: one was refused, and may be added just now.
+
+        Does nothing if the last such look was a few seconds ago, or if slurmdbd gives no answer.
+        """
+        async with self._seeing:
+            if time.monotonic() < self._see_again_s:
+                return
+            self._see_again_s = time.monotonic() + _ACCOUNTS_S
+            with suppress(UnreachableError, OutsideError):
+                accounts = await self._accounts(await self._slurm.associations())
+                self._cluster_state.set_accounts(accounts)
+
     async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
+        accounts = await self._accounts(associations)
+        self._cluster_state.set_policy(ledger_view.policy, accounts, ledger_view.highest)
+
+    async def _accounts(
+        self, associations: Iterable[Association]
+    ) -> Mapping[int, Mapping[str, frozenset[str]]]:
         named = frozenset(self._settings.qos)
         ours = [one for one in associations if one.partition in {"", *self._partitions}]
-        accounts = await asyncio.to_thread(_accounts_by_uid, ours, named)
-        self._cluster_state.set_policy(ledger_view.policy, accounts, ledger_view.highest)
+        return await asyncio.to_thread(_accounts_by_uid, ours, named)
 
     async def _associations_or_none(self) -> tuple[Association, ...]:
         """Slurm's associations; empty without slurmdbd: then only Slurm checks which user belongs

@@ -156,6 +156,11 @@ class ClusterState:
         self.quotas.set_policy(policy, accounts_by_uid, highest)
         self._publish(self.view.services, complete=self.view.complete)
 
+    def set_accounts(self, accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]]) -> None:
+        """Take other accounts of users, as in ``Snapshot``; the policy stays."""
+        self.quotas.accounts_by_uid = accounts_by_uid
+        self._publish(self.view.services, complete=self.view.complete)
+
     def set_ends(self, ends: Mapping[SlotRunKey, LeaseEnd]) -> None:
         """Set which runs of slots must end, and when; the view shows them from the next look on."""
         self._ends = ends

@@ -258,7 +258,8 @@ def test_check_is_the_same_decision(daemon: Daemon) -> None:
         reply = daemon.ask("alice", op="check", tenant="vision", directives=lines)
         assert (reply["action"], reply["gres"]) == ("admit", "gpu:1g.10gb:1")
     foreign = daemon.ask("bob", op="check", tenant="vision", directives=lines)
-    assert (foreign["code"], foreign["hint"]) == ("SW-TENANT-UNKNOWN", "Yours: nlp.")
+    assert foreign["code"] == "SW-TENANT-UNKNOWN"
+    assert foreign["hint"].startswith("Yours: nlp. ")
 
 
 @pytest.mark.parametrize("who", ["alice", "bob"])

@@ -1,6 +1,7 @@
 """Tests which users may see and do what, from this host and others."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +9,16 @@ from http_peer import sent
 from pydantic import BaseModel
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
 from cluster.rpc.message import DoneAnswer, requests
-from cluster.rpc.messages import DesiredSlotsAnswer, StatusAnswer, ViewAnswer
+from cluster.rpc.messages import (
+    CheckRequest,
+    DesiredSlotsAnswer,
+    StatusAnswer,
+    SubmitAnswer,
+    ViewAnswer,
+)
 from cluster.rpc.read_messages import ExplainAnswer
 from cluster.runtime.leadership import ALONE
 from slurm_plugin.admission_server.admit import Admission
@@ -23,6 +30,7 @@ from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked
+from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.reports import OLD_S
 
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
@@ -33,16 +41,28 @@ STATUS = StatusAnswer(
 
 
 class Daemon:
+    """What a look at Slurm's accounts finds is up to the test."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.finds: Callable[[], None] = lambda: None
+
     def status(self) -> StatusAnswer:
         return STATUS
+
+    async def see_accounts(self) -> None:
+        self.looks += 1
+        self.finds()
 
 
 class Asking:
     """The desk, asked as a given user."""
 
-    def __init__(self, desk: Desk, slurm: ScriptedSlurm) -> None:
+    def __init__(
+        self, desk: Desk, slurm: ScriptedSlurm, daemon: Daemon, cluster_state: ClusterState
+    ) -> None:
         self.routes = desk.routes
-        self.slurm = slurm
+        self.slurm, self.daemon, self.cluster_state = slurm, daemon, cluster_state
 
     async def as_user(self, uid: int, op: str, **fields: object) -> BaseModel:
         return await self.routes.answer(Asked(*sent(op, **fields), uid))
@@ -74,9 +94,9 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=ServiceKeys(ledger, cluster_state, reads, ALONE, rates=rates),
-        daemon=Daemon(),
+        daemon=(daemon := Daemon()),
     )
-    return Asking(desk, slurm)
+    return Asking(desk, slurm, daemon, cluster_state)
 
 
 def test_every_request_that_is_declared_has_a_handler(asked: Asking):
@@ -93,6 +113,35 @@ async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(as
         view = await asked.as_user(uid, op="view")
         assert isinstance(view, ViewAnswer)
         assert len(view.services) == seen
+
+
+async def test_a_user_who_was_added_to_an_account_just_now_is_not_refused(asked: Asking):
+    added = {BOB: {"nlp": frozenset[str](), "vision": frozenset[str]()}}
+    asked.daemon.finds = lambda: asked.cluster_state.set_accounts(added)
+    assert isinstance(await asked.as_user(BOB, op="explain", tenant="vision"), ExplainAnswer)
+    assert asked.daemon.looks == 1
+    assert asked.cluster_state.quotas.policy.keys() == {"vision", "nlp"}
+
+
+async def test_whose_accounts_are_as_before_is_refused_after_one_look(asked: Asking):
+    assert await asked.code(BOB, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
+    assert await asked.code(ROOT, op="explain", tenant="nobody") == "SW-TENANT-UNKNOWN"
+    assert asked.daemon.looks == 1
+
+
+async def test_a_service_is_checked_again_after_a_look(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    def check(_: object, request: CheckRequest, uid: int) -> SubmitAnswer:
+        if request.tenant not in asked.cluster_state.quotas.accounts_by_uid[uid]:
+            raise InvalidInputError("SW-TENANT-UNKNOWN", "None of yours.")
+        return SubmitAnswer(action="admit")
+
+    monkeypatch.setattr(Admission, "check", check)
+    check_of_bob = {"op": "check", "tenant": "vision", "directives": ["#SLICEWISE name=x"]}
+    assert await asked.code(BOB, **check_of_bob) == "SW-TENANT-UNKNOWN"
+    asked.daemon.finds = lambda: asked.cluster_state.set_accounts({BOB: {"vision": frozenset()}})
+    assert await asked.as_user(BOB, **check_of_bob) == SubmitAnswer(action="admit")
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB])

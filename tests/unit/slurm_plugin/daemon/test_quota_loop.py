@@ -1,5 +1,6 @@
 """Tests the loop that lends and compiles, on a scripted Slurm: when it acts, and when not."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -79,11 +80,14 @@ class Slow(ScriptedSlurm):
     def __init__(self, clock: Steady, took_s: float = 6.0) -> None:
         super().__init__()
         self.clock, self.took_s, self.looks = clock, took_s, 0
+        self.shown_associations: tuple[Association, ...] = ()
 
     async def associations(self) -> tuple[Association, ...]:
         self.looks += 1
         self.clock.now_s += self.took_s
-        return await super().associations()
+        if self.failure is not None:
+            raise self.failure
+        return self.shown_associations
 
 
 def running(account: str, count: int) -> tuple[JobView, ...]:
@@ -91,6 +95,27 @@ def running(account: str, count: int) -> tuple[JobView, ...]:
     view = job(0, JobState.RUNNING, account=account, array_job_id=None, admin_comment="")
     first = 10 * (1 + ord(account[0]))
     return tuple(replace(view, job_id=first + number) for number in range(count))
+
+
+async def test_accounts_are_looked_at_again_once_in_a_while_however_many_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, world = Steady(), World()
+    slurm = Slow(clock, took_s=0.1)
+    monkeypatch.setattr(quota_loop, "time", clock)
+    monkeypatch.setattr(quota_loop, "_uid", {"alice": 61001}.get)
+    slurm.shown_associations = (
+        Association("c", "vision", "alice", "", frozenset(), "", grp_tres={}),
+    )
+    limits = QuotaLoop(settings(), slurm, world.ledger, world.cluster_state)  # type: ignore[arg-type]
+    await asyncio.gather(*(limits.see_accounts() for _ in range(5)))
+    assert slurm.looks == 1
+    assert world.cluster_state.quotas.accounts_by_uid == {61001: {"vision": frozenset()}}
+    clock.now_s += 5
+    slurm.failure = DOWN
+    await limits.see_accounts()
+    assert slurm.looks == 2
+    assert world.cluster_state.quotas.accounts_by_uid == {61001: {"vision": frozenset()}}
 
 
 async def test_what_is_idle_is_lent_as_far_as_it_is_asked_for() -> None:
