@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -119,6 +119,9 @@ bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/repor
 
 bench-gateway: setup ## What the gateway adds to a request: build/reports/gateway.json (minutes)
 	@$(BIN)/python -m benchmarks.gateway
+
+bench-engines: setup ## What the gateway adds to a language model's streams: build/reports/engines.json (minutes)
+	@$(BIN)/python -m benchmarks.engines
 
 bench-admission: setup ## What admission costs slurmctld and the daemon: build/reports/admission.json (minutes)
 	@$(BIN)/python -m benchmarks.admission

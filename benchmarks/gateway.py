@@ -9,11 +9,10 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,28 +25,19 @@ from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.gateway_clients import MODEL, SERVICE, Connection, GrpcConnection, HttpConnection
+from benchmarks.line import Line, until
 from benchmarks.machine import machine
-from cluster.language.errors import SlicewiseError
 from cluster.runtime.console import console
-from cluster.settings.gateway import GatewaySettings, LimitSettings
 from launcher.engines.registry import ENGINES
-from launcher.gateway import identity
-from launcher.gateway.haproxy import HaproxyRuntime, prepare
-from launcher.gateway.routing import Route, plan_routes
-from launcher.gateway.types import Endpoint, ServerMode
-from launcher.scripts import door
-from launcher.scripts.render import CONFIGURATION, gateway_files
 from sandbox.demo.commands import publish_models
 from sandbox.servers import triton
 
 CONNECTIONS = (1, 16, 256)
 INSTANCES, SERVICE_S = 4, 0.005
 """The model's instances, and seconds that it sleeps a request; an answer takes a little longer."""
-_GATEWAY, _HTTP, _GRPC = range(28080, 28083)
 ROUNDS = 5
 """Rounds at each point. Their medians count, so that a moment in which the machine did something
 else is not attributed to the gateway."""
-_START_S = 60.0
 _WARM_UP_S = 2.0
 
 
@@ -76,19 +66,17 @@ def main() -> None:
 
 
 def _measured(quick: bool) -> Mapping[str, Any]:
-    with (
-        tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place,
-        _triton(Path(place)),
-        _door(Path(place)),
-    ):
-        return uvloop.run(_report(Path(place), 3.0 if quick else 20.0))
+    with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
+        line = Line(Path(place), ENGINES["triton"], SERVICE, 2 * INSTANCES)
+        with _triton(line.place), line.door():
+            return uvloop.run(_report(line, 3.0 if quick else 20.0))
 
 
-async def _report(place: Path, seconds: float) -> Mapping[str, Any]:
-    await _until(partial(_triton_answers, place))
+async def _report(line: Line, seconds: float) -> Mapping[str, Any]:
+    await until(partial(_triton_answers, line.place))
     report: dict[str, Any] = {}
-    async with _haproxy(place) as worker:
-        for protocol, opened in (("http", partial(_http, place)), ("grpc", partial(_grpc, place))):
+    async with line.haproxy() as worker:
+        for protocol, opened in (("http", partial(_http, line)), ("grpc", partial(_grpc, line))):
             report[protocol] = {
                 str(count): await _point(opened, count, seconds, worker) for count in CONNECTIONS
             }
@@ -147,16 +135,16 @@ def _quantiles_ms(direct: Arm, gateway: Arm) -> Mapping[str, float]:
     }
 
 
-async def _http(place: Path, count: int) -> tuple[Arm, Arm]:
-    direct = [await HttpConnection.open(f"unix:{place / 'http'}", "") for _ in range(count)]
-    ours = [await HttpConnection.open(f"127.0.0.1:{_GATEWAY}", f"/{SERVICE}") for _ in range(count)]
+async def _http(line: Line, count: int) -> tuple[Arm, Arm]:
+    direct = [await HttpConnection.open(f"unix:{line.place / 'http'}", "") for _ in range(count)]
+    ours = [await HttpConnection.open(line.gateway, f"/{SERVICE}") for _ in range(count)]
     return Arm(direct), Arm(ours)
 
 
-async def _grpc(place: Path, count: int) -> tuple[Arm, Arm]:
-    direct = [GrpcConnection(f"unix:{place / 'grpc:2'}", ()) for _ in range(count)]
+async def _grpc(line: Line, count: int) -> tuple[Arm, Arm]:
+    direct = [GrpcConnection(f"unix:{line.place / 'grpc:2'}", ()) for _ in range(count)]
     metadata = (("slicewise-service", SERVICE),)
-    ours = [GrpcConnection(f"127.0.0.1:{_GATEWAY}", metadata) for _ in range(count)]
+    ours = [GrpcConnection(line.gateway, metadata) for _ in range(count)]
     return Arm(direct), Arm(ours)
 
 
@@ -186,71 +174,6 @@ def _triton(place: Path) -> Iterator[None]:
         triton.remove_shared_memory(place / "triton")
 
 
-@contextmanager
-def _door(place: Path) -> Iterator[None]:
-    """Run the door as a replica's batch script does."""
-    for name in ("replica", "gateway"):
-        settings = _gateway_settings(place / name)
-        settings.directory.mkdir()
-        identity.create(settings)
-    (place / "replica.pem").symlink_to(place / "replica" / identity.KEY)
-    (place / "gateway.crt").symlink_to(place / "gateway" / "gateway.crt")
-    (place / "server").write_text(f"{os.getpid()} {_HTTP} {_GRPC}\n")
-    sockets = ENGINES["triton"].sockets
-    process = subprocess.Popen((sys.executable, door.__file__, "127.0.0.1", str(place), *sockets))
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _gateway_settings(directory: Path) -> GatewaySettings:
-    return GatewaySettings(
-        bind=f"127.0.0.1:{_GATEWAY}",
-        runtime_socket=directory / "haproxy.sock",
-        directory=directory,
-        identity=directory / "gateway.crt",
-        require_keys=False,
-        # Requests are counted as at every site, but never reach the limits.
-        limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
-    )
-
-
-@asynccontextmanager
-async def _haproxy(place: Path) -> AsyncIterator[int]:
-    """Run the gateway in front of that Triton; yield the process id of HAProxy's worker."""
-    directory = place / "gateway"
-    settings = _gateway_settings(directory)
-    prepare(settings)
-    for name, text in gateway_files(settings).items():
-        (directory / name).write_text(text, encoding="utf-8")
-    process = await asyncio.create_subprocess_exec(
-        *("haproxy", "-W", "-f", str(directory / CONFIGURATION)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        runtime = HaproxyRuntime(settings)
-        await _until(partial(_routed, runtime, place))
-        yield _child(process.pid)
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def _routed(runtime: HaproxyRuntime, place: Path) -> bool:
-    lines = (place / "replica" / "gateway.crt").read_text().splitlines()
-    target = Endpoint("127.0.0.1", _HTTP, _GRPC, "".join(lines[1:-1]))
-    route = Route(SERVICE, 2 * INSTANCES, {target: ServerMode.READY}, ENGINES["triton"].pool)
-    try:
-        await runtime.set_keys({})
-        await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)
-    except SlicewiseError:
-        return False
-    return True
-
-
 async def _triton_answers(place: Path) -> bool:
     url = f"http://triton/v2/models/{MODEL}/ready"
     connector = aiohttp.UnixConnector(str(place / "http"))
@@ -262,18 +185,6 @@ async def _triton_answers(place: Path) -> bool:
             return answer.ok
     except (aiohttp.ClientError, OSError):
         return False
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline_s = time.monotonic() + _START_S
-    while not await holds():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(str(holds))
-        await asyncio.sleep(0.1)
-
-
-def _child(process: int) -> int:
-    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
 
 
 def _cpu_s(process: int) -> float:

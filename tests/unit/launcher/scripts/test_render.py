@@ -333,6 +333,13 @@ def test_a_script_starts_the_service_s_engine():
     assert 'say "Other ended with $code"' in text
 
 
+def test_tokens_of_a_stream_are_not_kept_back():
+    """The first one came 29 to 43 ms later, together with all that followed meanwhile."""
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    defaults = text[text.index("\ndefaults\n") : text.index("\nbackend tenants\n")]
+    assert "\n    option http-no-delay\n" in defaults
+
+
 def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_outlives_it():
     """Its server closes idle connections, and goes on with a conversation whose client has left."""
     text = gateway_files(GatewaySettings(backends=2, servers=1))["haproxy.cfg"]

@@ -1,0 +1,129 @@
+"""The line from the gateway through the door to one server, as benchmarks set it up.
+
+The server listens on unix sockets in a directory of the benchmark's, as a replica's does.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from cluster.language.errors import SlicewiseError
+from cluster.settings.gateway import GatewaySettings, LimitSettings
+from launcher.engines.engine import Engine
+from launcher.gateway import identity
+from launcher.gateway.haproxy import HaproxyRuntime, prepare
+from launcher.gateway.routing import Route, plan_routes
+from launcher.gateway.types import Endpoint, ServerMode
+from launcher.scripts import door
+from launcher.scripts.render import CONFIGURATION, gateway_files
+
+_START_S = 60.0
+_PORT = 28080
+
+
+@dataclass(frozen=True)
+class Line:
+    """A service with one replica.
+
+    Attributes:
+        place: the directory of the server's sockets, and of all that the line needs.
+        service: ``tenant/service``.
+        concurrency: requests that the replica gets at the same time.
+    """
+
+    place: Path
+    engine: Engine
+    service: str
+    concurrency: int
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's ``HOST:PORT``."""
+        return f"127.0.0.1:{_PORT}"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The door's ports, one for each socket of the engine."""
+        return tuple(range(_PORT + 1, _PORT + 1 + len(self.engine.sockets)))
+
+    @contextmanager
+    def door(self) -> Iterator[None]:
+        """Run the door as a replica's batch script does."""
+        for name in ("replica", "gateway"):
+            settings = self._settings(self.place / name)
+            settings.directory.mkdir()
+            identity.create(settings)
+        (self.place / "replica.pem").symlink_to(self.place / "replica" / identity.KEY)
+        (self.place / "gateway.crt").symlink_to(self.place / "gateway" / "gateway.crt")
+        ports = " ".join(map(str, self.ports))
+        (self.place / "server").write_text(f"{os.getpid()} {ports}\n")
+        words = (sys.executable, door.__file__, "127.0.0.1", str(self.place), *self.engine.sockets)
+        process = subprocess.Popen(words)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    @asynccontextmanager
+    async def haproxy(self) -> AsyncIterator[int]:
+        """Run the gateway in front of that server; yield the process id of HAProxy's worker."""
+        directory = self.place / "gateway"
+        settings = self._settings(directory)
+        prepare(settings)
+        for name, text in gateway_files(settings).items():
+            (directory / name).write_text(text, encoding="utf-8")
+        process = await asyncio.create_subprocess_exec(
+            *("haproxy", "-W", "-f", str(directory / CONFIGURATION)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            await until(partial(self._routed, HaproxyRuntime(settings)))
+            yield _child(process.pid)
+        finally:
+            process.terminate()
+            await process.wait()
+
+    def _settings(self, directory: Path) -> GatewaySettings:
+        return GatewaySettings(
+            bind=self.gateway,
+            runtime_socket=directory / "haproxy.sock",
+            directory=directory,
+            identity=directory / "gateway.crt",
+            require_keys=False,
+            # Requests are counted as at every site, but never reach the limits.
+            limits=LimitSettings(requests_per_s=1_000_000, concurrent=1_000_000),
+        )
+
+    async def _routed(self, runtime: HaproxyRuntime) -> bool:
+        lines = (self.place / "replica" / "gateway.crt").read_text().splitlines()
+        ports = self.ports
+        target = Endpoint("127.0.0.1", ports[0], ports[-1], "".join(lines[1:-1]))
+        route = Route(self.service, self.concurrency, {target: ServerMode.READY}, self.engine.pool)
+        try:
+            await runtime.set_keys({})
+            await runtime.apply(plan_routes(await runtime.observe(), [route]).changes)
+        except SlicewiseError:
+            return False
+        return True
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds; raises TimeoutError after a minute."""
+    deadline_s = time.monotonic() + _START_S
+    while not await holds():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(str(holds))
+        await asyncio.sleep(0.1)
+
+
+def _child(process: int) -> int:
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
