@@ -16,7 +16,11 @@ _ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(words: list[str]) -> None:
-    """Serve until SIGINT or SIGTERM, which cut off what is being answered."""
+    """Serve until SIGINT or SIGTERM, which cut off what is being answered.
+
+    One that is blocked when this starts never comes, as in llama-server: not waited for either,
+    since waiting would take it all the same.
+    """
     told = _parser().parse_args(words)
     params = xllamacpp.CommonParams()
     params.model.path = told.model
@@ -27,12 +31,12 @@ def main(words: list[str]) -> None:
     params.endpoint_metrics, params.ui = told.metrics, told.webui
     params.n_ctx = int(os.environ.get("LLAMA_ARG_CTX_SIZE", "0"))
     # Its threads inherit that: its own handlers would end it in the middle of Python.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    never = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         serving = xllamacpp.Server(params)
     except RuntimeError as error:
         sys.exit(f"E {error}")
-    signal.sigwait(_ENDS)
+    signal.sigwait(set(_ENDS) - never)
     sys.stdout.write(f"ending {serving.listening_address}\n")
     sys.stdout.flush()
     # Its end would wait until all clients have left.

@@ -1,11 +1,24 @@
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tiny_gguf import write_tiny_model
 
 from cluster.language.errors import InvalidInputError
 from sandbox.servers import llamacpp
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def test_the_staged_command_is_llama_cpp_s_server_for_everybody(tmp_path: Path) -> None:
@@ -26,6 +39,36 @@ def test_the_staged_command_is_llama_cpp_s_server_for_everybody(tmp_path: Path) 
     )
     assert ran.returncode == 1
     assert "failed to load model" in ran.stdout + ran.stderr
+
+
+def health(path: Path) -> bytes:
+    """What it answers on a connection of its own; b"" if it does not."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        return client.recv(100)
+    return b""
+
+
+def test_a_signal_that_is_blocked_for_it_does_not_end_it(tmp_path: Path) -> None:
+    """As a batch script starts it: Slurm's TERM, at a preemption, cut its streams off."""
+    command = llamacpp.stage(tmp_path / "bin", tmp_path / "llamacpp", Path(sys.executable))
+    write_tiny_model(tmp_path / "m.gguf")
+    place = tmp_path / "http.sock"
+    words = ("--model", tmp_path / "m.gguf", "--alias", "m", "--tags", "t", "--host", place)
+    server = subprocess.Popen(
+        ("env", "--block-signal=TERM", command, *words, "--parallel", "1", "--threads", "1"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: b"200 OK" in health(place))
+        server.terminate()
+        assert all(b"200 OK" in health(place) for _ in range(20))
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
 
 
 def test_a_missing_package_is_named_and_nothing_is_written(
