@@ -317,6 +317,13 @@ class EngineSettings(_Section):
         True,
         description="Give each replica a /dev/shm of its own; false where each job has one anyway.",
     )
+    interface: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9_.-]{0,15}$",
+        description="Network interface between the nodes of one replica, such as ib0, on which no "
+        "other network sends: engines neither encrypt nor check what comes there. Unset: that of "
+        "the nodes' addresses in Slurm.",
+    )
 
 
 class TritonSettings(EngineSettings):

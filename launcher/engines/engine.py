@@ -111,6 +111,10 @@ class StartSettings(Protocol):
     def private_shm(self) -> bool:
         """Whether a replica gets a /dev/shm of its own."""
 
+    @property
+    def interface(self) -> str:
+        """Network interface between the nodes of a replica; "": that of the nodes' addresses."""
+
 
 class LoadedModel(Protocol):
     """A model that a server has loaded to be measured."""
@@ -187,7 +191,10 @@ class Engine(Protocol):
 
         They may use ``$id``, the replica's identity; ``$models``, the model repository;
         ``$private``, the directory of its sockets; ``$options_file``, the path of the model's file
-        of that name, "" if it has none; and ``$exit_timeout_s``. ``is_measured``: whether
+        of that name, "" if it has none; and ``$exit_timeout_s``. Of a replica on several nodes
+        each rank is started with them: ``$node_rank`` is 0 where clients are answered, and counts
+        up on the other nodes; ``$leader_address`` and ``$leader_port`` are where rank 0 may wait
+        for the others; ``$rank_address`` is the node's own address. ``is_measured``: whether
         ``slicewise profile`` starts it, and will load the model itself.
         """
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.errors import Refusal
-from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView
 from cluster.language.units import Millislices, slices_text
 from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import run_cost
@@ -12,6 +12,7 @@ from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.limits.desired import type_limits
+from slurm_plugin.quota.demand import wanted_on_nodes
 from slurm_plugin.quota.tenants import ancestors, subtree
 from slurm_plugin.quota.types import Recall
 
@@ -188,11 +189,28 @@ def _free(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
         holders = _instances(kind, on_nodes)
         count = free.get(kind, 0)
         has = "is" if count == 1 else "are"
+        apart, missing = _too_far_apart(job, kind, nodes)
         words = (
             f"{count} of {_there(nodes, kind)} {kind} {has} free; this one needs {need}"
-            f"{_blocked(nodes, kind)}"
+            f"{apart}{_blocked(nodes, kind)}"
         )
-        yield Shortage(words, need - count, holders, kind)
+        yield Shortage(words, max(need - count, missing), holders, kind)
+
+
+def _too_far_apart(job: JobView, kind: str, nodes: Iterable[NodeView]) -> tuple[str, int]:
+    """Text on a replica that needs several instances on a node, and how many these nodes lack.
+
+    ("", 0) for other jobs, of which Slurm may choose the nodes of each GPU.
+    """
+    tag = JobTag.find(job.admin_comment)
+    gpus, count = wanted_on_nodes(job)
+    each = gpus.get(kind, 1)
+    if tag is None or tag.service is None or (each, count) == (1, 1):
+        return "", 0
+    fit = sum(free_instances([node]).get(kind, 0) >= each for node in nodes)
+    on = "one node" if count == 1 else f"each of {count} nodes"
+    have = "1 node has" if fit == 1 else f"{fit} nodes have"
+    return f", {each} on {on}: {have} as many", max(0, count - fit) * each
 
 
 def _blocked(nodes: Iterable[NodeView], kind: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.language.jobs import (
     ALLOTTED,
@@ -133,7 +133,7 @@ def _service(
         directives=dict(directives),
         profile=next(iter(gpus), ""),
         cost_millislices=run_cost(gpus, costs),
-        slots=_slots(jobs, _slot_count(directives), observation, places),
+        slots=_slots(jobs, directives, observation, places),
         directory=observation.directories.get(array, ""),
     )
 
@@ -171,14 +171,25 @@ def _slot_count(directives: Mapping[str, str]) -> int:
 
 
 def _slots(
-    jobs: Iterable[JobView], count: int, observation: Observation, places: Mapping[str, _Place]
+    jobs: Iterable[JobView],
+    directives: Mapping[str, str],
+    observation: Observation,
+    places: Mapping[str, _Place],
 ) -> tuple[SlotView, ...]:
-    steps = {step.job_id: step for step in observation.steps if step.ports}
+    # On several nodes the other ranks of the server are steps, too, to which Slurm gives ports
+    # unasked. The first step answers clients; its last port is for the other ranks.
+    last = None if directives.get("nodes", "1") == "1" else -1
+    steps = {
+        step.job_id: replace(step, ports=step.ports[:last])
+        for step in sorted(observation.steps, key=lambda one: int(one.step), reverse=True)
+        if step.ports
+    }
     found: dict[int, SlotView] = {}
     for job in jobs:
         for index in job.untouched if job.task_index is None else {job.task_index}:
             found[index] = _slot(job, index, steps.get(job.job_id), places, observation.at_s)
-    return tuple(found.get(i, SlotView(index=i, state="gone")) for i in range(count))
+    count = range(_slot_count(directives))
+    return tuple(found.get(i, SlotView(index=i, state="gone")) for i in count)
 
 
 def _slot(

@@ -296,6 +296,26 @@ def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
     assert "mallory" not in answer.model_dump_json()
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "said"),
+    [
+        (2, 1, "8 of 20 1g.10gb are free; this one needs 2, 2 on one node: 2 nodes have as many."),
+        (5, 1, "8 of 20 1g.10gb are free; this one needs 5, 5 on one node: 1 node has as many."),
+        (3, 2, "8 of 20 1g.10gb are free; this one needs 6, 3 on each of 2 nodes: 1 node has as"),
+    ],
+)
+def test_a_replica_of_several_gpus_needs_them_together(gpus: int, nodes: int, said: str):
+    """What is free in all may be too far apart."""
+    tag = JobTag("ab", "vision", "bert").text()
+    tres = {"node": str(nodes), f"gres/gpu:{SMALL}": str(gpus * nodes)}
+    waits = job(99, "Resources", tres=tres, admin_comment=tag, array_job_id=99, task_index=0)
+    now = sight(waits, tenants=(tenant("vision", 9000),), allotted=4)
+    (node,) = now.nodes
+    other = replace(node, name="node2", gpus_allotted={SMALL: 8})
+    answer = asked("99", replace(now, nodes=(node, other)))
+    assert answer.sentences[1].startswith(said)
+
+
 def test_gpus_of_nodes_without_anything_left_are_not_free():
     now = sight(job(99, "Resources"), tenants=(tenant("vision", 5000),), allotted=4)
     (node,) = now.nodes

@@ -233,6 +233,16 @@ def test_a_replica_on_several_nodes_costs_all_and_answers_on_the_first() -> None
     assert (slot.leaves_s, slot.leaves_why) == (WHEN_REPLACED_S, "node gpu02 is drained")
 
 
+def test_of_several_ranks_the_first_answers_on_all_ports_but_its_last() -> None:
+    """Slurm gives ports to the others, too, which nothing listens on."""
+    ranks = (StepView(901, "0", ("gpu01",), (7001, 7002, 7003)), StepView(901, "12", (), (9,)))
+    for steps in (ranks, ranks[::-1]):
+        found = slots_of(look(running(1), steps=steps, nodes="2"))
+        assert found[1].ports == (7001, 7002)
+    (_, one, *_) = slots_of(look(running(1), steps=ranks[:1], nodes="1"))
+    assert one.ports == (7001, 7002, 7003)
+
+
 def test_gpu_types_are_those_with_a_price() -> None:
     other = replace(NODE, name="gpu02", gpus={"1g.10gb": 3}, gpus_allotted={})
     (kind,) = gpu_types((NODE, other), COSTS, {"1g.10gb": 9728}, {"1g.10gb": 4}).values()

@@ -1,0 +1,23 @@
+"""A site's engine, as a package of its own would have it: one module and an entry point."""
+
+from cluster.language.service import ServiceSpec
+from launcher.engines.engine import Parallelism
+from launcher.engines.llamacpp import LlamaCpp
+
+
+class Toy(LlamaCpp):
+    """It speaks as llama.cpp does, and spreads a model over whatever it is given."""
+
+    title, pool = "Toy", "toy"
+    parallelism = Parallelism(gpus=True, nodes=True, instances=True)
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        assert not is_measured
+        options = (f'--alias {spec.model} --tags "$id" --host "$private/http.sock"',)
+        if spec.nodes == 1:
+            return (*options, "--ranks 1")
+        leader = '--leader "$leader_address:$leader_port"'
+        return (*options, f'--rank "$node_rank" --ranks {spec.nodes} {leader}')
+
+
+ENGINE = Toy()

@@ -1,0 +1,154 @@
+"""How the script of a replica on several nodes starts, ties together and ends its ranks.
+
+The script runs whole, under bash; Slurm's commands, the container runtime and the server are
+stand-ins.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+from replica_keys import gateway_directory
+
+from cluster.language.service import service_spec
+from cluster.settings.file import TritonSettings
+from launcher.scripts.render import service_script
+
+GATEWAY = (gateway_directory() / "gateway.crt").read_text()
+STAND_INS = {
+    "scontrol": """case "$1 $2" in
+            "show hostnames") printf '%s\\n' n1 n2 n3 ;;
+            update*) : ;;
+            *) echo "NodeAddr=127.0.0.1 KillWait"; echo "KillWait = 30 sec" ;;
+        esac""",
+    "ip": "echo '1: ib0    inet 10.1.0.7/24 scope global ib0'",
+    "srun": """printf '%s\\n' "$*" >>"$TOLD/sruns"
+        case " $* " in *" --resv-ports="*) export SLURM_STEP_RESV_PORTS=$PORTS ;; esac
+        for word in "$@"; do
+            case $word in --nodelist=*) export SLURMD_NODENAME=${word#*=} ;; esac
+        done
+        until [ "$1" = bash ]; do shift; done
+        exec "$@" """,
+    "apptainer": """until [ "$1" = "$IMAGE" ]; do shift; done
+        shift
+        exec "$@" """,
+    # All but the rank that ends would go on for long.
+    "server": """printf '%s\\0' "$@" >"$TOLD/words.$node_rank"
+        env -0 >"$TOLD/new.$node_rank"
+        mv "$TOLD/new.$node_rank" "$TOLD/environment.$node_rank"
+        until [ -e "$TOLD/environment.0" ] && [ -e "$TOLD/environment.1" ] &&
+            [ -e "$TOLD/environment.2" ]; do sleep 0.05; done
+        [ "$node_rank" = "$ENDS" ] || exec sleep 300""",
+}
+IMAGES = [
+    {},
+    {"runtime": "apptainer", "image": "/images/triton.sif"},
+    {"runtime": "pyxis", "image": "nvcr.io#nvidia/tritonserver:24.05-py3"},
+]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    for name, text in {**STAND_INS, "tritonserver": STAND_INS["server"]}.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
+    return tmp_path
+
+
+def run(told: Path, ends: int, interface: str = "", **change: object) -> str:
+    """What the script has said, once rank ``ends`` has ended."""
+    values: dict[str, object] = {
+        "name": "wide",
+        "tenant": "vision",
+        "model_repository": "/models/wide",
+        "model": "m",
+        "profile": "a100",
+        "gpus": 4,
+        "nodes": 3,
+        "environment": {"GREETING": "it's me"},
+    }
+    settings = TritonSettings(
+        command=told / "bin" / "server", private_shm=False, interface=interface
+    )
+    text = service_script(service_spec(values | change), settings, GATEWAY)
+    variables = {
+        "PATH": f"{told}/bin:/usr/bin:/bin",
+        "TOLD": str(told),
+        "ENDS": str(ends),
+        "PORTS": ",".join(str(free_port()) for _ in range(3)),
+        "IMAGE": str(change.get("image", "")),
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_JOB_ID": "10",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_JOB_NODELIST": "n[1-3]",
+    }
+    with (told / "log").open("a") as log:
+        ran = subprocess.run(
+            ("bash", "-s"),
+            input=text,
+            text=True,
+            stdout=log,
+            stderr=log,
+            check=False,
+            env=variables,
+            timeout=60,
+        )
+    said = (told / "log").read_text()
+    assert ran.returncode == 187, said
+    return said
+
+
+def environment(told: Path, rank: int) -> dict[str, str]:
+    lines = (told / f"environment.{rank}").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.mark.parametrize("ends", [0, 2])
+def test_whichever_rank_ends_all_end_and_leave_nothing(told: Path, ends: int) -> None:
+    said = run(told, ends)
+    assert ("a rank has ended: ending all 3" in said) is (ends > 0)
+    assert "Triton ended with" in said
+    for rank in range(3):
+        assert not Path(environment(told, rank)["TMPDIR"]).parent.exists()
+    asked = (told / "sruns").read_text().splitlines()
+    nodes = [word for line in asked for word in line.split() if word.startswith("--nodelist=")]
+    # On each other node one step makes its directory, and one runs its rank.
+    assert sorted(nodes) == [f"--nodelist=n{n}" for n in (1, 2, 2, 3, 3)]
+    assert all(" --nodes=1 " in f" {line} " and " --ntasks=1 " in line for line in asked)
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_each_rank_has_the_variables_and_a_directory_of_its_own(
+    told: Path, container: dict[str, object]
+) -> None:
+    run(told, 1, **container)
+    ranks = [environment(told, rank) for rank in range(3)]
+    assert [one["node_rank"] for one in ranks] == ["0", "1", "2"]
+    assert {one["GREETING"] for one in ranks} == {"it's me"}
+    assert len({one["TMPDIR"] for one in ranks}) == 3
+    assert len({one["SLICEWISE_REPLICA"] for one in ranks}) == 3
+    leaders = {(one.get("leader_address"), one["VLLM_HOST_IP"]) for one in ranks}
+    assert leaders == {("127.0.0.1", "127.0.0.1")}
+    if container.get("runtime") == "apptainer":
+        bound = [one["APPTAINER_BIND"].split(",") for one in ranks]
+        assert all(len(places) == 2 for places in bound)
+        private = [Path(one["TMPDIR"]).parent for one in ranks]
+        assert [places[0] for places in bound] == list(map(str, private))
+
+
+def test_an_interface_is_what_ranks_reach_each_other_by(told: Path) -> None:
+    run(told, 1, interface="ib0")
+    for rank in range(3):
+        found = environment(told, rank)
+        assert (found["NCCL_SOCKET_IFNAME"], found["GLOO_SOCKET_IFNAME"]) == ("=ib0", "ib0")
+        assert (found["VLLM_HOST_IP"], found["leader_address"]) == ("10.1.0.7", "10.1.0.7")
+
+
+def test_on_one_node_nothing_is_said_of_ranks() -> None:
+    values = {"name": "n", "tenant": "t", "model_repository": "/m", "model": "m", "profile": "a"}
+    text = service_script(service_spec(values), TritonSettings(interface="ib0"), GATEWAY)
+    assert not any(word in text for word in ("rank", "lifeline", "NCCL", "VLLM", "--nodelist"))
