@@ -241,3 +241,24 @@ def test_each_run_is_charged_for_all_of_it(toys: Toys) -> None:
     until_is(lambda: len(toys.seconds(array)), 3)
     until(lambda: toys.charged(array).keys() == toys.seconds(array).keys())
     assert toys.charged(array) == {k: 4 * SLICE * s for k, s in toys.seconds(array).items()}
+
+
+def test_a_lender_takes_a_whole_replica_back(toys: Toys) -> None:
+    """One of two runs on a loan; for one slice of it all of that replica goes, and stays away."""
+    toys.quotas(
+        "nlp --nominal 2 --borrowing-limit 2",
+        "vision --nominal 2 --lending-limit 2",
+        f"guest --nominal {INSTANCES - 4}",
+    )
+    array = toys.apply("lent", gpus=1, nodes=2, replicas=2)
+    until(lambda: len(toys.ranks("lent")) == 4)
+    assert toys.in_use() == 4 * SLICE
+    others = toys.sbatch("carol", INSTANCES - 4)
+    until_is(lambda: toys.states(others), {"RUNNING": INSTANCES - 4})
+    job = toys.sbatch("alice", 1)
+    until_is(lambda: toys.states(job), {"RUNNING": 1})
+    assert toys.in_use() == 2 * SLICE
+    until(lambda: both(toys.ranks("lent")))
+    until(lambda: toys.charged(array).keys() == toys.seconds(array).keys() != set())
+    assert toys.charged(array) == {k: 2 * SLICE * s for k, s in toys.seconds(array).items()}
+    assert len(toys.seconds(array)) == 1
