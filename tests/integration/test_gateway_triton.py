@@ -317,6 +317,77 @@ def test_a_measurement_goes_on_through_a_roll_without_a_failed_request(
     assert min(by_http.answers, by_grpc.answers) > 0
 
 
+BATCHING = "nlp/batching"
+BATCH_CONFIG = """\
+backend: "python"
+max_batch_size: 16
+input [{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }]
+output [{ name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }]
+instance_group [{ kind: KIND_CPU count: 1 }]
+dynamic_batching { }
+"""
+BATCH_MODEL = """\
+import time
+
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        # One request takes as long as sixteen together.
+        time.sleep(0.05)
+        values = (pb.get_input_tensor_by_name(one, "IN").as_numpy() for one in requests)
+        return [pb.InferenceResponse([pb.Tensor("SUM", value)]) for value in values]
+"""
+CLIENTS = 12
+
+
+@pytest.fixture
+def batching(sandbox: Sandbox) -> Iterator[str]:
+    """Where a service is found with one replica of a model that batches, as ``init`` drafts it."""
+    home = sandbox.layout.home / sandbox.state.users["bob"].name
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "3"))
+    until_in_force(sandbox, "nlp")
+    repository = sandbox.layout.models / "batching"
+    (repository / "sum" / "1").mkdir(parents=True)
+    (repository / "sum" / "config.pbtxt").write_text(BATCH_CONFIG)
+    (repository / "sum" / "1" / "model.py").write_text(BATCH_MODEL)
+    file = home / "batching.toml"
+    words = ("--tenant", "nlp", "--name", "batching", "--profile", "1g.18gb", "--output", str(file))
+    sandbox.run("bob", ("slicewise", "service", "init", str(repository), *words))
+    more = "min_replicas = 1\nmemory_mib = 512\np95_ms = 3000\n"
+    text = file.read_text().replace("max_replicas = 2 ", "max_replicas = 1 ")
+    assert 'concurrency = "auto"' in text
+    file.write_text(text + more)
+    sandbox.run("bob", ("slicewise", "service", "apply", str(file)))
+    until(lambda: len(status(sandbox, BATCHING)["slots"]["ready"]) == 1)
+    yield urlsplit(sandbox.layout.gateway_url).netloc
+    sandbox.run("bob", ("slicewise", "service", "delete", BATCHING))
+    until(lambda: BATCHING not in services(sandbox))
+    shutil.rmtree(repository)
+
+
+def test_a_replica_that_batches_learns_to_answer_several_requests_at_a_time(
+    sandbox: Sandbox, batching: str
+):
+    """With one at a time each batch answers one: the answers of a batch are the gain."""
+    watching = triton_http.InferenceServerClient(f"{batching}/{BATCHING}")
+
+    def counted() -> tuple[int, int]:
+        (said,) = watching.get_inference_statistics("sum", "1")["model_stats"]
+        return said["inference_count"], said["execution_count"]
+
+    with asking(lambda: Client(batching, BATCHING, by_grpc=False), CLIENTS) as measured:
+        learnt = until(lambda: (one := status(sandbox, BATCHING))["concurrency"] >= 6 and one)
+        inferences, batches = counted()
+        until(lambda: counted()[0] >= inferences + 100)
+        more, more_batches = counted()
+    watching.close()
+    assert measured.failed == []
+    assert learnt["is_concurrency_learnt"]
+    assert more - inferences >= 2 * (more_batches - batches)
+
+
 def tensors(generated: int) -> list[triton.InferInput]:
     found = []
     for name, value in (("CONTEXT_TOKENS", 1), ("GENERATED_TOKENS", generated)):
