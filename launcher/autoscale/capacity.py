@@ -21,10 +21,13 @@ MOST = 1024
 FIRST = 2
 """Requests that a replica gets together before anything was learnt: with one at a time, nothing
 could be learnt."""
-_ENOUGH_ANSWERS, _ENOUGH_LOOKS = 20.0, 3
-"""Answers and looks that make a sample."""
-_FADE_ANSWERS = 300.0
-"""Number of answers that count at one step of the curve, the newest most."""
+_ENOUGH_ANSWERS, _ENOUGH_ROUNDS, _ENOUGH_LOOKS = 20.0, 4.0, 3
+"""Answers, rounds and looks that make a sample. In a round each request at a replica gets its
+answer: those of a batch take the same time, so they say no more than one."""
+_LONG_S, _LONG_ANSWERS, _LONG_ROUNDS = 10.0, 4.0, 2.0
+"""Seconds after which fewer answers and rounds make one."""
+_FADE_ANSWERS, _FADE_ROUNDS = 300.0, 20.0
+"""Answers or, if that is longer, rounds that count at one step of the curve, the newest most."""
 _STEPS_A_DOUBLING = 2
 _ALONE = -2
 """The first step: half a request at a replica, or less."""
@@ -80,6 +83,11 @@ class Level:
         return self.answers / self.replica_s
 
     @property
+    def rounds(self) -> float:
+        """Answers for each place that was in use."""
+        return self.answers / (max(1.0, self.in_flight) * max(1, self.replicas))
+
+    @property
     def is_known(self) -> bool:
         """Whether it says anything."""
         return self.answers > 0 and self.busy_s > 0 and self.replica_s > 0
@@ -107,8 +115,12 @@ class Sample:
     @property
     def is_enough(self) -> bool:
         """Whether something can be learnt from it."""
-        is_long = self.seen.answers >= _ENOUGH_ANSWERS and self.looks >= _ENOUGH_LOOKS
-        return is_long and self.seen.is_known
+        seen = self.seen
+        if self.looks < _ENOUGH_LOOKS or not seen.is_known:
+            return False
+        if seen.replica_s >= _LONG_S * max(1, seen.replicas):
+            return seen.answers >= _LONG_ANSWERS and seen.rounds >= _LONG_ROUNDS
+        return seen.answers >= _ENOUGH_ANSWERS and seen.rounds >= _ENOUGH_ROUNDS
 
     def __add__(self, seen: Level) -> "Sample":
         """Add a look."""
@@ -167,7 +179,7 @@ def learn_capacity(known: Capacity, seen: Level, bounds: Bounds, *, is_full: boo
         return replace(known, limit=limit, light=sample)
     levels, lights = _learnt(known, sample.seen, is_full=is_full)
     since_tried = known.since_tried + sample.seen.answers
-    if since_tried >= _AGAIN * _ENOUGH_ANSWERS * max(1.0, seen.replicas):
+    if since_tried >= _AGAIN * max(_ENOUGH_ANSWERS, _ENOUGH_ROUNDS * limit) * max(1, seen.replicas):
         levels, lights = _up_to(levels, limit), _up_to(lights, limit)
         since_tried = 0.0
     curve = _curve(levels, lights)
@@ -203,7 +215,7 @@ def _learnt(known: Capacity, seen: Level, *, is_full: bool) -> tuple[_Levels, _L
 
 def _followed(levels: _Levels, step: int, sample: Level) -> _Levels:
     before = levels.get(step, Level())
-    keep = _FADE_ANSWERS / (_FADE_ANSWERS + sample.answers)
+    keep = 1 / (1 + min(sample.answers / _FADE_ANSWERS, sample.rounds / _FADE_ROUNDS))
     faded = Level(before.busy_s * keep, before.replica_s * keep, before.answers * keep)
     return {**levels, step: faded + sample}
 

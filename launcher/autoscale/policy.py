@@ -54,6 +54,8 @@ mean knows that already."""
 SERVICE_SHARE = 1 / 3
 """Share of a latency objective that requests may take on average in a full replica; the rest is for
 the slowest ones, and for waiting."""
+_FULL = 0.75
+"""Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
 
 
@@ -186,7 +188,8 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     answered = _more(before.answered, load.answered)
     work = learn_work(memory.work, busy_s, answered)
     done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
-    capacity = _capacity(memory.capacity, done, scaling, is_full=before.queued > 0 < load.queued)
+    is_full = before.queued > 0 < load.queued and _fills(memory, before.in_flight, look)
+    capacity = _capacity(memory.capacity, done, scaling, is_full=is_full)
     memory = replace(memory, work=work, capacity=capacity)
     total, service_s = memory.in_full(load).total, memory.service_s
     unqueued = memory.unqueued * exp(-elapsed_s / service_s) + came
@@ -206,6 +209,15 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     return Memory(
         seen, *learnt, peaks, unqueued, is_given_up, rests=rests, woke_s=woke_s, capacity=capacity
     )
+
+
+def _fills(memory: Memory, before: int, look: ServiceLook) -> bool:
+    """Whether replicas had nearly as many requests as they may get, at both looks.
+
+    Requests of a sequence wait for the replica that has its state, though others have room.
+    """
+    places = memory.capacity.limit * look.serving
+    return min(before, look.load.in_flight) >= _FULL * places
 
 
 def _capacity(known: Capacity, done: Level, scaling: Scaling, *, is_full: bool) -> Capacity:
