@@ -47,7 +47,8 @@ A failure has an [error code](errors.md), and an [exit code](exit-codes.md) by i
 Where an option takes a TIME such as `--since`, `--from`, `--until` or `--expires`, it takes a day
 or month (`2026-01-31`, `2026-01`), a time (`2026-01-31T18:30`, local unless it names a zone),
 `today`, `yesterday`, or a span (`90s`, `30m` or `30min`, `12h`, `7d`, `2w`): that long ago, for
-`--expires` from now. The calendar's `--first` and `--last` are days and times in the ledger's zone.
+`--expires` from now. The calendar's `--first` and `--last` take the same in the
+ledger's zone, spans from now; a day or month as `--last` is all in the window.
 """
 _EXIT_CODES = """\
 # Exit codes

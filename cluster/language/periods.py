@@ -62,11 +62,6 @@ def clock_times_s(minutes: Iterable[int], since_s: float, days: int, zone: str) 
     return sorted(found)
 
 
-def unix_s(shown: datetime, zone: str) -> int:
-    """The Unix second of what the zone's clocks show; ``shown`` has no time zone of its own."""
-    return int(shown.replace(tzinfo=_zone(zone)).timestamp())
-
-
 def clock_text(at_s: float, zone: str) -> str:
     """The date and time in the zone, such as 2026-11-01 08:30."""
     return f"{datetime.fromtimestamp(at_s, _zone(zone)):%Y-%m-%d %H:%M}"

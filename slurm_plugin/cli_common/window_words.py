@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.moments import FORMS, moment_from_text
 from cluster.language.periods import clock_text as date_and_clock_text
-from cluster.language.periods import unix_s, weekday_and_minute
+from cluster.language.periods import weekday_and_minute
 from slurm_plugin.cli_common.amounts import limit_text
 from slurm_plugin.quota.calendar import (
     ALL,
@@ -22,8 +23,6 @@ from slurm_plugin.quota.calendar_times import Span
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _MIDNIGHT = "24:00"
-_DATE = "%Y-%m-%d"
-_TIMES = ("%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M")
 
 _KINDS = {
     WindowKind.NOMINAL: "nominal",
@@ -67,21 +66,16 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
 
 
 def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
-    """Read a day or a time in ``zone`` as Unix seconds; a day that ``ends`` a window is all in it.
+    """Read a moment in ``zone`` as Unix seconds; a day that ``ends`` a window is all in it.
 
     Raises InvalidInputError (SW-WINDOW-TIME) naming ``key``.
     """
-    with suppress(ValueError, OverflowError):
-        day = datetime.strptime(text, _DATE)  # noqa: DTZ007
-        return unix_s(day + timedelta(days=ends), zone)
-    for form in _TIMES:
-        with suppress(ValueError, OverflowError):
-            return unix_s(datetime.strptime(text, form), zone)  # noqa: DTZ007
-    raise InvalidInputError(
-        "SW-WINDOW-TIME",
-        f"{key} {text!r} is not a time.",
-        "Write it as 2026-12-01 or 2026-12-01T08:30.",
-    )
+    found = moment_from_text(text, datetime.now(UTC), ahead=True, ends=ends, zone=ZoneInfo(zone))
+    if found is None:
+        raise InvalidInputError(
+            "SW-WINDOW-TIME", f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
+        )
+    return int(found.timestamp())
 
 
 def what_text(window: Window) -> str:

@@ -16,7 +16,6 @@ from cluster.language.periods import (
     date_text,
     next_start_s,
     period_start_s,
-    unix_s,
     weekday_and_minute,
 )
 
@@ -110,7 +109,6 @@ def test_clocks_show_a_weekday_and_a_minute():
     assert weekday_and_minute(second("2026-11-23T08:30"), BERLIN) == (0, 510)
     assert weekday_and_minute(second("2026-11-23T08:30"), "UTC") == (0, 450)
     assert clock_text(second("2026-11-23T08:30"), BERLIN) == "2026-11-23 08:30"
-    assert unix_s(datetime(2026, 11, 23, 8, 30), BERLIN) == second("2026-11-23T08:30")  # noqa: DTZ001
 
 
 def test_times_of_the_day_come_in_order_on_every_day():

@@ -1,6 +1,7 @@
 """Tests windows of the calendar as operators write, set and see them."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -131,7 +132,18 @@ def test_bounds_are_read_by_the_clocks_of_the_zone() -> None:
     assert bound_from_text("2026-11-23", "--first", BERLIN, ends=False) == MONDAY_S
     assert bound_from_text("2026-11-22", "--last", BERLIN, ends=True) == MONDAY_S
     assert bound_from_text("2026-11-22T23:00", "--last", "UTC", ends=True) == MONDAY_S
-    for text in ("tomorrow", "2026-13-01", "2026-11-23T8"):
+    assert bound_from_text("2026-11-23T00:00+01:00", "--first", "UTC", ends=False) == MONDAY_S
+    december_s = bound_from_text("2026-12-01", "--first", BERLIN, ends=False)
+    assert bound_from_text("2026-12", "--first", BERLIN, ends=False) == december_s
+    assert bound_from_text("2026-11", "--last", BERLIN, ends=True) == december_s
+    today_s = bound_from_text("today", "--first", BERLIN, ends=False)
+    assert bound_from_text("today", "--last", BERLIN, ends=True) in {
+        today_s + hours * 3600 for hours in (23, 24, 25)
+    }
+    for ends in (False, True):
+        ahead_s = bound_from_text("2w", "--last", BERLIN, ends=ends) - time.time()
+        assert 14 * 86_400 - 60 < ahead_s <= 14 * 86_400
+    for text in ("tomorrow", "2026-13-01", "2026-13", "9999-12-31T8", "2026-11-23T8"):
         with pytest.raises(InvalidInputError, match=r"--first.*SW-WINDOW-TIME"):
             bound_from_text(text, "--first", BERLIN, ends=False)
 
