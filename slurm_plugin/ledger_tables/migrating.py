@@ -4,13 +4,19 @@ from importlib.resources import files
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection
+from sqlalchemy import Engine
+
+from migrations import index_of_payers
 
 
-def migrate(connection: Connection, target: str, *, backwards: bool) -> None:
+def migrate(engine: Engine, target: str, *, backwards: bool) -> None:
     """Migrate to the revision ``target``, upwards or ``backwards``."""
+    if not backwards:
+        with engine.connect() as connection:
+            index_of_payers.build(connection)
     config = Config()
     # The package's own place: the same in a clone and in an installed wheel.
     config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    (command.downgrade if backwards else command.upgrade)(config, target)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        (command.downgrade if backwards else command.upgrade)(config, target)

@@ -174,9 +174,8 @@ def _migrate(url: str, target: str) -> tuple[str, str]:
     # Alembic takes longer to import than everything else that a command does.
     from slurm_plugin.ledger_tables.migrating import migrate  # noqa: PLC0415 -- only who changes it
 
-    with translated(engine), engine.connect() as connection:
-        backwards = revisions().index(target) < revisions().index(before)
-        migrate(connection, target, backwards=backwards)
+    with translated(engine):
+        migrate(engine, target, backwards=revisions().index(target) < revisions().index(before))
     return before, current(engine)
 
 

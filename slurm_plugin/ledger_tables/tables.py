@@ -236,6 +236,8 @@ runs = Table(
     comment="Who ran what at which cost, and who pays if not the tenant itself; append-only.",
 )
 
+Index("ix_runs_payer", runs.c.cluster, func.coalesce(runs.c.payer, runs.c.tenant))
+
 budget_entries = Table(
     "budget_entries",
     metadata,

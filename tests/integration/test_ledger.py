@@ -22,6 +22,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
+from migrations import index_of_payers
 from slurm_plugin.accounting.overview import used_ever, used_since
 from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
@@ -35,8 +36,11 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.ledger.charges import _values
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
+from slurm_plugin.ledger_tables import queries, schema_revisions
+
+# From the module that adds to it last, so that it has every table.
+from slurm_plugin.ledger_tables.repartition_tables import metadata
+from slurm_plugin.ledger_tables.tables import SCHEMA
 from slurm_plugin.quota.types import Budget, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.post_charges import post
 
@@ -145,6 +149,24 @@ def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
     assert schema_revisions.upgrade(database) == (schema_revisions.BASE, schema_revisions.head())
     ledger.require_current()
     assert ledger.charges.open_reservations() == ()
+
+
+def test_the_index_of_payers_is_built_beside_others_and_again_where_that_was_cut_short(
+    ledger: Ledger, database: str
+):
+    ledger.charges.post([reserve(a_run(number, f"tenant{number}")) for number in range(200)])
+    which = "WHERE indexrelid = 'slicewise.ix_runs_payer'::regclass"
+    execute(database, f"UPDATE pg_index SET indisvalid = false {which}")  # noqa: S608
+    used = queries.settled_use_paid_by("testing", "tenant7", 0)
+    with postgres_engine(database).connect() as connection:
+        index_of_payers.build(connection)
+        is_valid = connection.exec_driver_sql(f"SELECT indisvalid FROM pg_index {which}")  # noqa: S608
+        assert is_valid.scalar_one()
+        asked = used.compile(connection, compile_kwargs={"literal_binds": True})
+        connection.exec_driver_sql("ANALYZE slicewise.runs")
+        connection.exec_driver_sql("SET enable_seqscan = off")
+        plan = connection.exec_driver_sql(f"EXPLAIN {asked}").scalars().all()
+        assert any("ix_runs_payer" in line for line in plan), plan
 
 
 def test_two_upgrades_at_once_run_one_after_the_other(database: str):
