@@ -183,6 +183,13 @@ def test_up_again_finds_it_up(bare: Sandbox):
     assert "up already" in answer.stdout
 
 
+def test_a_command_has_the_ids_and_the_mask_of_its_user(bare: Sandbox):
+    for role in ("alice", "root") if bare.state.several_users else ():
+        user = bare.state.users[role]
+        said = bare.run(role, ("sh", "-c", "id -u; id -G; umask; cat"), input="given").stdout
+        assert said.split() == [str(user.uid), str(user.gid), "0022", "given"]
+
+
 @pytest.mark.parametrize("user", ["alice", "root"])
 def test_a_command_that_is_not_there_is_one_line(bare: Sandbox, user: str):
     answer = command(bare.layout.directory, "shell", "--user", user, "--", "nosuchcmd")

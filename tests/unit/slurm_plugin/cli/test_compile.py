@@ -190,5 +190,5 @@ def test_finishing_exits_75_while_something_stays(monkeypatch: pytest.MonkeyPatc
 
 
 def test_of_many_jobs_the_first_ten_are_named_and_the_others_counted():
-    assert shown([str(job) for job in range(814, 831)]).endswith("822, 823 and 7 more")
+    assert shown([*map(str, range(814, 831))]).endswith("822, 823 and 7 more")
     assert shown(["814_1", "815"]) == "814_1, 815"
