@@ -178,7 +178,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         watched=judged.watched,
         removed_s=_removed_s(known, len(failed_now), now_s),
         removed=_removed(view, judged) or known.removed,
-        nodes={s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY},
+        nodes=_nodes(view),
         failures=failures,
         late_s=_late_s(known, failed, start_timeout_s),
         ran_on=known.ran_on | _ran_on(known, verified, down, now_s) if failures else frozenset(),
@@ -195,6 +195,13 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         _cut(sight, runs, down),
         judged.outliers,
     )
+
+
+def _nodes(view: ServiceView) -> Mapping[int, str]:
+    """Return the nodes of slots under way; {} if each has several: which one fails is not known."""
+    if view.directives.get("nodes", "1") != "1":
+        return {}
+    return {s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY}
 
 
 def _judged(

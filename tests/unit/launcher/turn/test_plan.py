@@ -839,22 +839,28 @@ def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is
     assert [slot.index for slot in unverified(seen.services[0], known(state))] == [1]
 
 
-def doubted(answer: Answer) -> tuple[State, TurnPlan]:
+def doubted(answer: Answer, **change: str) -> tuple[State, TurnPlan]:
     """Replica 1 of two answers 5xx only, is asked, and has answered this."""
     slots = (running(0), running(1).model_copy(update={"node": "gpu07"}))
     state, _ = decided(
-        view(*slots, min_replicas="2"), gateway(answered(0, 0, 0), answered(1, 0, 0)), both_ready()
+        view(*slots, min_replicas="2", **change),
+        gateway(answered(0, 0, 0), answered(1, 0, 0)),
+        both_ready(),
     )
     bad = answered(1, 40, 40)
     state, _ = decided(
-        view(*slots, at_s=101.0, min_replicas="2"),
+        view(*slots, at_s=101.0, min_replicas="2", **change),
         gateway(answered(0, 20, 0), bad),
         state,
         now_s=101.0,
     )
     drains = gateway(answered(0, 20, 0), replace(bad, mode=ServerMode.DRAIN), sessions=2)
     return decided(
-        view(*slots, at_s=102.0, min_replicas="2"), drains, state, {(ARRAY, 1): answer}, now_s=102.0
+        view(*slots, at_s=102.0, min_replicas="2", **change),
+        drains,
+        state,
+        {(ARRAY, 1): answer},
+        now_s=102.0,
     )
 
 
@@ -912,6 +918,14 @@ def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_i
     state, plan = decided(seen, shown, state, now_s=500.0)
     assert known(state).watched[0].doubt is None
     assert known(state).removed_s == ()
+
+
+def test_of_a_replica_on_several_nodes_none_is_blamed():
+    failed = Answer(Probe.SILENT, "the model refused an inference", is_failure=True)
+    state, _ = doubted(failed, nodes="2")
+    held = view(running(0), in_state(1, "held"), at_s=103.0, nodes="2")
+    state, _ = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
+    assert (known(state).backoff.failures, known(state).failures) == (1, ())
 
 
 def on(node: str, slot: SlotView) -> SlotView:
