@@ -26,6 +26,7 @@ from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from docs import wire_api
+from launcher.autoscale.tokens import TokensDone
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
@@ -407,6 +408,7 @@ def _of_launcher() -> CollectorRegistry:
         service="vision/bert",
         array_job_id=generation,
         concurrency=1,
+        times_tokens=True,
         decision=SimpleNamespace(wanted=0),
         load=SimpleNamespace(waiting=0, in_flight=0),
         slots=(),
@@ -414,9 +416,10 @@ def _of_launcher() -> CollectorRegistry:
     known = SimpleNamespace(
         backoff=SimpleNamespace(failures=0), watched={}, removed_s=(), failures=()
     )
+    timed = SimpleNamespace(tokens=TokensDone(None, 1, 1, 1, 1))
     turned: Any = SimpleNamespace(
         plan=SimpleNamespace(services=(service,)),
-        state={service.service: SimpleNamespace(generations={generation: known})},
+        state={service.service: SimpleNamespace(generations={generation: known}, memory=timed)},
     )
     metrics.turned(turned, 0)
     quality = ServiceQuality(span_s=0, answered=0, p50_ms=0.0, p95_ms=0.0, in_time=0.0)

@@ -166,6 +166,18 @@ class ServiceSpec(BaseModel):
         le=86_400_000,
         description="Objective: 95 % of requests are answered within these ms, waiting included.",
     )
+    ttft_ms: int | None = Field(
+        None,
+        ge=1,
+        le=86_400_000,
+        description="Objective: requests have their first token within these ms, waiting included.",
+    )
+    tpot_ms: int | None = Field(
+        None,
+        ge=1,
+        le=86_400_000,
+        description="Objective: milliseconds from one token of an answer to the next, on average.",
+    )
     deadline_s: float | None = Field(
         None,
         gt=0,

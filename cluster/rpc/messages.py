@@ -227,6 +227,9 @@ class ServiceReport(Message):
         is_routed: whether the gateway leads the service's address to it.
         array_job_id: generation that ``failures`` counts; None is not known.
         concurrency: requests that each replica gets at the same time; None is not known.
+        ttft_ms: mean milliseconds in a replica until a request's first token, lately; None is not
+            known.
+        tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
         is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
     """
 
@@ -247,6 +250,8 @@ class ServiceReport(Message):
     array_job_id: int | None = None
     concurrency: int | None = None
     is_learnt: bool = False
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

@@ -9,7 +9,7 @@ from math import ceil, exp, floor
 from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
-from launcher.autoscale.capacity import Bounds, Capacity, Level, learn_capacity
+from launcher.autoscale.capacity import FIRST, Bounds, Capacity, Level, learn_capacity
 from launcher.autoscale.forecasts import (
     AFTER,
     Forecasts,
@@ -21,6 +21,7 @@ from launcher.autoscale.forecasts import (
 from launcher.autoscale.idle import Pauses, is_worth_keeping, learn_pause
 from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
+from launcher.autoscale.tokens import TokensDone, learn_tokens
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
 
@@ -54,6 +55,8 @@ mean knows that already."""
 SERVICE_SHARE = 1 / 3
 """Share of a latency objective that requests may take on average in a full replica; the rest is for
 the slowest ones, and for waiting."""
+_TOKEN_SHARE = 0.9
+"""Share of an objective of tokens to plan with: the mean is kept below it."""
 _FULL = 0.75
 """Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
@@ -92,6 +95,7 @@ class Memory:
         rests: whether it had neither a request nor a replica at the last look.
         woke_s: when a request woke it from rest last, in Unix seconds; 0: not yet.
         capacity: how many requests a replica works on, if that is learnt.
+        tokens: how long tokens take, if the service has an objective of that.
     """
 
     seen: LastCounters | None = None
@@ -106,6 +110,7 @@ class Memory:
     rests: bool = False
     woke_s: float = 0.0
     capacity: Capacity = field(default_factory=Capacity)
+    tokens: TokensDone = field(default_factory=TokensDone)
 
     @property
     def service_s(self) -> float:
@@ -189,8 +194,9 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     work = learn_work(memory.work, busy_s, answered)
     done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
     is_full = before.queued > 0 < load.queued and _fills(memory, before.in_flight, look)
-    capacity = _capacity(memory.capacity, done, scaling, is_full=is_full)
-    memory = replace(memory, work=work, capacity=capacity)
+    memory = replace(memory, work=work, tokens=learn_tokens(memory.tokens, look.tokens, answered))
+    capacity = _capacity(memory, done, scaling, is_full=is_full)
+    memory = replace(memory, capacity=capacity)
     total, service_s = memory.in_full(load).total, memory.service_s
     unqueued = memory.unqueued * exp(-elapsed_s / service_s) + came
     seen_load = SeenLoad(total, min(total, ceil(unqueued)))
@@ -205,9 +211,20 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         peaks = _cut(peaks, look.at_s + _HOLD_LOADS * delays.load_s)
         is_given_up = not load.total
     woke_s = look.at_s if wakes else memory.woke_s
-    learnt = (arrivals, forecasts, work, delays, idle)
-    return Memory(
-        seen, *learnt, peaks, unqueued, is_given_up, rests=rests, woke_s=woke_s, capacity=capacity
+    return replace(
+        memory,
+        seen=seen,
+        arrivals=arrivals,
+        forecasts=forecasts,
+        work=work,
+        delays=delays,
+        idle=idle,
+        peaks=peaks,
+        unqueued=unqueued,
+        is_given_up=is_given_up,
+        rests=rests,
+        woke_s=woke_s,
+        capacity=capacity,
     )
 
 
@@ -220,17 +237,36 @@ def _fills(memory: Memory, before: int, look: ServiceLook) -> bool:
     return min(before, look.load.in_flight) >= _FULL * places
 
 
-def _capacity(known: Capacity, done: Level, scaling: Scaling, *, is_full: bool) -> Capacity:
+def _capacity(memory: Memory, done: Level, scaling: Scaling, *, is_full: bool) -> Capacity:
+    known = memory.capacity
     if not scaling.learns:
         return Capacity()
     if not done.replica_s:
         return known
+    return learn_capacity(known, done, _bounds_of(scaling, memory), is_full=is_full)
+
+
+def _bounds_of(scaling: Scaling, memory: Memory) -> Bounds:
+    """Return what a request may take in a full replica, by all objectives.
+
+    Those of tokens become such a time: the longer the tokens take, the longer their requests. While
+    it is not known how long they take, no more requests are tried than at first.
+    """
+    tokens, took_s = memory.tokens, memory.work.service_s
+    within: list[float] = []
     if scaling.p95_s is not None:
-        bounds = Bounds(scaling.concurrency, scaling.p95_s * SERVICE_SHARE)
-    else:
-        wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
-        bounds = Bounds(scaling.concurrency, wait_s=wait_s)
-    return learn_capacity(known, done, bounds, is_full=is_full)
+        within.append(scaling.p95_s * SERVICE_SHARE)
+    pairs = (
+        (scaling.ttft_s, SERVICE_SHARE, tokens.to_first_s),
+        (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
+    )
+    for objective_s, share, found_s in pairs:
+        if objective_s is not None and found_s is None:
+            return Bounds(min(FIRST, scaling.concurrency), min(within, default=None))
+        if objective_s is not None and found_s is not None:
+            within.append(took_s * objective_s * share / found_s)
+    wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
+    return Bounds(scaling.concurrency, min(within, default=None), wait_s)
 
 
 def _given_up(before: LastCounters, load: Load) -> int:
@@ -301,16 +337,12 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
     within = at_once(surprises.within, bursts, forecast, _LATE_WITHIN * worth)
-    patience = service_s / (service_s + _MARGIN * _wait_s(scaling, service_s))
+    patience = service_s / (service_s + _MARGIN * _wait_s(scaling, memory))
     needed = max(
         after * patience,
         min(within * patience, look.supply.coming * scaling.concurrency),
         _places_for_backlog(
-            forecast / service_s * horizon_s,
-            horizon_s,
-            scaling,
-            service_s,
-            replace(look, load=load),
+            forecast / service_s * horizon_s, horizon_s, scaling, memory, replace(look, load=load)
         ),
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
@@ -341,7 +373,7 @@ def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
 
 
 def _places_for_backlog(
-    arrivals: float, horizon_s: float, scaling: Scaling, service_s: float, look: ServiceLook
+    arrivals: float, horizon_s: float, scaling: Scaling, memory: Memory, look: ServiceLook
 ) -> float:
     """Return the places needed once a start is over, for the backlog and for what keeps coming.
 
@@ -349,21 +381,24 @@ def _places_for_backlog(
     ``service_s``, and no request may begin later than its objective allows. Until the start is over
     ready replicas serve, and pending or starting ones for half of that time.
     """
-    supply = look.supply
+    supply, service_s = look.supply, memory.service_s
     started = (supply.pending + supply.starting) / 2
     served = (supply.ready + started) * scaling.concurrency * horizon_s / service_s
     left = max(0.0, look.load.total + arrivals - served)
-    span_s = horizon_s + _wait_s(scaling, service_s) + service_s
+    span_s = horizon_s + _wait_s(scaling, memory) + service_s
     return (left + arrivals) * service_s / span_s
 
 
-def _wait_s(scaling: Scaling, service_s: float) -> float:
+def _wait_s(scaling: Scaling, memory: Memory) -> float:
     """Return the seconds that a request may wait for its place."""
+    service_s = memory.service_s
     if scaling.max_queue_s is not None:
         return scaling.max_queue_s
     if scaling.p95_s is not None:
         tail = _BATCHED_TAIL if scaling.learns else _TAIL
         return max(0.0, scaling.p95_s - tail * service_s)
+    if scaling.ttft_s is not None:
+        return max(0.0, scaling.ttft_s - _BATCHED_TAIL * (memory.tokens.to_first_s or 0.0))
     return _USUAL_WAIT_S
 
 
@@ -417,10 +452,11 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
 
     None if no objective is stated, or if no replica is ready: then all requests are held.
     """
-    if not supply.ready or (scaling.max_queue_s is None and scaling.p95_s is None):
+    objectives = (scaling.max_queue_s, scaling.p95_s, scaling.ttft_s)
+    if not supply.ready or all(one is None for one in objectives):
         return None
     service_s = memory.service_s
-    return floor(supply.ready * scaling.concurrency * _wait_s(scaling, service_s) / service_s)
+    return floor(supply.ready * scaling.concurrency * _wait_s(scaling, memory) / service_s)
 
 
 def _reason(scaling: Scaling, need: ReplicaNeed, peak: int, wanted: int, look: ServiceLook) -> str:

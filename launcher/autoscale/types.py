@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from launcher.engines.engine import TokenCounts
 from launcher.gateway.types import Load
 
 
@@ -18,6 +19,9 @@ class Scaling:
         keep_alive_s: idle seconds before a replica that is not needed is given back, at least;
             None: the cost of keeping it is weighed against that of a start.
         aim: share of the requests that shall meet the objective, below 1.
+        ttft_s: seconds within which requests shall have their first token, waiting included; None
+            if that is not an objective.
+        tpot_s: seconds from one token to the next; None if that is not an objective.
         learns: whether it is learnt how many requests a replica works on.
     """
 
@@ -29,6 +33,8 @@ class Scaling:
     keep_alive_s: float | None = None
     aim: float = 0.99
     learns: bool = False
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class ServiceLook:
         room: replicas beyond ``supply.coming`` that quota and loans would let run now; None if that
             is not known.
         is_known: whether the gateway could be seen; if not, ``load`` says nothing.
+        tokens: what replicas have counted since the launcher's start; None if not known.
         serving: replicas of all generations that get requests; 0 if others finish requests, too.
     """
 
@@ -90,6 +97,7 @@ class ServiceLook:
     room: int | None = None
     is_known: bool = True
     serving: int = 0
+    tokens: TokenCounts | None = None
 
 
 @dataclass(frozen=True)

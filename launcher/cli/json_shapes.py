@@ -72,6 +72,9 @@ class ServiceJson(TypedDict):
     concurrency: int | None
     is_concurrency_learnt: bool | None
     objective: str | None
+    token_objective: str | None
+    ttft_ms: float | None
+    tpot_ms: float | None
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]
     generations: list[GenerationJson]

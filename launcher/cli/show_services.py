@@ -64,6 +64,9 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "concurrency": report.concurrency if report is not None else None,
         "is_concurrency_learnt": report.is_learnt if report is not None else None,
         "objective": service.objective or None,
+        "token_objective": service.token_objective or None,
+        "ttft_ms": report.ttft_ms if report is not None else None,
+        "tpot_ms": report.tpot_ms if report is not None else None,
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
@@ -209,6 +212,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         yield "wanted", Text(f"{_replicas_words(service.report.wanted)}: {service.report.reason}")
         if service.report.concurrency is not None:
             yield "carries", Text(_carries(service.report))
+        if service.token_objective:
+            yield "tokens", Text(_tokens(service, service.report))
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
@@ -220,6 +225,14 @@ def _carries(report: ServiceReport) -> str:
     requests = "1 request" if count == 1 else f"{count} requests"
     how = " now, learnt from how long requests take" if report.is_learnt else ""
     return f"each replica {requests} at a time{how}"
+
+
+def _tokens(service: ServiceObservation, report: ServiceReport) -> str:
+    objective = f"objective: {service.token_objective}"
+    if report.ttft_ms is None or report.tpot_ms is None:
+        return f"not timed yet ({objective})"
+    first, each = _ms(report.ttft_ms), f"{report.tpot_ms:.1f} ms"
+    return f"the first after {first} in a replica, then one each {each}, on average ({objective})"
 
 
 def _arrays(service: ServiceObservation) -> str:

@@ -325,6 +325,38 @@ class Engine(Protocol):
         """Return the words in the answer to a request that the server refuses."""
 
 
+@dataclass(frozen=True)
+class TokenCounts:
+    """What a server has counted since its start.
+
+    Attributes:
+        first_s: seconds in the server until requests' first tokens, added up.
+        tokens: tokens that it has made.
+        token_s: seconds from one token to the next, added up.
+        requests: requests with a first token; None if it does not count them.
+    """
+
+    first_s: float
+    tokens: float
+    token_s: float
+    requests: float | None = None
+
+
+@runtime_checkable
+class TokenEngine(Engine, Protocol):
+    """An engine that makes tokens and says how long they take."""
+
+    @property
+    def metrics_path(self) -> str:
+        """Path of its metrics."""
+
+    def token_counts(self, said: bytes) -> TokenCounts:
+        """Read the answer at ``metrics_path``.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+
 @runtime_checkable
 class SlottedEngine(Engine, Protocol):
     """An engine that is told at its start how many requests it works on at the same time at most.

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import openai
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
 from launcher.engines.llamacpp_model import is_model, model_needs
+from launcher.engines.metrics_text import figures
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -21,6 +22,10 @@ _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
 _MOST_TAGS = 100
 _LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
+_PROMPT_S, _TOKENS, _TOKENS_S = (
+    f"llamacpp:{one}_total"
+    for one in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
+)
 
 
 class _Model(Said):
@@ -76,6 +81,8 @@ class LlamaCpp:
     # As llama-server's own default: they share the context.
     slots = 4
 
+    metrics_path = "/metrics"
+
     identity_path = "/v1/models"
     upgrade = ""
 
@@ -92,6 +99,14 @@ class LlamaCpp:
             f"--parallel {slots} --threads {spec.cpus}",
             "--metrics --no-webui",
         )
+
+    def token_counts(self, said: bytes) -> TokenCounts:
+        """Read llama-server's counters; it does not count requests."""
+        found = figures(said, {_PROMPT_S, _TOKENS, _TOKENS_S})
+        try:
+            return TokenCounts(found[_PROMPT_S], found[_TOKENS], found[_TOKENS_S])
+        except KeyError as error:
+            raise ValueError(f"no {error}") from None
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a file in llama.cpp's format."""

@@ -12,7 +12,15 @@ from pathlib import Path
 from ssl import SSLContext
 
 from cluster.runtime.log import event_line
-from launcher.engines.engine import Answer, CountedEngine, Engine, Probe, Request
+from launcher.engines.engine import (
+    Answer,
+    CountedEngine,
+    Engine,
+    Probe,
+    Request,
+    TokenCounts,
+    TokenEngine,
+)
 from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
@@ -168,6 +176,25 @@ async def statistics(gateway: Path, replica: Replica) -> Counts | None:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):
             return engine.counted(await _read(peer, engine.statistics_path, _MOST_BYTES))
+    except _NO_ANSWER:
+        return None
+    except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+        ENGINE_FAILURES.failed(engine, error)
+        return None
+
+
+async def token_counts(gateway: Path, replica: Replica) -> TokenCounts | None:
+    """Ask a replica how long its tokens have taken; None if it does not say in time.
+
+    Never raises, whatever the engine's code does. Reads a bounded part within a deadline.
+    """
+    engine = replica.engine
+    if not isinstance(engine, TokenEngine):
+        return None
+    try:
+        peer = _Peer(replica, context(gateway, replica.certificate))
+        async with asyncio.timeout(DEADLINE_S):
+            return engine.token_counts(await _read(peer, engine.metrics_path, _MOST_BYTES))
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on

@@ -21,7 +21,7 @@ from cluster.settings.file import LauncherSettings, Settings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
-from launcher.probing.prober import Prober, probe, statistics
+from launcher.probing.prober import Prober, Replica, probe, statistics, token_counts
 from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
@@ -30,6 +30,7 @@ from launcher.process.saved_state import SavedState
 from launcher.process.statistics import ServiceStatistics
 from launcher.process.statistics_socket import StatisticsSocket
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
+from launcher.process.token_watch import TokenWatch
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.outliers import Verdict
 from launcher.turn.plan import NO_RESTS, ServicePlan, TurnPlan
@@ -87,9 +88,10 @@ async def serve(settings: Settings) -> None:
     directory = settings.gateway.directory
     replicas = partial(Prober, ask=partial(probe, directory))
     counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
+    tokens = TokenWatch(partial(token_counts, directory))
     if store is None:
         report("no_database", state="in memory only")
-        launcher = Launcher(daemon, runtime, replicas=replicas, statistics=counted)
+        launcher = Launcher(daemon, runtime, replicas=replicas, statistics=counted, tokens=tokens)
         await launcher.serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
@@ -102,6 +104,7 @@ async def serve(settings: Settings) -> None:
             leader=leader,
             saved=SavedState(store),
             statistics=counted,
+            tokens=tokens,
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -124,6 +127,7 @@ class Launcher:
         leader: Leader = ALONE,
         saved: SavedState | None = None,
         statistics: StatisticsSocket | None = None,
+        tokens: TokenWatch | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -141,6 +145,7 @@ class Launcher:
         self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
         self._statistics = statistics
+        self._tokens = tokens or TokenWatch(_never)
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
@@ -161,6 +166,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.tell_key_uses, _USES_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.hear_held, _HEAR_AGAIN_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -200,6 +206,7 @@ class Launcher:
                 *(self._daemon, self._runtime, self._replicas, self._state),
                 left=self._left,
                 rests=self._rests,
+                tokens=self._tokens.counts,
                 now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)
@@ -221,6 +228,7 @@ class Launcher:
         if turned.plan is not None:
             self._rests = turned.plan.rests
             self._reporter_of_services.turned(turned.plan, turned.state)
+            self._tokens.turned(turned.plan, turned.state)
             if self._statistics is not None:
                 self._statistics.turned(turned.plan, turned.state)
 
@@ -312,6 +320,11 @@ class Launcher:
             self._reporter.once("", "statistics_not_served", "")
             self._reporter.once("", "statistics_not_saved", self._statistics.not_saved)
 
+    async def time_tokens(self) -> None:
+        """Ask replicas how long their tokens take, where their service has such an objective."""
+        if self._leader.leads():
+            await self._tokens.look()
+
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""
         if not self._leader.leads():
@@ -324,6 +337,10 @@ class Launcher:
             self._reporter.once("", "users_not_told", str(error))
         else:
             self._reporter.once("", "users_not_told", "")
+
+
+async def _never(_replica: Replica) -> None:
+    """Ask no replica."""
 
 
 def _clock_offset_s() -> float:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import gauge, served
+from launcher.autoscale.tokens import TokensDone
 from launcher.process.tick import Turned
 from launcher.turn.plan import ServicePlan
 from launcher.turn.quality import Counts
@@ -102,6 +103,7 @@ class _Last(Collector):
         yield gauge(f"{name}_suspect_nodes", several, len(suspects))
         if turned is not None and turned.plan is not None:
             yield from _of_services(turned, turned.plan.services)
+            yield from _of_tokens(turned, turned.plan.services)
             yield from _of_quality(self.qualities, self.counts)
 
 
@@ -132,6 +134,20 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])
         for service in services:
             family.add_metric(service.service.split("/", 1), value(service))
+        yield family
+
+
+def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
+    times: tuple[tuple[str, str, Callable[[TokensDone], float | None]], ...] = (
+        ("first_token_seconds", "Mean time in a replica to the first token.", _to_first_s),
+        ("output_token_seconds", "Mean time from one token to the next.", _per_token_s),
+    )
+    for what, text, value in times:
+        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])
+        for one in services:
+            memory = turned.state[one.service].memory
+            if one.times_tokens and memory and (found := value(memory.tokens)) is not None:
+                family.add_metric(one.service.split("/", 1), found)
         yield family
 
 
@@ -176,6 +192,14 @@ def _cold_starts(one: Counts) -> int:
 
 def _concurrency(service: ServicePlan) -> float:
     return service.concurrency
+
+
+def _to_first_s(one: TokensDone) -> float | None:
+    return one.to_first_s
+
+
+def _per_token_s(one: TokensDone) -> float | None:
+    return one.per_token_s
 
 
 def _ready(service: ServicePlan) -> float:

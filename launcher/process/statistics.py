@@ -62,7 +62,7 @@ class ServiceStatistics:
                 try:
                     service = self._services.get(key) or self._new(key, engine)
                     service.engine = engine
-                    service.goes_on(dict(_replicas(known, engine)))
+                    service.goes_on(dict(replicas_of(known, engine)))
                 except Exception as error:  # noqa: BLE001 -- an engine of the site's: others go on
                     ENGINE_FAILURES.failed(engine, error)
 
@@ -168,7 +168,8 @@ class ServiceStatistics:
             return await self._ask(replica)
 
 
-def _replicas(known: ServiceState, engine: Engine) -> Iterator[tuple[Run, Replica]]:
+def replicas_of(known: ServiceState, engine: Engine) -> Iterator[tuple[Run, Replica]]:
+    """Yield the runs of a service that have proved to be ours, with how to ask each."""
     for array, generation in known.generations.items():
         for index, verified in generation.verified.items():
             start_s, to = verified.run.start_s, verified.run.endpoint

@@ -16,14 +16,14 @@ from cluster.rpc.messages import (
     SlotView,
     ViewAnswer,
 )
-from launcher.engines.engine import Answer
+from launcher.engines.engine import Answer, TokenCounts
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import GatewayChange
 from launcher.gateway.timings import Timings
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
-from launcher.turn.plan import NO_RESTS, Rests, ServicePlan, TurnPlan, decide, key_of
+from launcher.turn.plan import NO_RESTS, NO_TOKENS, Rests, ServicePlan, TurnPlan, decide, key_of
 from launcher.turn.state import (
     GenerationState,
     ServiceState,
@@ -114,19 +114,21 @@ async def turn(
     *,
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
+    tokens: Mapping[str, TokenCounts] = NO_TOKENS,
     now_s: Callable[[], float] = time.time,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved. ``now_s`` returns Unix seconds of a clock that is not set during the turn.
-    Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
-    changed until then is seen by the next turn's look.
+    which nothing moved; ``tokens`` is what their replicas have counted. ``now_s`` returns Unix
+    seconds of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a
+    look or a change at the gateway fails; what was changed until then is seen by the next turn's
+    look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
     answers = _ask_all(replicas, view, state)
-    decided = decide(view, gateway, answers, state, now_s(), rests=rests)
+    decided = decide(view, gateway, answers, state, now_s(), rests=rests, tokens=tokens)
     if decided is None:
         return Turned(state, None, {}, (), {})
     found, plan = decided

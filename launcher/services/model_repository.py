@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Engine
+from launcher.engines.engine import Engine, TokenEngine
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.registry import ENGINES, engine_named
 from launcher.services.plain_file import open_file
@@ -28,9 +28,15 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
 
     Raises InvalidInputError: SW-SERVICE-CONFIG if the model can't be loaded, SW-SERVICE-NEIGHBOUR
     if another directory of the repository can't, SW-SERVICE-SEQUENCES if requests of one sequence
-    would go to several replicas.
+    would go to several replicas, SW-SERVICE for an objective of tokens that no replica can time.
     """
     engine = engine_named(spec.engine)
+    if (spec.ttft_ms or spec.tpot_ms) and not isinstance(engine, TokenEngine):
+        raise InvalidInputError(
+            "SW-SERVICE",
+            f"ttft_ms, tpot_ms: {engine.title} does not say how long tokens take.",
+            "Say p95_ms or max_queue_s instead.",
+        )
     found = repository_needs(engine, Path(spec.model_repository), spec.replica_shape.gpus)
     needs = found[spec.model]
     if needs.problems:

@@ -86,6 +86,7 @@ class ServiceObservation:
         report: the launcher's report of it; None: nothing.
         replicas: slots of all generations, the newest first.
         objective: as the newest generation's script says, such as ``p95_ms 800``; "" without one.
+        token_objective: the same of its tokens, such as ``ttft_ms 500, tpot_ms 50``.
         quota: of its tenant; None if this user may not see it.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
@@ -110,6 +111,7 @@ class ServiceObservation:
     objective: str
     quota: TenantView | None
     note: str
+    token_objective: str = ""
 
     @property
     def service(self) -> str:
@@ -287,15 +289,19 @@ def _service(
         objective=_objective(newest),
         quota=tenant,
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
+        token_objective=", ".join(_said(newest, _TOKEN_OBJECTIVES)),
     )
 
 
 def _objective(newest: ServiceView) -> str:
-    found = (f"{key} {newest.directives[key]}" for key in _OBJECTIVES if key in newest.directives)
-    return next(found, "")
+    return next(iter(_said(newest, _OBJECTIVES)), "")
 
 
-_OBJECTIVES = ("p95_ms", "max_queue_s")
+def _said(newest: ServiceView, keys: Sequence[str]) -> Sequence[str]:
+    return [f"{key} {newest.directives[key]}" for key in keys if key in newest.directives]
+
+
+_OBJECTIVES, _TOKEN_OBJECTIVES = ("p95_ms", "max_queue_s"), ("ttft_ms", "tpot_ms")
 
 
 def _is_routed(living: Sequence[ServiceView], backend: Backend | None, look: _Look) -> bool:

@@ -15,7 +15,7 @@ from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import ScalingDecision, Supply
-from launcher.engines.engine import Engine
+from launcher.engines.engine import Engine, TokenCounts
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
@@ -74,6 +74,7 @@ class ServicePlan:
             if it does, or needs none.
         submit_s: Unix seconds at which its newest generation was submitted.
         concurrency: requests that a replica gets at the same time.
+        times_tokens: whether it has an objective of its tokens.
     """
 
     array_job_id: int
@@ -92,6 +93,7 @@ class ServicePlan:
     lineless: str = ""
     submit_s: int = 0
     concurrency: int = 1
+    times_tokens: bool = False
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -102,6 +104,7 @@ class ServicePlan:
 
 Rests = Mapping[str, Rest]
 NO_RESTS: Rests = {}
+NO_TOKENS: Mapping[str, TokenCounts] = {}
 
 
 @dataclass(frozen=True)
@@ -140,12 +143,13 @@ def decide(
     now_s: float,
     *,
     rests: Rests = NO_RESTS,
+    tokens: Mapping[str, TokenCounts] = NO_TOKENS,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
     which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
-    those of the turn before.
+    those of the turn before; ``tokens`` is what replicas have counted, by ``tenant/service``.
     """
     if not view.complete:
         return None
@@ -189,6 +193,7 @@ def decide(
         look = ServiceInput(
             *(key, spec, views, *counted, most, answers, free, aborted, avoid),
             lineless=claims.why_none(key),
+            tokens=tokens.get(key),
         )
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
@@ -268,6 +273,7 @@ class ServiceInput:
         aborted: its last roll-over, if it was aborted.
         avoid: nodes on which its next replicas are rather not to start.
         lineless: why no replica of it could get requests now; "" if one could.
+        tokens: what its replicas have counted; None if that is not known.
     """
 
     key: str
@@ -281,6 +287,7 @@ class ServiceInput:
     aborted: AbortedRoll | None = None
     avoid: tuple[str, ...] = ()
     lineless: str = ""
+    tokens: TokenCounts | None = None
 
     @property
     def newest(self) -> ServiceView:
@@ -393,6 +400,7 @@ def _scaled(
             scaling_inputs.room(seen, look.free),
             is_known=look.backend is not None,
             serving=scaling_inputs.serving(slots),
+            tokens=look.tokens,
         ),
     )
     if lineless := _lineless(look):
@@ -481,6 +489,7 @@ def _service_plan(
         outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
         submit_s=newest.view.submit_s,
         concurrency=concurrency,
+        times_tokens=look.spec.ttft_ms is not None or look.spec.tpot_ms is not None,
     )
 
 

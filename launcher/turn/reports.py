@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from cluster.rpc.messages import ServiceQuality, ServiceReport, SlotPlace
+from launcher.autoscale.tokens import TokensDone
 from launcher.gateway.types import Load
 from launcher.turn.backoff import Backoff
 from launcher.turn.notes import note
@@ -42,6 +43,8 @@ def service_report(
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
     backoff = newest.backoff if newest is not None else Backoff()
+    is_timed = plan.times_tokens and state.memory is not None
+    tokens = state.memory.tokens if is_timed and state.memory is not None else TokensDone()
     return ServiceReport(
         tenant=tenant,
         name=name,
@@ -60,7 +63,13 @@ def service_report(
         array_job_id=plan.array_job_id,
         concurrency=plan.concurrency,
         is_learnt=plan.route.follows,
+        ttft_ms=_ms(tokens.to_first_s),
+        tpot_ms=_ms(tokens.per_token_s),
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 1)
 
 
 def _rate_per_s(samples: Sequence[tuple[float, int]]) -> float:

@@ -36,6 +36,8 @@ def scaling(
         p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
         keep_alive_s=spec.keep_alive_s,
         learns=spec.concurrency == AUTO,
+        ttft_s=None if spec.ttft_ms is None else spec.ttft_ms / 1000,
+        tpot_s=None if spec.tpot_ms is None else spec.tpot_ms / 1000,
     )
 
 

@@ -27,6 +27,7 @@ BURST = 50
 LONG_TOKENS = 6_000
 """Seconds of one slot; a context has room for twice as many."""
 ENDLESS_TOKENS = 30_000
+OBJECTIVE = "ttft_ms 60000, tpot_ms 60000"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
 FILE = """\
 [service]
@@ -39,6 +40,8 @@ profile = "1g.18gb"
 max_replicas = 2
 min_replicas = {replicas}
 concurrency = 4
+ttft_ms = 60000
+tpot_ms = 60000
 keep_alive_s = 60
 memory_mib = 512
 environment = {{ LLAMA_ARG_CTX_SIZE = "131072" }}
@@ -236,6 +239,17 @@ async def steadily(session: aiohttp.ClientSession, chat: Chat) -> AsyncIterator[
             clients.create_task(ask_on())
         yield failed
         ended.set()
+
+
+async def test_its_tokens_are_timed_by_its_own_counters(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    async with steadily(session, chat) as failed:
+        found = await asyncio.to_thread(
+            until, lambda: (one := status(chat.sandbox, SERVICE))["tpot_ms"] and one
+        )
+    assert failed == []
+    assert (found["ttft_ms"] > 0, found["token_objective"]) == (True, OBJECTIVE)
 
 
 async def until_ready(chat: Chat, *, after: int = 0) -> None:

@@ -25,6 +25,8 @@ SPECS = st.fixed_dictionaries(
         "max_replicas": st.integers(1, 256),
         "concurrency": st.integers(1, 1024) | st.just("auto"),
         "max_queue_s": st.floats(0, 86_400, exclude_min=True),
+        "ttft_ms": st.integers(1, 86_400_000),
+        "tpot_ms": st.integers(1, 86_400_000),
         "keep_alive_s": st.floats(0, 86_400),
         "lease_s": st.integers(60, 2_592_000),
         "priority_class": st.sampled_from(("low", "normal", "high")),

@@ -8,7 +8,7 @@ import pytest
 from daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
 from launcher.cli.service import service_app
 from launcher.services.model_repository import require_runnable
@@ -93,6 +93,14 @@ def test_the_concurrency_of_a_model_that_batches_is_learnt(repository: Path):
     put(repository, "bert", CONFIG + "dynamic_batching {}")
     invoke("models")
     assert read_service_file(Path("bert.toml")).concurrency == "auto"
+
+
+def test_objectives_of_tokens_need_an_engine_that_times_them(repository: Path):
+    put(repository, "bert")
+    invoke("models")
+    spec = read_service_file(Path("bert.toml"))
+    with pytest.raises(InvalidInputError, match="Triton does not say how long tokens take"):
+        require_runnable(spec.model_copy(update={"tpot_ms": 50}))
 
 
 def test_an_ensemble_is_chosen_before_its_parts(repository: Path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from free_ports import free_port
@@ -10,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
+from launcher.autoscale.policy import Memory
+from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
@@ -115,3 +118,15 @@ def test_an_address_that_can_not_be_had_is_told() -> None:
     expected = pytest.raises(SlicewiseError, match=r"launcher\.metrics.*SW-METRICS")
     with expected, Metrics(ALONE).served("256.1.1.1:0"):
         pass
+
+
+async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
+    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0))
+    state = {"nlp/bert": ServiceState(memory, {7: GENERATION})}
+    names = [f"slicewise_service_{one}_token_seconds" for one in ("first", "output")]
+    for times_tokens, wanted in ((True, [0.5, 0.03]), (False, [])):
+        metrics = Metrics(ALONE)
+        plan = replace(PLAN, services=(replace(BERT, times_tokens=times_tokens),))
+        metrics.turned(Turned(state, plan, {}, (), {}), 0.1)
+        found = await samples(metrics)
+        assert [found[name, "bert,nlp"] for name in names if (name, "bert,nlp") in found] == wanted

@@ -428,6 +428,35 @@ def test_how_well_it_answers_is_shown_against_its_objective():
         json_checker.check("service list", [{**shown, "quality": {"span_s": 420}}])
 
 
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({}, "not timed yet (objective: ttft_ms 500, tpot_ms 50)"),
+        (
+            {"ttft_ms": 120.0, "tpot_ms": 20.5},
+            "the first after 120 ms in a replica, then one each 20.5 ms, on average (objective:",
+        ),
+    ],
+)
+def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float], said: str):
+    told = NEWS.model_copy(update={"concurrency": 6, "is_learnt": True, **times})
+    directed = SERVICE.model_copy(update={"directives": {"ttft_ms": "500", "tpot_ms": "50"}})
+    one = observed(view=of(directed).model_copy(update={"news": (told,)}))
+    shown = " ".join(printed(show_services.service_details(one), 200).split())
+    assert "each replica 6 requests at a time now, learnt from how long requests take" in shown
+    assert f"tokens {said}" in shown
+    found = show_services.as_json(one)
+    assert (found["concurrency"], found["is_concurrency_learnt"]) == (6, True)
+    assert (found["ttft_ms"], found["tpot_ms"]) == (times.get("ttft_ms"), times.get("tpot_ms"))
+    json_checker.check("service list", [found])
+    fixed = told.model_copy(update={"concurrency": 1, "is_learnt": False})
+    plain = observed(view=of(SERVICE).model_copy(update={"news": (fixed,)}))
+    shown = " ".join(printed(show_services.service_details(plain), 200).split())
+    assert "each replica 1 request at a time" in shown
+    assert "learnt" not in shown
+    assert "tokens" not in shown
+
+
 def test_the_quota_is_the_ceiling_once_it_is_known():
     tenants = (TENANT.model_copy(update={"ceiling_millislices": 6000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))

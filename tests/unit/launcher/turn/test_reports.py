@@ -7,6 +7,8 @@ import pytest
 
 from cluster.language.errors import UnreachableError
 from cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
+from launcher.autoscale.policy import Memory
+from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
@@ -65,6 +67,17 @@ def test_requests_replicas_and_failed_starts():
     assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
     assert (found.failures, found.next_start_s) == (2, 102.0)
     assert service_report(PLAN, ServiceState(), ()).next_start_s is None
+
+
+def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
+    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0))
+    timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), times_tokens=True)
+    found = service_report(timed, replace(FAILING, memory=memory), ())
+    assert (found.concurrency, found.is_learnt) == (6, True)
+    assert (found.ttft_ms, found.tpot_ms) == (500.0, 30.0)
+    without = service_report(PLAN, replace(FAILING, memory=memory), ())
+    assert (without.concurrency, without.is_learnt) == (1, False)
+    assert (without.ttft_ms, without.tpot_ms) == (None, None)
 
 
 def test_the_rate_is_that_of_the_last_seconds():

@@ -1,0 +1,56 @@
+"""How long a service's requests take to their first token, and from one token to the next."""
+
+from dataclasses import dataclass, replace
+
+from launcher.engines.engine import TokenCounts
+
+_FADE_REQUESTS = 200.0
+"""Number of requests that count, the newest most."""
+
+
+@dataclass(frozen=True)
+class TokensDone:
+    """What replicas have made; old parts fade away.
+
+    Attributes:
+        seen: their counters at the last look; None before the first one.
+        requests: requests with a first token.
+        first_s: seconds that these took, added up.
+        tokens: tokens after the first ones.
+        token_s: seconds that these took, added up.
+    """
+
+    seen: TokenCounts | None = None
+    requests: float = 0.0
+    first_s: float = 0.0
+    tokens: float = 0.0
+    token_s: float = 0.0
+
+    @property
+    def to_first_s(self) -> float | None:
+        """Mean seconds in a replica until a request's first token; None if not known."""
+        return self.first_s / self.requests if self.requests and self.first_s else None
+
+    @property
+    def per_token_s(self) -> float | None:
+        """Mean seconds from one token to the next; None if not known."""
+        return self.token_s / self.tokens if self.tokens and self.token_s else None
+
+
+def learn_tokens(known: TokensDone, now: TokenCounts | None, answered: int) -> TokensDone:
+    """Learn from a look; ``answered`` requests count where the engine does not count them."""
+    if now is None:
+        return known
+    before = known.seen
+    if before is None or now.first_s < before.first_s or now.tokens < before.tokens:
+        return replace(known, seen=now)
+    is_counted = now.requests is not None and before.requests is not None
+    more = (now.requests or 0.0) - (before.requests or 0.0) if is_counted else float(answered)
+    keep = _FADE_REQUESTS / (_FADE_REQUESTS + max(0.0, more))
+    return TokensDone(
+        now,
+        keep * known.requests + max(0.0, more),
+        keep * known.first_s + now.first_s - before.first_s,
+        keep * known.tokens + now.tokens - before.tokens,
+        keep * known.token_s + max(0.0, now.token_s - before.token_s),
+    )

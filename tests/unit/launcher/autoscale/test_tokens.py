@@ -1,0 +1,84 @@
+"""Tests objectives of tokens: what was counted, and how many requests a replica then gets."""
+
+from dataclasses import replace
+
+import pytest
+from pydantic import TypeAdapter
+
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.tokens import TokensDone, learn_tokens
+from launcher.autoscale.types import Scaling, ServiceLook, Supply
+from launcher.engines.engine import TokenCounts
+from launcher.gateway.types import Load
+
+SCALING = Scaling(0, 1, 64, learns=True)
+TOKENS = 50
+
+
+def token_s(requests: int) -> float:
+    """10 ms with one request at a time, and 1 ms for each other one."""
+    return 0.009 + 0.001 * requests
+
+
+def first_s(requests: int) -> float:
+    return 0.1 * requests
+
+
+def lived(scaling: Scaling, seconds: int = 900, *, is_timed: bool = True) -> Memory:
+    """A service with one replica that is always full."""
+    memory, arrived, answered = initial(Supply(ready=1), 0.0), 500.0, 0.0
+    firsts_s, tokens, tokens_s = 0.0, 0.0, 0.0
+    for second in range(seconds):
+        places = min(memory.capacity.limit, scaling.concurrency)
+        took_s = first_s(places) + TOKENS * token_s(places)
+        done = places / took_s
+        arrived, answered = arrived + done, answered + done
+        firsts_s += done * first_s(places)
+        tokens += done * TOKENS
+        tokens_s += done * TOKENS * token_s(places)
+        counts = TokenCounts(firsts_s, tokens, tokens_s) if is_timed else None
+        load = Load(places, 500, 0, int(arrived), int(answered))
+        look = ServiceLook(float(second), load, Supply(ready=1), serving=1, tokens=counts)
+        memory, _ = autoscale(scaling, memory, look)
+    return memory
+
+
+def test_a_replica_gets_as_many_as_keep_the_time_of_a_token():
+    """With 20 requests at a time a token takes 29 ms."""
+    memory = lived(replace(SCALING, tpot_s=0.030))
+    assert 14 <= memory.capacity.limit <= 22
+    assert memory.tokens.per_token_s == pytest.approx(token_s(memory.capacity.limit), rel=0.15)
+
+
+def test_a_replica_gets_as_many_as_keep_the_time_to_the_first_token():
+    """With 4 requests at a time it takes a third of 1.2 s; the rest is for waiting."""
+    assert 3 <= lived(replace(SCALING, ttft_s=1.2)).capacity.limit <= 5
+
+
+def test_the_strictest_objective_counts():
+    both = replace(SCALING, ttft_s=1.2, tpot_s=0.030, p95_s=600.0)
+    assert lived(both).capacity.limit <= 5
+
+
+def test_while_no_replica_tells_its_times_no_more_is_tried_than_at_first():
+    assert lived(replace(SCALING, tpot_s=0.030), is_timed=False).capacity.limit == 2
+
+
+def test_requests_that_the_engine_counts_are_not_guessed():
+    known = learn_tokens(TokensDone(), TokenCounts(1.0, 10.0, 1.0, 5.0), 0)
+    known = learn_tokens(known, TokenCounts(3.0, 30.0, 2.0, 9.0), answered=100)
+    assert known.to_first_s == pytest.approx(2 / 4)
+    assert known.per_token_s == pytest.approx(1 / 20)
+
+
+def test_counters_that_start_again_teach_nothing():
+    known = learn_tokens(TokensDone(), TokenCounts(5.0, 10.0, 1.0), 0)
+    known = learn_tokens(known, TokenCounts(1.0, 2.0, 0.1), 3)
+    assert (known.to_first_s, known.per_token_s) == (None, None)
+    assert learn_tokens(known, None, 3) is known
+
+
+def test_what_was_timed_is_saved():
+    memory = lived(replace(SCALING, tpot_s=0.030), 60)
+    adapter = TypeAdapter(Memory)
+    assert adapter.validate_json(adapter.dump_json(memory)) == memory
