@@ -1,13 +1,62 @@
-"""A second server that waits to take over: a standby of PostgreSQL."""
+"""A second server that waits to take over: a backup slurmctld, a standby of PostgreSQL."""
 
 import signal
 
 import psycopg
-from waiting import until_is
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.host.process import is_alive
 from sandbox.servers.postgres import binaries
+
+
+class BackupController:
+    """slurm.conf's second SlurmctldHost, on the same state directory."""
+
+    name = "slurmctld2"
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        layout = sandbox.layout
+        self._hosts, self._site = layout.etc / "hosts", layout.site_conf
+        self._before = self._hosts.read_text(), self._site.read_text()
+        address = f"127.77.{layout.slot}.9"
+        self._hosts.write_text(f"{self._before[0]}{address} head2\n")
+        self._site.write_text(f"SlurmctldHost=head2({address})\nSlurmctldTimeout=5\n")
+        # Both are on one host here: started with the other's PID file, it would end the other.
+        self._conf = layout.etc / "slurm-head2.conf"
+        text = layout.slurm_conf.read_text()
+        self._conf.write_text(text.replace("/slurmctld.pid", "/slurmctld2.pid"))
+
+    def start(self) -> None:
+        """slurmd, and what it starts from then on, know of both."""
+        self._restart()
+        names = ("NSS_WRAPPER_HOSTNAME=head2", f"SLURM_CONF={self._conf}")
+        self._sandbox.start(self.name, "slurm", ("env", *names, "slurmctld", "-D"))
+        until(lambda: "running in background mode" in self.log())
+
+    def leads(self) -> bool:
+        return "Running as primary controller" in self.log()
+
+    def end(self) -> None:
+        """The first controller must run again."""
+        self._sandbox.stop(self.name)
+        for file, text in zip((self._hosts, self._site), self._before, strict=True):
+            file.write_text(text)
+        self._conf.unlink()
+        self._restart()
+
+    def log(self) -> str:
+        return (self._sandbox.layout.log / f"{self.name}.log").read_text()
+
+    def _restart(self) -> None:
+        nodes = (f"slurmd-{node}" for node in self._sandbox.layout.node_addresses)
+        names = ("slurmctld", *nodes)
+        for name in names:
+            self._sandbox.kill(name, signal.SIGTERM if name == "slurmctld" else signal.SIGKILL)
+        processes = self._sandbox.state.processes
+        until_is(lambda: any(is_alive(processes[name]) for name in names), False)
+        self._sandbox.restore(print)
 
 
 class StandbyServer:

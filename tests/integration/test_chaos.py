@@ -22,7 +22,7 @@ from faults import SmallDisk, deaf
 from processes import children_of
 from quotas import until_in_force
 from service_status import status
-from standbys import StandbyServer
+from standbys import BackupController, StandbyServer
 from steady_load import Answer, SteadyLoad
 from waiting import seconds_until, until, until_is
 
@@ -437,6 +437,102 @@ def test_a_node_that_hears_nothing_of_the_gateway_costs_what_was_in_flight_there
 
     clients = chaos.while_asked(cut_off_one)
     assert len(cut_off(clients)) <= 2 * CONCURRENCY, clients.failed
+
+
+@pytest.mark.nightly
+def test_a_replica_from_which_nothing_comes_any_more_costs_what_was_in_flight_there(
+    chaos: Chaos,
+) -> None:
+    """The other direction: the node's kernel takes connections and requests, no answer comes."""
+
+    def mute_one(clients: SteadyLoad) -> None:
+        door = chaos.doors()[:1]
+        send(signal.SIGSTOP, door)
+        try:
+            until_is(chaos.ready, REPLICAS - 1)
+            until_answered(clients)
+        finally:
+            send(signal.SIGCONT, door)
+
+    clients = chaos.while_asked(mute_one)
+    assert len(cut_off(clients)) <= 2 * CONCURRENCY, clients.failed
+
+
+@pytest.fixture
+def backup(chaos: Chaos) -> Iterator[BackupController]:
+    """A second slurmctld that waits."""
+    until(chaos.is_saved)
+    controller = BackupController(chaos.sandbox)
+    controller.start()
+    yield controller
+    chaos.sandbox.restore(print)
+    controller.end()
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("room")
+def test_a_backup_slurmctld_takes_over_and_that_costs_nothing(
+    chaos: Chaos, backup: BackupController
+) -> None:
+    """As an operator orders it: when it would by itself depends on timers of Slurm."""
+
+    def take_over(clients: SteadyLoad) -> None:
+        chaos.kill_server("slurmctld")
+        until_answered(clients)
+        chaos.scontrol("takeover")
+        until(backup.leads)
+        reserved_for(chaos)
+
+    until(chaos.is_saved)
+    before = chaos.jobs("bob", "running")
+    assert chaos.while_asked(take_over).failed == []
+    assert chaos.jobs("bob", "running") == before
+
+
+@pytest.fixture
+def state_disk(chaos: Chaos) -> Iterator[SmallDisk]:
+    """Of slurmctld's own state; it is stopped while the disk comes and goes."""
+
+    def stopped() -> None:
+        chaos.sandbox.kill("slurmctld", signal.SIGTERM)
+        until_is(lambda: is_alive(chaos.sandbox.state.processes["slurmctld"]), False)
+
+    stopped()
+    disk = SmallDisk(chaos.sandbox.layout.lib / "slurmctld", 8)
+    try:
+        chaos.sandbox.restore(print)
+        yield disk
+        stopped()
+    finally:
+        disk.end()
+        chaos.sandbox.restore(print)
+    until_is(chaos.ready, REPLICAS)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("room")
+def test_a_full_disk_of_slurmctld_costs_nothing(chaos: Chaos, state_disk: SmallDisk) -> None:
+    """It takes no script, and goes on."""
+    argv = ("sbatch", GPU, "--time=5", "--output=/dev/null", "--wrap=sleep 600")
+
+    def fill(clients: SteadyLoad) -> None:
+        cannot_save = says(chaos.sandbox, "slurmctld", "No space left on device")
+        state_disk.fill()
+        start_again(chaos, 1)
+        until(cannot_save)
+        assert chaos.sandbox.run("alice", argv, check=False).returncode != 0
+        until_answered(clients)
+        state_disk.free()
+        # What it could not write it writes at the next change, not before.
+        reserved_for(chaos)
+        until(chaos.is_saved)
+
+    assert chaos.while_asked(fill).failed == []
+    until(chaos.is_saved)
+    before = chaos.jobs("bob", "running")
+    chaos.kill_server("slurmctld")
+    chaos.sandbox.restore(print)
+    until_is(lambda: chaos.jobs("bob", "running"), before)
 
 
 def start_again(chaos: Chaos, count: int) -> None:
