@@ -1,8 +1,9 @@
 """``llama-server`` of the sandbox: llama.cpp's own server, out of the Python package xllamacpp.
 
-It takes those of llama-server's options that a service's batch script gives, and the size of the
-context from ``LLAMA_ARG_CTX_SIZE``, and does the same. It is copied to where jobs can read it, and
-runs with nothing but that package.
+It takes those of llama-server's options that a service's batch script gives, and from variables the
+size of the context (``LLAMA_ARG_CTX_SIZE``) and whether it makes embeddings
+(``LLAMA_ARG_EMBEDDINGS``, ``LLAMA_ARG_POOLING``), and does the same. It is copied to where jobs can
+read it, and runs with nothing but that package.
 """
 
 import argparse
@@ -30,6 +31,10 @@ def main(words: list[str]) -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = told.threads
     params.endpoint_metrics, params.ui = told.metrics, told.webui
     params.n_ctx = int(os.environ.get("LLAMA_ARG_CTX_SIZE", "0"))
+    params.embedding = os.environ.get("LLAMA_ARG_EMBEDDINGS", "0") == "1"
+    if pooling := os.environ.get("LLAMA_ARG_POOLING"):
+        kinds = xllamacpp.llama_pooling_type
+        params.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
     # Its threads inherit that: its own handlers would end it in the middle of Python.
     never = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:

@@ -296,6 +296,28 @@ async def test_a_service_that_sleeps_is_woken_and_one_that_fails_says_why(
         assert 'no "file"' in caught.value.message
 
 
+async def test_a_client_beyond_the_limits_is_told_and_tries_again_by_itself(
+    tmp_path: Path, replicas
+):
+    limits = {"tenants": {"t": {"requests_per_s": 1}}}
+    async with gateway_up(tmp_path, limits=limits, services=4, backends=2) as gateway:
+        await serve(gateway, replicas[0])
+        async with client_of(gateway) as client:
+            asked = [client.chat.completions.create(model="chat", messages=[]) for _ in range(5)]
+            refused = [
+                one
+                for one in await asyncio.gather(*asked, return_exceptions=True)
+                if isinstance(one, openai.RateLimitError)
+            ]
+            assert refused
+            assert refused[0].code == "SW-GATEWAY-RATE"
+            assert refused[0].type == "rate_limit_error"
+            assert refused[0].response.headers["retry-after"] == "1"
+            patient = client.with_options(max_retries=10)
+            answer = await patient.chat.completions.create(model="chat", messages=[])
+            assert answer.model == "m"
+
+
 async def test_what_haproxy_itself_answers_has_openai_s_form(tmp_path: Path, replicas):
     async with gateway_up(tmp_path, hold_s=1, services=4, backends=2) as gateway:
         await serve(gateway, replicas[0], deadline_ms=300)

@@ -1,0 +1,286 @@
+"""OpenAI's own client at a tenant's one address: calls and mistakes, on a real llama.cpp."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import openai
+import pytest
+from quotas import until_in_force
+from service_status import services, status, until_routed
+from tiny_gguf import write_tiny_model
+from waiting import until, until_done
+
+from sandbox.cluster import Sandbox
+
+pytestmark = pytest.mark.integration
+
+TENANT = "nlp"
+NAME, ASLEEP = "talk", "asleep"
+CONCURRENCY = 4
+ENDLESS_TOKENS = 30_000
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = [{"role": "user", "content": "x" * 20_000}]
+FILE = """\
+[service]
+name = "{name}"
+tenant = "nlp"
+engine = "llamacpp"
+model_repository = {models}
+model = "{name}"
+profile = "1g.18gb"
+max_replicas = 1
+concurrency = 4
+keep_alive_s = 600
+memory_mib = 512
+
+[service.environment]
+LLAMA_ARG_CTX_SIZE = "131072"
+LLAMA_ARG_EMBEDDINGS = "1"
+LLAMA_ARG_POOLING = "mean"
+"""
+
+
+class Site:
+    """Two services of bob's, of which one is never asked for, and keys."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.url = sandbox.layout.gateway_url
+        self._models = sandbox.layout.models / "openai"
+        self._home = sandbox.layout.home / sandbox.state.users["bob"].name
+
+    def apply(self, name: str) -> None:
+        file = self._home / f"{name}.toml"
+        file.write_text(FILE.format(name=name, models=json.dumps(str(self._models))))
+        self.slicewise("bob", "service", "apply", str(file))
+        until_routed(self.sandbox, f"{TENANT}/{name}")
+
+    def publish(self) -> None:
+        for name in (NAME, ASLEEP):
+            (self._models / name).mkdir(parents=True)
+            write_tiny_model(self._models / name / "tiny.gguf")
+
+    def slicewise(self, user: str, *words: str) -> str:
+        return self.sandbox.run(user, ("slicewise", *words)).stdout
+
+    def key(self, user: str, scope: str) -> str:
+        made = self.slicewise(user, "key", "create", scope, "--name", "ci", "--yes", "--json")
+        return str(json.loads(made)["key"])
+
+    def client(self, key: str, path: str = f"{TENANT}/v1", **more: Any) -> openai.AsyncOpenAI:
+        chosen = {"max_retries": 0, "timeout": 120.0, **more}
+        return openai.AsyncOpenAI(base_url=f"{self.url}/{path}", api_key=key, **chosen)
+
+    def leave(self) -> None:
+        """Nothing of it, and the tenant open as before."""
+        for name in (NAME, ASLEEP):
+            words = ("slicewise", "service", "delete", f"{TENANT}/{name}", "--now")
+            self.sandbox.run("bob", words, check=False)
+        until(
+            lambda: not {f"{TENANT}/{NAME}", f"{TENANT}/{ASLEEP}"} & services(self.sandbox).keys()
+        )
+        for user, tenant in (("bob", TENANT), ("alice", "vision")):
+            for key in json.loads(self.slicewise(user, "key", "list", "--json")):
+                self.slicewise(user, "key", "revoke", key["key_id"], "--yes")
+            self.slicewise(user, "key", "open", tenant, "--yes")
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Sandbox) -> Iterator[Site]:
+    """All asleep."""
+    for tenant in (TENANT, "vision"):
+        sandbox.run("root", ("slicewise", "tenant-quota", "set", tenant, "--nominal", "2"))
+    until_in_force(sandbox, TENANT)
+    found = Site(sandbox)
+    found.publish()
+    for name in (NAME, ASLEEP):
+        found.apply(name)
+    yield found
+    found.leave()
+
+
+@pytest.fixture(scope="module")
+def keys(site: Site) -> dict[str, str]:
+    """Of the tenant, of one service, and of another tenant."""
+    return {
+        "all": site.key("bob", TENANT),
+        "one": site.key("bob", f"{TENANT}/{NAME}"),
+        "other": site.key("alice", "vision"),
+    }
+
+
+@pytest.fixture
+async def client(site: Site, keys: dict[str, str]) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with site.client(keys["all"]) as opened:
+        await until_done(lambda: ids(opened), bool)
+        yield opened
+
+
+async def ids(client: openai.AsyncOpenAI) -> list[str]:
+    """Of the models; none as long as the gateway does not know the key."""
+    try:
+        return [one.id async for one in client.models.list()]
+    except openai.AuthenticationError:
+        return []
+
+
+async def test_models_are_listed_while_they_sleep(
+    site: Site, keys: dict[str, str], client: openai.AsyncOpenAI
+) -> None:
+    assert await ids(client) == [ASLEEP, NAME]
+    found = await client.models.retrieve(NAME)
+    assert (found.id, found.owned_by, found.created > 0) == (NAME, TENANT, True)
+    async with site.client(keys["one"]) as one:
+        assert await until_done(lambda: ids(one), bool) == [NAME]
+    seen = await asyncio.to_thread(status, site.sandbox, f"{TENANT}/{NAME}")
+    assert not [one for one in seen["replicas"] if one["state"] != "held"]
+
+
+async def test_a_chat_wakes_its_service(client: openai.AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=8)
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.role) == ("length", "assistant")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+
+
+async def test_a_chat_comes_as_a_stream_with_its_usage(client: openai.AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model=NAME,
+        messages=HELLO,
+        max_tokens=16,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    pieces = [one async for one in stream]
+    assert [one.choices[0].finish_reason for one in pieces if one.choices][-1] == "length"
+    assert pieces[-1].usage is not None
+    assert pieces[-1].usage.completion_tokens == 16
+
+
+async def test_completions_responses_and_embeddings(client: openai.AsyncOpenAI) -> None:
+    text = await client.completions.create(model=NAME, prompt="a", max_tokens=3)
+    assert text.choices[0].finish_reason == "length"
+    pieces = await client.completions.create(model=NAME, prompt="a", max_tokens=3, stream=True)
+    assert [one.choices[0].finish_reason async for one in pieces][-1] == "length"
+    said = await client.responses.create(model=NAME, input="hi", max_output_tokens=4)
+    assert (said.status, said.usage and said.usage.output_tokens) == ("completed", 4)
+    events = await client.responses.create(model=NAME, input="hi", max_output_tokens=4, stream=True)
+    assert [one.type async for one in events][-1] == "response.completed"
+    made = await client.embeddings.create(model=NAME, input=["one", "two"])
+    assert [len(one.embedding) for one in made.data] == [64, 64]
+
+
+async def test_tools_schemas_and_log_probabilities(client: openai.AsyncOpenAI) -> None:
+    """A model of random weights calls no tool; what is asked for comes through."""
+    tool = {"name": "now", "parameters": {"type": "object", "properties": {}}}
+    answer = await client.chat.completions.create(
+        model=NAME, messages=HELLO, max_tokens=4, tools=[{"type": "function", "function": tool}]
+    )
+    assert len(answer.choices) == 1
+    schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
+    answer = await client.chat.completions.create(
+        model=NAME,
+        messages=HELLO,
+        max_tokens=200,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {**schema, "additionalProperties": False}},
+        },
+    )
+    assert json.loads(answer.choices[0].message.content or "") == {"a": "b"}
+    answer = await client.chat.completions.create(
+        model=NAME, messages=HELLO, max_tokens=2, logprobs=True, top_logprobs=3
+    )
+    said = answer.choices[0].logprobs
+    assert said is not None
+    assert said.content is not None
+    assert len(said.content[0].top_logprobs) == 3
+
+
+async def test_a_long_prompt_is_answered_at_both_addresses(
+    site: Site, keys: dict[str, str], client: openai.AsyncOpenAI
+) -> None:
+    """At the tenant's own since this client writes the model before it."""
+    async with site.client(keys["one"], f"{TENANT}/{NAME}/v1") as direct:
+        for one, model in ((client, NAME), (direct, "any")):
+            answer = await one.chat.completions.create(model=model, messages=LONG, max_tokens=2)
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens > len(LONG[0]["content"])
+
+
+async def test_more_calls_than_places_are_all_answered(client: openai.AsyncOpenAI) -> None:
+    calls = [
+        client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=8)
+        for _ in range(5 * CONCURRENCY)
+    ]
+    answers = await asyncio.gather(*calls)
+    assert {one.choices[0].finish_reason for one in answers} == {"length"}
+
+
+async def test_mistakes_raise_the_right_class_with_a_code(
+    site: Site, keys: dict[str, str], client: openai.AsyncOpenAI
+) -> None:
+    """What the gateway says has its code; what llama.cpp says has its own words."""
+    unseen = {"messages": LONG, "model": NAME}
+    mistakes: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
+        (openai.NotFoundError, "SW-GATEWAY-UNKNOWN", {"model": "nothing"}),
+        (openai.NotFoundError, "SW-GATEWAY-UNKNOWN", {"model": ""}),
+        (openai.BadRequestError, "SW-GATEWAY-MODEL", {"extra_body": {"model": None}}),
+        (openai.BadRequestError, "SW-GATEWAY-MODEL", {"extra_body": {"model": ["talk"]}}),
+        (openai.BadRequestError, "", {"extra_body": {"messages": "hello"}}),
+    ]
+    for kind, code, said in mistakes:
+        asked: dict[str, Any] = {"model": NAME, "messages": HELLO, "max_tokens": 2, **said}
+        with pytest.raises(kind) as caught:
+            await client.chat.completions.create(**asked)
+        assert (caught.value.code if code else "") == code
+        assert caught.value.message
+    # As older clients write it.
+    with pytest.raises(openai.APIStatusError) as too_long:
+        await client.post("/chat/completions", body=unseen, cast_to=object)
+    assert (too_long.value.status_code, too_long.value.code) == (413, "SW-GATEWAY-MODEL-UNSEEN")
+    assert f"{site.url}/TENANT/SERVICE/v1" in too_long.value.message
+    for asked_for in (client.files.list(), client.images.generate(model=NAME, prompt="a")):
+        with pytest.raises(openai.PermissionDeniedError) as denied:
+            await asked_for
+        assert denied.value.code == "SW-GATEWAY-DENIED"
+
+
+async def test_a_key_that_does_not_open_it_is_refused(
+    site: Site, keys: dict[str, str], client: openai.AsyncOpenAI
+) -> None:
+    denied = openai.PermissionDeniedError
+    for key, model, kind, code in (
+        ("swk_1_nonsense", NAME, openai.AuthenticationError, "SW-GATEWAY-KEY"),
+        (keys["other"], NAME, denied, "SW-GATEWAY-KEY-TENANT"),
+        (keys["one"], ASLEEP, denied, "SW-GATEWAY-KEY-SERVICE"),
+        (keys["one"], "nothing", denied, "SW-GATEWAY-KEY-SERVICE"),
+    ):
+        async with site.client(key) as other:
+            with pytest.raises(kind) as caught:
+                await other.chat.completions.create(model=model, messages=HELLO)
+            assert caught.value.code == code
+
+
+async def test_a_timeout_and_a_client_that_leaves_free_their_places(
+    site: Site, client: openai.AsyncOpenAI
+) -> None:
+    """Each place is taken by one that leaves, and all of them are free for the next."""
+    endless: dict[str, Any] = {"max_tokens": ENDLESS_TOKENS, "extra_body": {"ignore_eos": True}}
+    asked: dict[str, Any] = {"model": NAME, "messages": HELLO, **endless}
+    for _ in range(CONCURRENCY):
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=0.3).chat.completions.create(**asked)
+        stream = await client.chat.completions.create(**asked, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+
+    async def load() -> Any:
+        return await asyncio.to_thread(status, site.sandbox, f"{TENANT}/{NAME}")
+
+    await until_done(load, lambda seen: seen["in_flight"] == 0)
+    answer = await client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=2)
+    assert answer.choices
