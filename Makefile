@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -134,6 +134,9 @@ bench-capacity: $(READY) ## How well the concurrency of a replica is learnt, on 
 
 bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: build/reports/wake.json (minutes)
 	@$(BIN)/python -m benchmarks.wake
+
+bench-prefix: $(READY) ## Which replica gets a conversation, on Mooncake's trace: build/reports/prefix_routing.json (seconds)
+	@$(BIN)/python -m benchmarks.prefix_routing
 
 bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/reports/tick.json (a minute)
 	@$(BIN)/python -m benchmarks.tick

@@ -1,0 +1,59 @@
+"""Tests the replay of conversations."""
+
+import json
+import lzma
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.autoscale.traces import TraceError
+from benchmarks.prefix_routing import FREE, SLOTS, Pool, Replica, Request, read
+
+
+def request(at_s: float, conversation: int, *blocks: int) -> Request:
+    """Of 512 tokens a block, and an answer of a hundred tokens (3 s)."""
+    every = (0, conversation, *blocks)
+    return Request(at_s, every, 512 * len(every), 100)
+
+
+def test_a_prompt_s_beginning_is_kept_and_the_least_recently_used_block_goes():
+    replica = Replica(room=4)
+    assert replica.cached_tokens(request(0, 1, 2)) == 0
+    assert replica.cached_tokens(request(0, 1, 2, 3)) == 3 * 512
+    # Its last token is always computed.
+    assert replica.cached_tokens(request(0, 1, 2, 3)) == 4 * 512 - 1
+    assert replica.cached_tokens(request(0, 9)) == 512
+    assert replica.cached_tokens(request(0, 1, 2)) == 512
+
+
+@pytest.mark.parametrize("bound", [math.inf, 2.0, FREE])
+def test_a_conversation_stays_at_its_replica_while_that_is_not_overloaded(bound: float):
+    pool = Pool(4, 1000, bound)
+    pool.run(request(10.0 * n, 1, n) for n in range(20))
+    assert sum(bool(one.kept) for one in pool.replicas) == 1
+    spread = Pool(4, 1000, None)
+    spread.run(request(0.0, 1, n) for n in range(20))
+    assert all(one.kept for one in spread.replicas)
+
+
+def test_what_its_replica_has_no_place_for_waits_there_or_goes_elsewhere():
+    crowd = [request(0.0, 1) for _ in range(SLOTS + 4)]
+    waits, goes = Pool(2, 1000, math.inf), Pool(2, 1000, FREE)
+    for pool in (waits, goes):
+        pool.run(crowd)
+    assert max(goes.first_token_s) < 1 < max(waits.first_token_s)
+    assert len(goes.first_token_s) == len(waits.first_token_s) == len(crowd)
+
+
+def test_arrivals_are_spread_over_a_tick_of_the_clock(tmp_path: Path):
+    rows = [
+        {"timestamp": at, "hash_ids": [0, 1], "input_length": 900, "output_length": 5}
+        for at in (0, 0, 3000)
+    ]
+    path = tmp_path / "trace.jsonl.xz"
+    with lzma.open(path, "wt") as text:
+        text.writelines(json.dumps(row) + "\n" for row in rows)
+    assert [one.at_s for one in read(path)] == [0.0, 1.5, 3.0]
+    with pytest.raises(TraceError):
+        read(tmp_path / "none")
