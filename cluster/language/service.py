@@ -144,6 +144,13 @@ class ServiceSpec(BaseModel):
         description="Nodes of one replica, for a model that does not fit on one; a replica costs "
         "nodes times gpus.",
     )
+    tensor_parallel: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_GPUS * MAX_NODES,
+        description="GPUs over which the engine splits each layer; groups of so many hold the "
+        "layers in turn. It divides gpus times nodes; unset: gpus. Only vllm and sglang.",
+    )
     min_replicas: int = Field(0, ge=0, le=MAX_SLOTS, description="Replicas kept even if idle.")
     max_replicas: int = Field(
         1, ge=1, le=MAX_SLOTS, description="Maximum number of replicas: slots of the job array."
@@ -266,6 +273,11 @@ class ServiceSpec(BaseModel):
             raise ValueError("profile, need_gib: give exactly one of the two")
         if self.max_queue_s is not None and self.p95_ms is not None:
             raise ValueError("max_queue_s, p95_ms: give at most one of the two")
+        if self.gpus * self.nodes % self.layer_gpus:
+            raise ValueError(
+                f"tensor_parallel: {self.layer_gpus} does not divide the replica's "
+                f"{self.gpus * self.nodes} GPUs"
+            )
         return self
 
     @model_validator(mode="after")
@@ -281,6 +293,16 @@ class ServiceSpec(BaseModel):
     def replica_shape(self) -> ReplicaShape:
         """What one replica asks of Slurm; with need_gib its GPU type is still open."""
         return ReplicaShape(self.profile, self.gpus, self.nodes)
+
+    @property
+    def layer_gpus(self) -> int:
+        """GPUs over which an engine that can splits each layer of the model."""
+        return self.tensor_parallel or self.gpus
+
+    @property
+    def stages(self) -> int:
+        """Groups of ``layer_gpus``, of which each holds a part of the layers."""
+        return self.gpus * self.nodes // self.layer_gpus
 
     @property
     def time_limit_min(self) -> int:

@@ -30,7 +30,7 @@ from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
 from launcher.services.model_repository import require_runnable, with_digest
 from launcher.services.overview import service_url
-from launcher.services.replica_gpus import require_usable
+from launcher.services.replica_gpus import require_split, require_usable
 from launcher.services.service_file import (
     made_logs,
     read_service_file,
@@ -311,7 +311,9 @@ def render_service(file: File) -> None:
 
 def _script(spec: ServiceSpec, settings: Settings) -> str:
     started = start_settings(spec.engine, settings.engines)
-    require_usable(engine_named(spec.engine), spec.replica_shape, settings)
+    engine = engine_named(spec.engine)
+    require_usable(engine, spec.replica_shape, settings)
+    require_split(engine, spec)
     return service_script(spec, started, certificate(settings.gateway))
 
 

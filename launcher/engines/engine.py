@@ -81,11 +81,13 @@ class Parallelism:
         nodes: whether it uses GPUs of several nodes, with a rank on each.
         instances: whether it uses several MIG instances. They can't copy memory to each other, so
             most engines, which split a model by NCCL, do not.
+        layers: whether it splits each layer, over as many GPUs as ``tensor_parallel`` says.
     """
 
     gpus: bool = False
     nodes: bool = False
     instances: bool = False
+    layers: bool = False
 
 
 class StartSettings(Protocol):

@@ -30,8 +30,8 @@ class SGLang:
 
     title = "SGLang"
 
-    # It splits each layer over the GPUs that it sees, by NCCL.
-    parallelism = Parallelism(gpus=True)
+    # On several nodes its network, which leads nowhere, would have to lead to the others.
+    parallelism = Parallelism(gpus=True, layers=True)
     sockets = ("http.sock",)
     # It listens on no unix socket (sgl-project/sglang#14258).
     loopback_port = _PORT
@@ -90,7 +90,7 @@ class SGLang:
             '--weight-version "$id"',
             f"--host 127.0.0.1 --port {self.loopback_port}",
             f"--max-running-requests {spec.concurrency}",
-            f"--tp-size {spec.gpus}",
+            f"--tp-size {spec.layer_gpus} --pp-size {spec.stages}",
             "--enable-metrics --stream-response-default-include-usage --log-level-http warning",
             '${options_file:+--config "$options_file"}',
         )

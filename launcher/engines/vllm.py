@@ -38,8 +38,7 @@ class Vllm:
 
     title = "vLLM"
 
-    # It splits each layer over the GPUs that it sees, by NCCL.
-    parallelism = Parallelism(gpus=True)
+    parallelism = Parallelism(gpus=True, nodes=True, layers=True)
     sockets = ("http.sock",)
     loopback_port = 0
     environment = MappingProxyType(
@@ -93,7 +92,8 @@ class Vllm:
             f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
             '--uds "$private/http.sock"',
             f"--max-num-seqs {spec.concurrency}",
-            f"--tensor-parallel-size {spec.gpus}",
+            f"--tensor-parallel-size {spec.layer_gpus} --pipeline-parallel-size {spec.stages}",
+            *_rank(spec.nodes),
             "--enable-force-include-usage --disable-uvicorn-access-log",
             '${options_file:+--config "$options_file"}',
         )
@@ -136,3 +136,14 @@ class Vllm:
     def failure(self, said: bytes) -> str:
         """Return vLLM's own message, else all that was answered."""
         return openai.failure(said)
+
+
+def _rank(nodes: int) -> tuple[str, ...]:
+    """Say to the server of a node how it finds those of the others; rank 0 answers clients."""
+    if nodes == 1:
+        return ()
+    return (
+        f'--nnodes {nodes} --node-rank "$node_rank"',
+        '--master-addr "$leader_address" --master-port "$leader_port"',
+        '$([ "$node_rank" = 0 ] || echo --headless)',
+    )

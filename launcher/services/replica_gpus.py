@@ -2,6 +2,7 @@
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import ServiceSpec
 from cluster.settings.file import Settings
 from launcher.engines.engine import Engine
 
@@ -28,6 +29,15 @@ def require_usable(engine: Engine, shape: ReplicaShape, settings: Settings) -> N
             f"profile: {shape.words} are MIG instances, which can't copy memory to each other and "
             f"form no group in NCCL: {engine.title} can't spread a model over them.",
             f"{_instead(shape, settings)} {more}",
+        )
+
+
+def require_split(engine: Engine, spec: ServiceSpec) -> None:
+    """Check that the engine splits layers as the service says; raises InvalidInputError."""
+    if spec.tensor_parallel is not None and not engine.parallelism.layers:
+        raise _refused(
+            f"tensor_parallel: {engine.title} does not split layers over GPUs.",
+            "Leave tensor_parallel out.",
         )
 
 

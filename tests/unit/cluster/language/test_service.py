@@ -142,6 +142,7 @@ KEYS_FOLLOW = "Keys: name, tenant, model_repository"
         ({"max_queue_s": 0}, "max_queue_s: a number above 0, at most 86400, not 0."),
         ({"p95_ms": 0}, "p95_ms: a whole number from 1 to 86400000, not 0."),
         ({"max_queue_s": 1, "p95_ms": 9}, "max_queue_s, p95_ms: give at most one of the two."),
+        ({"tensor_parallel": 2}, "tensor_parallel: 2 does not divide the replica's 1 GPUs."),
         ({"priority_class": "urgent"}, "priority_class: low or normal or high, not 'urgent'."),
         ({"engine": "v-llm"}, f"engine: {ENGINE_NAME_WORDS}, not 'v-llm'."),
         ({"runtime": "docker"}, "runtime: bare or apptainer or pyxis, not 'docker'."),

@@ -2,9 +2,11 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 
+from cluster.language.service import ServiceSpec
 from launcher.engines.engine import MeasuredEngine, Probe
 from launcher.engines.vllm import Vllm
 
@@ -35,6 +37,45 @@ def models(*names: str) -> bytes:
     """Its answer to /v1/models, as 0.32.0 gives it."""
     data = [{"id": name, "object": "model", "root": "/m/tiny", "parent": None} for name in names]
     return json.dumps({"object": "list", "data": data}).encode()
+
+
+def spec(**change: object) -> ServiceSpec:
+    values = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
+    return ServiceSpec.model_validate(values | {"profile": "h200"} | change)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "tensor_parallel", "split", "stages"),
+    [(1, 1, None, 1, 1), (4, 1, None, 4, 1), (4, 2, None, 4, 2), (4, 2, 8, 8, 1), (4, 2, 2, 2, 4)],
+)
+def test_all_of_a_replica_s_gpus_hold_the_model(
+    gpus: int, nodes: int, tensor_parallel: int | None, split: int, stages: int
+):
+    one = spec(gpus=gpus, nodes=nodes, tensor_parallel=tensor_parallel)
+    said = " ".join(ENGINE.options(one, is_measured=False))
+    assert f" --tensor-parallel-size {split} --pipeline-parallel-size {stages} " in said
+    assert split * stages == gpus * nodes
+    assert ("--nnodes" in said) == (nodes > 1)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_a_replica_s_nodes_the_first_answers_clients(rank: str):
+    """As 0.32.0 was run with two ranks on one machine."""
+    words = " ".join(ENGINE.options(spec(gpus=2, nodes=2), is_measured=False))
+    found = {"models": "/m", "id": "chat.7.3", "private": "/tmp/p", "options_file": ""}
+    where = {"node_rank": rank, "leader_address": "10.0.0.7", "leader_port": "9001"}
+    ran = subprocess.run(
+        ("bash", "-uc", f"printf '%s\\n' {words}"),
+        env=found | where,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    said = ran.stdout.splitlines()
+    at = said.index("--nnodes")
+    told = ["--nnodes", "2", "--node-rank", rank, "--master-addr", "10.0.0.7"]
+    assert said[at : at + 8] == [*told, "--master-port", "9001"]
+    assert ("--headless" in said) == (rank == "1")
 
 
 def test_a_replica_is_known_by_the_last_of_its_model_s_names():

@@ -408,6 +408,7 @@ def started_words(settings: EngineSettings, place: Path, **change: object) -> li
 VLLM_WORDS = [
     *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
     *("--max-num-seqs", "64", "--tensor-parallel-size", "2"),
+    *("--pipeline-parallel-size", "1"),
     *("--enable-force-include-usage", "--disable-uvicorn-access-log"),
 ]
 
@@ -434,7 +435,7 @@ def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path
     settings = SGLangSettings(python="/opt/py 3", private_shm=False)
     told = {"engine": "sglang", "concurrency": 64, "gpus": 2}
     words = started_words(settings, tmp_path / "a", **told)
-    assert words[words.index("--tp-size") + 1] == "2"
+    assert words[words.index("--tp-size") :][:4] == ["--tp-size", "2", "--pp-size", "1"]
     assert words[:9] == [
         *("unshare", "--user", "--map-root-user", "--net", "/opt/py 3", "/tmp/p/loopback.py"),
         *("/tmp/p/http.sock", "30000", "/opt/sglang/bin/sglang"),

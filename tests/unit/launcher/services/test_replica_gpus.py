@@ -7,12 +7,13 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import ServiceSpec
 from cluster.settings.file import Settings
 from launcher.engines.engine import Parallelism
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
-from launcher.services.replica_gpus import require_usable
+from launcher.services.replica_gpus import require_split, require_usable
 
 A100 = {"types": ["1g.10gb", "3g.40gb", "7g.80gb"], "whole": ["a100"]}
 H200 = {"types": ["1g.18gb"], "whole": ["h200"], "weight": "2"}
@@ -85,3 +86,15 @@ def test_without_whole_gpus_or_known_memory_it_says_so() -> None:
     only = settings(**{"A100-80GB": {"types": [MIG]}, "H200-141GB": {"types": ["1g.18gb"]}})
     _, hint = refusal(engine(gpus=True), ReplicaShape(MIG, gpus=3), only)
     assert hint.startswith("No instance and no whole GPU of slicewise.toml has 29 GiB.")
+
+
+def test_only_an_engine_that_splits_layers_is_told_how():
+    values = {"name": "a", "tenant": "nlp", "model_repository": "/m", "model": "m", "gpus": 4}
+    plain = ServiceSpec.model_validate(values | {"profile": WHOLE})
+    split = plain.model_copy(update={"tensor_parallel": 2})
+    require_split(engine(layers=True), split)
+    require_split(engine(), plain)
+    with pytest.raises(InvalidInputError) as caught:
+        require_split(engine(), split)
+    assert caught.value.refusal.code == "SW-SERVICE-SHAPE"
+    assert caught.value.refusal.hint == "Leave tensor_parallel out."
