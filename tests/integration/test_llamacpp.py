@@ -4,13 +4,14 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import openai_clients
 import pytest
 from quotas import until_in_force
 from service_status import services, status, until_routed
@@ -26,6 +27,8 @@ REPLICAS, CONCURRENCY = 2, 4
 BURST = 50
 LONG_TOKENS = 6_000
 """Seconds of one slot; a context has room for twice as many."""
+FEW_TOKENS = 1_500
+"""Within the sandbox's KillWait of 8 s, also on a busy machine."""
 ENDLESS_TOKENS = 30_000
 OBJECTIVE = "ttft_ms 60000, tpot_ms 60000"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
@@ -42,7 +45,7 @@ min_replicas = {replicas}
 concurrency = 4
 ttft_ms = 60000
 tpot_ms = 60000
-keep_alive_s = 60
+keep_alive_s = {keep_alive_s}
 memory_mib = 512
 environment = {{ LLAMA_ARG_CTX_SIZE = "131072" }}
 """
@@ -55,6 +58,11 @@ class Replica:
     pid: int
     identity: str
     socket: str
+
+    @property
+    def task(self) -> str:
+        """Its job, as Slurm names it."""
+        return "_".join(self.identity.split(".")[1:])
 
     async def figures(self) -> dict[str, float]:
         """By name, of its own metrics; only root and its user come to it."""
@@ -78,10 +86,22 @@ class Chat:
     def slicewise(self, *words: str) -> str:
         return self.sandbox.run("bob", ("slicewise", *words)).stdout
 
-    def apply(self, replicas: int) -> None:
+    def apply(self, replicas: int, models: Path | None = None, keep_alive_s: int = 60) -> None:
         file = self._home / "chat.toml"
-        file.write_text(FILE.format(models=json.dumps(str(self.models)), replicas=replicas))
+        place = json.dumps(str(models or self.models))
+        text = FILE.format(models=place, replicas=replicas, keep_alive_s=keep_alive_s)
+        file.write_text(text)
         self.slicewise("service", "apply", str(file))
+
+    def status(self) -> Mapping[str, Any]:
+        return status(self.sandbox, SERVICE)
+
+    def nodes(self) -> list[str]:
+        """Of the replicas that serve."""
+        return [one["node"] for one in self.status()["replicas"] if one["state"] == "ready"]
+
+    def update_node(self, node: str, *words: str) -> None:
+        self.sandbox.run("slurm", ("scontrol", "update", f"NodeName={node}", *words))
 
     def ready(self) -> set[str]:
         """Identities of the replicas that serve."""
@@ -97,8 +117,11 @@ class Chat:
 
     def signal_script(self, replica: Replica, name: str) -> None:
         """As Slurm and its own watcher signal the batch script."""
-        task = "_".join(replica.identity.split(".")[1:])
-        self.sandbox.run("bob", ("scancel", "--batch", f"--signal={name}", task))
+        self.sandbox.run("bob", ("scancel", "--batch", f"--signal={name}", replica.task))
+
+    def requeue(self, replica: Replica) -> None:
+        """End its job as preemption by requeue does: TERM, and KILL after KillWait."""
+        self.sandbox.run("slurm", ("scontrol", "requeue", replica.task))
 
 
 def _processes_of(uid: int) -> Iterator[Path]:
@@ -143,20 +166,14 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 async def asked(session: aiohttp.ClientSession, chat: Chat, path: str, body: Any) -> Any:
     """Status and what was answered."""
-    async with session.post(f"{chat.url}{path}", json=body) as answer:
-        return answer.status, await answer.json()
+    return await openai_clients.asked(session, f"{chat.url}{path}", body)
 
 
-@asynccontextmanager
-async def stream(
+def stream(
     session: aiohttp.ClientSession, chat: Chat, tokens: int
-) -> AsyncIterator[aiohttp.ClientResponse]:
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
     """A completion of so many tokens that has begun."""
-    body = {"prompt": "a", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-    async with session.post(f"{chat.url}/v1/completions", json=body) as answer:
-        assert answer.status == 200, await answer.text()
-        assert (await answer.content.readline()).startswith(b"data: ")
-        yield answer
+    return openai_clients.stream(session, chat.url, MODEL, tokens)
 
 
 async def ending(answer: aiohttp.ClientResponse) -> list[str]:
@@ -298,6 +315,59 @@ async def test_a_replica_whose_lease_ends_finishes_its_streams(
     assert failed == []
 
 
+async def test_a_preempted_replica_finishes_its_streams(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    """Slurm gives it KillWait; the launcher takes it out, and its slot comes back."""
+    await until_ready(chat)
+    async with stream(session, chat, FEW_TOKENS) as answer:
+        busy = await busy_one(chat)
+        async with steadily(session, chat) as failed:
+            await asyncio.to_thread(chat.requeue, busy)
+            assert await ending(answer) == COMPLETE
+            await asyncio.to_thread(until, lambda: busy not in chat.replicas())
+            await until_ready(chat)
+    assert failed == []
+
+
+async def test_a_drained_node_is_left_without_a_failed_request(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    (node, *_) = await asyncio.to_thread(chat.nodes)
+
+    def is_left() -> bool:
+        nodes = chat.nodes()
+        return len(nodes) == REPLICAS and node not in nodes
+
+    try:
+        async with steadily(session, chat) as failed, stream(session, chat, LONG_TOKENS) as answer:
+            await asyncio.to_thread(chat.update_node, node, "State=DRAIN", "Reason=test")
+            await asyncio.to_thread(until, is_left)
+            assert await ending(answer) == COMPLETE
+    finally:
+        await asyncio.to_thread(chat.update_node, node, "State=RESUME")
+    assert failed == []
+
+
+async def test_a_broken_version_takes_nothing_from_the_one_before(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    broken = chat.models.with_name("llm-broken")
+    (broken / MODEL).mkdir(parents=True)
+    (broken / MODEL / "tiny.gguf").write_text("no model")
+    before = await asyncio.to_thread(chat.ready)
+    async with steadily(session, chat) as failed, stream(session, chat, LONG_TOKENS) as answer:
+        await asyncio.to_thread(chat.apply, REPLICAS, broken)
+        await asyncio.to_thread(
+            until, lambda: "the generation before it still serves" in chat.status()["note"]
+        )
+        assert await ending(answer) == COMPLETE
+    assert failed == []
+    assert await asyncio.to_thread(chat.ready) == before
+    await asyncio.to_thread(chat.apply, REPLICAS)
+    await until_ready(chat, after=max(map(array_of, before)))
+
+
 async def test_only_what_a_killed_replica_had_in_flight_fails(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
@@ -316,3 +386,14 @@ async def test_only_what_a_killed_replica_had_in_flight_fails(
 def _is_replaced(replica: Replica, there: list[Replica]) -> bool:
     """Whether its slot has another process."""
     return any(one.identity == replica.identity and one.pid != replica.pid for one in there)
+
+
+async def test_it_goes_back_to_zero_and_wakes_again(
+    session: aiohttp.ClientSession, chat: Chat
+) -> None:
+    await asyncio.to_thread(chat.apply, 0, None, 1)
+    await asyncio.to_thread(until, lambda: not chat.replicas())
+    found = await asyncio.gather(
+        *(asked(session, chat, "/v1/chat/completions", CHAT) for _ in range(BURST))
+    )
+    assert [code for code, _ in found] == [200] * BURST
