@@ -42,7 +42,8 @@ min_replicas = {replicas}
 max_replicas = 2
 keep_alive_s = 600
 memory_mib = 256
-environment = {{ TOY_SAYS = {says} }}
+start_timeout_s = {timeout_s}
+environment = {{ TOY_SAYS = {says}, TOY_JOINS = "{joins}" }}
 """
 
 
@@ -54,21 +55,27 @@ class Toys:
         self.place = sandbox.layout.directory / "toy"
         self.says = self.place / "says"
         self.models = self.place / "models"
+        self.arrays: dict[str, int] = {}
 
     def slicewise(self, *words: str, user: str = "bob", check: bool = True) -> str:
         return self.sandbox.run(user, ("slicewise", *words), check=check).stdout
 
-    def apply(self, name: str, gpus: int, nodes: int, replicas: int = 0) -> int:
+    def apply(
+        self, name: str, gpus: int, nodes: int, replicas: int = 0, *, joins: bool = True
+    ) -> int:
+        """Without ``joins`` rank 0 waits for the others in vain."""
         file = self.sandbox.layout.home / self.sandbox.state.users["bob"].name / f"{name}.toml"
-        models, says = json.dumps(str(self.models)), json.dumps(str(self.says))
-        file.write_text(
-            FILE.format(
-                name=name, models=models, says=says, gpus=gpus, nodes=nodes, replicas=replicas
-            )
-        )
+        values = {
+            "models": json.dumps(str(self.models)),
+            "says": json.dumps(str(self.says)),
+            "joins": "yes" if joins else "no",
+            "timeout_s": 600 if joins else 10,
+        }
+        file.write_text(FILE.format(name=name, gpus=gpus, nodes=nodes, replicas=replicas, **values))
         applied = json.loads(self.slicewise("service", "apply", str(file), "--json"))
         until_routed(self.sandbox, f"nlp/{name}")
-        return int(applied["array_job_id"])
+        self.arrays[name] = int(applied["array_job_id"])
+        return self.arrays[name]
 
     def ask(self, name: str) -> Any:
         url = f"{self.sandbox.layout.gateway_url}/nlp/{name}/v1/completions"
@@ -139,7 +146,7 @@ def toys(sandbox: Sandbox) -> Iterator[Toys]:
         yield found
         for account in ("vision", "guest"):
             sandbox.run("root", ("scancel", f"--account={account}"))
-        for name in ("pair", "wide", "lent"):
+        for name in found.arrays:
             found.delete(name)
         until_is(found.in_use, 0)
 
@@ -234,13 +241,23 @@ def both(
 
 
 def test_each_run_is_charged_for_all_of_it(toys: Toys) -> None:
-    array = status(toys.sandbox, "nlp/wide")["array_job_id"]
+    """Three at least: each rank was killed once."""
     toys.delete("wide")
     until_is(toys.in_use, 0)
     assert toys.ranks("wide") == {}
-    until_is(lambda: len(toys.seconds(array)), 3)
+    array = toys.arrays["wide"]
+    until(lambda: len(toys.seconds(array)) >= 3)
     until(lambda: toys.charged(array).keys() == toys.seconds(array).keys())
     assert toys.charged(array) == {k: 4 * SLICE * s for k, s in toys.seconds(array).items()}
+
+
+def test_ranks_that_wait_for_each_other_in_vain_give_their_slot_back(toys: Toys) -> None:
+    toys.apply("stuck", gpus=2, nodes=2, replicas=1, joins=False)
+    stuck = until(lambda: both(toys.ranks("stuck")))
+    until(lambda: status(toys.sandbox, "nlp/stuck")["failed_starts"])
+    until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in stuck.values()))
+    toys.delete("stuck")
+    until_is(toys.in_use, 0)
 
 
 def test_a_lender_takes_a_whole_replica_back(toys: Toys) -> None:

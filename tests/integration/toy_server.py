@@ -58,6 +58,8 @@ def say(told: argparse.Namespace) -> None:
 
 def join(leader: "tuple[str, int]") -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while os.environ["TOY_JOINS"] == "no":
+        signal.pause()
     while True:
         try:
             joined = socket.create_connection(leader)
