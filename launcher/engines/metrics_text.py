@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from math import isfinite
 
+from launcher.engines.engine import TokenCounts
+
 _MOST_LINES = 20_000
 """Lines that are read at most: a tenant controls what its replicas say."""
 
@@ -26,3 +28,25 @@ def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
         if isfinite(value) and value >= 0:
             found[name] = found.get(name, 0.0) + value
     return found
+
+
+def token_counts(said: bytes, prefix: str) -> TokenCounts:
+    """Read the histograms that vLLM and SGLang have of the same names, behind their own prefix.
+
+    Raises ValueError if one is missing. They appear with the first request.
+    """
+    first, between = (
+        f"{prefix}:{one}" for one in ("time_to_first_token_seconds", "inter_token_latency_seconds")
+    )
+    found = figures(
+        said, {f"{one}_{part}" for one in (first, between) for part in ("sum", "count")}
+    )
+    try:
+        return TokenCounts(
+            found[f"{first}_sum"],
+            found[f"{between}_count"],
+            found[f"{between}_sum"],
+            found[f"{first}_count"],
+        )
+    except KeyError as error:
+        raise ValueError(f"no {error}") from None

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
-from cluster.language.service import ServiceSpec
-from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
+from cluster.language.service import AUTO, ServiceSpec
+from launcher.engines import metrics_text, openai, safetensors_model
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -77,6 +77,10 @@ class SGLang:
     )
     keeps_connections = True
 
+    # Most models' cache of keys and values is full before.
+    slots = 256
+    metrics_path = "/metrics"
+
     identity_path = "/model_info"
     upgrade = ""
 
@@ -84,16 +88,21 @@ class SGLang:
         """Return the words after ``sglang``; they win over those of the model's ``sglang.yaml``."""
         if is_measured:
             raise ValueError("SGLang is not measured")
+        slots = self.slots if spec.concurrency == AUTO else spec.concurrency
         return (
             f'serve --model-path "$models"/{spec.model} --served-model-name {spec.model}',
             # The version of the weights is any text; the server says it, and does nothing with it.
             '--weight-version "$id"',
             f"--host 127.0.0.1 --port {self.loopback_port}",
-            f"--max-running-requests {spec.concurrency}",
+            f"--max-running-requests {slots}",
             f"--tp-size {spec.layer_gpus} --pp-size {spec.stages}",
             "--enable-metrics --stream-response-default-include-usage --log-level-http warning",
             '${options_file:+--config "$options_file"}',
         )
+
+    def token_counts(self, said: bytes) -> TokenCounts:
+        """Read its histograms."""
+        return metrics_text.token_counts(said, "sglang")
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it is a model as Hugging Face's tools save one."""

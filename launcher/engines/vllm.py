@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from cluster.language.service import ServiceSpec
-from launcher.engines import openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request
+from cluster.language.service import AUTO, ServiceSpec
+from launcher.engines import metrics_text, openai, safetensors_model
+from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 
@@ -79,6 +79,10 @@ class Vllm:
     dropped_headers = ()
     keeps_connections = True
 
+    # Most models' cache of keys and values is full before.
+    slots = 256
+    metrics_path = "/metrics"
+
     identity_path = "/v1/models"
     upgrade = ""
 
@@ -86,17 +90,22 @@ class Vllm:
         """Return the words after ``vllm``; they win over those of the model's ``vllm.yaml``."""
         if is_measured:
             raise ValueError("vLLM is not measured")
+        slots = self.slots if spec.concurrency == AUTO else spec.concurrency
         # Clients may call the model by its name or the service's; the last name is the identity.
         names = dict.fromkeys((spec.model, spec.name))
         return (
             f'serve "$models"/{spec.model} --served-model-name {" ".join(names)} "$id"',
             '--uds "$private/http.sock"',
-            f"--max-num-seqs {spec.concurrency}",
+            f"--max-num-seqs {slots}",
             f"--tensor-parallel-size {spec.layer_gpus} --pipeline-parallel-size {spec.stages}",
             *_rank(spec.nodes),
             "--enable-force-include-usage --disable-uvicorn-access-log",
             '${options_file:+--config "$options_file"}',
         )
+
+    def token_counts(self, said: bytes) -> TokenCounts:
+        """Read its histograms."""
+        return metrics_text.token_counts(said, "vllm")
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it is a model as Hugging Face's tools save one."""

@@ -5,7 +5,9 @@ import pytest
 from launcher.engines.engine import TokenCounts, TokenEngine
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.metrics_text import figures
+from launcher.engines.sglang import SGLang
 from launcher.engines.triton import Triton
+from launcher.engines.vllm import Vllm
 
 LLAMA = b"""\
 # HELP llamacpp:prompt_seconds_total Prompt process time
@@ -22,6 +24,23 @@ def test_llama_server_s_counters_are_read():
     assert isinstance(engine, TokenEngine)
     assert engine.token_counts(LLAMA) == TokenCounts(1.5, 300.0, 6.25)
     assert not isinstance(Triton(), TokenEngine)
+
+
+@pytest.mark.parametrize(("engine", "name"), [(Vllm(), "vllm"), (SGLang(), "sglang")])
+def test_histograms_of_vllm_and_sglang_are_read(engine: TokenEngine, name: str):
+    """As vLLM 0.32.0 writes them; SGLang has one for streams and one for others."""
+    said = f"""\
+# TYPE {name}:time_to_first_token_seconds histogram
+{name}:time_to_first_token_seconds_bucket{{engine="0",le="0.5"}} 9.0
+{name}:time_to_first_token_seconds_count{{engine="0",stream="true"}} 10.0
+{name}:time_to_first_token_seconds_count{{engine="0",stream="false"}} 2.0
+{name}:time_to_first_token_seconds_sum{{engine="0",model_name="tiny"}} 4.5
+{name}:inter_token_latency_seconds_count{{engine="0",model_name="tiny"}} 1692.0
+{name}:inter_token_latency_seconds_sum{{engine="0",model_name="tiny"}} 4.25
+"""
+    assert engine.token_counts(said.encode()) == TokenCounts(4.5, 1692.0, 4.25, 12.0)
+    with pytest.raises(ValueError, match=f"{name}:inter_token_latency_seconds_sum"):
+        engine.token_counts(said.replace("latency_seconds_sum", "latency_seconds_add").encode())
 
 
 @pytest.mark.parametrize("said", [b"", b"404", LLAMA.replace(b"300", b"many"), b"\xff\n" * 9])

@@ -58,6 +58,12 @@ def test_all_of_a_replica_s_gpus_hold_the_model(
     assert ("--nnodes" in said) == (nodes > 1)
 
 
+@pytest.mark.parametrize(("concurrency", "most"), [(64, 64), ("auto", 256)])
+def test_it_works_on_as_many_requests_as_a_replica_may_get(concurrency: object, most: int):
+    words = " ".join(ENGINE.options(spec(concurrency=concurrency), is_measured=False))
+    assert f"--max-num-seqs {most} " in words
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_of_a_replica_s_nodes_the_first_answers_clients(rank: str):
     """As 0.32.0 was run with two ranks on one machine."""
