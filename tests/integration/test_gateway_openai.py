@@ -403,3 +403,54 @@ async def test_a_gateway_that_knows_no_such_address_is_not_asked_for_it(gateway:
     ) as answer:
         assert answer.status == 200
         assert answer.headers["grpc-status"] == "5"
+
+
+async def by(gateway: Harness, session: str, **how: Any) -> int:
+    """The port of the replica that answers a request of this session."""
+    body = {**ASKED, "prompt_cache_key": session} if not how else ASKED
+    _, answer = await posted(gateway, json.dumps(body).encode(), **how)
+    return int(answer["by"])
+
+
+async def test_a_session_stays_at_its_replica_while_that_has_a_free_place(
+    gateway: Harness, replicas
+):
+    one, two = replicas
+    one.work_s = two.work_s = 0.01
+    await serve(gateway, one, two)
+    places = {
+        name: {await by(gateway, name) for _ in range(4)}
+        | {await by(gateway, "", x_session_id=name)}
+        for name in map(str, range(10))
+    }
+    assert {len(ports) for ports in places.values()} == {1}
+    assert set().union(*places.values()) == {one.port, two.port}
+    mine = next(name for name, ports in places.items() if ports == {one.port})
+    # Full: the next ones go where there is room.
+    one.pause()
+    held = [asyncio.create_task(by(gateway, mine)) for _ in range(4)]
+
+    async def is_full() -> bool:
+        backend = (await gateway.runtime.observe()).backend_of("t/chat")
+        return backend is not None and backend.sessions == 4
+
+    await eventually(is_full)
+    assert await by(gateway, mine) == two.port
+    one.go_on()
+    assert set(await asyncio.gather(*held)) == {one.port}
+    # It drains: new requests go elsewhere, and none fails.
+    modes = {one.endpoint: ServerMode.DRAIN, two.endpoint: ServerMode.READY}
+    await gateway.route(Route("t/chat", 4, modes, POOL))
+    assert {await by(gateway, name) for name in places} == {two.port}
+    await gateway.route(Route("t/chat", 4, {two.endpoint: ServerMode.READY}, POOL))
+    assert {await by(gateway, name) for name in places} == {two.port}
+    await serve(gateway, one, two)
+    assert {name: {await by(gateway, name)} for name in places} == places
+
+
+async def test_a_session_of_odd_bytes_adds_no_line(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    body = b'{"model": "chat", "prompt_cache_key": "a\r\nx-evil: 1' + b"y" * 500 + b'"}'
+    assert (await posted(gateway, body))[0] == 200
+    assert replicas[0].headers["x-session-id"].startswith("a??x-evil")
+    assert "x-evil" not in replicas[0].headers

@@ -17,7 +17,7 @@ from launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local act
-core = { register_action = function(_, _, action) act = action end }
+core = { register_action = function(name, _, one) act = name == "read_openai" and one or act end }
 %s
 for line in io.lines() do
     local length, encoded = line:match("^(%%d*) (%%x*)$")
