@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from launcher.autoscale.capacity import MOST, Bounds, Capacity, Level, learn_capacity
+from launcher.autoscale.capacity import MOST, CapacityBounds, Level, ReplicaCapacity, learn_capacity
 from launcher.autoscale.policy import SERVICE_SHARE
 
 TABLES = Path(__file__).parents[1] / "tests" / "assets" / "parvagpu" / "prof_data"
@@ -162,11 +162,11 @@ class Poisson:
 
 def learnt(
     replica: Replica,
-    known: Capacity,
-    bounds: Bounds,
+    known: ReplicaCapacity,
+    bounds: CapacityBounds,
     came: Callable[[], float | None],
     answers: int,
-) -> Capacity:
+) -> ReplicaCapacity:
     """Let the replica answer so many requests; the launcher looks at it and sets its limit."""
     goal = len(replica.took) + answers
     busy_s, done, queued = replica.busy_s, len(replica.took), len(replica.waiting)
@@ -183,8 +183,8 @@ def learnt(
 def full(table: Table, p95_s: float, noise: float, answers: int) -> Mapping[str, float]:
     """What is learnt while requests always wait, beside one at a time and the best."""
     replica = Replica(table, Random(SEED), noise, 1)  # noqa: S311 -- seeded on purpose
-    bounds = Bounds(MOST, p95_s * SERVICE_SHARE)
-    found = learnt(replica, Capacity(), bounds, endless, answers)
+    bounds = CapacityBounds(MOST, p95_s * SERVICE_SHARE)
+    found = learnt(replica, ReplicaCapacity(), bounds, endless, answers)
     knows = best(table, p95_s * SERVICE_SHARE)
     late = sum(at_replica_s > p95_s for at_replica_s, _ in replica.took)
     replica.slower = 2.0
@@ -209,9 +209,9 @@ def steady(table: Table, p95_s: float, noise: float, answers: int) -> Mapping[st
     """Late answers at a steady load, waiting included: with what was learnt, and with the best."""
     knows = best(table, p95_s * SERVICE_SHARE)
     per_s = LOAD * rate(table, knows)
-    bounds = Bounds(MOST, p95_s * SERVICE_SHARE)
+    bounds = CapacityBounds(MOST, p95_s * SERVICE_SHARE)
     replica = Replica(table, Random(SEED), noise, 1)  # noqa: S311 -- seeded on purpose
-    found = learnt(replica, Capacity(), bounds, endless, answers)
+    found = learnt(replica, ReplicaCapacity(), bounds, endless, answers)
     begun = len(replica.took)
     learnt(replica, found, bounds, Poisson(replica, per_s), answers)
     fixed = Replica(table, Random(SEED), noise, knows)  # noqa: S311 -- seeded on purpose

@@ -106,7 +106,7 @@ _Levels = Mapping[int, Level]
 
 
 @dataclass(frozen=True)
-class Sample:
+class CapacitySample:
     """What several looks have seen together, until it is enough to learn from."""
 
     seen: Level = Level()
@@ -122,14 +122,14 @@ class Sample:
             return seen.answers >= _LONG_ANSWERS and seen.rounds >= _LONG_ROUNDS
         return seen.answers >= _ENOUGH_ANSWERS and seen.rounds >= _ENOUGH_ROUNDS
 
-    def __add__(self, seen: Level) -> "Sample":
+    def __add__(self, seen: Level) -> "CapacitySample":
         """Add a look."""
-        return Sample(self.seen + seen, self.looks + 1)
+        return CapacitySample(self.seen + seen, self.looks + 1)
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """What is known of a service's replicas; ``Capacity()`` is nothing yet.
+class ReplicaCapacity:
+    """What is known of a service's replicas; ``ReplicaCapacity()`` is nothing yet.
 
     Attributes:
         limit: requests that each replica may get together.
@@ -146,13 +146,13 @@ class Capacity:
     full_s: float | None = None
     levels: _Levels = field(default_factory=dict, hash=False)
     lights: _Levels = field(default_factory=dict, hash=False)
-    full: Sample = Sample()
-    light: Sample = Sample()
+    full: CapacitySample = CapacitySample()
+    light: CapacitySample = CapacitySample()
     since_tried: float = 0.0
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CapacityBounds:
     """What a request may take in a replica.
 
     Attributes:
@@ -166,7 +166,9 @@ class Bounds:
     wait_s: float = 5.0
 
 
-def learn_capacity(known: Capacity, seen: Level, bounds: Bounds, *, is_full: bool) -> Capacity:
+def learn_capacity(
+    known: ReplicaCapacity, seen: Level, bounds: CapacityBounds, *, is_full: bool
+) -> ReplicaCapacity:
     """Learn from a look; ``seen`` is what replicas did since the look before.
 
     ``is_full``: requests waited at both looks, so each replica had as many as it may get.
@@ -184,13 +186,13 @@ def learn_capacity(known: Capacity, seen: Level, bounds: Bounds, *, is_full: boo
         since_tried = 0.0
     curve = _curve(levels, lights)
     found = _limit(curve, levels, limit, bounds) if curve else limit
-    return Capacity(
+    return ReplicaCapacity(
         found,
         _time_s(curve, found) if curve else None,
         levels,
         lights,
-        Sample() if is_full or found != limit else known.full,
-        known.light if is_full else Sample(),
+        CapacitySample() if is_full or found != limit else known.full,
+        known.light if is_full else CapacitySample(),
         0.0 if found > limit else since_tried,
     )
 
@@ -199,7 +201,7 @@ def _up_to(levels: _Levels, limit: int) -> _Levels:
     return {step: one for step, one in levels.items() if one.in_flight <= limit + 0.5}
 
 
-def _learnt(known: Capacity, seen: Level, *, is_full: bool) -> tuple[_Levels, _Levels]:
+def _learnt(known: ReplicaCapacity, seen: Level, *, is_full: bool) -> tuple[_Levels, _Levels]:
     """Add a sample to what was seen while replicas were full, and while they were not.
 
     While no request waits a replica has now more and now fewer requests, and those that it has do
@@ -278,7 +280,7 @@ def _time_s(curve: _Curve, in_flight: float) -> float:
     return min(in_proportion_s, last_s + _KINK * slope * (in_flight - last))
 
 
-def _limit(curve: _Curve, levels: _Levels, limit: int, bounds: Bounds) -> int:
+def _limit(curve: _Curve, levels: _Levels, limit: int, bounds: CapacityBounds) -> int:
     last, last_s = max(curve[-1][0], 1.0), curve[-1][1]
     within_s = curve[0][1] + bounds.wait_s if bounds.service_s is None else bounds.service_s
     careful = ceil(last * _CAREFUL_GROWTH)

@@ -9,7 +9,13 @@ from math import ceil, exp, floor
 from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
-from launcher.autoscale.capacity import FIRST, Bounds, Capacity, Level, learn_capacity
+from launcher.autoscale.capacity import (
+    FIRST,
+    CapacityBounds,
+    Level,
+    ReplicaCapacity,
+    learn_capacity,
+)
 from launcher.autoscale.forecasts import (
     AFTER,
     Forecasts,
@@ -109,7 +115,7 @@ class Memory:
     is_given_up: bool = False
     rests: bool = False
     woke_s: float = 0.0
-    capacity: Capacity = field(default_factory=Capacity)
+    capacity: ReplicaCapacity = field(default_factory=ReplicaCapacity)
     tokens: TokensDone = field(default_factory=TokensDone)
 
     @property
@@ -237,16 +243,16 @@ def _fills(memory: Memory, before: int, look: ServiceLook) -> bool:
     return min(before, look.load.in_flight) >= _FULL * places
 
 
-def _capacity(memory: Memory, done: Level, scaling: Scaling, *, is_full: bool) -> Capacity:
+def _capacity(memory: Memory, done: Level, scaling: Scaling, *, is_full: bool) -> ReplicaCapacity:
     known = memory.capacity
     if not scaling.learns:
-        return Capacity()
+        return ReplicaCapacity()
     if not done.replica_s:
         return known
     return learn_capacity(known, done, _bounds_of(scaling, memory), is_full=is_full)
 
 
-def _bounds_of(scaling: Scaling, memory: Memory) -> Bounds:
+def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     """Return what a request may take in a full replica, by all objectives.
 
     Those of tokens become such a time: the longer the tokens take, the longer their requests. While
@@ -262,11 +268,11 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> Bounds:
     )
     for objective_s, share, found_s in pairs:
         if objective_s is not None and found_s is None:
-            return Bounds(min(FIRST, scaling.concurrency), min(within, default=None))
+            return CapacityBounds(min(FIRST, scaling.concurrency), min(within, default=None))
         if objective_s is not None and found_s is not None:
             within.append(took_s * objective_s * share / found_s)
     wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
-    return Bounds(scaling.concurrency, min(within, default=None), wait_s)
+    return CapacityBounds(scaling.concurrency, min(within, default=None), wait_s)
 
 
 def _given_up(before: LastCounters, load: Load) -> int:

@@ -7,7 +7,7 @@ from math import ceil
 from cluster.language.service import AUTO, ServiceSpec
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import ServiceOrder
-from launcher.autoscale.capacity import MOST, Capacity
+from launcher.autoscale.capacity import MOST, ReplicaCapacity
 from launcher.autoscale.policy import LastCounters, Memory
 from launcher.autoscale.types import Scaling, ScalingDecision, Supply
 from launcher.engines.engine import Engine, SlottedEngine
@@ -50,7 +50,7 @@ def concurrency(spec: ServiceSpec, engine: Engine, memory: Memory | None) -> int
     """Return how many requests a replica gets at the same time: as its owner says, or as learnt."""
     if spec.concurrency != AUTO:
         return spec.concurrency
-    learnt = memory.capacity if memory is not None else Capacity()
+    learnt = memory.capacity if memory is not None else ReplicaCapacity()
     return min(learnt.limit, most_concurrency(engine))
 
 

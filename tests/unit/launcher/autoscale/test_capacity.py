@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from launcher.autoscale.capacity import FIRST, Bounds, Capacity, Level, learn_capacity
+from launcher.autoscale.capacity import (
+    FIRST,
+    CapacityBounds,
+    Level,
+    ReplicaCapacity,
+    learn_capacity,
+)
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
@@ -18,7 +24,7 @@ from launcher.gateway.types import Load
 Curve = Callable[[int], float]
 """Seconds that each of so many requests takes that a replica works on together."""
 ANSWERS = 40
-WITHIN = Bounds(1024, 0.1)
+WITHIN = CapacityBounds(1024, 0.1)
 P95_S = 0.3
 
 
@@ -33,10 +39,13 @@ def serial(requests: int) -> float:
 
 
 def full(
-    curve: Curve, bounds: Bounds = WITHIN, known: Capacity | None = None, samples: int = 60
-) -> tuple[Capacity, list[int]]:
+    curve: Curve,
+    bounds: CapacityBounds = WITHIN,
+    known: ReplicaCapacity | None = None,
+    samples: int = 60,
+) -> tuple[ReplicaCapacity, list[int]]:
     """What is learnt while requests wait, and each limit on the way."""
-    found, limits = known or Capacity(), []
+    found, limits = known or ReplicaCapacity(), []
     for _ in range(3 * samples):
         took_s = curve(found.limit)
         seen = Level(ANSWERS * took_s, ANSWERS * took_s / found.limit, ANSWERS, 1)
@@ -45,7 +54,9 @@ def full(
     return found, limits
 
 
-def light(known: Capacity, in_flight: float, took_s: float, samples: int = 20) -> Capacity:
+def light(
+    known: ReplicaCapacity, in_flight: float, took_s: float, samples: int = 20
+) -> ReplicaCapacity:
     """What is learnt while no request waits."""
     for _ in range(3 * samples):
         seen = Level(ANSWERS * took_s, ANSWERS * took_s / in_flight, ANSWERS, 1)
@@ -78,14 +89,16 @@ def test_one_at_a_time_where_already_one_takes_too_long(took_s: float):
 
 def test_no_more_than_answer_more():
     """Within an objective of minutes a serial engine could be given hundreds."""
-    found, _ = full(serial, Bounds(1024, 60.0))
+    found, _ = full(serial, CapacityBounds(1024, 60.0))
     assert found.limit <= 2
-    _, limits = full(lambda requests: max(0.05, 0.005 * requests), Bounds(1024, 60.0), samples=200)
+    _, limits = full(
+        lambda requests: max(0.05, 0.005 * requests), CapacityBounds(1024, 60.0), samples=200
+    )
     assert 8 <= mode(limits) <= 16
 
 
 def test_without_an_objective_of_time_requests_may_take_longer_by_their_wait():
-    found, _ = full(batching, Bounds(1024, wait_s=0.05))
+    found, _ = full(batching, CapacityBounds(1024, wait_s=0.05))
     assert 20 <= found.limit <= 27
 
 
@@ -113,7 +126,7 @@ def test_few_requests_say_nothing_against_many():
     """While no request waits they are as many as have come, not as many as a replica could have."""
     found, _ = full(batching)
     assert light(found, 5.0, 1.3 * batching(5)).limit == found.limit
-    assert light(Capacity(), 0.4, 0.012).limit == FIRST
+    assert light(ReplicaCapacity(), 0.4, 0.012).limit == FIRST
 
 
 def test_what_was_too_slow_is_tried_again_but_rarely():
@@ -124,16 +137,16 @@ def test_what_was_too_slow_is_tried_again_but_rarely():
 
 def test_too_little_says_nothing():
     seen = Level(0.1, 0.1, 5, 1)
-    found = learn_capacity(Capacity(), seen, WITHIN, is_full=True)
+    found = learn_capacity(ReplicaCapacity(), seen, WITHIN, is_full=True)
     assert (found.limit, found.full_s) == (FIRST, None)
 
 
 def test_long_requests_do_not_take_hours_to_learn_from():
     """Ten seconds each, however many: four minutes are 24 of them, one after another."""
-    found = Capacity()
+    found = ReplicaCapacity()
     for _ in range(240):
         seen = Level(found.limit, 1.0, found.limit / 10, 1)
-        found = learn_capacity(found, seen, Bounds(1024, 60.0), is_full=True)
+        found = learn_capacity(found, seen, CapacityBounds(1024, 60.0), is_full=True)
     assert found.limit >= 32
 
 
@@ -150,7 +163,7 @@ def test_requests_that_wait_for_one_replica_do_not_make_all_full():
 
 
 def test_what_is_known_is_saved():
-    adapter = TypeAdapter(Capacity)
+    adapter = TypeAdapter(ReplicaCapacity)
     found, _ = full(batching)
     assert adapter.validate_json(adapter.dump_json(found)) == found
 
@@ -168,10 +181,12 @@ def test_it_stays_within_its_bounds_whatever_is_seen(
     wait_s: float,
     most: int,
 ):
-    found = Capacity()
+    found = ReplicaCapacity()
     for busy_s, replica_s, answers, is_full in looks:
         seen = Level(busy_s, replica_s, answers, 1)
-        found = learn_capacity(found, seen, Bounds(most, service_s, wait_s), is_full=is_full)
+        found = learn_capacity(
+            found, seen, CapacityBounds(most, service_s, wait_s), is_full=is_full
+        )
         assert 1 <= found.limit <= most
         assert found.full_s is None or found.full_s > 0
         assert len(found.levels) <= 25
@@ -234,4 +249,4 @@ def test_a_number_in_the_file_forgets_what_was_learnt():
     scaling = Scaling(0, 20, 1024, p95_s=P95_S, learns=True)
     memory, _, _ = lived(scaling, 200.0)
     after, _, _ = lived(replace(scaling, concurrency=1, learns=False), 200.0, 2, memory)
-    assert after.capacity == Capacity()
+    assert after.capacity == ReplicaCapacity()

@@ -15,7 +15,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from cluster.rpc.order_messages import ServiceOrder
-from launcher.autoscale.capacity import Capacity
+from launcher.autoscale.capacity import ReplicaCapacity
 from launcher.autoscale.policy import LastCounters, Memory, initial
 from launcher.autoscale.types import ReplicaStart, Supply
 from launcher.engines.engine import Answer, Probe
@@ -1066,7 +1066,7 @@ def test_a_concurrency_that_is_learnt_is_told_the_gateway_and_remembered():
 
 
 def test_no_more_requests_are_learnt_than_the_engine_has_slots():
-    memory = Memory(capacity=Capacity(limit=9))
+    memory = Memory(capacity=ReplicaCapacity(limit=9))
     state = {SERVICE: ServiceState(memory)}
     seen = view(running(0), concurrency="auto", engine="llamacpp")
     shown = gateway(server(0, ServerMode.READY))
