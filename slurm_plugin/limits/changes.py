@@ -36,6 +36,10 @@ _MOST_BYTES = 16 * 1024
 """The most bytes of names in a command. Linux allows 128 KiB in a word, and a coordinator may make
 any number of accounts, with names of 255 bytes."""
 
+_MOST_ADDED = 100
+"""The most QOS that are added to a preempt list by ``+=``. slurmdbd nests an expression of SQL for
+each: seen with 200, MariaDB refuses that (1436, thread stack overrun) and nothing is added."""
+
 _LISTS = frozenset({QOS_LIST, PREEMPT})
 _NO_LIMITS = frozenset({QOS_LIST, DEFAULT_QOS, PREEMPT, PREEMPT_MODE, EXEMPT, FLAGS, NAME})
 
@@ -164,12 +168,26 @@ def _modified(differences: Sequence[Difference], found: SlurmLimits, apart: bool
         alone = name if apart else ""
         together.setdefault((kind, user, partition, words, alone), []).append(name)
     return tuple(
-        _user_command(user, partition, some, words, found)
-        if user
-        else _command(kind, some, words, found)
+        bite
         for (kind, user, partition, words, _), names in together.items()
         for some in _in_parts(names)
+        for bite in _in_bites(
+            _user_command(user, partition, some, words, found)
+            if user
+            else _command(kind, some, words, found)
+        )
     )
+
+
+def _in_bites(change: LimitChange) -> Iterator[LimitChange]:
+    """Split a command that adds more to a preempt list than slurmdbd can add at one time."""
+    added = f"{PREEMPT}+="
+    word = next((one for one in change if one.startswith(added)), "")
+    names = word.removeprefix(added).split(",")
+    yield tuple(f"{added}{','.join(names[:_MOST_ADDED])}" if one == word else one for one in change)
+    for first in range(_MOST_ADDED, len(names), _MOST_ADDED):
+        some = ",".join(names[first : first + _MOST_ADDED])
+        yield (*change[: change.index("set") + 1], f"{added}{some}")
 
 
 def _in_parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

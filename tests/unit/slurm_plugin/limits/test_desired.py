@@ -257,6 +257,19 @@ def test_another_preempted_qos_is_left_in_the_list():
     ]
 
 
+def test_hundreds_of_preempted_qos_are_added_a_hundred_at_a_time():
+    """slurmdbd could not add 200 by one ``+=``."""
+    names = ["vision", *(f"t{number}" for number in range(250))]
+    own, *others = ours(**dict.fromkeys(names, 1000))
+    rows = [ROOT, *(done(name) for name in names)]
+    none = replace(own, preempt=frozenset())
+    (stage,) = changes(tenants(**dict.fromkeys(names, 1000)), rows, [none, *others])
+    start = "modify qos where name=slicewise_vision set preempt+="
+    added = [command.removeprefix(start).split(",") for command in stage]
+    assert [len(some) for some in added] == [100, 100, 51]
+    assert {name for some in added for name in some} == own.preempt
+
+
 def test_borrowed_jobs_are_requeued_whatever_slurm_conf_says():
     own, borrowed, gate = ours(vision=6000)
     rows = [ROOT, done("vision")]
