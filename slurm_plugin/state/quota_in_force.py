@@ -160,7 +160,10 @@ class QuotaInForce:
             borrowing_limits=self._bounds.borrowing_limits,
             ceilings=self._bounds.ceilings,
             type_limits=self._type_limits,
-            budgets=self._budgets,
+            budgets={
+                tenant: max(most, self.run_minutes.get(tenant, 0) * 60)  # more after a grant
+                for tenant, most in self._budgets.items()
+            },
             used=used,
             guaranteed_used=guaranteed_use(jobs, partitions, costs),
             shares=shares,

@@ -1,11 +1,15 @@
 """Tests what a tenant's services may still take, beside what its jobs hold."""
 
+from dataclasses import replace
+
 import pytest
 from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.jobs import JobState, JobView
-from cluster.language.units import Millislices
+from cluster.language.periods import Period
+from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.state.quota_in_force import QuotaInForce
 
@@ -54,3 +58,18 @@ async def test_slots_for_which_jobs_of_before_leave_nothing_go_to_the_borrowed_q
     assert answer.released == (0, 1, 2)
     (moved,) = (slots for name, slots in slurm.actions if BORROWED in name)
     assert moved == [2]
+
+
+@pytest.mark.parametrize(("left_millislice_min", "most"), [(10, 36_000), (60_000, 3_600_000)])
+async def test_what_was_granted_beyond_the_rule_may_be_used(
+    left_millislice_min: int, most: int
+) -> None:
+    """A job within what was left was refused: it could never start."""
+    (vision,) = BORROWER.values()
+    paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
+    cluster_state = sync_of(ScriptedSlurm(job(0)))
+    cluster_state.set_policy(policy_of(paid), {})
+    cluster_state.quotas.set_ceilings({}, {"vision": left_millislice_min})
+    await cluster_state.turn()
+    assert cluster_state.snapshot is not None
+    assert cluster_state.snapshot.budgets == {"vision": most}
