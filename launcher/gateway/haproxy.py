@@ -496,9 +496,14 @@ async def check_configuration(path: Path) -> None:
         ) from None
     _, errors = await process.communicate()
     if process.returncode:
-        raise InvalidInputError(
-            "SW-GATEWAY-CONFIG", f"HAProxy rejects {path}: {errors.decode('utf-8', 'replace')}"
-        )
+        told = errors.decode("utf-8", "replace")
+        raise InvalidInputError("SW-GATEWAY-CONFIG", f"HAProxy rejects {path}:\n{_alerts(told)}")
+
+
+def _alerts(told: str) -> str:
+    """Keep what HAProxy refuses: among hundreds of warnings it would not be seen."""
+    alerts = [line for line in told.splitlines() if line.startswith("[ALERT]")]
+    return "\n".join(alerts) or told
 
 
 def _check_files(path: Path) -> None:

@@ -743,6 +743,30 @@ async def test_a_configuration_that_wants_more_files_than_allowed_is_refused(
         await haproxy.check_configuration(path)
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            "[NOTICE] : version\n[ALERT] : no user\n[WARNING] : order\n[ALERT] : fatal\n",
+            "[ALERT] : no user\n[ALERT] : fatal",
+        ),
+        ("sh: cannot start\n", "sh: cannot start\n"),
+    ],
+)
+async def test_of_a_rejected_configuration_only_what_is_refused_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, said: str
+):
+    """Two alerts stood before 384 warnings."""
+    program, path = tmp_path / "haproxy", tmp_path / "haproxy.cfg"
+    program.write_text(f"#!/bin/sh\nprintf '%b' {told!r} >&2\nexit 1\n")
+    program.chmod(0o755)
+    path.write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidInputError) as refused:
+        await haproxy.check_configuration(path)
+    assert refused.value.refusal.message == f"HAProxy rejects {path}:\n{said}"
+
+
 @pytest.mark.parametrize("services", [2, 10_000])
 async def test_a_look_at_thousands_of_backends_may_take_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, services: int
