@@ -1,5 +1,6 @@
 """Tests what the commands for services check, submit and print."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -174,6 +175,14 @@ def test_plan_says_what_a_dry_run_says(place, submitted, checked):
             "parts": [],
         },
     }
+
+
+def test_without_the_gateways_certificate_nothing_is_begun(place, submitted, checked, recwarn):
+    """Questions to the daemon that were made and never asked were warned of."""
+    (place / "gateway.crt").unlink()
+    assert refusal("plan", "chat.toml") == "SW-GATEWAY-IDENTITY"
+    gc.collect()
+    assert not [one for one in recwarn if "never awaited" in str(one.message)]
 
 
 def test_plan_names_what_the_model_needs_and_refuses_what_cannot_run(place, submitted, checked):
