@@ -69,6 +69,7 @@ def _needs_text(needs: ModelNeeds) -> str:
         f"runs {', '.join(needs.parts)}" if needs.parts else "",
         f"inputs {', '.join(needs.inputs)}" if needs.inputs else "",
         f"outputs {', '.join(needs.outputs)}" if needs.outputs else "",
+        f"batches of up to {needs.batch}" if needs.batch > 1 else "",
         "keeps state of sequences" if needs.has_sequences else "",
         "decoupled: answers by streams only" if needs.is_decoupled else "",
     )

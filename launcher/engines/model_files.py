@@ -40,7 +40,7 @@ class ModelNeeds:
         parts: other models of the repository that it runs.
         problems: why the engine can't load it, in words for users.
         notes: what a user should know besides.
-        batches: whether the engine puts requests that wait together into one batch.
+        batch: how many requests an instance works on together, where the engine gathers them.
     """
 
     name: str
@@ -56,4 +56,4 @@ class ModelNeeds:
     parts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    batches: bool = False
+    batch: int = 1

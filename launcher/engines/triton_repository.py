@@ -82,8 +82,13 @@ def model_needs(files: ModelFiles, models: Collection[str], gpus: int) -> ModelN
         parts,
         problems,
         _notes(backend),
-        "dynamic_batching" in config,
+        _batch(config),
     )
+
+
+def _batch(config: Mapping[str, Any]) -> int:
+    """Return how many requests Triton puts into one batch of an instance."""
+    return max(1, int(config.get("max_batch_size", 0))) if "dynamic_batching" in config else 1
 
 
 def _name_problem(files: ModelFiles, config: Mapping[str, Any]) -> Iterator[str]:

@@ -22,6 +22,8 @@ from launcher.services.model_repository import (
 _DEFAULT = "triton"
 _GIB = 1024**3
 _REPLICAS = 2
+_SEQUENCES = 64
+"""Places of a replica whose model keeps the state of sequences."""
 _DEADLINE_S = 60
 _LONGEST_NAME = 32
 
@@ -107,6 +109,7 @@ def _keys(
     found: Mapping[str, ModelNeeds],
     needs: ModelNeeds,
 ) -> Keys:
+    has_sequences = any(found[one].has_sequences for one in _with_parts(found, needs))
     keys: Keys = {
         "name": (chosen.name or _name(needs.name), ""),
         "tenant": (chosen.tenant, ""),
@@ -114,9 +117,7 @@ def _keys(
         "model": (needs.name, ""),
         **({"engine": (engine, "")} if engine != _DEFAULT else {}),
         "max_replicas": (_REPLICAS, "slots of the job array"),
-        "concurrency": (AUTO, "learnt: it puts requests that wait together into batches")
-        if needs.batches
-        else (needs.instances, "as many as the model has instances"),
+        "concurrency": _concurrency(needs, has_sequences=has_sequences),
         "deadline_s": (
             _DEADLINE_S,
             "longer than any answer; a replica that hangs is replaced",
@@ -130,9 +131,22 @@ def _keys(
         by = measures if isinstance(ENGINES[engine], MeasuredEngine) else ""
         remark = f"estimated from {size / _GIB:.1f} GiB of files{by}"
         keys["need_gib"] = (_need_gib(size), remark)
-    if any(found[one].has_sequences for one in _with_parts(found, needs)):
+    if has_sequences:
         keys["session_affinity"] = ("sequence", "the model keeps the state of sequences")
     return keys
+
+
+def _concurrency(needs: ModelNeeds, *, has_sequences: bool) -> tuple[int | str, str]:
+    """Return how many requests a replica takes in parallel, and why.
+
+    A sequence that begins waits in the replica until another one ends, and takes one of these
+    places: if it takes the last, the next request of that other one can't come through.
+    """
+    if has_sequences:
+        return _SEQUENCES, "more than there are sequences at one time; with fewer they block"
+    if needs.batch > 1:
+        return AUTO, "learnt: it puts requests that wait together into batches"
+    return needs.instances, "as many as the model has instances"
 
 
 def _with_parts(found: Mapping[str, ModelNeeds], needs: ModelNeeds) -> Iterable[str]:

@@ -71,6 +71,25 @@ def test_a_written_file_can_be_applied(repository: Path):
     assert require_runnable(spec).name == "Bert_Base"
 
 
+@pytest.mark.parametrize(
+    ("config", "concurrency"),
+    [
+        ("max_batch_size: 8\ndynamic_batching { }\n", "auto"),
+        ("dynamic_batching { }\n", 3),
+        ("max_batch_size: 8\n", 3),
+        # A sequence that waits for another one's end would take the place of that one's next
+        # request, which then never comes through.
+        ("sequence_batching { }\n", 64),
+    ],
+)
+def test_concurrency_lets_batches_and_sequences_form(
+    repository: Path, config: str, concurrency: object
+):
+    put(repository, "bert", f"{CONFIG}\n{config}")
+    invoke("models")
+    assert read_service_file(Path("bert.toml")).concurrency == concurrency
+
+
 def test_what_is_there_stays(repository: Path):
     put(repository, "bert")
     Path("bert.toml").write_text("mine")

@@ -43,6 +43,19 @@ def test_what_a_model_needs_is_named():
 
 
 @pytest.mark.parametrize(
+    ("keys", "batch"),
+    [
+        ({}, 1),
+        ({"max_batch_size": 8}, 1),
+        ({"max_batch_size": 8, "dynamic_batching": {}}, 8),
+        ({"dynamic_batching": {}}, 1),
+    ],
+)
+def test_requests_are_gathered_where_batching_is_dynamic(keys: Mapping[str, Any], batch: int):
+    assert model_needs(files(PYTHON | keys, "1:model.py"), {"bert"}, gpus=1).batch == batch
+
+
+@pytest.mark.parametrize(
     ("policy", "served"),
     [
         ({}, (12,)),
