@@ -153,7 +153,11 @@ def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tupl
         key, asked = "min_replicas", spec.min_replicas
     holds = f"{tenant.name} may hold {slices_words(tenant.limit_millislices)} now, loans included"
     need = f"{most or 'none'} of {key} {asked} can run, {slices_words(cost)} each"
-    return (f"quota: {holds}: {need}",)
+    back = ""
+    if tenant.limit_millislices < tenant.nominal_millislices:
+        nominal = slices_text(tenant.nominal_millislices)
+        back = f"; what it lends of its nominal {nominal} comes back when its own requests wait"
+    return (f"quota: {holds}: {need}{back}",)
 
 
 def _order_note(newest: ServiceView) -> tuple[str, ...]:

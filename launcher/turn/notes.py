@@ -52,6 +52,13 @@ def _ended(words: str) -> str:
     return f"; the last one {words}" if words else ""
 
 
+_IN_WORDS = {
+    "QOSGrpBillingRunMinutes": "the budget does not allow a run this long now",
+    "QOSGrpBilling": "its tenant may hold no more now",
+}
+"""Slurm's reasons that come from a tenant's own quota and budget, as ``why`` says them."""
+
+
 def waiting_text(view: ServiceView) -> str:
     """Return Slurm's own reasons why slots that should run wait, without the usual; "" if none."""
     stuck = [slot for slot in view.slots if _is_stuck(slot)]
@@ -60,7 +67,7 @@ def waiting_text(view: ServiceView) -> str:
     reasons = {slot.reason.partition(",")[0]: slot.reason for slot in sorted(stuck, key=_detail)}
     if not reasons:
         return ""
-    said = "; ".join(reasons[name] for name in sorted(reasons))
+    said = "; ".join(_IN_WORDS.get(name, reasons[name]) for name in sorted(reasons))
     return f"Slurm: {said} (explained by: slicewise why {view.array_job_id}_{stuck[0].index})"
 
 

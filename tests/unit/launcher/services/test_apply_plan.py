@@ -129,6 +129,15 @@ def test_an_ordered_scale_stays():
 
 
 @pytest.mark.parametrize(
+    ("ceiling", "back"),
+    [(0, "; what it lends of its nominal 4 comes back when its own requests wait"), (6000, "")],
+)
+def test_quota_that_is_lent_is_no_reason_to_despair(ceiling: int, back: str):
+    (note,) = plan_apply(spec(max_replicas=9), view(ceiling=ceiling), COST).notes
+    assert note.endswith(f"1 slice each{back}")
+
+
+@pytest.mark.parametrize(
     ("ceiling", "cost", "said"),
     [
         (None, 1000, ()),

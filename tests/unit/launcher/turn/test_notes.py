@@ -60,6 +60,11 @@ def test_of_one_reason_the_details_are_told_once():
     [
         (("held", "BadConstraints"), f"Slurm: BadConstraints {WHY}"),
         (("released", "ReqNodeNotAvail"), f"Slurm: ReqNodeNotAvail {WHY}"),
+        (
+            ("released", "QOSGrpBillingRunMinutes"),
+            f"Slurm: the budget does not allow a run this long now {WHY}",
+        ),
+        (("released", "QOSGrpBilling"), f"Slurm: its tenant may hold no more now {WHY}"),
         (("released", "Resources"), ""),
         (("released", "Priority"), ""),
         (("held", "JobHeldAdmin"), ""),
