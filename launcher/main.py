@@ -1,12 +1,14 @@
 """The one executable, ``slicewise``: lists every command tree, and imports the one it runs."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from itertools import takewhile
 from typing import Annotated, Any, NoReturn
 
@@ -27,6 +29,8 @@ from launcher.cli.help_text import HELP_OPTIONS, fit_for_terminals, without_styl
 
 _GARBAGE_AFTER = 1_000_000
 """New objects after which Python looks for garbage."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a write for which there is no room."""
 _USUAL_GARBAGE = gc.get_threshold()
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """Pydantic's variable that says which of its plugins it leaves alone."""
@@ -154,15 +158,44 @@ def root(
 def main() -> None:
     """Run a command; an expected failure is one message and an exit code, never a traceback."""
     _leave_garbage()
+    _take_any_output()
     as_json = "--json" in takewhile("--".__ne__, sys.argv[1:])
     try:
-        sys.exit(_exit_code(as_json=as_json))
+        code = _exit_code(as_json=as_json)
+        # Here, so that a full disk is told as other failures are; at Python's end it would not be.
+        sys.stdout.flush()
+        sys.exit(code)
     except BrokenPipeError:
         # The reader has seen enough and closed the pipe, as ``head`` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _leave_stdout()
+        _fail(
+            Refusal("SW-OUTPUT", f"The output can't be written: {error.strerror}.", ""),
+            as_json=as_json,
+        )
     except SlicewiseError as error:
         _fail(error.refusal, as_json=as_json)
+
+
+def _take_any_output() -> None:
+    """Let no character and no closed stdout end a command.
+
+    What a site's character set lacks becomes a question mark.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _leave_stdout() -> None:
+    """Send what is still to be written on stdout nowhere, so that Python's end is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(*, as_json: bool) -> int:

@@ -32,6 +32,7 @@ from launcher.services.model_repository import require_runnable, with_digest
 from launcher.services.overview import service_url
 from launcher.services.replica_gpus import require_split, require_usable
 from launcher.services.service_file import (
+    current_directory,
     made_logs,
     read_service_file,
     require_image,
@@ -195,7 +196,7 @@ def _checked(
         needs = require_runnable(spec)
         spec = with_digest(spec)
         require_image(spec)
-    require_writable(Path.cwd())
+    require_writable(current_directory())
     plan = asyncio.run(_plan(settings, spec, force=force))
     return spec, plan if needs is None else with_needs(plan, needs)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -89,6 +90,10 @@ def _find(name: str, services: Sequence[ServiceObservation]) -> ServiceObservati
 
 
 def _watch(settings: Settings, service: ServiceObservation) -> None:
+    if not sys.stdout.isatty():
+        for one in _changes(settings, service):
+            console().print(show_services.service_details(one))
+        return
     with Live(
         show_services.service_details(service), console=console(), auto_refresh=False
     ) as live:
@@ -98,11 +103,16 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
 
 def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
     """Print a line of JSON now, and one whenever more has changed than what ticks."""
+    for one in _changes(settings, service):
+        print_json_line(show_services.as_json(one))
+
+
+def _changes(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:
+    """Yield the service now, and whenever more has changed than what ticks."""
     shown: object = None
     for one in chain((service,), _watched(settings, service)):
-        now = show_services.as_json(one)
-        if (lasting := _without_ticks(now)) != shown:
-            print_json_line(now)
+        if (lasting := _without_ticks(show_services.as_json(one))) != shown:
+            yield one
             shown = lasting
 
 

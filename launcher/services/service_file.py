@@ -107,6 +107,18 @@ def logs_of(name: str) -> str:
     return f"{name}.logs"
 
 
+def current_directory() -> Path:
+    """Return the current directory; raises InvalidInputError (SW-SERVICE-DIRECTORY) if removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidInputError(
+            "SW-SERVICE-DIRECTORY",
+            "The output of jobs goes into the current directory, which has been removed.",
+            "Change to a directory that you can write and the nodes see, and try again.",
+        ) from None
+
+
 def require_writable(directory: Path) -> None:
     """Check that Slurm can write logs there; raises InvalidInputError (SW-SERVICE-DIRECTORY).
 

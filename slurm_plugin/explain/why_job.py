@@ -53,6 +53,8 @@ _ENDS = {
 """Explanations of Slurm's reasons for jobs that failed."""
 
 
+_BY_PROGRAM = frozenset({"NonZeroExitCode", "RaisedSignal"})
+"""Reasons that a job has only if its program was started."""
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
 """Reasons with which Slurm itself holds jobs that no node can ever run."""
 
@@ -343,8 +345,10 @@ def _paid(job: JobView, sight: WhyInput) -> Iterable[str]:
 
 def _ended(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     ago = "" if job.end_s is None else f" {span_text(max(0, sight.now_s - job.end_s))} ago"
-    if job.start_s is None or job.end_s is None or job.end_s <= job.start_s:
+    if job.start_s is None or job.end_s is None or job.end_s < job.start_s:
         ran = "It never ran."
+    elif job.end_s == job.start_s:
+        ran = "It ran for less than a second." if job.reason in _BY_PROGRAM else "It never ran."
     else:
         ran = f"It ran for {span_text(job.end_s - job.start_s)}."
     end = _ENDS.get(job.reason)

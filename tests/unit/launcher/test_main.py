@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import pytest
 import typer
@@ -156,3 +157,47 @@ def test_with_no_color_nothing_has_a_style(words: tuple[str, ...]):
     plain = at_a_terminal(*words, NO_COLOR="1", **missing)
     assert plain
     assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize("words", [("service", "schema"), ("service", "schema", "--json")])
+def test_output_without_room_is_one_message(words: tuple[str, ...]):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        ended = in_a_process(*words, stdout=full)
+    assert ended.returncode == 2
+    assert "SW-OUTPUT" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "ignored" not in ended.stderr
+
+
+def test_a_closed_stdout_ends_no_command():
+    words = ("service", "schema")
+    code = f"exec {sys.executable} -m launcher.main {' '.join(words)} >&-"
+    ended = subprocess.run(["/bin/sh", "-c", code], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_character_set_without_a_character_ends_no_command():
+    ended = in_a_process("mig", "--oops", PYTHONIOENCODING="ascii", stdout=subprocess.PIPE)
+    assert ended.returncode == 2
+    assert "No such option" in ended.stderr
+    text = "import sys; from launcher import main; sys.argv = ['slicewise', '--version'];"
+    shows = f"{text} main._take_any_output(); print(chr(0x2192))"
+    printed = subprocess.run(
+        [sys.executable, "-c", shows],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == "?\n"
+
+
+def in_a_process(*words: str, stdout: Any, **environment: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.main", *words],
+        env=os.environ | environment,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )

@@ -69,9 +69,24 @@ def test_time_that_passes_is_no_change(monkeypatch: pytest.MonkeyPatch):
     ]
 
 
+def test_watched_in_a_pipe_each_change_is_printed(monkeypatch: pytest.MonkeyPatch):
+    looks = (seen("held", "held"), seen("held", "held"), seen("released", "held"))
+    states = [line for line in printed(monkeypatch, *looks) if line.startswith("state ")]
+    assert len(states) == 2
+
+
 def watched(
     monkeypatch: pytest.MonkeyPatch, *left: Sequence[ServiceObservation]
 ) -> Sequence[dict[str, Any]]:
+    """The documents that the command prints for these looks."""
+    return [json.loads(line) for line in printed(monkeypatch, *left, words=("--json",))]
+
+
+def printed(
+    monkeypatch: pytest.MonkeyPatch,
+    *left: Sequence[ServiceObservation],
+    words: Sequence[str] = (),
+) -> Sequence[str]:
     """The lines that the command prints for these looks."""
     looks = list(left)
 
@@ -83,6 +98,6 @@ def watched(
     monkeypatch.setattr(service_view, "load_settings", lambda: None)
     monkeypatch.setattr(service_view, "observe", observe)
     monkeypatch.setattr(service_view, "_WATCH_S", 0.0)
-    result = CliRunner().invoke(service_app, ["status", "chat", "--watch", "--json"])
+    result = CliRunner().invoke(service_app, ["status", "chat", "--watch", *words])
     assert result.exit_code == 0
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return result.stdout.splitlines()

@@ -6,7 +6,12 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import service_spec
-from launcher.services.service_file import read_service_file, require_model, require_writable
+from launcher.services.service_file import (
+    current_directory,
+    read_service_file,
+    require_model,
+    require_writable,
+)
 
 GOOD = """\
 [service]
@@ -90,3 +95,12 @@ def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
 def test_logs_need_a_place(tmp_path: Path):
     require_writable(tmp_path)
     assert code_of(lambda: require_writable(tmp_path / "none")) == "SW-SERVICE-DIRECTORY"
+
+
+def test_a_current_directory_that_was_removed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert code_of(current_directory) == "SW-SERVICE-DIRECTORY"

@@ -611,3 +611,12 @@ def test_a_service_s_array_tells_slots_at_rest_from_those_that_wait():
     assert resting.sentences[0] == (
         "Next: 814_2 is a slot of service vision/bert at rest: it costs nothing."
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "ran"),
+    [("NonZeroExitCode", "It ran for less than a second."), ("None", "It never ran.")],
+)
+def test_a_program_that_failed_at_once_has_run(reason: str, ran: str):
+    over = job(1, reason, state=JobState.ENDED, start_s=NOW_S, end_s=NOW_S)
+    assert asked("1", sight(over, tenants=(VISION,))).sentences == (ran,)
