@@ -108,12 +108,6 @@ def test_sequences_are_kept_together(repository: Path):
     assert require_runnable(read_service_file(Path("bert.toml"))).has_sequences
 
 
-def test_the_concurrency_of_a_model_that_batches_is_learnt(repository: Path):
-    put(repository, "bert", CONFIG + "dynamic_batching {}")
-    invoke("models")
-    assert read_service_file(Path("bert.toml")).concurrency == "auto"
-
-
 def test_objectives_of_tokens_need_an_engine_that_times_them(repository: Path):
     put(repository, "bert")
     invoke("models")
