@@ -366,9 +366,13 @@ _STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "drain
 def _state(view: ServiceView, slot: SlotView, backend: Backend | None, look: _Look) -> State:
     if (known := _STATES.get(slot.state)) is not None:
         return known
+    place = (view.array_job_id, slot.index)
     if look.gateway is None:
-        return _told_state((view.array_job_id, slot.index), slot, look.report)
+        return _told_state(place, slot, look.report)
     run = run_of(slot)
+    if run is None and slot.state == "starting" and look.report is not None:
+        # A look at Slurm may miss the ports of a replica that serves; the launcher remembers them.
+        return _told_state(place, slot, look.report)
     server = backend.server_of(run.endpoint) if backend is not None and run is not None else None
     if server is None:
         return "starting"

@@ -117,6 +117,26 @@ def test_a_replica_with_other_files_than_applied_is_marked():
     assert not any(one.has_other_files for one in observed(view=of(applied)).replicas)
 
 
+def test_who_sees_the_gateway_is_told_the_same_of_a_replica_whose_ports_were_missed():
+    """An operator read "starting" where the tenant read "ready": the launcher remembers ports."""
+    missed = service(7, *(slot(index, "starting", start_s=1) for index in range(3)))
+    told = NEWS.model_copy(update={"ready": ((7, 0),), "draining": ((7, 1),)})
+    view = of(missed).model_copy(update={"news": (told,)})
+    for gateway in (GATEWAY, None):
+        found = observed(gateway, view)
+        assert [slots(found, state) for state in ("ready", "draining", "starting")] == [
+            {0},
+            {1},
+            {2},
+        ]
+
+
+def test_a_slot_that_waits_for_slurm_is_not_ready_because_its_last_run_was():
+    told = NEWS.model_copy(update={"ready": ((7, 0),)})
+    view = of(service(7, slot(0, "released"))).model_copy(update={"news": (told,)})
+    assert slots(observed(GATEWAY, view), "starting") == {0}
+
+
 def test_what_no_replica_is_there_for_waits_for_a_first_one():
     shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True)
     said = printed(show_services.service_details(observed(shown)))
