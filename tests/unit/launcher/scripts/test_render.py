@@ -23,6 +23,7 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.registry import ENGINES
 from launcher.engines.triton import Triton
+from launcher.gateway.haproxy import prepare
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
 
@@ -604,3 +605,20 @@ def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_pa
     values = VALUES | {"engine": "llamacpp", "concurrency": "auto"}
     settings = LlamaCppSettings(command=tmp_path / "llama-server")
     assert "--parallel 4 " in service_script(service_spec(values), settings, GATEWAY)
+
+
+def test_haproxy_warns_of_nothing(tmp_path: Path):
+    """It warned 384 times at each start, of lines whose order it does not follow."""
+    settings = GatewaySettings(
+        directory=tmp_path,
+        identity=tmp_path / "gateway.crt",
+        runtime_socket=tmp_path / "haproxy.sock",
+        backends=1,
+        servers=1,
+    )
+    for name, text in gateway_files(settings).items():
+        (tmp_path / name).write_text(text)
+    prepare(settings)
+    checked = ("haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg"))
+    told = subprocess.run(checked, capture_output=True, text=True, check=True)
+    assert "WARNING" not in told.stdout + told.stderr
