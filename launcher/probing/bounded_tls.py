@@ -26,10 +26,15 @@ class TooLongError(ValueError):
         super().__init__(f"an answer of more than {most_bytes} bytes")
 
 
+class NotLetInError(ConnectionError):
+    """The other side has ended the connection as soon as it knew who asks."""
+
+
 class BoundedTls:
     """A TLS connection; ``shake_hands`` comes first.
 
-    Each call raises OSError for what is no TLS, or is not accepted by the context.
+    Each call raises OSError for what is no TLS, or is not accepted by the context; reading raises
+    NotLetInError if the other side does not accept us.
     """
 
     def __init__(
@@ -41,10 +46,15 @@ class BoundedTls:
         self._come, self._go = MemoryBIO(), MemoryBIO()
         self._tls = context.wrap_bio(self._come, self._go)
         self._read = bytearray()
+        self._is_let_in = True
 
     async def shake_hands(self) -> None:
-        """Do the handshake; raises OSError unless each side is the one that the other expects."""
+        """Do the handshake; raises OSError unless the other side is the one that is expected.
+
+        By TLS 1.3 the other side looks later who we are. It then sends sessions to resume, or ends.
+        """
         await self._done(self._tls.do_handshake)
+        self._is_let_in = False
 
     async def write(self, data: bytes) -> None:
         """Send ``data``; wait while the other side does not read."""
@@ -85,6 +95,12 @@ class BoundedTls:
         except SSLEOFError:
             # The connection ended without TLS's closing message.
             part = b""
+        except ConnectionError:
+            if self._is_let_in:
+                raise
+            part = b""
+        if not (part or self._is_let_in):
+            raise NotLetInError
         if not part:
             raise IncompleteReadError(self._taken(len(self._read)), expected)
         self._read += part
@@ -108,6 +124,7 @@ class BoundedTls:
         part = await self._reader.read(min(_STEP_BYTES, self._left))
         self._left -= len(part)
         if part:
+            self._is_let_in = True
             self._come.write(part)
         else:
             self._come.write_eof()

@@ -24,7 +24,7 @@ from launcher.engines.engine import (
 from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
-from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
+from launcher.probing.bounded_tls import BoundedTls, NotLetInError, TooLongError, connected
 from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head
 
 DEADLINE_S = 1.0
@@ -47,6 +47,12 @@ _PART_BYTES = 64 * 1024
 _MOST_WARNINGS = 10
 _LOG = logging.getLogger("slicewise.launcher")
 _SILENT = Answer(Probe.SILENT)
+_NOT_LET_IN = Answer(
+    Probe.SILENT,
+    "the replica does not let the gateway in: its script has another certificate than the"
+    " gateway's, or that has ended. Copy gateway.identity from the gateway's host to where the"
+    " service was applied, and apply it with --force",
+)
 _NO_ANSWER = (
     TimeoutError,
     ValueError,
@@ -156,6 +162,8 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
             found = await _introduced(peer)
     except TooLongError:
         return replace(_SILENT, is_costly=True)
+    except NotLetInError:
+        return _NOT_LET_IN
     except _NO_ANSWER:
         return _SILENT
     if found.probe is not Probe.OURS or not replica.infers:

@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 from replica_keys import gateway_directory, replica_keys
 
+from launcher.engines.engine import Answer, Probe
+from launcher.engines.registry import ENGINES
 from launcher.gateway import identity
+from launcher.probing.prober import Replica, probe
 from launcher.scripts import door
 
 SOCKETS = ("http", "grpc:2")
@@ -171,6 +174,22 @@ def test_whoever_has_no_key_or_another_one_does_not(opened: Opened) -> None:
         with suppress(OSError):
             assert plain.recv(100)[:1] != b"P"
     assert opened.inside.came == 0
+
+
+async def test_a_gateway_whose_certificate_the_script_has_not_is_told_so(opened: Opened) -> None:
+    """``apply --start`` waited ten minutes without a word."""
+    certificate = opened.keys.certificate
+    replica = Replica("127.0.0.1", opened.port, certificate, 1, "m", "m.1.0", ENGINES["triton"])
+    other_gateway = replica_keys(2).pem.parent
+    for _ in range(5):
+        answer = await probe(other_gateway, replica)
+        assert answer.probe is Probe.SILENT
+        assert "its script has another certificate than the gateway's" in answer.said
+    assert opened.inside.came == 0
+    # Of a server that says nothing sensible to the right gateway, that is not said.
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
+    opened.inside.close()
+    assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
 
 def test_the_gateway_does_not_take_another_one_s_door_for_it(opened: Opened) -> None:
