@@ -1,5 +1,6 @@
 """Tests what the gateway's commands write and print."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,8 +9,10 @@ from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
 from launcher.cli import gateway
+from launcher.gateway.files import replace_file
 from launcher.main import app
 
+NOBODY = 65534
 SETTINGS = """\
 [cluster]
 name = "c"
@@ -96,3 +99,28 @@ def test_render_names_engines_that_are_left_out(directory: Path, monkeypatch: py
     result = CliRunner().invoke(app, ("gateway", "render"), catch_exceptions=False)
     assert result.exit_code == 0
     assert result.stderr == "Engine toy can't be used and is left out: ImportError: no module\n"
+
+
+def test_render_again_leaves_the_files_to_whose_they_are(directory: Path):
+    """Root rendered beside a HAProxy of another user, which could not read its files any more."""
+    invoke("render")
+    configuration = directory / "haproxy.cfg"
+    os.chown(configuration, NOBODY, NOBODY)
+    configuration.write_text("of before")
+    invoke("render")
+    found = configuration.stat()
+    assert configuration.read_text() != "of before"
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (NOBODY, NOBODY, 0o640)
+
+
+def test_who_may_not_give_files_away_replaces_them_all_the_same(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    file = directory / "services.map"
+    file.write_text("of before")
+    monkeypatch.setattr(os, "chown", refuse)
+    replace_file(file, "of now")
+    assert file.read_text() == "of now"
