@@ -106,6 +106,7 @@ class ChargingLoop:
         self._seal_due_s = 0.0
         self._lost_runs: Mapping[RunKey, LostRun] = {}
         self._answering_since_s: float | None = None
+        self._is_unreachable = False
         self._is_ahead = False
         self._refused: Mapping[RunKey, _Refused] = {}
         self._unpriced: frozenset[str] = frozenset()
@@ -231,9 +232,14 @@ class ChargingLoop:
         try:
             records = await self._slurm.runs(since_s)
         except (UnreachableError, OutsideError) as error:
-            report_failure("accounting_unreachable", error)
+            if not self._is_unreachable:
+                report_failure("accounting_unreachable", error)
+            self._is_unreachable = True
             self._answering_since_s = None
             return None
+        if self._is_unreachable:
+            report("accounting_answers")
+        self._is_unreachable = False
         if self._answering_since_s is None:
             self._answering_since_s = monotonic_s
         self._settle_due_s = time.monotonic() + _SETTLE_S

@@ -65,6 +65,23 @@ async def test_without_accounting_runs_are_reserved_and_the_watermark_stays(
     assert ledger.watermark_s == 500
 
 
+async def test_that_accounting_is_away_is_told_at_its_beginning_and_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Twice a second it was a line of the log."""
+    caplog.set_level("INFO", "slicewise.daemon")
+    slurm = ScriptedSlurm()
+    books = ledger_view_of(slurm, ScriptedLedger(watermark_s=500), await seen(slurm))
+    for failure in (None, DOWN, None, DOWN):
+        slurm.failure = failure
+        for _ in range(3):
+            books._settle_due_s = 0.0
+            await books.turn()
+    told = [one.getMessage().split()[0] for one in caplog.records]
+    away, back = "accounting_unreachable", "accounting_answers"
+    assert [event for event in told if "accounting" in event] == [away, back, away]
+
+
 async def test_accounting_is_asked_at_once_when_a_run_is_gone() -> None:
     slurm, ledger = ScriptedSlurm(RUNNING), ScriptedLedger()
     cluster_state = await seen(slurm)
