@@ -2,6 +2,9 @@
 
 import asyncio
 import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +12,15 @@ import typer
 
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import load_settings
+from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
 from launcher.gateway import haproxy
 from launcher.gateway.files import replace_file
-from launcher.gateway.identity import KEY
+from launcher.gateway.identity import KEY, ends_s
 from launcher.scripts.render import CONFIGURATION, Owners, gateway_files
+
+_SOON_S = 14 * 86400
+"""Seconds before a certificate's end from which on it is said."""
 
 gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
 
@@ -24,7 +31,9 @@ gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_
     " | slicewise gateway render --user haproxy --group haproxy --socket-user slicewise",
 )
 def render_gateway(
-    check: Annotated[bool, typer.Option("--check", help="Check it with HAProxy, too.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check it with HAProxy, and when certificates end.")
+    ] = False,
     user: Annotated[str, typer.Option(help="User that HAProxy runs as, if root starts it.")] = "",
     group: Annotated[str, typer.Option(help="Group that HAProxy runs as, if root starts it.")] = "",
     socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
@@ -49,9 +58,31 @@ def render_gateway(
         raise _unwritten(gateway.directory, error) from None
     if check:
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
+        for said in _soon_ended(gateway, time.time()):
+            typer.echo(said, err=True)
     typer.echo(files[CONFIGURATION], nl=False)
     for name, why in ENGINES.broken.items():
         typer.echo(f"Engine {name} can't be used and is left out: {why}", err=True)
+
+
+def _soon_ended(gateway: GatewaySettings, now_s: float) -> Iterator[str]:
+    """Say of each of the gateway's certificates whether it ends soon.
+
+    Raises InvalidInputError (SW-GATEWAY-CONFIG) for one that has ended, which HAProxy accepts.
+    """
+    for file in filter(None, (gateway.certificate, gateway.directory / KEY)):
+        end_s = ends_s(file)
+        day = f"{datetime.fromtimestamp(end_s, UTC):%Y-%m-%d %H:%M} UTC"
+        if end_s <= now_s:
+            raise InvalidInputError(
+                "SW-GATEWAY-CONFIG",
+                f"The certificate in {file} ended on {day}.",
+                "Put a new one there, and reload HAProxy."
+                if file == gateway.certificate
+                else "Make a new one: docs/how-to/gateway.md.",
+            )
+        if end_s - now_s < _SOON_S:
+            yield f"The certificate in {file} ends on {day}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -84,6 +84,20 @@ def require_key(settings: GatewaySettings) -> None:
         ) from None
 
 
+def ends_s(file: Path) -> int:
+    """Return when the first certificate in a file ends, in Unix seconds.
+
+    Raises InvalidInputError (SW-GATEWAY-CONFIG) for a file without one, UnreachableError
+    (SW-GATEWAY-PROGRAM) without the program openssl.
+    """
+    done = _openssl("x509", "-noout", "-enddate", "-in", file)
+    if done.returncode:
+        raise InvalidInputError(
+            "SW-GATEWAY-CONFIG", f"{file} has no certificate that openssl can read."
+        )
+    return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
+
+
 def pem(certificate: str) -> str:
     """Return a replica's certificate in PEM, as HAProxy takes it, from what its script publishes.
 
@@ -135,25 +149,24 @@ def _make(key: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made, configuration = Path(folder) / "made.pem", Path(folder) / "openssl.cnf"
         configuration.write_text(_EXTENSIONS, encoding="utf-8")
-        request = ("openssl", "req", "-x509", "-nodes", "-days", _DAYS, "-config", configuration)
+        request = ("req", "-x509", "-nodes", "-days", _DAYS, "-config", configuration)
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-        try:
-            done = subprocess.run(
-                (*request, *curve, "-keyout", made, "-out", f"{made}.crt"),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise UnreachableError(
-                "SW-GATEWAY-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
-            ) from None
+        done = _openssl(*request, *curve, "-keyout", made, "-out", f"{made}.crt")
         if done.returncode:
             raise UnreachableError(
                 "SW-GATEWAY-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
             )
         both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
     replace_file(key, both, _PRIVATE)
+
+
+def _openssl(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(("openssl", *words), capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UnreachableError(
+            "SW-GATEWAY-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
+        ) from None
 
 
 def _certificate(key: Path) -> str:

@@ -1,6 +1,8 @@
 """Tests what the gateway's commands write and print."""
 
 import os
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from cluster.language.errors import SlicewiseError
 from launcher.cli import gateway
 from launcher.gateway.files import replace_file
+from launcher.gateway.identity import ends_s
 from launcher.main import app
 
 NOBODY = 65534
@@ -22,6 +25,8 @@ types = ["1g.10gb"]
 [gateway]
 directory = "{directory}"
 identity = "{directory}.crt"
+backends = 2
+servers = 2
 """
 
 
@@ -124,3 +129,52 @@ def test_who_may_not_give_files_away_replaces_them_all_the_same(
     monkeypatch.setattr(os, "chown", refuse)
     replace_file(file, "of now")
     assert file.read_text() == "of now"
+
+
+@pytest.fixture
+def for_clients(directory: Path) -> Path:
+    """A certificate that ends in 30 days, which the settings name for clients."""
+    file, key = directory.parent / "clients.pem", directory.parent / "key.pem"
+    made = ("openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-days", "30", "-subj", "/CN=gw")
+    curve = ("-pkeyopt", "ec_paramgen_curve:P-256")
+    subprocess.run((*made, *curve, "-keyout", key, "-out", file), check=True, capture_output=True)
+    file.write_text(file.read_text() + key.read_text())
+    settings = directory.parent / "slicewise.toml"
+    settings.write_text(f'{settings.read_text()}certificate = "{file}"\n')
+    return file
+
+
+def checked_in(days: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a check says on stderr, or refuses with, that many days from now."""
+    later = SimpleNamespace(time=lambda: time.time() + days * 86400)
+    monkeypatch.setattr(gateway, "time", later)
+    try:
+        result = CliRunner().invoke(app, ("gateway", "render", "--check"), catch_exceptions=False)
+    except SlicewiseError as error:
+        return f"{error.refusal.code} {error.refusal.message}"
+    assert result.exit_code == 0
+    return result.stderr
+
+
+def test_a_check_says_when_the_certificate_for_clients_ends(
+    for_clients: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """HAProxy accepts one that has ended, and each client refuses it."""
+    assert checked_in(0, monkeypatch) == ""
+    assert checked_in(17, monkeypatch).startswith(f"The certificate in {for_clients} ends on 20")
+    ended = f"SW-GATEWAY-CONFIG The certificate in {for_clients} ended on 20"
+    assert checked_in(31, monkeypatch).startswith(ended)
+
+
+def test_a_check_says_when_the_gateways_own_certificate_ends(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = directory / "identity.pem"
+    assert checked_in(3640, monkeypatch).startswith(f"The certificate in {own} ends on 20")
+    assert f"SW-GATEWAY-CONFIG The certificate in {own} ended" in checked_in(3651, monkeypatch)
+
+
+def test_a_file_without_a_certificate_is_named(tmp_path: Path):
+    (tmp_path / "empty.pem").write_text("")
+    with pytest.raises(SlicewiseError, match=r"empty\.pem has no certificate"):
+        ends_s(tmp_path / "empty.pem")
