@@ -3,11 +3,12 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Gt, Le
 from pydantic import (
@@ -555,9 +556,36 @@ def _problem(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return f"{key}: missing"
-    if item["type"] == "extra_forbidden" and (now := _FORMER.get(str(item["loc"][-1]))):
-        return f"{key}: {now} is its name now, and stands there, too: give one of them"
+    if item["type"] == "extra_forbidden":
+        return f"{key}: {_no_key(item['loc'])}"
     return message if not key else f"{key}: {message}, not {item.get('input')!r}"
+
+
+def _no_key(place: Sequence[str | int]) -> str:
+    """Say which key is meant by one that does not exist: the nearest, and all beside it."""
+    *above, key = map(str, place)
+    if now := _FORMER.get(key):
+        return f"{now} is its name now, and stands there, too: give one of them"
+    known = _keys(Settings, above)
+    near = get_close_matches(key, known, n=1)
+    meant = f", but there is {near[0]}" if near else ""
+    of_section = f" of [{'.'.join(above)}]" if above else ""
+    return f"there is no such key{meant}; keys{of_section}: {', '.join(known)}"
+
+
+def _keys(section: type[BaseModel], place: Sequence[str]) -> Sequence[str]:
+    """Return the keys of the section at ``place`` below ``section``; of a table, of its entries."""
+    for name in place:
+        field = section.model_fields.get(_FORMER.get(name, name))
+        section = (field and _section_in(field.annotation)) or section
+    return tuple(section.model_fields)
+
+
+def _section_in(kind: Any) -> type[BaseModel] | None:
+    """Return the section in a type, such as EngineSettings in Mapping[str, EngineSettings]."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next(filter(None, map(_section_in, get_args(kind))), None)
 
 
 def database_url(settings: DatabaseSettings) -> str:

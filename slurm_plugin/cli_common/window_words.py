@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 from cluster.language.errors import InvalidInputError
@@ -74,6 +74,14 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
     if found is None:
         raise InvalidInputError(
             "SW-WINDOW-TIME", f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
+        )
+    shown = found.astimezone(UTC).astimezone(found.tzinfo)
+    # A day whose midnight is skipped begins with its first moment.
+    if found.time() != time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
+        raise InvalidInputError(
+            "SW-WINDOW-TIME",
+            f"{key} {text!r}: the clocks of {zone} skip that time.",
+            f"That night they go forward. Write {shown:%Y-%m-%dT%H:%M}, or another time.",
         )
     return int(found.timestamp())
 

@@ -106,6 +106,16 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (MINIMAL.replace("A100-80GB", "A100-81GB"), "A100-81GB"),
         (MINIMAL.replace("3g.40gb", "3g.41gb"), "3g.41gb"),
         (MINIMAL + "[gateway]\nbackend = 3\n", "gateway.backend"),
+        (
+            MINIMAL + "[lending]\ngrace = 5\n",
+            r"lending\.grace: there is no such key, but there is grace_s; keys of \[lending\]: gra",
+        ),
+        (
+            MINIMAL + "type = ['1g.10gb']\n",
+            r"gpus\.A100-80GB\.type: there is no such key, but there is types; keys of \[gpus",
+        ),
+        (MINIMAL + "[engine.own]\ncomand = 'x'\n", "engine.own.comand: .* there is command;"),
+        (MINIMAL + "[lendin]\n", "lendin: there is no such key, but there is lending; keys: clu"),
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
         (MINIMAL.replace('name = "c"', ""), r"cluster\.name: missing\."),
         (MINIMAL + "[ledger]\ntime_zone = 'Europe/Atlantis'\n", "ledger.time_zone: write a time"),

@@ -128,6 +128,16 @@ def test_times_of_the_day_are_read() -> None:
         minute_from_text("24:00", "--from", ends=False)
 
 
+def test_a_time_that_the_clocks_skip_is_refused_as_that() -> None:
+    """A window from 02:30 to 03:15 would end before it begins, it said: 02:30 was read as 03:30."""
+    with pytest.raises(InvalidInputError, match=r"--first .*02:30.*: the clocks of .* skip") as one:
+        bound_from_text("2027-03-28T02:30", "--first", BERLIN, ends=False)
+    assert "Write 2027-03-28T03:30" in str(one.value.refusal.hint)
+    santiago = "America/Santiago"  # Its clocks go from 24:00 to 01:00.
+    skipped_s = bound_from_text("2026-09-06", "--first", santiago, ends=False)
+    assert skipped_s == bound_from_text("2026-09-06T01:00", "--first", santiago, ends=False)
+
+
 def test_bounds_are_read_by_the_clocks_of_the_zone() -> None:
     assert bound_from_text("2026-11-23", "--first", BERLIN, ends=False) == MONDAY_S
     assert bound_from_text("2026-11-22", "--last", BERLIN, ends=True) == MONDAY_S
