@@ -266,7 +266,11 @@ def check_tenants(as_json: Json = False) -> None:
     elif found:
         console().print(present.places_table(found))
     if not as_json and (others := sorted(look.accounts.keys() - policy.keys() - {ROOT_ACCOUNT})):
-        console().print(Text(present.no_tenants_text(others)))
+        found_new = (
+            one for one in take_over(policy, look.accounts) if one.difference.kind == "new"
+        )
+        refused = [one.refusal for one in found_new if one.refusal is not None]
+        console().print(Text(present.no_tenants_text(others, refused)))
     if found:
         raise InvalidInputError(
             "SW-TENANT-TREE",

@@ -34,10 +34,11 @@ from slurm_plugin.cli_common.options import (
 from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
+from slurm_plugin.common.known_names import names_text
 from slurm_plugin.common.uninstalled import require_installed
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.tenants import changed, overcommitted_millislices
-from slurm_plugin.quota.types import Policy, Quota, TenantUpdate
+from slurm_plugin.quota.types import Policy, Quota, QuotaChange, TenantUpdate
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -93,6 +94,7 @@ def set_quota(
     The change is recorded immediately; the daemon writes it into Slurm's limits within moments.
     A lower quota stops new starts and may recall loans; jobs on the tenant's guaranteed quota run
     on. An account that is not a tenant yet becomes one, below the nearest tenant above it in Slurm.
+    Values that hold already are not recorded again.
     After slicewise uninstall the command is refused, because no limit would follow.
     """
     update = TenantUpdate(
@@ -119,7 +121,7 @@ def set_quota(
         if look is not None and not overcommit:
             check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
-        change = ledger.tenants.change(update, author_name(), reason)
+        change = _changed(ledger, policy, update, reason)
         took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
         force = force_text(ledger, settings, took_s)
     outcome = present.QuotaOutcome(
@@ -129,6 +131,13 @@ def set_quota(
     if look is not None:
         _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
     require_in_force(took_s, wait_s)
+
+
+def _changed(ledger: "Ledger", policy: Policy, update: TenantUpdate, reason: str) -> QuotaChange:
+    """Record the change, and return it; of a tenant that has all this, the newest one."""
+    if policy == changed(policy, update):
+        return ledger.tenants.history(update.tenant)[0]
+    return ledger.tenants.change(update, author_name(), reason)
 
 
 def _print_outcome(outcome: present.QuotaOutcome, *, as_json: bool) -> None:
@@ -245,7 +254,7 @@ def quota_history(tenant: TenantName, as_json: Json = False) -> None:
 
 
 def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
-    known = ", ".join(sorted(ledger.tenants.policy())) or "none"
+    known = names_text(tenant, ledger.tenants.policy())
     return InvalidInputError(
         "SW-QUOTA-NONE",
         f"Tenant {tenant!r} has no quota.",

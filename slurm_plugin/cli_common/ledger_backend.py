@@ -8,6 +8,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import require_tenant
+from slurm_plugin.common.known_names import names_text
 from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
 
 if TYPE_CHECKING:
@@ -71,5 +72,5 @@ def _require_known(tenant: str, known: Collection[str]) -> None:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"The ledger knows no tenant {tenant!r}.",
-            f"Known: {', '.join(sorted(known)) or 'none'}.",
+            f"Known: {names_text(tenant, known)}.",
         )

@@ -13,6 +13,7 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.rpc.own_tenant import complete_tenant
 from cluster.settings.file import Settings, database_url
+from slurm_plugin.common.known_names import names_text
 from slurm_plugin.quota.types import Budget, Policy, Tenant
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"{name!r} is not a tenant.",
-            f"Tenants: {', '.join(sorted(policy)) or 'none'}. Add it: slicewise tenant add NAME",
+            f"Tenants: {names_text(name, policy)}. Add it: slicewise tenant add NAME",
         )
     return policy[name]
 

@@ -9,6 +9,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView, is_resting
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
+from slurm_plugin.common.known_names import names_text
 from slurm_plugin.common.qos_names import is_marked, is_ours
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.demand import capacity, is_managed
@@ -104,7 +105,7 @@ def try_to_find_waiting(settings: Settings, account: str) -> WaitingWork | None:
 def require_account(accounts: Accounts, name: str) -> None:
     """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
     if name not in accounts:
-        known = ", ".join(sorted(accounts.keys() - {ROOT_ACCOUNT})) or "none"
+        known = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"Slurm has no account {name!r}; nothing was changed.",

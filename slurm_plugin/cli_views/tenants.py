@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
+from cluster.language.errors import Refusal
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.runtime.console import Column, Facts, FittingTable, column
 from slurm_plugin.accounting.overview import Details, TenantStatus
@@ -182,7 +183,7 @@ def _quota_texts(quota: Quota) -> Mapping[str, str]:
 class QuotaOutcome:
     """The result of setting a quota; ``took_s`` is None if it is not in force yet.
 
-    ``force_text`` says so in words.
+    ``force_text`` says so in words. ``change`` is the one of before if the tenant had all this.
     """
 
     before: Tenant | None
@@ -194,6 +195,9 @@ class QuotaOutcome:
 
 def outcome_text(outcome: QuotaOutcome) -> str:
     """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
+    if outcome.before == outcome.after:
+        held = ", ".join(f"{key} {text}" for key, text in _quota_texts(outcome.after.quota).items())
+        return f"{outcome.after.name} has this already, nothing was recorded: {held}"
     before = outcome.before.quota if outcome.before else None
     words = quota_words(before, outcome.after.quota)
     return f"{outcome.after.name}: {words}, {outcome.force_text}"
@@ -222,11 +226,15 @@ def left_text(running: int, waiting: "WaitingWork | None") -> str:
     return "".join(f"{one} " for one in words)
 
 
-def no_tenants_text(accounts: Sequence[str]) -> str:
-    """``Accounts that are no tenants: optics, physics. ...``."""
+def no_tenants_text(accounts: Sequence[str], refusals: Sequence[Refusal]) -> str:
+    """``Accounts that are no tenants: optics, physics. ...``; ``refusals`` say which can't be."""
+    refused = "".join(f"\n{one.message} {one.hint}" for one in refusals)
+    can_be = len(accounts) > len(refusals)
+    others = ", the others" if refusals else ""
     return (
         f"Accounts that are no tenants: {', '.join(accounts)}. They may start no jobs with GPUs in"
-        " mode enforce. Take them over: slicewise tenant import"
+        f" mode enforce.{refused}"
+        + (f" Take them over{others}: slicewise tenant import" if can_be else "")
     )
 
 

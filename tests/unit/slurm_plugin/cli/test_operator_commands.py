@@ -228,6 +228,21 @@ def test_check_names_the_accounts_that_are_no_tenants(ledger: FakeLedger):
     assert "no tenants" not in said("tenant", "check")
 
 
+def test_check_says_why_an_account_can_not_be_a_tenant(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """It sent such an account to tenant import, which refuses it."""
+    said("tenant", "import")
+    accounts = {**ACCOUNTS, "b io": "root"}
+    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000))
+    text = said("tenant", "check")
+    assert "Accounts that are no tenants: b io." in text
+    assert "'b io' can't be a tenant. A tenant is a Slurm account other than root" in text
+    assert "tenant import" not in text
+    accounts["new"] = "root"
+    assert "Take them over, the others: slicewise tenant import" in said("tenant", "check")
+
+
 def test_the_question_says_what_becomes_of_a_tenants_jobs(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
@@ -408,6 +423,29 @@ def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: Fak
         "tenant-quota", "set", "optics", "--nominal", "3.5"
     )
     assert ledger.tenants.policy()["optics"].parent == ""
+
+
+def test_values_that_hold_are_not_recorded_again(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--nominal", "6", "--weight", "1")
+    assert text == (
+        "bio has this already, nothing was recorded: nominal 6 slices, borrowing limit 0,"
+        " lending limit 0, weight 1, at most 2 × 3g.40gb\n"
+    )
+    outcome = read("tenant-quota", "set", "bio", "--limit", "3g.40gb=2")
+    assert outcome["before"] == outcome["after"]  # type: ignore[index]
+    assert len(ledger.changes) == 1
+
+
+@pytest.mark.parametrize(("typo", "near"), [("tean7", "team7, team"), ("zzz", "none like it")])
+def test_of_hundreds_of_accounts_the_nearest_are_named(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, typo: str, near: str
+):
+    accounts = {"root": "", **{f"team{number}": "root" for number in range(402)}}
+    monkeypatch.setattr(quota, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000))
+    hint = refused(ledger, "tenant-quota", "set", typo, "--nominal", "1").refusal.hint
+    assert f"Accounts: 402, {'the nearest ' if '7' in near else ''}{near}" in hint
+    assert hint.count("team") <= 5
 
 
 def test_only_what_is_given_is_set(ledger: FakeLedger):
