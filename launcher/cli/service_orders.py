@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.service import MAX_SLOTS
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from cluster.rpc.order_messages import OrderRequest
+from cluster.rpc.read_messages import BudgetsRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from launcher.services.apply_plan import generations_of
@@ -62,12 +64,30 @@ def scale_service(
         min_replicas=bounds[0],
         max_replicas=bounds[1],
     )
-    DaemonClient(settings.daemon).call(order)
+    daemon = DaemonClient(settings.daemon)
+    daemon.call(order)
     after = _scripted(newest) if reset else bounds
     if as_json:
         print_json(_as_json(newest) | {"min_replicas": after[0], "max_replicas": after[1]})
     else:
         _say(newest, f"{after[0]} to {after[1]} replicas")
+    if after[0] and (payer := _used_up(daemon, newest.tenant)):
+        typer.echo(
+            f"The budget of {payer} is used up: no replica starts before it has more."
+            f" See: slicewise budget show {newest.tenant}",
+            err=True,
+        )
+
+
+def _used_up(daemon: DaemonClient, tenant: str) -> str:
+    """Return whose budget, of those that pay for the tenant, is used up; "" if none is known."""
+    with suppress(SlicewiseError):
+        for one in daemon.call(BudgetsRequest(tenant=tenant)).budgets:
+            left, budget = one["left_millislice_s"], one["budget"]
+            overdraft = budget["overdraft_millislice_s"] if isinstance(budget, dict) else None
+            if isinstance(left, int) and isinstance(overdraft, int) and left + overdraft <= 0:
+                return str(one["tenant"])
+    return ""
 
 
 def _scripted(view: ServiceView) -> tuple[int, int]:

@@ -115,6 +115,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         grace_s=settings.lending.grace_s,
         over_budget=frozenset(job.job_id for job in inputs.jobs if job.reason == QOS_BUDGET),
         kept_back=cluster_state.kept_back,
+        as_set=ledger_view.tenants,
     )
 
 

@@ -14,7 +14,7 @@ from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.limits.desired import type_limits
 from slurm_plugin.quota.demand import wanted_on_nodes
 from slurm_plugin.quota.tenants import ancestors, subtree
-from slurm_plugin.quota.types import Recall
+from slurm_plugin.quota.types import Policy, Recall
 
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
 """Causes that a loan can bring about for its lender."""
@@ -40,6 +40,7 @@ class WhyInput:
         over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
             limit Slurm names.
         kept_back: slots that quota keeps from starting, by their array's job id.
+        as_set: the tenants with the quotas that operators set, without the calendar's windows.
     """
 
     now_s: int
@@ -55,6 +56,7 @@ class WhyInput:
     grace_s: int = 0
     over_budget: frozenset[int] = frozenset()
     kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
+    as_set: Policy = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
         """Cost of the job, or of one task, in millislices."""

@@ -9,6 +9,7 @@ from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, e
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.words import counted, group_rows, own_rows
 from slurm_plugin.quota.tenants import subtree
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
 
 
 def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
@@ -21,7 +22,7 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     return WhyAnswer(
         about=tenant,
         headline=f"{tenant} holds {held} of {ceiling}; {_wait(count)}.",
-        sentences=tuple(_sentences(found)),
+        sentences=tuple(_sentences(found, _by_calendar(tenant, sight))),
         tables=tuple(
             table
             for table in (
@@ -79,13 +80,38 @@ def _wait(count: int) -> str:
     return f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
 
 
-def _sentences(found: Explanation) -> Iterable[str]:
+def _by_calendar(tenant: str, sight: WhyInput) -> str:
+    """Say which of the tenant's amounts the calendar's windows change now; "" if none."""
+    if tenant not in sight.as_set:
+        return ""
+    now, as_set = sight.situation.policy[tenant].quota, sight.as_set[tenant].quota
+    amounts = (
+        ("nominal", now.nominal_millislices, as_set.nominal_millislices),
+        ("borrowing limit", now.borrowing_limit_millislices, as_set.borrowing_limit_millislices),
+        ("lending limit", now.lending_limit_millislices, as_set.lending_limit_millislices),
+    )
+    changed = [
+        f"{name} {_limit_text(amount)} (otherwise {_limit_text(usual)})"
+        for name, amount, usual in amounts
+        if amount != usual
+    ]
+    return f"By the calendar it has now: {', '.join(changed)}." if changed else ""
+
+
+def _limit_text(amount_millislices: int) -> str:
+    unlimited = amount_millislices == MAX_NOMINAL_MILLISLICES
+    return "unlimited" if unlimited else slices_words(amount_millislices)
+
+
+def _sentences(found: Explanation, by_calendar: str) -> Iterable[str]:
     ceiling = found.ceiling
     yield (
         f"Its nominal quota is {slices_words(found.nominal_millislices)};"
         f" {slices_text(ceiling.lent_millislices)} of it are lent,"
         f" {slices_text(ceiling.borrowed_millislices)} borrowed from others."
     )
+    if by_calendar:
+        yield by_calendar
     yield (
         f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
         f" {slices_words(ceiling.guarantee_millislices)} in use."

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.rpc.messages import DeleteRequest, ServiceView, ViewAnswer, ViewRequest
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
+from cluster.rpc.read_messages import BudgetsAnswer, BudgetsRequest
 from launcher.cli import service_orders
 from launcher.cli.service import service_app
 
@@ -43,6 +44,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
 
         answer_in_its_place(monkeypatch, ViewRequest, view)
         answer_in_its_place(monkeypatch, OrderRequest, told.append)
+        answer_in_its_place(monkeypatch, BudgetsRequest, lambda _: BudgetsAnswer(budgets=()))
         answer_in_its_place(
             monkeypatch, DeleteRequest, lambda request: told.append(request.array_job_id)
         )
@@ -87,6 +89,23 @@ def test_scale_orders_both_bounds_and_keeps_what_is_not_given(
     )
     assert told == [order]
     assert said == f"vision/chat: {bounds[0]} to {bounds[1]} replicas\n"
+
+
+@pytest.mark.parametrize(("left", "is_said"), [(-5, True), (-4, False), (None, False)])
+def test_scale_says_that_the_budget_is_used_up(
+    looks, monkeypatch: pytest.MonkeyPatch, left: int | None, is_said: bool
+):
+    """It said the new bounds alone, and no replica came."""
+    looks((NEW,))
+    status = {
+        "tenant": "lab",
+        "left_millislice_s": left,
+        "budget": {"overdraft_millislice_s": 5},
+    }
+    answer_in_its_place(monkeypatch, BudgetsRequest, lambda _: BudgetsAnswer(budgets=(status,)))
+    words = "The budget of lab is used up: no replica starts"
+    assert (words in run("scale", "chat", "--min", "3").stderr) == is_said
+    assert words not in run("scale", "chat", "--min", "0").stderr
 
 
 def test_reset_gives_the_file_its_word_again(looks):

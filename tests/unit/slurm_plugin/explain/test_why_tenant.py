@@ -16,7 +16,7 @@ from slurm_plugin.cli_views.why import screen
 from slurm_plugin.common.qos_names import SHARED_QOS
 from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
 from slurm_plugin.explain.words import span_text
-from slurm_plugin.quota.types import Budget
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget
 
 
 def test_what_is_left_of_a_removed_tenant_is_shown_with_what_lets_it_start():
@@ -83,6 +83,19 @@ def test_a_tenant_that_holds_more_than_it_may_now_is_told_what_follows():
     assert more[0].startswith("It holds 1 slice more than it may now")
     enough = sight(running(1), running(2), tenants=(tenant("vision", 2000),))
     assert "more than it may now" not in str(why_tenant("vision", enough).sentences)
+
+
+def test_a_window_that_lowers_the_quota_is_named():
+    usual = tenant("vision", 4000, borrowing_limit_millislices=MAX_NOMINAL_MILLISLICES)
+    by_night = tenant("vision", 1000, borrowing_limit_millislices=2000)
+    now = sight(running(1), tenants=(by_night,), as_set={"vision": usual})
+    words = (
+        "By the calendar it has now: nominal 1 slice (otherwise 4 slices),"
+        " borrowing limit 2 slices (otherwise unlimited)."
+    )
+    assert words in why_tenant("vision", now).sentences
+    as_usual = sight(running(1), tenants=(usual,), as_set={"vision": usual})
+    assert "calendar" not in str(why_tenant("vision", as_usual).sentences)
 
 
 def test_what_stands_below_a_tenant_is_a_sum():
