@@ -1,18 +1,18 @@
 """Reads the moments that options of commands take."""
 
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 import typer
 
 from cluster.language.moments import FORMS, moment_from_text
 
 
-def local_time(text: str, *, ahead: bool = False) -> datetime:
+def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) -> datetime:
     """Parse an option's moment as local time; with ``ahead`` a span counts from now on.
 
-    Raises typer.BadParameter, which names all forms.
+    With a ``zone`` it is that zone's time. Raises typer.BadParameter, which names all forms.
     """
-    found = moment_from_text(text, datetime.now().astimezone(), ahead=ahead)
+    found = moment_from_text(text, datetime.now().astimezone(), ahead=ahead, zone=zone)
     if found is None:
         raise typer.BadParameter(
             f"{text!r} is not a time. Write it as {FORMS} {'from now' if ahead else 'ago'}."

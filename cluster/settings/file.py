@@ -206,7 +206,7 @@ class LedgerSettings(_Section):
         "billing limit of a tenant's own QOS over as its quota.",
     )
     time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
-        "UTC", description="Time zone in which the periods of budgets begin."
+        "UTC", description="Time zone in which the periods of budgets and statements begin."
     )
 
 

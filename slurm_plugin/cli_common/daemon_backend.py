@@ -38,6 +38,10 @@ class DaemonSource:
         rows, now_s = self._pages(StatementRequest.of(tenant=tenant, since_s=since_s))
         return Statement(rows, totals(rows)), now_s
 
+    def charged_below(self, tenant: str) -> tuple[str, ...]:  # noqa: ARG002 -- see ``Source``
+        """Return none: the daemon shows members of an account nothing of those below it."""
+        return ()
+
     def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
         adapter = TypeAdapter(tuple[StatementRow, ...])
         answer = self._daemon.call(request)

@@ -10,6 +10,7 @@ from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import require_tenant
 from slurm_plugin.common.known_names import names_text
 from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
+from slurm_plugin.quota.tenants import subtree
 
 if TYPE_CHECKING:
     from slurm_plugin.accounting.overview import BudgetStatus
@@ -45,6 +46,12 @@ class LedgerSource:
             _require_known(tenant, {*ledger.tenants.policy(), *ledger.charges.charged_tenants()})
         now_s = int(time.time())
         return self._ledger.audit.statement(tenant, since_s, now_s), now_s
+
+    def charged_below(self, tenant: str) -> tuple[str, ...]:
+        """See ``Source``."""
+        policy = self._ledger.tenants.policy()
+        below = subtree(policy, tenant) if tenant in policy else ()
+        return tuple(sorted(self._ledger.charges.charged_tenants() & (set(below) - {tenant})))
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """See ``Source``."""

@@ -26,6 +26,12 @@ class Source(Protocol):
         The second value is the time up to which running ones are counted, in Unix seconds.
         """
 
+    def charged_below(self, tenant: str) -> tuple[str, ...]:
+        """Return the tenants below one that have had runs, by name, where the caller may see them.
+
+        A statement of a tenant does not have theirs.
+        """
+
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
         """Return current balances; None stands for all tenants that the caller may see."""
 

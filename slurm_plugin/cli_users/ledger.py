@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from datetime import time as time_of_day
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated
+from zoneinfo import ZoneInfo
 
 import typer
 from rich.text import Text
@@ -37,11 +38,22 @@ ledger_app = typer.Typer(
 )
 ledger_app.add_typer(ledger_db_app, name="db")
 
+
+def _zone() -> ZoneInfo:
+    """Return the time zone in which budgets' periods begin: days and months add up to them."""
+    return ZoneInfo(load_settings().ledger.time_zone)
+
+
+def _ledger_time(text: str) -> datetime:
+    zone = _zone()
+    return local_time(text, zone=zone).astimezone(zone)
+
+
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, with JSON's names and integers.")]
 Since = Annotated[
     datetime | None,
     typer.Option(
-        parser=local_time,
+        parser=_ledger_time,
         metavar="TIME",
         help="Show runs that still run, or ended at this time or later.",
     ),
@@ -49,11 +61,15 @@ Since = Annotated[
 
 From = Annotated[
     datetime | None,
-    typer.Option("--from", parser=local_time, metavar="TIME", help="Count use from this time on."),
+    typer.Option(
+        "--from", parser=_ledger_time, metavar="TIME", help="Count use from this time on."
+    ),
 ]
 Until = Annotated[
     datetime | None,
-    typer.Option("--until", parser=local_time, metavar="TIME", help="Count use before this time."),
+    typer.Option(
+        "--until", parser=_ledger_time, metavar="TIME", help="Count use before this time."
+    ),
 ]
 
 
@@ -100,8 +116,9 @@ def statement(
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs
     are cut at these times, so that consecutive periods such as months add up. --by day cuts them at
-    midnight. Times are local. JSON and CSV have integers in millislice-seconds. Users see the
-    tenants that they belong to.
+    midnight. --from, --until, days and months are those of [ledger] time_zone, in which budgets
+    begin, too. JSON and CSV have integers in millislice-seconds. Users see the tenants that they
+    belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
     if since is not None and (begin is not None or end is not None):
@@ -110,6 +127,7 @@ def statement(
         raise typer.BadParameter("--until is not after --from.")
     with opened_source(load_settings()) as source:
         found, now_s = source.statement(tenant, _since_s(since or begin))
+        below = () if tenant is None or as_json or as_csv else source.charged_below(tenant)
     from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
     whole = found.rows
     if begin is not None or end is not None:
@@ -130,6 +148,8 @@ def statement(
         console().print(Text(present.period_text(begin, end, since)))
         console().print(runs_table if journal else present.invoice_table(lines, by))
         console().print(present.totals_table(found.totals))
+    if below:
+        console().print(Text(present.below_text(below)))
 
 
 def _lines(rows: Sequence[StatementRow], by: Grouping) -> tuple[InvoiceLine, ...]:
@@ -144,12 +164,12 @@ def _by_day(
 
 
 def _days(first_s: int) -> Sequence[Day]:
-    """Return the local days from the one of ``first_s`` up to now."""
-    day = datetime.fromtimestamp(first_s, UTC).astimezone().date()
-    last = datetime.now(UTC).astimezone().date()
+    """Return the days of the ledger's zone from the one of ``first_s`` up to now."""
+    zone = _zone()
+    day, last = datetime.fromtimestamp(first_s, zone).date(), datetime.now(zone).date()
     dates = (day + timedelta(days=number) for number in range((last - day).days + 1))
     return [
-        Day(int(datetime.combine(date, time_of_day()).astimezone().timestamp()), date.isoformat())
+        Day(int(datetime.combine(date, time_of_day(), zone).timestamp()), date.isoformat())
         for date in dates
     ]
 
@@ -252,7 +272,7 @@ def export(
     since: Annotated[
         datetime | None,
         typer.Option(
-            parser=local_time, metavar="TIME", help="Transfers recorded at this time or later."
+            parser=_ledger_time, metavar="TIME", help="Transfers recorded at this time or later."
         ),
     ] = None,
     form: Annotated[

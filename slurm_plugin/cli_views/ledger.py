@@ -203,6 +203,14 @@ def period_text(begin: datetime | None, end: datetime | None, since: datetime | 
     return f"Use {'' if begin is None else f'from {begin:{_MINUTE}} '}until {until}."
 
 
+def below_text(below: Sequence[str]) -> str:
+    """Say where the runs of tenants below a tenant stand: ``slicewise ledger statement optics``."""
+    return (
+        f"Tenants below it have runs, which their own statements show: {', '.join(below)}."
+        f" For example: slicewise ledger statement {below[0]}"
+    )
+
+
 def verified_text(found: Verification, took_s: float) -> str:
     """Say what was compared, and how fast."""
     speed = found.transfers / max(took_s, 0.001)

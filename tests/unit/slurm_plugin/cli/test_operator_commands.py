@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -576,7 +576,9 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     kinds = (TransferKind.RESERVE, TransferKind.POST)
     steps = tuple(Transfer(kind, MillisliceSeconds(60_000), 1060) for kind in kinds)
     ledger.charges.post([Charge(run, 0, steps)])
-    times = [datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)]  # noqa: DTZ006 -- local, as they are read
+    times = [
+        datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)
+    ]
     found = [
         read("ledger", "statement", "--journal", "--from", begin, "--until", end)
         for begin, end in pairwise(times)
@@ -597,6 +599,44 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     for wrong in (("--since", times[0]), ("--until", times[0])):
         words = ("ledger", "statement", "--from", times[1], *wrong)
         assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_a_statement_is_cut_by_the_zone_in_which_budgets_begin(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """It was the zone of the host, so that a month's statement was not what the budget had."""
+    tokyo = SETTINGS.ledger.model_copy(update={"time_zone": "Asia/Tokyo"})
+    settings = SETTINGS.model_copy(update={"ledger": tokyo})
+    monkeypatch.setattr(ledger_commands, "load_settings", lambda: settings)
+    midnight_s = 31 * 86_400 - 9 * 3600
+    run = Run(RunKey("c", 1, midnight_s - 60), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    steps = tuple(
+        Transfer(kind, MillisliceSeconds(100_000), midnight_s + 40)
+        for kind in (TransferKind.RESERVE, TransferKind.POST)
+    )
+    ledger.charges.post([Charge(run, 0, steps)])
+    by_day = read("ledger", "statement", "--by", "day", "--from", "1970-01")["lines"]
+    assert [(one["day"], one["used_millislice_s"]) for one in by_day] == [
+        ("1970-01-31", 60_000),
+        ("1970-02-01", 40_000),
+    ]
+    (february,) = read("ledger", "statement", "--from", "1970-02")["lines"]
+    assert february["used_millislice_s"] == 40_000
+    words = "Use from 1970-02-01 00:00 JST until now."
+    assert said("ledger", "statement", "--from", "1970-02").startswith(words)
+
+
+def test_the_statement_of_a_parent_names_the_tenants_below_that_have_runs(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    assert said("ledger", "statement", "physics") == "No runs.\n"
+    monkeypatch.setattr(FakeLedger, "charged_tenants", lambda _: frozenset({"bio", "optics"}))
+    assert said("ledger", "statement", "physics") == (
+        "No runs.\nTenants below it have runs, which their own statements show: optics."
+        " For example: slicewise ledger statement optics\n"
+    )
+    assert "below" not in said("ledger", "statement", "bio")
 
 
 def test_a_statement_by_day_from_a_later_day_shows_the_days_of_the_use(ledger: FakeLedger):
