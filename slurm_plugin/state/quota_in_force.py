@@ -14,7 +14,7 @@ from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
+from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota, payers
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import (
@@ -53,6 +53,7 @@ class QuotaInForce:
         self._guaranteed: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
         self._budgets: Mapping[str, int] = {}
+        self._payers: Mapping[str, str] = {}
         self._bounds = Attainable({}, {}, {})
         self._capacity: int | None = None
         self.policy: Policy = {}
@@ -70,7 +71,7 @@ class QuotaInForce:
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
         self._nominal = effective_nominal(policy)
         self._guaranteed = guaranteed_quota(policy)
-        self._budgets = period_budgets(policy)
+        self._budgets, self._payers = period_budgets(policy), payers(policy)
         self._bounds = attainable(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
 
@@ -161,7 +162,8 @@ class QuotaInForce:
             ceilings=self._bounds.ceilings,
             type_limits=self._type_limits,
             budgets={
-                tenant: max(most, self.run_minutes.get(tenant, 0) * 60)  # more after a grant
+                # More after a grant to the payer.
+                tenant: max(most, self.run_minutes.get(self._payers[tenant], 0) * 60)
                 for tenant, most in self._budgets.items()
             },
             used=used,

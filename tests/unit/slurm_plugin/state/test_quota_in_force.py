@@ -73,3 +73,14 @@ async def test_what_was_granted_beyond_the_rule_may_be_used(
     await cluster_state.turn()
     assert cluster_state.snapshot is not None
     assert cluster_state.snapshot.budgets == {"vision": most}
+
+
+async def test_what_was_granted_to_the_tenant_that_pays_may_be_used() -> None:
+    """Of a tenant below it a job was refused still: only its own name was looked up."""
+    lab = replace(tenant("lab", 3000), budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
+    cluster_state = sync_of(ScriptedSlurm(job(0)))
+    cluster_state.set_policy(policy_of(lab, tenant("vision", 3000, "lab")), {})
+    cluster_state.quotas.set_ceilings({}, {"lab": 60_000})
+    await cluster_state.turn()
+    assert cluster_state.snapshot is not None
+    assert cluster_state.snapshot.budgets == {"lab": 3_600_000, "vision": 3_600_000}
