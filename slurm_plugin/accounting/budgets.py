@@ -161,6 +161,26 @@ def amended(
     return BudgetEntry(tenant, "adjust", amount, None, author, reason) if amount else None
 
 
+def lost(
+    before: Budget | None,
+    after: Budget,
+    *,
+    period_start_s: int,
+    last_rollover_s: int | None,
+    left_millislice_s: int,
+) -> int:
+    """Compute what is left now and gone when a budget gets another period.
+
+    The new period begins as soon as the ledger rolls, and keeps of the rest at most the carry-over.
+    0 if the running period goes on, as ``last_rollover_s`` shows, or if no period has begun yet.
+    """
+    if before is None or before.period is after.period:
+        return 0
+    if last_rollover_s is None or period_start_s <= last_rollover_s:
+        return 0
+    return max(0, left_millislice_s - after.carry_over_millislice_s)
+
+
 def left(
     policy: Policy,
     balances: Mapping[str, Balance],

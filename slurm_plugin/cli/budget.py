@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Literal
 from uuid import uuid4
 
@@ -12,9 +13,10 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from slurm_plugin.accounting.budgets import Amend, amended
+from slurm_plugin.accounting.budgets import Amend, amended, lost
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.cli_common.amounts import (
+    SLICE_HOUR_MILLISLICE_S,
     BudgetWords,
     budget_from_words,
     signed_slice_hours_from_text,
@@ -91,7 +93,8 @@ def set_budget(
 
     The budget pays for the tenant's runs and for those of tenants below it that have none. Slurm
     starts no job that would exceed it; debt is carried into the next period. A new amount counts
-    immediately: the difference is booked as an adjustment.
+    immediately: the difference is booked as an adjustment. Another --period begins at once, and
+    keeps of what was left the carry-over at most; the answer says what is gone.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -99,6 +102,7 @@ def set_budget(
         words = BudgetWords(period, amount, carry_over, overdraft)
         budget = budget_from_words(tenant, before, words)
         start_s = period_begun_s(budget, settings)
+        gone = _lost(ledger, settings, tenant, budget)
         adjusted = ledger.tenants.set_budget(
             TenantUpdate(tenant, budget=budget),
             author_name(),
@@ -107,15 +111,38 @@ def set_budget(
         )
         begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
     if as_json:
-        outcome = {"adjusted_millislice_s": adjusted, "begun": begun}
+        outcome = {"adjusted_millislice_s": adjusted, "begun": begun, "lost_millislice_s": gone}
         print_json({"tenant": tenant, **asdict(budget), **outcome})
         return
     was = f" (was {budget_text(before)})" if before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
     if adjusted:
         console().print(f"Applies now: {hours_change_text(adjusted)} in this period.")
+    if gone:
+        console().print(Text(_lost_text(tenant, gone)))
     if not begun:
         console().print("The daemon is not running, or busy: it begins the period later.")
+
+
+def _lost(ledger: "Ledger", settings: Settings, tenant: str, budget: Budget) -> int:
+    """Return what of the budget that holds now is gone with the new one, in millislice-seconds."""
+    view = ledger_view_now(ledger, settings)
+    return lost(
+        view.tenants[tenant].budget,
+        budget,
+        period_start_s=period_begun_s(budget, settings),
+        last_rollover_s=view.rollovers.get(tenant),
+        left_millislice_s=left_millislice_s(view).get(tenant, 0),
+    )
+
+
+def _lost_text(tenant: str, gone_millislice_s: int) -> str:
+    amount = f"{Decimal(gone_millislice_s) / SLICE_HOUR_MILLISLICE_S:.4f}".rstrip("0").rstrip(".")
+    return (
+        f"A new period begins at once: {slice_hours_text(gone_millislice_s)} slice-hours that were"
+        f" left are gone. To give them again: slicewise budget grant {tenant} --amount {amount}"
+        " --reason WHY"
+    )
 
 
 def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Amend:

@@ -98,6 +98,7 @@ class BudgetSetJson(TypedDict):
     tenant: str
     adjusted_millislice_s: int
     begun: bool
+    lost_millislice_s: int
 
 
 class PayerJson(TypedDict):

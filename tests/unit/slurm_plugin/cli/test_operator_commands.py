@@ -667,6 +667,18 @@ def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLe
     assert budgeted.entered[-1].amount_millislice_s == 9_000_000
 
 
+def test_another_period_says_what_of_the_one_before_is_gone(ledger: FakeLedger):
+    """What was granted to a budget without periods was gone, unsaid."""
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    said("budget", "grant", "bio", "--amount", "1.25", "--reason", "paper")
+    assert read("budget", "set", "bio", "--overdraft", "1")["lost_millislice_s"] == 0  # type: ignore[index,call-overload]
+    text = said("budget", "set", "bio", "--period", "month", "--carry-over", "1")
+    assert "10.25 slice-hours that were left are gone." in text
+    assert "slicewise budget grant bio --amount 10.25 --reason WHY" in text
+
+
 def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
     said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
     said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
