@@ -260,6 +260,20 @@ class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launch
     services: tuple[ServiceReport, ...]
 
 
+class BudgetView(Message):
+    """What a budget leaves, as Slurm's limits have it.
+
+    Attributes:
+        payer: the tenant that has it.
+        run_millislice_min: what running and new jobs together may still use up.
+        resets_s: Unix seconds at which its next period begins; None means never.
+    """
+
+    payer: str
+    run_millislice_min: int
+    resets_s: int | None = None
+
+
 class TenantView(Message):
     """A tenant's quota and what it holds now, in millislices.
 
@@ -269,6 +283,8 @@ class TenantView(Message):
         own_in_use_millislices: what its own running jobs hold.
         ceiling_millislices: what the tenant and the tenants below it may hold now: their nominal,
             less what is lent, plus what is borrowed; None if limits were not compiled yet.
+        budget: the budget that leaves its jobs the least, its own or one above; None without one,
+            or if limits were not compiled yet.
     """
 
     name: str
@@ -276,6 +292,7 @@ class TenantView(Message):
     in_use_millislices: int
     own_in_use_millislices: int
     ceiling_millislices: int | None = None
+    budget: BudgetView | None = None
 
     @property
     def limit_millislices(self) -> int:

@@ -105,7 +105,7 @@ class HaproxyRuntime:
     def __init__(self, settings: GatewaySettings) -> None:
         self._socket = settings.runtime_socket
         self._maps = Maps(settings.directory)
-        self._per_tenant = settings.places.per_tenant
+        self._per_tenant, self._hold_s = settings.places.per_tenant, settings.hold_s
         self._known: LastLook | None = None
         self._everything_s = DEADLINE_S + settings.places.total / _SERVICES_PER_S
         master = settings.master_socket
@@ -121,7 +121,7 @@ class HaproxyRuntime:
         before, self._known = self._known, None
         shown, known = await self._look(before)
         self._known = known
-        gateway = replace(shown, per_tenant=self._per_tenant)
+        gateway = replace(shown, per_tenant=self._per_tenant, hold_s=self._hold_s)
         if self._replaced is None:
             return gateway
         return with_replaced(gateway, await self._replaced.observe(known.process))

@@ -157,6 +157,7 @@ class Gateway:
         deadline_ms: milliseconds that a replica may take for a request, by ``tenant/service``.
         retry_once: services whose requests are sent again once if a replica's death has lost them.
         asked: services that HAProxy has marked because requests waited for them in an idle backend.
+        hold_s: seconds that a request waits for a replica at most.
     """
 
     routes: Mapping[str, str] = field(hash=False)
@@ -171,6 +172,7 @@ class Gateway:
     deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
     retry_once: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
+    hold_s: int = 0
 
     def pool(self, name: str) -> Mapping[str, Backend]:
         """Return the backends with this name before their number.

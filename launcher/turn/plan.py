@@ -20,6 +20,7 @@ from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
 from launcher.turn import scaling_inputs
+from launcher.turn.budgets import UsedUp, used_up
 from launcher.turn.generations import Answers, Generation, GenerationInput, generation
 from launcher.turn.line_claims import LineClaims
 from launcher.turn.notes import (
@@ -163,6 +164,7 @@ def decide(
     avoided = AvoidedNodes(state, users, now_s)
     services = by_service(view)
     claims = LineClaims(gateway, services, rests)
+    budgets = {tenant.name: tenant.budget for tenant in view.tenants}
     for key, found_views in services.items():
         known = state.get(key, ServiceState())
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
@@ -194,6 +196,7 @@ def decide(
             *(key, spec, views, *counted, most, answers, free, aborted, avoid),
             lineless=claims.why_none(key),
             tokens=tokens.get(key),
+            used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
         )
         found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
@@ -274,6 +277,7 @@ class ServiceInput:
         avoid: nodes on which its next replicas are rather not to start.
         lineless: why no replica of it could get requests now; "" if one could.
         tokens: what its replicas have counted; None if that is not known.
+        used_up: the budget under which no replica of it can start; None if there is none.
     """
 
     key: str
@@ -288,6 +292,7 @@ class ServiceInput:
     avoid: tuple[str, ...] = ()
     lineless: str = ""
     tokens: TokenCounts | None = None
+    used_up: UsedUp | None = None
 
     @property
     def newest(self) -> ServiceView:
@@ -466,7 +471,7 @@ def _service_plan(
 ) -> ServicePlan:
     slots = tuple(slot for one in seen for slot in one.slots)
     pressing = urgency(look.load, concurrency * len(_serving(slots)))
-    newest, told = seen[-1], _note(seen, look.aborted, now_s)
+    newest, told = seen[-1], _note(look, seen, now_s)
     desired_by_array = {
         one.array_job_id: replace(desired, avoid=look.avoid)
         for one in seen
@@ -513,12 +518,14 @@ def _route(
     serves = any(_serving(one.slots) for one in seen)
     newest = seen[-1]
     failed = _failure_text(newest) if _refuses(seen) else ""
+    if look.used_up is not None and not serves:
+        failed = look.used_up.why
     return Route(
         look.key,
         concurrency,
         targets,
         look.engine.pool,
-        retry_after_s=None if serves else _retry_after_s(decision),
+        retry_after_s=None if serves else _retry_after_s(look, decision),
         closing=look.newest.order.delete_s is not None,
         spared=frozenset().union(*(one.unknown for one in seen)),
         in_time=decision.in_time,
@@ -536,21 +543,25 @@ def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:
     return failure_text(newest.view, failures, falls_back=falls_back, late_s=late_s)
 
 
-def _retry_after_s(decision: ScalingDecision) -> int | None:
-    """Round up to a step, so that the gateway's value does not change every second."""
-    ready_in_s = decision.ready_in_s
+def _retry_after_s(look: ServiceInput, decision: ScalingDecision) -> int | None:
+    """Round up to a step, so that the gateway's value does not change every second.
+
+    A budget may be raised at any time: it is never further away than the longest step.
+    """
+    ready_in_s = RETRY_AFTER_S[-1] if look.used_up is not None else decision.ready_in_s
     if ready_in_s is None:
         return None
     return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
 
 
-def _note(seen: Sequence[Generation], aborted: AbortedRoll | None, now_s: float) -> str:
+def _note(look: ServiceInput, seen: Sequence[Generation], now_s: float) -> str:
     newest = seen[-1]
     serves = any(_serving(one.slots) for one in seen[:-1])
     failed = _failure_text(newest, falls_back=serves)
     outliers = (text for one in seen for text in _outliers(one, now_s))
-    ended = aborted_text(aborted) if aborted is not None else ""
-    return note((failed, *outliers, *newest.said, ended))
+    ended = aborted_text(look.aborted) if look.aborted is not None else ""
+    unpaid = look.used_up.why if look.used_up is not None else ""
+    return note((unpaid, failed, *outliers, *newest.said, ended))
 
 
 def _outliers(one: Generation, now_s: float) -> Iterator[str]:

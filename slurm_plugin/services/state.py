@@ -20,6 +20,7 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import (
     SOON_S,
     WHEN_REPLACED_S,
+    BudgetView,
     ServiceView,
     SlotState,
     SlotView,
@@ -299,11 +300,13 @@ def tenant_views(
     own: Mapping[str, int],
     together: Mapping[str, int],
     ceilings: Mapping[str, int],
+    budgets: Mapping[str, BudgetView],
 ) -> tuple[TenantView, ...]:
     """Views of all tenants with a nominal, sorted by name.
 
     ``own`` is what each tenant's own jobs hold, ``together`` includes the tenants below it.
-    ``ceilings`` are those in force; an unknown one is None in the view.
+    ``ceilings`` are those in force; an unknown one is None in the view. ``budgets`` are those that
+    bind, by tenant.
     """
     return tuple(
         TenantView(
@@ -312,6 +315,7 @@ def tenant_views(
             in_use_millislices=together.get(tenant, 0),
             own_in_use_millislices=own.get(tenant, 0),
             ceiling_millislices=ceilings.get(tenant),
+            budget=budgets.get(tenant),
         )
         for tenant, amount in sorted(nominal.items())
     )

@@ -351,7 +351,7 @@ class ClusterState:
             observed_s=seen.at_s,
             complete=complete,
             services=tuple(map(self._shown, found)),
-            tenants=self.quotas.views(used),
+            tenants=self.quotas.views(used, seen.at_s),
         )
         snapshot = self.quotas.snapshot(seen, found, used, self.shares)
         self.snapshot = replace(snapshot, is_uninstalled=self.is_uninstalled)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.language.jobs import JobView
+from cluster.language.periods import next_start_s
 from cluster.language.units import Millislices
-from cluster.rpc.messages import ServiceView, TenantView
+from cluster.rpc.messages import BudgetView, ServiceView, TenantView
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
@@ -14,7 +15,13 @@ from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
-from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota, payers
+from slurm_plugin.quota.tenants import (
+    downward,
+    effective_nominal,
+    guaranteed_quota,
+    parent,
+    payers,
+)
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import (
@@ -93,10 +100,25 @@ class QuotaInForce:
         """Millislices that each account's jobs hold."""
         return used_by_tenant(jobs, self._partitions, self._settings.costs)
 
-    def views(self, used: Mapping[str, int]) -> tuple[TenantView, ...]:
-        """Each tenant as the launcher sees it; ``used`` is what its own jobs hold."""
+    def views(self, used: Mapping[str, int], at_s: float) -> tuple[TenantView, ...]:
+        """Each tenant as the launcher sees it at ``at_s``; ``used`` is what its own jobs hold."""
         most = {name: one.ceiling_millislices for name, one in self.ceilings.items()}
-        return tenant_views(self._nominal, used, with_those_below(self.policy, used), most)
+        together, budgets = with_those_below(self.policy, used), self._binding_budgets(int(at_s))
+        return tenant_views(self._nominal, used, together, most, budgets)
+
+    def _binding_budgets(self, at_s: int) -> Mapping[str, BudgetView]:
+        """Return the budget that leaves the jobs of each tenant the least, its own or one above."""
+        found: dict[str, BudgetView] = {}
+        for name in downward(self.policy):
+            budget = self.policy[name].budget
+            known = [found[above]] if (above := parent(self.policy, name)) in found else []
+            if budget is not None and name in self.run_minutes:
+                resets_s = next_start_s(budget.period, at_s, self._settings.ledger.time_zone)
+                left = self.run_minutes[name]
+                known += [BudgetView(payer=name, run_millislice_min=left, resets_s=resets_s)]
+            if known:
+                found[name] = min(known, key=lambda one: one.run_millislice_min)
+        return found
 
     @property
     def highest_ceilings(self) -> Mapping[str, int]:

@@ -10,8 +10,10 @@ from service_views import a_service
 from cluster.language.service import DEFAULT_START_TIMEOUT_S
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    BudgetView,
     DesiredSlotsAnswer,
     SlotView,
+    TenantView,
     ViewAnswer,
 )
 from cluster.rpc.order_messages import ServiceOrder
@@ -610,6 +612,49 @@ def test_while_no_start_succeeds_clients_are_told_so():
     )
     ready = gateway(server(1, ServerMode.READY))
     assert refuses(FAILING, said, running(1), shown=ready) == ""
+
+
+def with_budget(seen: ViewAnswer, left_slice_min: int, resets_s: int | None) -> ViewAnswer:
+    budget = BudgetView(
+        payer="science", run_millislice_min=1000 * left_slice_min, resets_s=resets_s
+    )
+    tenant = TenantView(
+        name="vision",
+        nominal_millislices=4000,
+        in_use_millislices=0,
+        own_in_use_millislices=0,
+        budget=budget,
+    )
+    return seen.model_copy(update={"tenants": (tenant,)})
+
+
+def unpaid(*slots: SlotView, left_slice_min: int = 59, resets_s: int | None = None) -> TurnPlan:
+    shown = replace(gateway(sessions=1), hold_s=300)
+    return decided(with_budget(view(*slots), left_slice_min, resets_s), shown)[1]
+
+
+@pytest.mark.parametrize(
+    ("resets_s", "when"),
+    [
+        (None, "it has no further period"),
+        (401, "its next period begins at 1970-01-01 00:06 UTC"),
+    ],
+)
+def test_clients_are_told_when_the_budget_is_used_up(resets_s: int | None, when: str):
+    """They waited for as long as the gateway holds requests, in vain."""
+    found = unpaid(in_state(0, "released"), resets_s=resets_s).services[0]
+    said = "the budget of science has 0.98 slice-hours left, a replica takes 1.00; " + when
+    assert (found.route.failing, found.note) == (said, said)
+    assert found.route.retry_after_s == 600
+
+
+def test_a_request_waits_for_a_budget_that_may_let_a_replica_start_in_time():
+    held = in_state(0, "held")
+    assert unpaid(held).services[0].route.failing
+    assert not unpaid(held, left_slice_min=60).services[0].route.failing
+    assert not unpaid(held, resets_s=400).services[0].route.failing
+    for slot in (running(0), in_state(0, "starting")):
+        assert not unpaid(slot).services[0].route.failing
 
 
 def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():

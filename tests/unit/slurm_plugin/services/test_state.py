@@ -7,7 +7,7 @@ import pytest
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
 from cluster.language.units import Millislices
-from cluster.rpc.messages import WHEN_REPLACED_S, SlotView
+from cluster.rpc.messages import WHEN_REPLACED_S, BudgetView, SlotView
 from slurm_plugin.services import state as decide
 from slurm_plugin.services.state import Observation, gpu_types, tenant_views, used_by_tenant
 
@@ -211,10 +211,11 @@ def test_used_counts_what_is_allotted_on_managed_partitions() -> None:
 def test_tenants_are_those_with_a_quota() -> None:
     quotas = {"vision": Millislices(6000), "nlp": Millislices(1000)}
     own, together = {"vision": 1500, "guest": 9}, {"vision": 2500}
-    found = tenant_views(quotas, own, together, {"vision": 7000})
+    budget = BudgetView(payer="science", run_millislice_min=5)
+    found = tenant_views(quotas, own, together, {"vision": 7000}, {"vision": budget})
     assert [tuple(t.model_dump().values()) for t in found] == [
-        ("nlp", 1000, 0, 0, None),
-        ("vision", 6000, 2500, 1500, 7000),
+        ("nlp", 1000, 0, 0, None, None),
+        ("vision", 6000, 2500, 1500, 7000, budget.model_dump()),
     ]
 
 

@@ -8,6 +8,7 @@ from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.messages import BudgetView
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
@@ -84,3 +85,18 @@ async def test_what_was_granted_to_the_tenant_that_pays_may_be_used() -> None:
     await cluster_state.turn()
     assert cluster_state.snapshot is not None
     assert cluster_state.snapshot.budgets == {"lab": 3_600_000, "vision": 3_600_000}
+
+
+def test_of_the_budgets_on_the_way_up_the_one_that_leaves_the_least_binds() -> None:
+    monthly = Budget(Period.MONTH, MillisliceSeconds(36_000))
+    top = replace(tenant("science", 9000), budget=Budget(Period.NONE, MillisliceSeconds(1)))
+    below = replace(tenant("vision", 3000), parent="science", budget=monthly)
+    other = replace(tenant("nlp", 1000), parent="science")
+    found = QuotaInForce(settings())
+    found.set_policy(policy_of(top, below, other, tenant("free", 1000)), {}, None)
+    assert {one.budget for one in found.views({}, 0.0)} == {None}
+    found.set_ceilings({}, {"science": 500, "vision": 20})
+    budgets = {one.name: one.budget for one in found.views({}, 0.0)}
+    above = BudgetView(payer="science", run_millislice_min=500)
+    own = BudgetView(payer="vision", run_millislice_min=20, resets_s=31 * 86_400)
+    assert budgets == {"science": above, "vision": own, "nlp": above, "free": None}
