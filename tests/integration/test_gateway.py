@@ -414,6 +414,19 @@ async def test_health_is_answered_without_a_replica_and_wakes_none(
     assert (await gateway.ask(f"/t/none{path}", "GET"))[0] == 404
 
 
+@pytest.mark.parametrize("path", [INFER, "/v2/health/ready", ""])
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "BREW"])
+async def test_a_method_that_no_engine_answers_is_refused_and_wakes_none(
+    gateway: Harness, method: str, path: str
+):
+    await gateway.set_replicas()
+    url = f"{gateway.settings.url}/t/a{path}"
+    async with gateway.session.request(method, url) as answer:
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+        assert error_of(await answer.text()).startswith("SW-GATEWAY-METHOD: ")
+    assert (await gateway.load()).arrived == 0
+
+
 async def test_while_starts_fail_requests_are_refused_with_the_reason(gateway: Harness, replicas):
     said = 'can\'t load "m": 100% of C:\\m; try again'
     await gateway.set_replicas()

@@ -84,3 +84,21 @@ def test_only_a_backend_without_server_lines_is_marked(tmp_path: Path):
     """
     marks = [line for line in said(tmp_path, case) if line.endswith((" nil", " yes"))]
     assert marks == ["bridle1x nil", "pool2 nil", "poolidle2-grpc yes"]
+
+
+def test_a_method_that_no_engine_answers_is_told_which_ones_are(tmp_path: Path):
+    case = """
+    local said = { ['txn.refused'] = 'SW-GATEWAY-METHOD', ['txn.service'] = 't/a' }
+    actions.refuse({
+        get_var = function(_, name) return said[name] end,
+        reply = function(_, parts)
+            log[1] = tostring(parts.status)
+            return {
+                add_header = function(_, name, value) log[#log + 1] = name .. ': ' .. value end,
+                set_body = function() end,
+            }
+        end,
+        done = function() end,
+    })
+    """
+    assert said(tmp_path, case) == ["405", "allow: GET, HEAD, POST", "content-type: application/json"]
