@@ -9,10 +9,10 @@ import openai
 import pytest
 from quotas import until_in_force
 from service_status import services, status, until_routed
-from tiny_gguf import write_tiny_model
 from waiting import until, until_done
 
 from sandbox.cluster import Sandbox
+from sandbox.servers.tiny_gguf import write_tiny_model
 
 pytestmark = pytest.mark.integration
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiny_gguf import write_tiny_model
 
 from cluster.language.errors import InvalidInputError
 from sandbox.servers import llamacpp
+from sandbox.servers.tiny_gguf import write_tiny_model
 
 
 def until(holds: Callable[[], bool]) -> None:
