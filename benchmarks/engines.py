@@ -7,7 +7,6 @@ turn, in one run. The figures are medians of a few rounds.
 import asyncio
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from benchmarks.machine import machine
 from cluster.runtime.console import console
 from launcher.engines.registry import ENGINES
 from sandbox.servers import llamacpp
+from sandbox.servers.tiny_gguf import write_tiny_model
 
 SERVICE, MODEL = "bench/chat", "tiny"
 SLOTS, TOKENS = 64, 512
@@ -43,7 +43,6 @@ _QUICK_ROUNDS = 3
 _FEW_TURNS = 20
 """Streams of one client in a round."""
 _CONTEXT_TOKENS = 768
-_TINY = Path(__file__).parents[1] / "tests" / "tiny_gguf.py"
 _EVENT = b"data: "
 _END = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 """The last event, and the last chunk of the answer."""
@@ -252,7 +251,7 @@ async def _answers(way: Way) -> bool:
 @contextmanager
 def _llama_server(place: Path) -> Iterator[None]:
     file = place / "tiny.gguf"
-    runpy.run_path(str(_TINY))["write_tiny_model"](file)
+    write_tiny_model(file)
     server = llamacpp.stage(place / "bin", place / "llamacpp", Path(sys.executable))
     process = subprocess.Popen(
         (

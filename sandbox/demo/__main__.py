@@ -2,7 +2,7 @@
 
 import sys
 
-_EXTRA = frozenset({"aiohttp", "matplotlib", "numpy"})
+_EXTRA = frozenset({"aiohttp", "matplotlib", "numpy", "openai"})
 """Modules that only the extra ``sandbox`` brings."""
 
 

@@ -43,6 +43,7 @@ _KEYS: Sequence[tuple[str, int, Any]] = (
 
 
 def write_tiny_model(file: Path) -> None:
+    """Write the model; llama.cpp loads it in a moment and has a context of ``_CONTEXT`` tokens."""
     tensors = list(_tensors())
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(_KEYS))
     for key, kind, value in _KEYS:
@@ -57,7 +58,7 @@ def write_tiny_model(file: Path) -> None:
 
 def _value(kind: int, value: Any) -> bytes:
     if kind == _STRING:
-        text = value.encode()
+        text = str(value).encode()
         return struct.pack("<Q", len(text)) + text
     if kind == _ARRAY:
         of, values = value
