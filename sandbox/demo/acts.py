@@ -11,8 +11,8 @@ from sandbox.demo.commands import Commands, JobTimes
 from sandbox.demo.record import Acts, BatchJob, Repartition
 from sandbox.demo.scenario import (
     ACT_TIMEOUT_S,
+    CHAT,
     GUEST,
-    GUEST_NOMINAL,
     LENDER_JOB_S,
     LENDER_JOBS,
     LENT_S,
@@ -52,7 +52,7 @@ def ask_for_a_shape(commands: Commands) -> tuple[BatchJob, BatchJob]:
     """
     with ThreadPoolExecutor() as beside:
         survey = beside.submit(commands.survey)
-        commands.set_quota(GUEST, GUEST_NOMINAL)
+        commands.set_quota(CHAT)
         jobs = (
             _submit(commands, GUEST, SHAPE, _WHOLE_DEMO_S),
             _submit(commands, GUEST, SHAPE, SHAPE_JOB_S),

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from cluster.language.errors import OutsideError, Refusal
 from sandbox.demo.record import LedgerView, LoanChange
 from sandbox.demo.scenario import TenantPlan
+from sandbox.servers.tiny_gguf import write_tiny_model
 
 _HERE = Path(__file__).parent
 _OPERATOR = "root"
@@ -46,12 +47,12 @@ class Commands:
         self._run = run
         self._costs = costs
 
-    def set_quota(self, plan: TenantPlan, nominal: str = "") -> None:
-        """Set a tenant's nominal, as the operator; ``nominal`` in place of the plan's if given.
+    def set_quota(self, plan: TenantPlan) -> None:
+        """Set a tenant's nominal, as the operator.
 
         If the plan lends, all that the tenant leaves idle may be lent, and as much be borrowed.
         """
-        slices = nominal or plan.nominal
+        slices = plan.nominal
         lending = ("--lending-limit", slices, "--borrowing-limit", slices) if plan.lends else ()
         argv = ("slicewise", "tenant-quota", "set", plan.tenant, "--nominal", slices, *lending)
         self._output(_OPERATOR, *argv)
@@ -117,19 +118,21 @@ class Commands:
         statement = self._output(_OPERATOR, "slicewise", "ledger", "statement", "--json")
         return parse_ledger(verified.stdout, statement)
 
-    def sacct(self) -> Mapping[str, int]:
+    def sacct(self, plan: TenantPlan | None = None) -> Mapping[str, int]:
         """Return millislice-seconds by tenant from Slurm's accounting, asked directly.
+
+        With a plan, only of the jobs of its service.
 
         The adapter that feeds the ledger is not used, so that sacct is a second witness. The states
         are named because sacct otherwise leaves out runs that have lost their eligible time
         (docs/explanation/ledger.md).
         """
         which = ("--allusers", "--duplicates", "--starttime=now-1hours", "--endtime=now")
+        of = () if plan is None else (f"--accounts={plan.tenant}", f"--name={plan.service_name}")
         states = "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL"
         fields = "--format=JobIDRaw,Account,Start,End,ElapsedRaw,AllocTRES"
-        return parse_sacct(
-            self._output(_OPERATOR, *_SACCT, *which, states, fields).splitlines(), self._costs
-        )
+        lines = self._output(_OPERATOR, *_SACCT, *which, *of, states, fields).splitlines()
+        return parse_sacct(lines, self._costs)
 
     def _output(self, user: str, *argv: str) -> str:
         done = self._call(user, *argv)
@@ -159,11 +162,14 @@ def parse_refusal(stderr: str) -> Refusal:
 def parse_ledger(verified: str, statement: str) -> LedgerView:
     """Read the JSON of ``slicewise ledger verify`` and ``slicewise ledger statement``."""
     try:
+        found = json.loads(statement)
         return LedgerView(
             int(json.loads(verified)["imbalance_millislice_s"]),
+            {row["tenant"]: int(row["used_millislice_s"]) for row in found["tenants"]},
             {
-                row["tenant"]: int(row["used_millislice_s"])
-                for row in json.loads(statement)["tenants"]
+                f"{row['tenant']}/{row['service']}": int(row["used_millislice_s"])
+                for row in found["lines"]
+                if row["service"]
             },
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -251,7 +257,9 @@ def write_service_file(plan: TenantPlan, model_repository: Path, directory: Path
     text = templates.get_template("service.toml.j2").render(
         name=plan.service_name,
         tenant=plan.tenant,
+        engine=plan.engine,
         model_repository=str(model_repository),
+        model=plan.model,
         profile=plan.profile,
         max_replicas=plan.max_replicas,
         concurrency=plan.concurrency,
@@ -265,6 +273,18 @@ def publish_models(directory: Path) -> Path:
     """Copy the model repository to where every user can read it; returns its path."""
     repository = directory / "demo"
     shutil.copytree(_HERE / "model_repository", repository, dirs_exist_ok=True)
+    return _readable(repository)
+
+
+def publish_chat_model(directory: Path, name: str) -> Path:
+    """Write the chat's model to where every user can read it; returns its repository's path."""
+    repository = directory / "demo-chat"
+    (repository / name).mkdir(parents=True, exist_ok=True)
+    write_tiny_model(repository / name / f"{name}.gguf")
+    return _readable(repository)
+
+
+def _readable(repository: Path) -> Path:
     for path in (repository, *repository.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return repository

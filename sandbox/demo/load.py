@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -26,12 +26,16 @@ class Load:
 
     Every request is tried once. A request that gets no answer within ``timeout_s``, or a wrong one,
     is recorded as failed.
+
+    Attributes:
+        gateway_url: the gateway's address.
+        timeout_s: how long a request may take.
     """
 
     def __init__(self, gateway_url: str, services: Sequence[str], timeout_s: float) -> None:
-        self._base = urlsplit(gateway_url).netloc
+        self.gateway_url = gateway_url
+        self.timeout_s = timeout_s
         self._services = services
-        self._timeout_s = timeout_s
         self._clients: Mapping[str, InferenceServerClient] = {}
         self._stack = AsyncExitStack()
         self._begin_s = 0.0
@@ -40,12 +44,13 @@ class Load:
 
     async def __aenter__(self) -> Self:
         self._begin_s = time.monotonic()
+        base = urlsplit(self.gateway_url).netloc
         self._clients = {
             service: await self._stack.enter_async_context(
                 InferenceServerClient(
-                    f"{self._base}/{service}",
+                    f"{base}/{service}",
                     conn_limit=MAX_REQUESTS,
-                    conn_timeout=self._timeout_s,
+                    conn_timeout=self.timeout_s,
                 )
             )
             for service in self._services
@@ -91,12 +96,18 @@ class Load:
 
     async def request(self, arrival: Arrival, due_s: float | None = None) -> RequestRecord:
         """Send one request that is due at ``due_s``, or now, and record how it ended."""
+        return await self.recorded(arrival, self._error(arrival), due_s)
+
+    async def recorded(
+        self, arrival: Arrival, answered: Awaitable[str], due_s: float | None = None
+    ) -> RequestRecord:
+        """Record how a request ends; ``answered`` sends it and returns its error, or ""."""
         sent_s = self.elapsed_s
         due_s = sent_s if due_s is None else due_s
         self._due.append(
             Arrival(due_s, arrival.service, arrival.context_tokens, arrival.generated_tokens)
         )
-        error = await self._error(arrival)
+        error = await answered
         record = RequestRecord(
             arrival.service, due_s, sent_s, max(self.elapsed_s - due_s, 0.0), error
         )
@@ -112,7 +123,7 @@ class Load:
         try:
             answer = await self._clients[arrival.service].infer(MODEL, inputs)
         except TimeoutError:
-            return f"no answer in {self._timeout_s:g} s"
+            return f"no answer in {self.timeout_s:g} s"
         except InferenceServerException as error:
             return f"status {error.status()}" if error.status() else error.message()
         except aiohttp.ClientError as error:

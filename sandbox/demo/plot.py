@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sandbox.demo.record import (
     BatchJob,
+    Chat,
     LoanChange,
     Recording,
     Repartition,
@@ -47,6 +48,8 @@ _BIN_S = 1.0
 _SHORTEST_S = 4.0
 """Shorter bars have no room for a word."""
 _MILLISLICES = 1000
+_CHAT_LINE = 1.4
+"""The height at which chats are drawn, above the one replica of their service."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,9 @@ def save(recording: Recording, path: Path) -> None:
         for index, (service, samples) in enumerate(_in_order(recording))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    heights = (1.3, 1.0, *(1.7 for _ in services), 1.2)
+    chat = recording.chats[0].request.service if recording.chats else ""
+    sharing = [service for service in services if service.name != chat]
+    heights = (1.3, 1.0, *(1.7 if one in sharing else 0.8 for one in services), 1.2)
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(
             len(heights), 1, figsize=(11, 1.4 + 1.1 * sum(heights)), sharex=True,
@@ -88,7 +93,10 @@ def save(recording: Recording, path: Path) -> None:
         _draw_arrivals(axes[0], services)
         _draw_backlog(axes[1], services)
         for axis, service in zip(axes[2:-1], services, strict=True):
-            _draw_replicas(axis, service, services, recording.loans)
+            if service in sharing:
+                _draw_replicas(axis, service, sharing, recording.loans)
+            else:
+                _draw_chats(axis, service, recording.chats)
         _mark_wakes(axes[0], recording)
         _draw_acts(axes[-1], recording)
         axes[-1].set_xlim(0, max(sample.t_s for sample in recording.samples))
@@ -123,7 +131,7 @@ def _draw_arrivals(axis: Axes, services: Iterable[_Service]) -> None:
             label=service.name,
         )
     axis.set_ylabel("arrivals\nper s")
-    axis.legend(loc="upper right", ncols=2)
+    axis.legend(loc="upper right", ncols=3, fontsize=9)
 
 
 def _mark_wakes(axis: Axes, recording: Recording) -> None:
@@ -186,6 +194,36 @@ def _draw_replicas(
     axis.set_ylim(0, max(*top, *allowed, 1) * 1.4)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(loc="upper right", ncols=6, fontsize=8, columnspacing=1.2, handlelength=1.6)
+
+
+def _draw_chats(axis: Axes, service: _Service, chats: Sequence[Chat]) -> None:
+    """Draw what holds GPUs, and above it each chat from its question to its last token."""
+    replicas = [sample.state.replicas for sample in service.samples]
+    colours: Any = {"facecolor": service.colour, "edgecolor": service.colour}
+    ready = [one.ready for one in replicas]
+    held = [max(one.ready, one.own) for one in replicas]
+    axis.fill_between(
+        service.times, 0, ready, step="post", label="on its own quota", **colours, **_OWN
+    )
+    axis.fill_between(
+        service.times, ready, held, step="post", label="starting or ending", **colours, **_PALE
+    )
+    asked = [chat.request.due_s for chat in chats]
+    ended = [chat.request.due_s + chat.request.latency_s for chat in chats]
+    axis.hlines([_CHAT_LINE] * len(chats), asked, ended, color=_GREY)
+    axis.plot(
+        asked, [_CHAT_LINE] * len(chats), linestyle="", marker="|", markersize=9,
+        color=_QUOTA_COLOUR, label="a chat of the openai client",
+    )  # fmt: skip
+    if (first_s := chats[0].first_token_s) is not None:
+        axis.annotate(
+            f"first token\nafter {first_s:.1f} s", (asked[0], _CHAT_LINE), xytext=(-6, -4),
+            textcoords="offset points", fontsize=8, ha="right", va="center",
+        )  # fmt: skip
+    axis.set_ylabel(f"replicas of\n{service.name}")
+    axis.set_ylim(0, max(*held, 1) * 2.4)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
+    axis.legend(loc="upper right", ncols=3, fontsize=8, columnspacing=1.2, handlelength=1.6)
 
 
 def lent_to(tenant: str, loans: Iterable[LoanChange], t_s: float) -> int:

@@ -112,6 +112,23 @@ class Wake:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """One chat as OpenAI's client saw it.
+
+    Attributes:
+        request: the chat among all requests.
+        first_token_s: from when it was due until the first token came; None if none did.
+        tokens: how many came, as its end says; 0 without that.
+        replicas_before: slots of its service that held or asked for GPUs before.
+    """
+
+    request: RequestRecord
+    first_token_s: float | None
+    tokens: int
+    replicas_before: int
+
+
+@dataclass(frozen=True)
 class LoanChange:
     """What a tenant lends to another from ``t_s`` on; 0 millislices end the loan."""
 
@@ -176,6 +193,7 @@ class LedgerView:
 
     imbalance: int
     millislice_s_by_tenant: Mapping[str, int]
+    millislice_s_by_service: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,6 +202,8 @@ class Recording:
 
     Attributes:
         sacct_millislice_s_by_tenant: what the same jobs used by Slurm's accounting.
+        chats: in order of time; their service slept before the first one.
+        sacct_millislice_s_of_chat: what the jobs of the chats' service used, by the same.
         loans: every change of a loan, in order of time.
         facts: what a reader needs to repeat it: command, rules, machine, start, versions.
     """
@@ -198,6 +218,8 @@ class Recording:
     facts: Mapping[str, str] = field(default_factory=dict)
     loans: tuple[LoanChange, ...] = ()
     acts: Acts = Acts()
+    chats: tuple[Chat, ...] = ()
+    sacct_millislice_s_of_chat: int = 0
 
 
 def by_service(samples: Iterable[Sample]) -> Mapping[str, tuple[Sample, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from cluster.language.errors import Refusal
 from sandbox.demo.record import (
     BatchJob,
+    Chat,
     LoanChange,
     Recording,
     Repartition,
@@ -51,6 +52,30 @@ class SliceSeconds:
 
 
 @dataclass(frozen=True)
+class ChatReport:
+    """What OpenAI's client saw of the service that it asked for chats.
+
+    Attributes:
+        replicas_before: slots that held or asked for GPUs before the first chat.
+        first_token_s: until the first chat, which woke it, had a token; None if it had none.
+        next_first_token_s: the same of the slowest of the others.
+        tokens: of all answers.
+        replicas_end: as in ``Report``, of this service.
+        slice_seconds: what the service alone was charged, by both books.
+    """
+
+    service: str
+    requests: int
+    failed: int
+    replicas_before: int
+    first_token_s: float | None
+    next_first_token_s: float | None
+    tokens: int
+    replicas_end: int | None
+    slice_seconds: SliceSeconds
+
+
+@dataclass(frozen=True)
 class Promise:
     """Something that each run of the demo must show.
 
@@ -82,6 +107,7 @@ class Report:
         replicas_woken: replicas that the last wake request started; None without samples of that.
         loans: every change of a loan, in order of time; 0 millislices end the loan.
         lent_at_the_end: millislices that are lent after the last of them.
+        chat: None if no chat was asked for.
     """
 
     requests: int
@@ -105,6 +131,7 @@ class Report:
     lent_at_the_end: int
     batch_jobs: tuple[BatchJob, ...]
     repartitions: tuple[Repartition, ...]
+    chat: ChatReport | None
 
     def as_json(self) -> dict[str, object]:
         """Ready for ``json.dumps``; ``facts`` become keys of their own."""
@@ -119,7 +146,12 @@ class Report:
 
     def promises(self) -> tuple[Promise, ...]:
         """Return everything that each run must show, with whether this one did."""
-        return (*self._of_requests(), *self._of_sharing(), *self._of_the_books())
+        return (
+            *self._of_requests(),
+            *self._of_sharing(),
+            *self._of_the_chat(),
+            *self._of_the_books(),
+        )
 
     def _of_requests(self) -> Iterator[Promise]:
         yield Promise(
@@ -145,6 +177,8 @@ class Report:
 
     def _of_sharing(self) -> Iterator[Promise]:
         for name, service in self.services.items():
+            if self.chat is not None and name == self.chat.service:
+                continue  # Its tenant neither lends nor borrows.
             yield Promise(
                 service.borrowed_max > 0,
                 f"{name} ran up to {service.borrowed_max} replicas on quota that was lent to it",
@@ -171,6 +205,27 @@ class Report:
             self.refused_over_quota is not None,
             "a tenant without quota was refused, with the reason",
             "the tenant without quota was not refused",
+        )
+
+    def _of_the_chat(self) -> Iterator[Promise]:
+        chat = self.chat
+        if chat is None:
+            yield Promise(False, "", "no chat was asked for")
+            return
+        first_s = chat.first_token_s
+        yield Promise(
+            chat.replicas_before == 0 and first_s is not None and chat.failed == 0,
+            f"{chat.service} woke for the openai client: first token after {first_s or 0:.1f} s",
+            f"{chat.service}, with {chat.replicas_before} replicas, failed {chat.failed} of "
+            f"{chat.requests} chats",
+        )
+        use = chat.slice_seconds
+        yield Promise(
+            chat.replicas_end == 0 and use.ledger > 0 and use.deviation <= LEDGER_TOLERANCE,
+            f"it streamed {chat.tokens} tokens, rested, and both books charge it "
+            f"{use.ledger:g} slice-seconds",
+            f"{chat.service} has {chat.replicas_end} replicas at the end; ledger {use.ledger:g} "
+            f"and sacct {use.sacct:g} slice-seconds",
         )
 
     def _of_the_books(self) -> Iterator[Promise]:
@@ -233,6 +288,7 @@ def build(recording: Recording) -> Report:
         lent_at_the_end=lent_now(recording.loans),
         batch_jobs=recording.acts.batch_jobs,
         repartitions=recording.acts.repartitions,
+        chat=_chat(recording),
     )
 
 
@@ -280,6 +336,31 @@ def slice_seconds(ledger: Mapping[str, int], sacct: Mapping[str, int]) -> dict[s
         for tenant in sorted(ledger.keys() | sacct.keys())
     }
     return {tenant: use for tenant, use in sides.items() if use.ledger or use.sacct}
+
+
+def _chat(recording: Recording) -> ChatReport | None:
+    if not recording.chats:
+        return None
+    first, *others = recording.chats
+    service = first.request.service
+    last = [one for one in recording.samples if one.state.service == service]
+    ledger = recording.ledger.millislice_s_by_service.get(service, 0)
+    return ChatReport(
+        service=service,
+        requests=len(recording.chats),
+        failed=sum(bool(one.request.error) for one in recording.chats),
+        replicas_before=first.replicas_before,
+        first_token_s=_slowest_first_token_s([first]),
+        next_first_token_s=_slowest_first_token_s(others),
+        tokens=sum(one.tokens for one in recording.chats),
+        replicas_end=_replicas_end(last),
+        slice_seconds=SliceSeconds(ledger / 1000, recording.sacct_millislice_s_of_chat / 1000),
+    )
+
+
+def _slowest_first_token_s(chats: Iterable[Chat]) -> float | None:
+    took_s = [one.first_token_s for one in chats if one.first_token_s is not None]
+    return round(max(took_s), 3) if took_s else None
 
 
 def _services(recording: Recording) -> dict[str, ServiceReport]:

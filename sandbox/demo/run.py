@@ -20,7 +20,12 @@ from cluster.language.mig_profiles import board, cost_millislices
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.acts import ask_for_a_shape
-from sandbox.demo.commands import Commands, publish_models, write_service_file
+from sandbox.demo.commands import (
+    Commands,
+    publish_chat_model,
+    publish_models,
+    write_service_file,
+)
 from sandbox.demo.live import Display
 from sandbox.demo.load import Load
 from sandbox.demo.observe import ClusterObserver
@@ -28,6 +33,7 @@ from sandbox.demo.plot import save as save_plot
 from sandbox.demo.record import Recording
 from sandbox.demo.report import Report, build
 from sandbox.demo.scenario import (
+    CHAT,
     COMPRESSION,
     GUEST,
     NLP,
@@ -88,6 +94,8 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
     with console.status("Setting quotas, applying services"):
         refusal = _apply_services(commands, publish_models(layout.models), layout.home)
         shape_jobs = ask_for_a_shape(commands)
+        chat_models = publish_chat_model(layout.models, CHAT.model)
+        commands.apply(CHAT, write_service_file(CHAT, chat_models, layout.home / CHAT.user))
 
     async def story() -> Recording:
         services = [plan.service for plan in SERVING]

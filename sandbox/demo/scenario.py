@@ -29,6 +29,8 @@ class TenantPlan:
     schedule: Schedule = ()
     concurrency: int = 1
     lends: bool = False
+    engine: str = "triton"
+    model: str = "tokens"
 
     @property
     def service(self) -> str:
@@ -57,8 +59,21 @@ NLP = TenantPlan(
     lends=True,
 )
 GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1)
-"""A tenant without quota: its service is refused, with the reason. Later it gets a quota and runs
-batch jobs."""
+"""A tenant without quota: its service is refused, with the reason. Later it gets a quota, runs
+batch jobs, and serves chats."""
+CHAT = TenantPlan(
+    "guest",
+    "carol",
+    "talk",
+    "1g.18gb",
+    "8",
+    1,
+    concurrency=4,
+    engine="llamacpp",
+    model="talk",
+)
+"""The guest's language model, on a GPU that nothing else of the demo uses. The quota is for this
+slice and for two of ``SHAPE``, each of which costs 3.5."""
 
 SERVING = (VISION, NLP)
 COMPRESSION = 24.0
@@ -72,10 +87,17 @@ LENT_S = 7
 SHAPE, SHAPE_JOB_S = "3g.40gb", 12
 """What the guest's batch jobs ask for, and the seconds that the second one works. The cluster has
 one of these; once it has another, seven of the services' profile are left: the tenants' quota."""
-GUEST_NOMINAL = "7"
-"""Slices that the operator gives the guest: two of these shapes cost that."""
 ACT_TIMEOUT_S = 60.0
 """How long each step beside the load may take before the demo goes on without it."""
+
+CHAT_AT_S = 52.0
+"""When the first chat is asked for, after the replay begins: between the rise of the second
+tenant's replicas and the loan that it gets."""
+CHATS, CHAT_PAUSE_S = 5, 0.4
+"""How many chats are asked for, one after the other, and the seconds between them. All come while
+the first one keeps the replica: the launcher may see none of the others, so short are they."""
+CHAT_PROMPT, CHAT_TOKENS = "Why is a slice of a GPU enough for me?", 100
+"""What each chat asks, and how many tokens it wants for an answer."""
 
 WAKE_TOKENS = (1020, 129)
 """Context and generated tokens of a wake request: the medians of the trace."""

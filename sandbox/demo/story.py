@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import OutsideError, Refusal, SlicewiseError
 from sandbox.demo.acts import ActsPerformance
+from sandbox.demo.chat import ChatPerformance
 from sandbox.demo.commands import Commands
 from sandbox.demo.live import Display, Scene
 from sandbox.demo.load import Load
@@ -17,6 +18,7 @@ from sandbox.demo.record import (
     LoanChange,
     Observer,
     Recording,
+    Replicas,
     RequestRecord,
     Sample,
     ServiceState,
@@ -24,6 +26,7 @@ from sandbox.demo.record import (
 )
 from sandbox.demo.report import LEDGER_TOLERANCE, lent_now, percentile_ms, slice_seconds
 from sandbox.demo.scenario import (
+    CHAT,
     QUIET_TIMEOUT_S,
     RECENT_S,
     SAMPLE_INTERVAL_S,
@@ -35,6 +38,16 @@ from sandbox.demo.scenario import (
     TenantPlan,
 )
 from sandbox.demo.trace import Arrival
+
+
+@dataclass(frozen=True)
+class _Books:
+    """What is read at the end; ``Recording`` says what each is."""
+
+    ledger: LedgerView
+    sacct: Mapping[str, int]
+    sacct_of_chat: int
+    loans: tuple[LoanChange, ...]
 
 
 @dataclass
@@ -62,21 +75,22 @@ class Story:
     async def perform(self, arrivals: Sequence[Arrival]) -> Recording:
         """Wake the services, replay, wait for quiet, wake one again, wait; then read both books.
 
-        The acts are played beside the replay.
+        The acts and chats are played beside the replay.
         """
         acts = ActsPerformance(self.commands, self, *self.shape_jobs)
+        chats = ChatPerformance(self.load, self)
         sampling = asyncio.create_task(self._sample_forever())
         try:
             await self._served()
             await self._wake((VISION,))
             replay_s = arrivals[-1].at_s if arrivals else 0.0
             self._enter(f"replaying {len(arrivals)} requests of the trace", replay_s)
-            await asyncio.gather(self.load.replay(arrivals), acts.perform())
+            await asyncio.gather(self.load.replay(arrivals), acts.perform(), chats.perform())
             await self._quiet("no more requests: replicas drain and give their slices back")
             await self._wake((VISION,))
             await self._quiet("quiet again")
             self._enter("reading the ledger and Slurm's accounting", None)
-            ledger, sacct, loans = await self._settled_view()
+            books = await self._settled_view()
             played = await acts.record()
         finally:
             sampling.cancel()
@@ -87,12 +101,14 @@ class Story:
             samples=tuple(self._samples),
             wakes=tuple(self._wakes),
             refusal=self.refusal,
-            ledger=ledger,
-            sacct_millislice_s_by_tenant=sacct,
+            ledger=books.ledger,
+            sacct_millislice_s_by_tenant=books.sacct,
             duration_s=time.monotonic() - self.begin_s,
             facts=self.facts,
-            loans=loans,
+            loans=books.loans,
             acts=played,
+            chats=tuple(chats.chats),
+            sacct_millislice_s_of_chat=books.sacct_of_chat,
         )
 
     @property
@@ -102,11 +118,14 @@ class Story:
 
     def borrowed(self, service: str) -> int:
         """Return how many replicas of a service hold GPUs on borrowed quota now."""
-        return sum(
-            sample.state.replicas.borrowed
-            for sample in self._latest
-            if sample.state.service == service
-        )
+        return sum(one.borrowed for one in self._replicas(service))
+
+    def costing(self, service: str) -> int:
+        """Return how many slots of a service hold or ask for GPUs now."""
+        return sum(one.costing for one in self._replicas(service))
+
+    def _replicas(self, service: str) -> Sequence[Replicas]:
+        return [one.state.replicas for one in self._latest if one.state.service == service]
 
     def tell(self, news: str) -> None:
         """Show what happens now beside the load, until the next phase."""
@@ -123,8 +142,8 @@ class Story:
 
         Raises OutsideError (SW-DEMO-GATEWAY) after ``SERVED_TIMEOUT_S``.
         """
-        self._enter("waiting for the gateway to serve both services", None)
-        wanted = {plan.service for plan in SERVING}
+        self._enter("waiting for the gateway to serve all services", None)
+        wanted = {plan.service for plan in (*SERVING, CHAT)}
         await self._until(lambda: wanted <= self._services(), SERVED_TIMEOUT_S)
         if missing := wanted - self._services():
             raise OutsideError(
@@ -167,9 +186,7 @@ class Story:
                     self._sampled.clear()
                     await self._sampled.wait()
 
-    async def _settled_view(
-        self,
-    ) -> tuple[LedgerView, Mapping[str, int], tuple[LoanChange, ...]]:
+    async def _settled_view(self) -> _Books:
         """Return both books and the loans' history.
 
         Waits until the books agree and every loan has ended, for at most ``SETTLE_TIMEOUT_S``: all
@@ -180,12 +197,14 @@ class Story:
         while True:
             ledger = await asyncio.to_thread(self.commands.ledger)
             sacct = await asyncio.to_thread(self.commands.sacct)
+            of_chat = await asyncio.to_thread(self.commands.sacct, CHAT)
             loans = await asyncio.to_thread(self.commands.loans, tenants)
             uses = slice_seconds(ledger.millislice_s_by_tenant, sacct).values()
             agree = all(use.deviation <= LEDGER_TOLERANCE for use in uses)
             if (agree and not lent_now(loans)) or self.load.elapsed_s > deadline_s:
                 begin_s = time.time() - self.load.elapsed_s
-                return ledger, sacct, tuple(replace(one, t_s=one.t_s - begin_s) for one in loans)
+                moved = tuple(replace(one, t_s=one.t_s - begin_s) for one in loans)
+                return _Books(ledger, sacct, of_chat.get(CHAT.tenant, 0), moved)
             await asyncio.sleep(1.0)
 
     async def _sample_forever(self) -> None:

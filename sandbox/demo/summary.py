@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sandbox.demo.live import milliseconds
 from sandbox.demo.record import BatchJob, Repartition
-from sandbox.demo.report import Report
+from sandbox.demo.report import ChatReport, Report
 
 
 def summary(report: Report) -> RenderableType:
@@ -55,6 +55,7 @@ def _numbers(report: Report) -> Table:
         ),
         *((f"{one.user}'s job", _job(one)) for one in report.batch_jobs),
         *(("repartition", _repartition(one)) for one in report.repartitions),
+        ("chat", _chat(report.chat)),
         ("refused", "none" if refusal is None else refusal.text()),
         ("ledger", f"off balance by {report.ledger_imbalance}"),
         ("took", f"{report.duration_s:.0f} s"),
@@ -64,6 +65,20 @@ def _numbers(report: Report) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def _chat(chat: ChatReport | None) -> str:
+    if chat is None:
+        return "none was asked for"
+    first, others = _seconds(chat.first_token_s), _seconds(chat.next_first_token_s)
+    return (
+        f"{chat.requests} by the openai client, first token after {first}, then {others}; "
+        f"{chat.tokens} tokens, failed {chat.failed}"
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g} s"
 
 
 def _job(job: BatchJob) -> str:

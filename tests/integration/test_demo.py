@@ -65,7 +65,17 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
         assert books["ledger"] == pytest.approx(books["sacct"], rel=0.01)
         assert books["ledger"] > 0
     assert [one["shortfall"] for one in report["promises"] if not one["is_kept"]] == []
-    assert all(service["borrowed_max"] > 0 for service in report["services"].values())
+    chat = report["chat"]
+    services = report["services"]
+    assert set(services) == {"vision/captions", "nlp/chat", chat["service"]}
+    assert {n for n, one in services.items() if one["borrowed_max"]} == {
+        "vision/captions",
+        "nlp/chat",
+    }
+    assert (chat["service"], chat["replicas_before"], chat["replicas_end"]) == ("guest/talk", 0, 0)
+    assert (chat["requests"], chat["failed"], chat["tokens"]) == (5, 0, 500)
+    assert chat["first_token_s"] > 0
+    assert chat["slice_seconds"]["ledger"] == chat["slice_seconds"]["sacct"] > 0
     assert {loan["lender"] for loan in report["loans"]} == {"vision", "nlp"}
     assert report["lent_at_the_end"] == 0
     assert [job["tenant"] for job in report["batch_jobs"]] == ["guest"] * 2 + ["nlp"] * 3

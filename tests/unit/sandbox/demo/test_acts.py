@@ -9,7 +9,7 @@ import pytest
 from sandbox.demo import acts as acts_module
 from sandbox.demo.acts import ActsPerformance, ask_for_a_shape
 from sandbox.demo.commands import Commands, JobTimes
-from sandbox.demo.scenario import GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
+from sandbox.demo.scenario import CHAT, GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
 
 CUT = {"node": "gpu01", "before": "1g.10gb@0", "after": "3g.40gb@4", "state": "done"}
 
@@ -22,8 +22,8 @@ class Remembering(Commands):
         self.cuts: list[tuple[Mapping[str, str], ...]] = [(), ({**CUT, "state": "rolled back"},)]
         self.asked = 0
 
-    def set_quota(self, plan: TenantPlan, nominal: str = "") -> None:
-        self.calls.append(f"quota {plan.tenant} {nominal}")
+    def set_quota(self, plan: TenantPlan) -> None:
+        self.calls.append(f"quota {plan.tenant} {plan.nominal}")
 
     def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
         self.calls.append(f"sbatch {plan.user} {profile}")
@@ -83,7 +83,7 @@ def test_the_acts_are_played_in_order_and_the_job_in_the_way_is_cancelled_last()
     performance = played(commands, stage)
     shape, own = f"sbatch {GUEST.user} {SHAPE}", f"sbatch {NLP.user} {NLP.profile}"
     first, *rest = commands.calls
-    assert first.startswith(f"quota {GUEST.tenant} ")
+    assert first == f"quota {GUEST.tenant} {CHAT.nominal}"
     assert rest == [shape, shape, *[own] * LENDER_JOBS, f"cancel {performance.in_the_way.job_id}"]
     assert len(stage.told) == 5
 

@@ -1,5 +1,6 @@
 import json
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -15,20 +16,22 @@ from sandbox.demo.commands import (
     parse_refusal,
     parse_repartitions,
     parse_sacct,
+    publish_chat_model,
     publish_models,
     write_service_file,
 )
 from sandbox.demo.record import LedgerView, LoanChange
 from sandbox.demo.run import costs
-from sandbox.demo.scenario import GUEST, NLP, VISION, TenantPlan
+from sandbox.demo.scenario import CHAT, GUEST, NLP, SHAPE, VISION, TenantPlan
 
 
-@pytest.mark.parametrize("plan", [VISION, NLP, GUEST])
+@pytest.mark.parametrize("plan", [VISION, NLP, GUEST, CHAT])
 def test_a_service_file_is_a_valid_service(plan: TenantPlan, tmp_path: Path) -> None:
     path = write_service_file(plan, Path("/models/demo"), tmp_path)
     spec = read_service_file(path)
     assert (spec.tenant, spec.name, spec.profile) == (plan.tenant, plan.service_name, plan.profile)
     assert spec.model_repository == "/models/demo"
+    assert (spec.engine, spec.model) == (plan.engine, plan.model)
     assert path.stat().st_mode & 0o777 == 0o644
 
 
@@ -41,13 +44,23 @@ def test_a_path_can_t_break_out_of_its_toml_string(tmp_path: Path) -> None:
 
 
 def test_the_profiles_are_ones_that_the_sandbox_has() -> None:
-    assert {VISION.profile, NLP.profile, GUEST.profile} <= set(costs())
+    assert {VISION.profile, NLP.profile, GUEST.profile, CHAT.profile} <= set(costs())
 
 
 def test_published_models_can_be_read_by_everybody(tmp_path: Path) -> None:
     repository = publish_models(tmp_path)
     assert (repository / "tokens" / "1" / "model.py").stat().st_mode & 0o777 == 0o644
     assert (repository / "tokens").stat().st_mode & 0o777 == 0o755
+    chat = publish_chat_model(tmp_path, "talk") / "talk"
+    assert (chat / "talk.gguf").stat().st_mode & 0o777 == 0o644
+    assert chat.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_chat_takes_no_slice_of_what_the_others_need() -> None:
+    """Its profile is of another GPU, and its tenant's quota has room for it and the batch jobs."""
+    assert not {VISION.profile, NLP.profile, SHAPE} & {CHAT.profile}
+    asked_for = 2 * costs()[SHAPE] + costs()[CHAT.profile] * CHAT.max_replicas
+    assert Decimal(CHAT.nominal) * 1000 == asked_for
 
 
 def test_sacct_lines_become_millislice_seconds() -> None:
@@ -88,12 +101,23 @@ def test_a_crash_is_not_taken_for_a_refusal(text: str) -> None:
         parse_refusal(text)
 
 
-STATEMENT = json.dumps({"now_s": 1, "tenants": [{"tenant": "vision", "used_millislice_s": 123}]})
+STATEMENT = json.dumps(
+    {
+        "now_s": 1,
+        "tenants": [{"tenant": "vision", "used_millislice_s": 123}],
+        "lines": [
+            {"tenant": "vision", "service": "captions", "used_millislice_s": 100},
+            {"tenant": "vision", "service": "", "used_millislice_s": 23},
+        ],
+    }
+)
 BALANCED = json.dumps({"imbalance_millislice_s": 0})
 
 
 def test_the_ledger_is_read() -> None:
-    assert parse_ledger(BALANCED, STATEMENT) == LedgerView(0, {"vision": 123})
+    assert parse_ledger(BALANCED, STATEMENT) == LedgerView(
+        0, {"vision": 123}, {"vision/captions": 100}
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,6 +176,20 @@ def test_an_imbalance_is_reported_although_the_command_fails() -> None:
         return CompletedProcess(argv, 0, STATEMENT, "")
 
     assert Commands(run, {}).ledger().imbalance == 7
+
+
+def test_sacct_is_asked_for_one_service_or_for_all() -> None:
+    asked = []
+
+    def run(
+        user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
+    ) -> CompletedProcess[str]:
+        asked.append(set(argv))
+        return CompletedProcess(argv, 0, "7|guest|100|109|9|gres/gpu:1g.18gb=1\n", "")
+
+    commands = Commands(run, {"1g.18gb": 1000})
+    assert commands.sacct(CHAT) == commands.sacct() == {"guest": 9000}
+    assert asked[0] - asked[1] == {"--accounts=guest", "--name=talk"}
 
 
 def test_commands_run_as_the_right_user_and_say_what_failed() -> None:

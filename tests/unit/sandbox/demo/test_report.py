@@ -7,6 +7,7 @@ from cluster.language.errors import Refusal
 from sandbox.demo.record import (
     Acts,
     BatchJob,
+    Chat,
     LedgerView,
     LoanChange,
     Recording,
@@ -19,7 +20,7 @@ from sandbox.demo.record import (
 )
 from sandbox.demo.report import SliceSeconds, build, percentile_ms, slice_seconds
 
-A, B = "vision/captions", "nlp/chat"
+A, B, C = "vision/captions", "nlp/chat", "guest/talk"
 
 
 def answered(service: str, latency_s: float) -> RequestRecord:
@@ -32,6 +33,8 @@ def sample(t_s: float, service: str, replicas: Replicas, backlog: int = 0) -> Sa
 
 JOB = BatchJob(10, "carol", "guest", "3g.40gb", 0.0, 12.0, 20.0)
 CUT = Repartition("gpu01", "1g.10gb@0", "3g.40gb@4", "done", 1.0, 12.0)
+CHATS = (Chat(answered(C, 1.9), 1.8, 100, 0), Chat(answered(C, 0.2), 0.05, 90, 1))
+LEDGER = LedgerView(0, {"vision": 100_000, "nlp": 50_000, "guest": 70_000}, {C: 9000})
 GOOD = Recording(
     requests=(answered(A, 0.1), answered(A, 0.3), answered(B, 0.2)),
     samples=(
@@ -41,6 +44,8 @@ GOOD = Recording(
         sample(2, B, Replicas()),
         sample(3, A, Replicas(held=8)),
         sample(3, B, Replicas(held=6)),
+        sample(2, C, Replicas(ready=1, own=1)),
+        sample(3, C, Replicas(held=1)),
     ),
     wakes=(Wake(A, 0, answered(A, 2.5)), Wake(B, 0, answered(B, 1.5))),
     loans=(LoanChange(1.0, "vision", "nlp", 1000), LoanChange(2.0, "vision", "nlp", 0)),
@@ -49,10 +54,12 @@ GOOD = Recording(
         (CUT,),
     ),
     refusal=Refusal("SW-QUOTA-NONE", "guest has no quota."),
-    ledger=LedgerView(0, {"vision": 100_000, "nlp": 50_000}),
-    sacct_millislice_s_by_tenant={"vision": 100_500, "nlp": 50_000},
+    ledger=LEDGER,
+    sacct_millislice_s_by_tenant={"vision": 100_500, "nlp": 50_000, "guest": 70_000},
     duration_s=12.34,
     facts={"command": "demo"},
+    chats=CHATS,
+    sacct_millislice_s_of_chat=9000,
 )
 
 
@@ -94,11 +101,34 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
         ({"ledger": LedgerView(0, {"vision": 99_000})}, "differ"),
         ({"sacct_millislice_s_by_tenant": {}}, "differ"),
         ({"ledger": LedgerView(0, {})}, "differ"),
+        ({"chats": ()}, "no chat was asked for"),
+        ({"chats": (replace(CHATS[0], replicas_before=1),)}, "guest/talk, with 1 replicas"),
+        ({"chats": (replace(CHATS[0], first_token_s=None),)}, "of 1 chats"),
+        (
+            {"chats": (CHATS[0], Chat(RequestRecord(C, 0, 0, 1, "status 503"), None, 0, 1))},
+            "failed 1 of 2 chats",
+        ),
+        (
+            {"samples": (*GOOD.samples, sample(4, C, Replicas(draining=1)))},
+            "guest/talk has 1 replicas at the end",
+        ),
+        ({"sacct_millislice_s_of_chat": 8000}, "ledger 9 and sacct 8 slice-seconds"),
+        ({"ledger": replace(LEDGER, millislice_s_by_service={})}, "ledger 0 and sacct 9"),
     ],
 )
 def test_each_shortfall_is_said(change: dict[str, object], word: str) -> None:
     shortfalls = build(replace(GOOD, **change)).shortfalls()  # type: ignore[arg-type]
     assert any(word in text for text in shortfalls), shortfalls
+
+
+def test_a_chat_is_judged_by_itself_and_need_not_borrow() -> None:
+    report = build(GOOD)
+    assert report.chat is not None
+    assert (report.chat.first_token_s, report.chat.next_first_token_s) == (1.8, 0.05)
+    assert (report.chat.requests, report.chat.failed, report.chat.tokens) == (2, 0, 190)
+    assert report.chat.slice_seconds == SliceSeconds(9.0, 9.0)
+    shown = [one.shown for one in report.promises() if C in one.shown]
+    assert shown == ["guest/talk woke for the openai client: first token after 1.8 s"]
 
 
 def test_a_tenant_without_any_use_has_no_book() -> None:

@@ -15,6 +15,7 @@ from sandbox.demo.observe import service_states
 from sandbox.demo.record import (
     Acts,
     BatchJob,
+    Chat,
     LedgerView,
     LoanChange,
     Recording,
@@ -30,9 +31,11 @@ from sandbox.demo.summary import summary
 STATE = ServiceState("vision/captions", 7, Replicas(3, 1, 0, 4), 4000, 5000)
 SAMPLE = Sample(30.0, STATE, 5, 420.0, 1900.0)
 SCENE = Scene("replaying", 30.0, 52.4, (SAMPLE,), (1.0, 2.0, 4.0), 512, 0)
+CHAT = RequestRecord("guest/talk", 10.0, 10.0, 2.5)
+RESTS = ServiceState("guest/talk", 0, Replicas(held=1), 0, 8000)
 RECORDING = Recording(
-    requests=(RequestRecord("vision/captions", 1.0, 1.0, 0.2),),
-    samples=(SAMPLE,),
+    requests=(RequestRecord("vision/captions", 1.0, 1.0, 0.2), CHAT),
+    samples=(SAMPLE, Sample(30.0, RESTS, 0, None, None)),
     wakes=(),
     refusal=Refusal("SW-QUOTA-NONE", "guest has [no] quota."),
     ledger=LedgerView(0, {"vision": 1500}),
@@ -46,6 +49,7 @@ RECORDING = Recording(
         ),
         (Repartition("gpu01", "1g.10gb@0,1g.10gb@1", "3g.40gb@4", "done", 1.0, 12.0),),
     ),
+    chats=(Chat(CHAT, 2.25, 100, 0), Chat(CHAT, None, 0, 1)),
 )
 
 
@@ -167,7 +171,8 @@ def test_without_a_terminal_it_prints_at_new_phases_and_every_few_seconds() -> N
 def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
     text = text_of(summary(build(RECORDING)))
     for word in (
-        "1 (0 to wake services)",
+        "2 (0 to wake services)",
+        "2 by the openai client, first token after 2.2 s, then -; 100 tokens, failed 0",
         "guest has [no] quota.",
         "replicas_end is 4",
         "asked for a 3g.40gb, waited 9 s, ran",
@@ -177,6 +182,10 @@ def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
         "0.00%",
     ):
         assert word in text, word
+
+
+def test_a_report_without_chats_says_so() -> None:
+    assert "none was asked for" in text_of(summary(build(replace(RECORDING, chats=()))))
 
 
 def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
