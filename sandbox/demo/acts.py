@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from sandbox.demo.commands import Commands, JobTimes
@@ -45,8 +46,9 @@ class Stage(Protocol):
         ...
 
 
-def ask_for_a_shape(commands: Commands) -> tuple[BatchJob, BatchJob]:
-    """Give the guest its quota, and submit two jobs for a shape of which the cluster has one.
+def let_the_guest_in(commands: Commands, chat_file: Path) -> tuple[BatchJob, BatchJob]:
+    """Give the guest its quota, submit two jobs for a shape of which the cluster has one, and apply
+    the chat service.
 
     Meanwhile look up how all GPUs are cut, as the operator's cron job would have done before.
     """
@@ -57,6 +59,7 @@ def ask_for_a_shape(commands: Commands) -> tuple[BatchJob, BatchJob]:
             _submit(commands, GUEST, SHAPE, _WHOLE_DEMO_S),
             _submit(commands, GUEST, SHAPE, SHAPE_JOB_S),
         )
+        commands.apply(CHAT, chat_file)
         survey.result()
     return jobs
 

@@ -19,7 +19,7 @@ from cluster.language.errors import Refusal
 from cluster.language.mig_profiles import board, cost_millislices
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
-from sandbox.demo.acts import ask_for_a_shape
+from sandbox.demo.acts import let_the_guest_in
 from sandbox.demo.commands import (
     Commands,
     publish_chat_model,
@@ -93,9 +93,9 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
     commands = Commands(sandbox.run, costs())
     with console.status("Setting quotas, applying services"):
         refusal = _apply_services(commands, publish_models(layout.models), layout.home)
-        shape_jobs = ask_for_a_shape(commands)
-        chat_models = publish_chat_model(layout.models, CHAT.model)
-        commands.apply(CHAT, write_service_file(CHAT, chat_models, layout.home / CHAT.user))
+        models = publish_chat_model(layout.models, CHAT.model)
+        chat_file = write_service_file(CHAT, models, layout.home / CHAT.user)
+        shape_jobs = let_the_guest_in(commands, chat_file)
 
     async def story() -> Recording:
         services = [plan.service for plan in SERVING]

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.demo import acts as acts_module
-from sandbox.demo.acts import ActsPerformance, ask_for_a_shape
+from sandbox.demo.acts import ActsPerformance, let_the_guest_in
 from sandbox.demo.commands import Commands, JobTimes
 from sandbox.demo.scenario import CHAT, GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
 
@@ -28,6 +29,9 @@ class Remembering(Commands):
     def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
         self.calls.append(f"sbatch {plan.user} {profile}")
         return len(self.calls)
+
+    def apply(self, plan: TenantPlan, service_file: Path) -> None:
+        self.calls.append(f"apply {plan.service} {service_file}")
 
     def survey(self) -> None:
         pass
@@ -73,7 +77,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(commands: Remembering, stage: Any) -> ActsPerformance:
-    performance = ActsPerformance(commands, stage, *ask_for_a_shape(commands))
+    performance = ActsPerformance(commands, stage, *let_the_guest_in(commands, Path("/talk.toml")))
     asyncio.run(performance.perform())
     return performance
 
@@ -84,7 +88,9 @@ def test_the_acts_are_played_in_order_and_the_job_in_the_way_is_cancelled_last()
     shape, own = f"sbatch {GUEST.user} {SHAPE}", f"sbatch {NLP.user} {NLP.profile}"
     first, *rest = commands.calls
     assert first == f"quota {GUEST.tenant} {CHAT.nominal}"
-    assert rest == [shape, shape, *[own] * LENDER_JOBS, f"cancel {performance.in_the_way.job_id}"]
+    applied = f"apply {CHAT.service} /talk.toml"
+    cancelled = f"cancel {performance.in_the_way.job_id}"
+    assert rest == [shape, shape, applied, *[own] * LENDER_JOBS, cancelled]
     assert len(stage.told) == 5
 
 
