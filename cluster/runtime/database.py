@@ -1,7 +1,9 @@
 """Connects to PostgreSQL, and turns its failures into the project's own errors."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pydantic_core import from_json
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
@@ -49,6 +51,39 @@ def postgres_engine(url: str) -> Engine:
         pool_size=2,
         # Else each connection asks for a type that no table has.
         use_native_hstore=False,
+    )
+
+
+@dataclass(frozen=True)
+class DatabasePlace:
+    """Which database a URL leads to, and as which role; what it leaves out is libpq's.
+
+    ``host`` is a directory where the server is asked by a socket in it.
+    """
+
+    host: str
+    port: str
+    database: str
+    role: str
+
+    def text(self) -> str:
+        """``database 'slicewise' at db:5432, role slicewise``."""
+        return f"database {self.database!r} at {self.host}:{self.port}, role {self.role}"
+
+
+def database_place(url: str) -> DatabasePlace:
+    """Return where ``url`` leads, without its password; raises what ``postgres_engine`` does."""
+    from psycopg.pq import Conninfo  # noqa: PLC0415 -- most commands connect to nothing
+
+    engine = postgres_engine(url)
+    _, given = engine.dialect.create_connect_args(engine.url)
+    ours = {one.keyword.decode(): (one.val or b"").decode() for one in Conninfo.get_defaults()}
+    role = str(given.get("user") or ours["user"])
+    return DatabasePlace(
+        host=str(given.get("host") or ours["host"] or "the local socket"),
+        port=str(given.get("port") or ours["port"]),
+        database=str(given.get("dbname") or os.environ.get("PGDATABASE") or role),
+        role=role,
     )
 
 

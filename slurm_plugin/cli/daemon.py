@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,9 +36,12 @@ def run_daemon(
     settings = load_settings(config)
     _require_slurm_user(settings.daemon)
     configure_logging(log_level.upper())
-    from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- not for --help
+    from cluster.runtime.database import database_place  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- as above
 
-    with Ledger(database_url(settings.database), settings.cluster.name) as ledger:
+    url = database_url(settings.database)
+    report("ledger_database", **asdict(database_place(url)))
+    with Ledger(url, settings.cluster.name) as ledger:
         asyncio.run(_serve(settings, ledger))
 
 

@@ -342,10 +342,14 @@ class SecondsJson(TypedDict):
 
 
 class RevisionsJson(TypedDict):
-    """The database's revision, and the one that this version needs."""
+    """The database's revision, the one that this version needs, and which database it is."""
 
     current: str
     head: str
+    host: str
+    port: str
+    database: str
+    role: str
 
 
 class ProfileCostJson(TypedDict):

@@ -1,10 +1,12 @@
 """``slicewise ledger db``: the ledger's database, its schema and roles."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
@@ -33,14 +35,20 @@ def upgrade() -> None:
 
 @ledger_db_app.command("current", epilog="Example: slicewise ledger db current")
 def current(as_json: Json = False) -> None:
-    """Show the database's revision, and the one that this version of Slicewise needs."""
-    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
+    """Show which database is used, its revision, and the one that this version needs.
 
-    revisions = {"current": schema_revisions.current_of(_url()), "head": schema_revisions.head()}
+    The database is that of $SLICEWISE_DATABASE_URL, else of [database] url_file.
+    """
+    from cluster.runtime.database import database_place  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- as above
+
+    url = _url()
+    revisions = {"current": schema_revisions.current_of(url), "head": schema_revisions.head()}
+    place = database_place(url)
     if as_json:
-        print_json(revisions)
+        print_json({**revisions, **asdict(place)})
     else:
-        console().print(_revision_text(revisions))
+        console().print(Text(f"{_revision_text(revisions)}: {place.text()}"))
 
 
 @ledger_db_app.command("downgrade", epilog="Example: slicewise ledger db downgrade 0001")

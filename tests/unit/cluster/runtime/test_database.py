@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from cluster.runtime.database import postgres_engine
+from cluster.runtime.database import DatabasePlace, database_place, postgres_engine
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,30 @@ def test_a_url_that_can_not_be_read_is_not_shown(url: str):
 def test_a_url_that_can_be_read(url: str, host: str | None, password: str | None):
     parsed = postgres_engine(url).url
     assert (parsed.host, parsed.password, parsed.database) == (host, password, "ledger")
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        (
+            "postgresql://vision:geheim@db:6543/ledger",
+            DatabasePlace("db", "6543", "ledger", "vision"),
+        ),
+        (
+            "postgresql://vision:geheim@/?host=/run/postgresql",
+            DatabasePlace("/run/postgresql", "5432", "vision", "vision"),
+        ),
+        ("postgresql:///ledger", DatabasePlace("pg", "5433", "ledger", "olga")),
+    ],
+)
+def test_a_url_says_which_database_it_is_and_hides_the_password(
+    monkeypatch: pytest.MonkeyPatch, url: str, place: DatabasePlace
+):
+    """No command and no line of the log did, so that the wrong one was used unseen."""
+    monkeypatch.delenv("PGDATABASE", raising=False)
+    if "@" not in url:
+        for name, value in (("PGHOST", "pg"), ("PGPORT", "5433"), ("PGUSER", "olga")):
+            monkeypatch.setenv(name, value)
+    assert database_place(url) == place
+    assert "geheim" not in place.text()
+    assert f"database '{place.database}' at {place.host}:{place.port}" in place.text()

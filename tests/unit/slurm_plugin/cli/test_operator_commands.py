@@ -38,14 +38,15 @@ from slurm_plugin.accounting.types import (
     TransferKind,
     Verification,
 )
-from slurm_plugin.cli import budget, tenant
+from slurm_plugin.cli import budget, daemon, tenant
 from slurm_plugin.cli import tenant_quota as quota
 from slurm_plugin.cli_common import in_force, options, read_backend, slurm_look, tenant_overview
 from slurm_plugin.cli_common.slurm_look import SlurmLook, WaitingWork
-from slurm_plugin.cli_users import costs, why
+from slurm_plugin.cli_users import costs, ledger_db, why
 from slurm_plugin.cli_users import ledger as ledger_commands
 from slurm_plugin.common.qos_names import uninstalled_qos
 from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.tenants import changed, check_words
 from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
@@ -907,3 +908,37 @@ def test_every_operators_command_has_an_example():
     groups = (tenant.tenant_app, quota.tenant_quota_app, budget.budget_app)
     commands = [one for group in groups for one in typer.main.get_group(group).commands.values()]
     assert [one.name for one in commands if "slicewise" not in (one.epilog or "")] == []
+
+
+def test_the_database_in_use_is_named(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A restored one was not used, because a variable beat the file, and nothing showed it."""
+    url = "postgresql://olga:geheim@db:6543/slicewise_restored"
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", url)
+    monkeypatch.setattr(ledger_db, "load_settings", lambda: SETTINGS)
+    monkeypatch.setattr(schema_revisions, "current_of", lambda _: schema_revisions.head())
+    text = said("ledger", "db", "current")
+    assert text.endswith("up to date: database 'slicewise_restored' at db:6543, role olga\n")
+    assert "slicewise_restored" in str(read("ledger", "db", "current"))
+
+    async def serve(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(daemon, "load_settings", lambda _: SETTINGS)
+    monkeypatch.setattr(daemon, "configure_logging", lambda _: None)
+    monkeypatch.setattr(daemon, "_require_slurm_user", lambda _: None)
+    monkeypatch.setattr(daemon, "_serve", serve)
+    caplog.set_level("INFO")
+    said("daemon")
+    (line,) = (one for one in caplog.messages if one.startswith("ledger_database"))
+    assert "host=db port=6543 database=slicewise_restored role=olga" in line
+    assert "geheim" not in text + line
+
+
+def test_the_dump_of_the_how_to_does_not_read_the_daemons_url():
+    """Its role may not read the schema of the launcher: the line failed as it stood."""
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "backup.md").read_text(encoding="utf-8")
+    dumps = [line for line in page.splitlines() if "pg_dump" in line]
+    assert dumps
+    assert all("url" not in line and line.startswith("sudo -u postgres") for line in dumps)
