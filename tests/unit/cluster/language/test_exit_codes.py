@@ -23,6 +23,7 @@ FOR_CLIENTS = {
             "KEY-TENANT",
             "LOST",
             "METADATA",
+            "METHOD",
             "MODEL",
             "MODEL-UNSEEN",
         ),
