@@ -269,6 +269,7 @@ _TAG = re.compile(
     r"(?: service=(?P<service>[A-Za-z0-9_.-]+))?"
     r"(?: class=(?P<job_class>low|high))?(?P<flexible> flexible)?"
     r"(?P<undecided> undecided(?P<auto> auto)?)?"
+    r"(?: whole=(?P<whole>[0-9]{1,9}))?"
     r"(?: avoids=(?P<avoids>[A-Za-z0-9_.,-]+))?(?![^ ])"
 )
 _KNOWN_TAGS = 1 << 15
@@ -343,6 +344,8 @@ class JobTag:
             submitted with.
         avoids: the nodes that Slicewise has added to the job's ExcNodeList. Others in that list are
             the user's own.
+        whole_millislices: what Slurm counts at least once the job has its nodes, which it gets
+            whole (``--exclusive``); 0 if that is what it asks for.
     """
 
     token: str
@@ -353,6 +356,7 @@ class JobTag:
     is_undecided: bool = False
     was_auto: bool = False
     avoids: tuple[str, ...] = ()
+    whole_millislices: int = 0
 
     def text(self) -> str:
         """The tag's text for admin_comment."""
@@ -363,6 +367,7 @@ class JobTag:
             " flexible" if self.is_flexible else "",
             " undecided" if self.is_undecided else "",
             " auto" if self.is_undecided and self.was_auto else "",
+            f" whole={self.whole_millislices}" if self.whole_millislices else "",
             f" avoids={','.join(self.avoids)}" if self.avoids else "",
         )
         return "".join(parts)
@@ -383,6 +388,7 @@ class JobTag:
             is_undecided=match["undecided"] is not None,
             was_auto=match["auto"] is not None,
             avoids=tuple(match["avoids"].split(",")) if match["avoids"] else (),
+            whole_millislices=int(match["whole"] or 0),
         )
 
 

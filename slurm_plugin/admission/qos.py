@@ -30,12 +30,15 @@ class QosRequest:
         cost_millislices: cost of the task.
         qos: the QOS that its user named; "" if none.
         may_move: whether it could be requeued and is not a slot of a service.
+        is_whole: whether a part of its cost is of GPUs that it does not ask for, but gets with
+            whole nodes.
     """
 
     tenant: str
     cost_millislices: int
     qos: str
     may_move: bool
+    is_whole: bool = False
 
 
 def choose_qos(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoice:
@@ -134,10 +137,12 @@ def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None
     if wants.cost_millislices <= most:
         return
     more = f", with {slices_text(most - own)} that it may borrow" if most > own else ""
+    whole = ", for Slurm counts all GPUs of its nodes (--exclusive)" if wants.is_whole else ""
+    do = "Leave --exclusive out" if wants.is_whole else "Ask for less"
     raise InvalidInputError(
         "SW-QUOTA-EXCEEDED",
         f"One task costs {slices_words(wants.cost_millislices)}, the quota of "
-        f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start.",
-        "Ask for less, or the operator for a larger quota; slicewise why "
-        f"{wants.tenant} --limits shows both.",
+        f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start{whole}.",
+        f"{do}, or ask the operator for a larger quota; slicewise why {wants.tenant} --limits "
+        "shows both.",
     )

@@ -31,12 +31,15 @@ class ResolvedRequest:
         cost_millislices: the least cost; Slurm itself bills what it allots in the end.
         chosen: the type that was chosen for GPUs without one; None if all had a type.
         texts: the requests that must be rewritten, by field of the answer.
+        unnamed_millislices: the part of the cost of GPUs that it does not ask for, but gets with
+            whole nodes.
     """
 
     instances: Mapping[str, int] = field(hash=False)
     cost_millislices: int
     chosen: str | None = None
     texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    unnamed_millislices: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,9 @@ def resolved_request(
     if need_mib is not None:
         for name in instances:
             _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
-    return ResolvedRequest(
-        instances,
-        _cost(request, instances, snapshot),
-        chosen,
-        dict(_rewritten(request, chosen)),
-    )
+    named, cost = _named_cost(instances, snapshot), _cost(request, instances, snapshot)
+    texts = dict(_rewritten(request, chosen))
+    return ResolvedRequest(instances, cost, chosen, texts, cost - named)
 
 
 def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
@@ -247,10 +247,14 @@ def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
         )
 
 
-def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapshot) -> int:
-    cost = sum(
+def _named_cost(instances: Mapping[str, int], snapshot: Snapshot) -> int:
+    return sum(
         gpu_type(name, snapshot).cost_millislices * count for name, count in instances.items()
     )
+
+
+def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapshot) -> int:
+    cost = _named_cost(instances, snapshot)
     if not request.exclusive:
         return cost
     # An exclusive job gets whole nodes, and Slurm bills all of their GPUs.

@@ -196,7 +196,10 @@ class _Submission:
 
     def wants(self, gpus: ResolvedRequest, *, may_move: bool) -> QosRequest:
         # Slurm ignores the case of a QOS name.
-        return QosRequest(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move)
+        return QosRequest(
+            *(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move),
+            is_whole=gpus.unnamed_millislices > 0,
+        )
 
     def place(self, wants: QosRequest) -> QosChoice:
         return choose_qos(wants, self.snapshot, self.recent)
@@ -226,8 +229,10 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
     job_class = standing or directives.job_class or "normal"
     limits = snapshot.type_limits.get(tenant, {})
     gpus = resolved_request(request, directives.need_mib, limits, snapshot)
-    # A job without a script can't be requeued, so it can't move between the two QOS.
-    may_move = request.requeue is not False and not request.interactive
+    # A job without a script can't be requeued, so it can't move between the two QOS. Loans are of
+    # what waiting jobs ask for: nothing is lent for GPUs that come with whole nodes.
+    is_whole = gpus.unnamed_millislices > 0
+    may_move = request.requeue is not False and not request.interactive and not is_whole
     wants = submission.wants(gpus, may_move=may_move)
     if standing is not None:
         wants = replace(wants, qos="")
@@ -237,7 +242,12 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
         where = replace(where, notices=(words, *where.notices))
     _check_limits(gpus, submission, "--time")
     is_flexible = where.is_flexible
-    tag = JobTag(submission.token, tenant, job_class=job_class, is_flexible=is_flexible)
+    tag = JobTag(
+        *(submission.token, tenant),
+        job_class=job_class,
+        is_flexible=is_flexible,
+        whole_millislices=gpus.cost_millislices if is_whole else 0,
+    )
     answer = _admitted(tag, where, gpus, snapshot)
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)

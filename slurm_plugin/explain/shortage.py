@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.errors import Refusal
-from cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView
+from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, NodeView
 from cluster.language.units import Millislices, slices_text
 from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import run_cost
@@ -59,8 +59,11 @@ class WhyInput:
     as_set: Policy = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
-        """Cost of the job, or of one task, in millislices."""
-        return run_cost(job.gpus, self.situation.costs)
+        """Cost of the job, or of one task, in millislices.
+
+        Of a waiting one that gets whole nodes it is the least that Slurm then counts.
+        """
+        return Millislices(max(run_cost(job.gpus, self.situation.costs), whole_millislices(job)))
 
     def allotted(self) -> Iterator[JobView]:
         """Jobs that hold GPUs of managed partitions."""
@@ -69,6 +72,12 @@ class WhyInput:
             for job in self.jobs
             if job.state in ALLOTTED and job.partition in self.partitions and self.cost(job)
         )
+
+
+def whole_millislices(job: JobView) -> int:
+    """What Slurm counts at least once a waiting job has its whole nodes; 0 if it asks for none."""
+    tag = JobTag.find(job.admin_comment) if job.state in WAITING else None
+    return tag.whole_millislices if tag is not None else 0
 
 
 @dataclass(frozen=True)

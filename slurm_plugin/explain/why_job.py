@@ -19,6 +19,7 @@ from slurm_plugin.explain.shortage import (
     ends_s,
     recalls_of,
     shortage,
+    whole_millislices,
 )
 from slurm_plugin.explain.start import StartEstimate, planned_start
 from slurm_plugin.explain.why_slot import why_slot
@@ -170,7 +171,10 @@ def _asks(job: JobView, sight: WhyInput) -> str:
     if job.time_limit_s is not None:
         limit = f"for at most {span_text(job.time_limit_s)}"
     cost = slices_words(sight.cost(job))
-    return f"It asks for {gpus_text(job)} ({cost}) {limit}, {_quota(job)}."
+    what = gpus_text(job)
+    if whole_millislices(job):
+        what = "whole nodes, of which Slurm counts all GPUs"
+    return f"It asks for {what} ({cost}) {limit}, {_quota(job)}."
 
 
 def _quota(job: JobView) -> str:
@@ -242,7 +246,9 @@ def _hints(
     name = job.task
     if reason.hint and not (start.by_slurm and reason.cause):
         yield _filled(reason.hint, job, sight)
-    if reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
+    if whole_millislices(job):
+        yield "Nothing is lent for whole nodes; without --exclusive only the GPUs it names count."
+    elif reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
         yield from _borrowing(job, sight)
     if budget is not None and (limit := budget.longest_s // 60):
         yield (

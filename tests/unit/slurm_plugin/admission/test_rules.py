@@ -544,6 +544,24 @@ class TestCost:
         refused = decision(submit(exclusive=True, min_nodes=2), snapshot, TOKEN).answer
         assert refused.code == "SW-QUOTA-EXCEEDED"
 
+    def test_nothing_is_lent_for_gpus_that_come_with_a_whole_node(self) -> None:
+        """It was admitted where borrowed quota would have been enough, and waited for ever."""
+        snapshot = replace(SNAPSHOT, node_costs=frozenset({7000}))
+        for gres in ("", "gpu:1g.10gb:1"):
+            refused = decide(submit(gres=gres, exclusive=True), snapshot, TOKEN)
+            assert refused.code == "SW-QUOTA-EXCEEDED"
+            assert "is 6: it could never start, for Slurm counts all GPUs" in refused.message
+            assert "--exclusive" in refused.hint
+        named = decision(submit(gres="gpu:1g.10gb:7", exclusive=True), snapshot, TOKEN)
+        assert named.answer.action == "admit"
+        assert named.tag is not None
+        assert named.tag.whole_millislices == 0
+
+    def test_what_slurm_counts_of_a_whole_node_stands_in_its_tag(self) -> None:
+        found = decision(submit(exclusive=True), SNAPSHOT, TOKEN)
+        assert found.tag is not None
+        assert (found.tag.whole_millislices, found.tag.is_flexible) == (5000, False)
+
     def test_a_job_without_gpus_passes(self) -> None:
         request = submit(gres="", directives=("#SLICEWISE class=low",))
         assert decide(request, SNAPSHOT, TOKEN).action == "pass"

@@ -217,6 +217,22 @@ def test_it_says_whether_it_may_borrow(borrowing_limit: int, flexible: bool, hin
     assert any(hint in text for text in answer.hints)
 
 
+def test_of_a_job_that_gets_whole_nodes_it_says_what_slurm_counts():
+    """Slurm shows no GPU of it while it waits: it was told that there is room for it."""
+    tag = JobTag("ab", "vision", whole_millislices=7000)
+    one = tenant("vision", 2000, borrowing_limit_millislices=9000)
+    waits = job(9, "QOSGrpBilling", tres={}, admin_comment=tag.text())
+    answer = asked("9", sight(running(1), waits, tenants=(one,)))
+    asks = "It asks for whole nodes, of which Slurm counts all GPUs (7 slices) for at most 1 h, "
+    assert answer.sentences[:2] == (
+        asks + "guaranteed (QOS slicewise_vision).",
+        "The jobs of vision in QOS slicewise_vision hold 1 of 2 slices; this one needs 7.",
+    )
+    assert answer.start == "no estimate: it would not fit even if all of these jobs ended"
+    assert "without --exclusive only the GPUs it names count" in answer.hints[0]
+    assert not any("--qos=" in text for text in answer.hints)
+
+
 def test_those_ahead_of_it_are_counted():
     now = sight(
         running(1),
