@@ -196,8 +196,9 @@ class ServiceQuality(Message):
             included; None without any.
         in_time: share of these that met the objective, from 0 to 1; None without an objective.
         errors: answers that say that the server failed.
-        unanswered: other requests that have ended: refused or given up by the gateway, lost with
-            their replica, or left by their client.
+        unanswered: other requests that have ended: given up by the gateway, lost with their
+            replica, or left by their client. What the gateway did not let in (429, ...) is not
+            counted.
         cold_starts: how often requests had to wait because no replica was ready.
     """
 
