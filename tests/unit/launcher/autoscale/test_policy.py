@@ -294,6 +294,32 @@ def test_requests_that_gave_up_between_two_looks_are_no_demand():
     assert max(woken(5, 5)) < max(woken(5, 0))
 
 
+def test_hang_ups_wake_what_waits_at_a_look_and_the_next_time_one_replica():
+    """No look can know that forty that wait will have gone a moment later; the next one does."""
+    memory, came, at_s = initial(Supply(), 0.0), 0, 0.0
+
+    def look(held: int, after_s: float = 0.1) -> int:
+        nonlocal memory, at_s
+        at_s += after_s
+        load = Load(held=held, arrived=came, given_up=came - held)
+        memory, decision = autoscale(SCALING, memory, ServiceLook(at_s, load, Supply()))
+        return decision.wanted
+
+    def rests() -> None:
+        assert [look(0, 1.0) for _ in range(120)][-1] == 0
+
+    rests()
+    came = 40
+    assert look(0) == 0
+    woken = []
+    for _ in range(3):
+        came += 40
+        woken.append(look(40))
+        rests()
+    assert woken[0] > 1
+    assert woken[1:] == [1, 1]
+
+
 WAITS, GAVE_UP = Load(held=9, arrived=9), Load(arrived=9, given_up=9)
 
 
