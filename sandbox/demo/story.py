@@ -121,7 +121,7 @@ class Story:
         return sum(one.borrowed for one in self._replicas(service))
 
     def costing(self, service: str) -> int:
-        """Return how many slots of a service hold or ask for GPUs now."""
+        """Return how many slots of a service held or asked for GPUs in the last sample."""
         return sum(one.costing for one in self._replicas(service))
 
     def _replicas(self, service: str) -> Sequence[Replicas]:
@@ -158,12 +158,12 @@ class Story:
     async def _wake(self, plans: Sequence[TenantPlan]) -> None:
         """Send one request to each of these services, which should have no replica now."""
         self._enter("waking from zero: the first request is held until a replica is up", None)
-        costing = {state.service: state.replicas.costing for state in await self.observer.sample()}
+        before = {plan.service: self.costing(plan.service) for plan in plans}
         requests = await asyncio.gather(
             *(self.load.request(Arrival(0.0, plan.service, *WAKE_TOKENS)) for plan in plans)
         )
         self._wakes += [
-            Wake(plan.service, costing.get(plan.service, 0), request)
+            Wake(plan.service, before[plan.service], request)
             for plan, request in zip(plans, requests, strict=True)
         ]
 
