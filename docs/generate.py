@@ -386,7 +386,12 @@ def _of_daemon() -> CollectorRegistry:
     ceiling = SimpleNamespace(ceiling_millislices=0, lent_millislices=0, borrowed_millislices=0)
     sync: Any = SimpleNamespace(
         view=SimpleNamespace(tenants=(tenant,), complete=True, observed_s=0),
-        quotas=SimpleNamespace(ceilings={one: ceiling}, highest_ceilings={one: 0}),
+        quotas=SimpleNamespace(
+            ceilings={one: ceiling},
+            highest_ceilings={one: 0},
+            policy={one: SimpleNamespace(budget=SimpleNamespace(amount_millislice_s=0))},
+            left_millislice_s={one: 0},
+        ),
         clock=SimpleNamespace(stepped_s=0),
         unadmitted=SimpleNamespace(count=0),
         jobs=(),

@@ -93,6 +93,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_admission()
         yield from self._of_tenants()
+        yield from self._of_budgets()
         yield self._of_slurm()
         view = self._cluster_state.view
         yield gauge(
@@ -176,9 +177,24 @@ class _State(Collector):
         highest = f"The most that {_SUBTREE} could ever hold, with all that may be borrowed."
         yield _by_tenant("highest_ceiling", highest, quotas.highest_ceilings)
 
+    def _of_budgets(self) -> Iterator[Metric]:
+        quotas = self._cluster_state.quotas
+        rules = {
+            name: one.budget.amount_millislice_s
+            for name, one in quotas.policy.items()
+            if one.budget is not None
+        }
+        left = {name: at for name, at in quotas.left_millislice_s.items() if name in rules}
+        unit = "millislice_seconds"
+        yield _by_tenant("budget_rule", "What a tenant's budget gives in each period.", rules, unit)
+        text = "What is left of a tenant's budget; less than 0 is debt."
+        yield _by_tenant("budget_left", text, left, unit)
 
-def _by_tenant(what: str, text: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"slicewise_tenant_{what}_millislices", text, labels=["tenant"])
+
+def _by_tenant(
+    what: str, text: str, values: Mapping[str, int], unit: str = "millislices"
+) -> Metric:
+    family = GaugeMetricFamily(f"slicewise_tenant_{what}_{unit}", text, labels=["tenant"])
     for name, value in values.items():
         family.add_metric([name], value)
     return family

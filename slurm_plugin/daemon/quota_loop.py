@@ -19,7 +19,7 @@ from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Policy
@@ -386,6 +386,7 @@ class QuotaLoop:
 
     async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
         accounts = await self._accounts(associations)
+        self._cluster_state.quotas.left_millislice_s = left_millislice_s(ledger_view)
         self._cluster_state.set_policy(ledger_view.policy, accounts, ledger_view.highest)
 
     async def _accounts(

@@ -49,6 +49,7 @@ class QuotaInForce:
         ceilings: what each tenant may hold now, as compiled last; empty before that.
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
+        left_millislice_s: what was left of each budget that has begun, at the last look.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -67,6 +68,7 @@ class QuotaInForce:
         self.ceilings: Mapping[str, Ceiling] = {}
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
+        self.left_millislice_s: Mapping[str, int] = {}
 
     def set_policy(
         self,

@@ -3,19 +3,23 @@
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
-from scripted import ScriptedSlurm, job, sync_of
+from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.periods import Period
+from cluster.language.units import MillisliceSeconds
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.unread import Unread, UnreadLog
 from slurm_plugin.admission_server.pipe import Decided, Decisions
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.daemon.metrics import Metrics
+from slurm_plugin.quota.types import Budget
 
 DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enforce", 5.0, 0.0003)
 
@@ -24,6 +28,10 @@ DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enfor
 async def samples() -> Iterator[dict[tuple[str, str], float]]:
     """By name and labels, after two decisions, a look at Slurm, and a failed turn."""
     metrics, cluster_state = Metrics(), sync_of(ScriptedSlurm(job(0), job(1)))
+    vision = tenant("vision", 2000)
+    paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
+    cluster_state.set_policy(policy_of(paid), {})
+    cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
@@ -64,6 +72,10 @@ SHOWN = {
     ("slicewise_tenant_in_use_millislices", "vision"): 0,
     ("slicewise_tenant_own_in_use_millislices", "vision"): 0,
     ("slicewise_tenant_highest_ceiling_millislices", "vision"): 2000,
+    ("slicewise_tenant_budget_rule_millislice_seconds", "vision"): 36_000,
+    ("slicewise_tenant_budget_left_millislice_seconds", "vision"): -500,
+    ("slicewise_tenant_budget_rule_millislice_seconds", "nlp"): None,
+    ("slicewise_tenant_budget_left_millislice_seconds", "nlp"): None,
 }
 
 
