@@ -1,18 +1,19 @@
 """Reads single figures of an engine's metrics, in Prometheus' text format."""
 
 from collections.abc import Collection, Mapping
-from math import isfinite
 
 from launcher.engines.engine import TokenCounts
 
 _MOST_LINES = 20_000
 """Lines that are read at most: a tenant controls what its replicas say."""
+_MOST = 1e15
+"""No server counts so far; what is added up of such figures stays a finite number."""
 
 
 def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
     """Return these metrics by name; those of several labels are added up.
 
-    A metric that is missing, negative or no number is left out.
+    A metric that is missing, negative, no number or beyond all that is counted is left out.
     """
     found: dict[str, float] = {}
     for line in said.decode(errors="replace").split("\n", _MOST_LINES)[:_MOST_LINES]:
@@ -25,9 +26,9 @@ def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
             value = float(text.split()[0])
         except (ValueError, IndexError):
             continue
-        if isfinite(value) and value >= 0:
+        if 0 <= value <= _MOST:
             found[name] = found.get(name, 0.0) + value
-    return found
+    return {name: value for name, value in found.items() if value <= _MOST}
 
 
 def token_counts(said: bytes, prefix: str) -> TokenCounts:

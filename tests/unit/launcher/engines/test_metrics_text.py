@@ -54,5 +54,11 @@ def test_labels_are_added_up_and_what_is_no_figure_is_left_out():
     assert figures(said, set("abcde")) == {"a": 3.5}
 
 
+def test_what_no_server_counts_is_left_out_and_so_is_its_sum():
+    """An infinite figure could not be saved, nor subtracted from the next one."""
+    many = b'c{m="x"} 6e14\n' * 2
+    assert figures(b"a 1e308\na 1e308\nb 1e15\nd 2e15\n" + many, set("abcd")) == {"b": 1e15}
+
+
 def test_no_more_lines_are_read_than_an_engine_has():
     assert figures(b"x 1\n" * 50_000 + b"a 1\n", {"a"}) == {}
