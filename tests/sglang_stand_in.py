@@ -5,7 +5,8 @@
 What it has of SGLang: the options and what they change; ``/ready``, which says 503 until it is
 warm; ``/model_info`` with the version of the weights; ``/v1/models``; completions and their
 streams, with ``usage`` at the end of each where that is set; its form of an error; ``/metrics``
-where that is enabled; that it listens on TCP only, and that INT ends it. A token takes a while.
+where that is enabled, in chunks, as uvicorn sends what says no length; that it listens on TCP only,
+and that INT ends it. A token takes a while.
 """
 
 import argparse
@@ -21,6 +22,16 @@ from typing import Any
 WARM_UP_S, TOKEN_S = 0.3, 0.01
 
 
+class Times:
+    """Sum and count, as a histogram has them."""
+
+    def __init__(self) -> None:
+        self.sum_s, self.count = 0.0, 0
+
+    def add(self, seconds: float) -> None:
+        self.sum_s, self.count = self.sum_s + seconds, self.count + 1
+
+
 class State:
     """What the server has: its options, and what it works on."""
 
@@ -32,6 +43,8 @@ class State:
         self.waiting = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.first = Times()
+        self.between = Times()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,7 +71,9 @@ class Handler(BaseHTTPRequestHandler):
                 card = {"id": told.served_model_name, "object": "model", "owned_by": "sglang"}
                 self._json(200, {"object": "list", "data": [card]})
             case "/metrics" if told.enable_metrics:
-                self._answer(200, self._metrics().encode())
+                self._begin("text/plain; version=0.0.4; charset=utf-8")
+                self._piece(self._metrics().encode())
+                self._end()
             case _:
                 self._json(404, {"detail": "Not Found"})
 
@@ -87,29 +102,27 @@ class Handler(BaseHTTPRequestHandler):
                 state.running -= 1
 
     def _whole(self, asked: dict[str, Any]) -> None:
-        for _ in range(asked["max_tokens"]):
-            self._token()
+        for number in range(asked["max_tokens"]):
+            self._token(number)
         text = {"index": 0, "text": "x" * asked["max_tokens"], "finish_reason": "length"}
         self._json(200, self._event([text]) | {"usage": self._usage(asked["max_tokens"])})
 
     def _stream(self, asked: dict[str, Any]) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
+        self._begin("text/event-stream; charset=utf-8")
         count = asked["max_tokens"]
-        for number in range(1, count + 1):
-            self._token()
-            reason = "length" if number == count else None
+        for number in range(count):
+            self._token(number)
+            reason = "length" if number == count - 1 else None
             self._chunk(self._event([{"index": 0, "text": "x", "finish_reason": reason}]))
         if self.state.told.stream_response_default_include_usage:
             self._chunk(self._event([]) | {"usage": self._usage(count)})
         self._chunk("[DONE]")
-        self.wfile.write(b"0\r\n\r\n")
+        self._end()
 
-    def _token(self) -> None:
+    def _token(self, number: int) -> None:
         time.sleep(TOKEN_S)
         self.state.generation_tokens += 1
+        (self.state.between if number else self.state.first).add(TOKEN_S)
 
     def _event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         model = self.state.told.served_model_name
@@ -121,8 +134,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def _chunk(self, event: object) -> None:
         text = event if isinstance(event, str) else json.dumps(event)
-        data = f"data: {text}\n\n".encode()
+        self._piece(f"data: {text}\n\n".encode())
+
+    def _begin(self, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+
+    def _piece(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def _end(self) -> None:
+        self.wfile.write(b"0\r\n\r\n")
 
     def _refuse(self, message: str) -> None:
         self._json(400, {"object": "error", "message": message, "type": "Bad Request", "code": 400})
@@ -145,6 +169,10 @@ class Handler(BaseHTTPRequestHandler):
             "token_usage": 0.0,
             "prompt_tokens_total": state.prompt_tokens,
             "generation_tokens_total": state.generation_tokens,
+            "time_to_first_token_seconds_sum": state.first.sum_s,
+            "time_to_first_token_seconds_count": float(state.first.count),
+            "inter_token_latency_seconds_sum": state.between.sum_s,
+            "inter_token_latency_seconds_count": float(state.between.count),
         }
         labels = f'{{model_name="{state.told.served_model_name}",tp_rank="0"}}'
         return "".join(f"sglang:{name}{labels} {value}\n" for name, value in figures.items())
@@ -155,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("serve", choices=["serve"])
     for text in ("--model-path", "--served-model-name", "--weight-version", "--host"):
         parser.add_argument(text, required=True)
-    for number in ("--port", "--max-running-requests"):
+    for number in ("--port", "--max-running-requests", "--tp-size", "--pp-size"):
         parser.add_argument(number, type=int, required=True)
     for flag in ("--enable-metrics", "--stream-response-default-include-usage"):
         parser.add_argument(flag, action="store_true")

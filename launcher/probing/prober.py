@@ -25,7 +25,7 @@ from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, NotLetInError, TooLongError, connected
-from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head
+from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
@@ -39,9 +39,14 @@ _SAID = 200
 """Characters shown of a model's own error message."""
 _MOST_BYTES = 256 * 1024
 """Bytes read of an answer at most: its tenant controls what runs in a replica, and all tenants
-share the launcher. The configuration of a model with 1000 inputs has 200 KB."""
+share the launcher. The configuration of a model with 1000 inputs has 200 KB, and so has vLLM's
+list of 400 LoRA modules."""
 _MOST_WORDS_BYTES = 16 * 1024
-"""Bytes read of an answer at most that is a name or an error."""
+"""Bytes read of an answer at most that is an error."""
+_MOST_CHUNKS = 64
+"""Chunks read of an answer at most, where chunks are read: Python's servers send metrics as one."""
+_MOST_SIZE_BYTES = 16
+"""Bytes of the line before a chunk."""
 _PART_BYTES = 64 * 1024
 """Bytes of a request sent at a time: other replicas are asked in between."""
 _MOST_WARNINGS = 10
@@ -160,8 +165,10 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     try:
         async with asyncio.timeout(DEADLINE_S):
             found = await _introduced(peer)
-    except TooLongError:
-        return replace(_SILENT, is_costly=True)
+    except TooLongError as error:
+        # Only who has the replica's key comes so far: the owner learns of it.
+        words = f"asked who it is and whether it is ready, its server has sent {error}"
+        return replace(_SILENT, is_costly=True, said=words)
     except NotLetInError:
         return _NOT_LET_IN
     except _NO_ANSWER:
@@ -202,7 +209,8 @@ async def token_counts(gateway: Path, replica: Replica) -> TokenCounts | None:
     try:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):
-            return engine.token_counts(await _read(peer, engine.metrics_path, _MOST_BYTES))
+            said = await _read(peer, engine.metrics_path, _MOST_BYTES, _MOST_CHUNKS)
+            return engine.token_counts(said)
     except _NO_ANSWER:
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
@@ -220,7 +228,7 @@ class _Peer:
 
 async def _introduced(peer: _Peer) -> Answer:
     engine, replica = peer.replica.engine, peer.replica
-    said = await _read(peer, engine.identity_path, _MOST_WORDS_BYTES)
+    said = await _read(peer, engine.identity_path, _MOST_BYTES)
     found = engine.identified(said, replica.identity)
     if found.probe is Probe.OURS:
         for path in engine.ready_paths(replica.model):
@@ -268,10 +276,10 @@ async def _answer(peer: _Peer, request: Request) -> Answer:
         return replace(failed, is_failure=True)
 
 
-async def _read(peer: _Peer, path: str, most_bytes: int) -> bytes:
+async def _read(peer: _Peer, path: str, most_bytes: int, most_chunks: int = 0) -> bytes:
     async with _exchange(peer, _get(path), most_bytes) as answer:
         _require_ok(answer.head)
-        return await answer.body()
+        return await answer.body(most_chunks)
 
 
 def _require_ok(head: Head) -> None:
@@ -289,14 +297,30 @@ class _HttpAnswer:
     tls: BoundedTls
     most_bytes: int
 
-    async def body(self) -> bytes:
-        """Return the whole body; raises TooLongError without having read more than the bound."""
+    async def body(self, most_chunks: int = 0) -> bytes:
+        """Return the whole body; raises TooLongError without having read more than the bound.
+
+        Raises ValueError for a body in more than ``most_chunks`` chunks.
+        """
+        if self.head.is_chunked:
+            return await self._joined(most_chunks)
         length = self.head.body_bytes
         if length is None:
             return await self.tls.rest(self.most_bytes)
         if length > self.most_bytes:
             raise TooLongError(self.most_bytes)
         return await self.tls.exactly(length)
+
+    async def _joined(self, most_chunks: int) -> bytes:
+        whole = b""
+        for _ in range(most_chunks):
+            size = parse_size(await self.tls.until(b"\r\n", _MOST_SIZE_BYTES))
+            if not size:
+                return whole
+            if len(whole) + size > self.most_bytes:
+                raise TooLongError(self.most_bytes)
+            whole += (await self.tls.exactly(size + 2))[:-2]
+        raise ValueError(f"an answer in more than {most_chunks} chunks")
 
 
 @asynccontextmanager

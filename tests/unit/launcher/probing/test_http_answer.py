@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.probing.http_answer import Head, parse_head
+from launcher.probing.http_answer import Head, parse_head, parse_size
 
 
 def head(*lines: str) -> bytes:
@@ -30,7 +30,9 @@ def test_status_and_length_are_read() -> None:
         (["HTTP/2 200 OK"], "no HTTP"),
         (["SSH-2.0-OpenSSH_9.2"], "no HTTP"),
         ([""], "no HTTP"),
-        (["HTTP/1.1 200 OK", "Transfer-Encoding: chunked"], "chunks"),
+        (["HTTP/1.1 200 OK", "Transfer-Encoding: gzip, chunked"], "unknown coding"),
+        (["HTTP/1.1 200 OK", *["Transfer-Encoding: chunked"] * 2], "two lengths"),
+        (["HTTP/1.1 200 OK", "Transfer-Encoding: chunked", "Content-Length: 1"], "two lengths"),
         (["HTTP/1.1 200 OK", "Content-Length: -1"], "no HTTP"),
         (["HTTP/1.1 200 OK", "Content-Length: 1", "Content-Length: 2"], "two lengths"),
         (["HTTP/1.1 200 OK", *["a: b"] * 101], "more than 100 headers"),
@@ -40,6 +42,18 @@ def test_status_and_length_are_read() -> None:
 def test_what_triton_never_sends_is_none(lines: list[str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_head(head(*lines))
+
+
+def test_chunks_are_told_from_a_body_until_the_end() -> None:
+    whole = head("HTTP/1.1 200 OK", "transfer-encoding: Chunked")
+    assert parse_head(whole) == Head(200, None, is_chunked=True)
+
+
+def test_the_length_of_a_chunk_is_a_number_and_no_more() -> None:
+    assert [parse_size(one) for one in (b"1F\r\n", b"0\r\n", b"fffffff\r\n")] == [31, 0, 2**28 - 1]
+    for one in (b"\r\n", b"-1\r\n", b"0x1\r\n", b"1;a=b\r\n", b" 1\r\n", b"1_0\r\n", b"1" * 9):
+        with pytest.raises(ValueError, match="no HTTP"):
+            parse_size(one)
 
 
 @given(st.binary(max_size=300))

@@ -330,6 +330,19 @@ async def test_what_is_beyond_a_bound_is_told_to_its_owner(serve: Callable[..., 
     )
 
 
+async def test_a_server_that_lists_much_is_ours_and_one_that_lists_too_much_is_told_of(
+    serve: Callable[..., Server],
+) -> None:
+    """vLLM's list of 300 LoRA modules, and of 3000."""
+    for count, expected in ((300, Probe.OURS), (3000, Probe.SILENT)):
+        cards = [{"id": f"adapter-{number}", "permission": ["x" * 450]} for number in range(count)]
+        listed = answer(json.dumps({"object": "list", "data": [*cards, {"id": ME}]}).encode())
+        replica = replace(serve(lambda _, listed=listed: listed).replica, engine=ENGINES["vllm"])
+        found = await probe(gateway_directory(), replace(replica, infers=False))
+        assert found.probe is expected
+        assert found.said.endswith("an answer of more than 262144 bytes") == (count == 3000)
+
+
 async def test_who_costs_much_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses_s: list[float] = []
     sleep = asyncio.sleep
