@@ -29,6 +29,8 @@ STAND_INS = {
             case $word in --nodelist=*) export SLURMD_NODENAME=${word#*=} ;; esac
         done
         until [ "$1" = bash ]; do shift; done
+        case $* in "$FAILS") exit 1 ;; esac
+        case $* in *prepare_rank) echo "hello from the site's TaskProlog" ;; esac
         exec "$@" """,
     "apptainer": """until [ "$1" = "$IMAGE" ]; do shift; done
         shift
@@ -39,7 +41,20 @@ STAND_INS = {
         mv "$TOLD/new.$node_rank" "$TOLD/environment.$node_rank"
         until [ -e "$TOLD/environment.0" ] && [ -e "$TOLD/environment.1" ] &&
             [ -e "$TOLD/environment.2" ]; do sleep 0.05; done
-        [ "$node_rank" = "$ENDS" ] || exec sleep 60""",
+        [ "$node_rank" = "$ENDS" ] || exec sleep 60
+        # As Slurm does: TERM to every process of the other steps.
+        tell() { for process in /proc/[0-9]*; do
+            grep -qzxF "TOLD=$TOLD" "$process/environ" && grep -qzxF "$1" "$process/$2" &&
+                kill -TERM "${process#/proc/}" && echo "${process#/proc/}"
+        done; } 2>/dev/null
+        case $TELLS in
+            ranks) tell SLURMD_NODENAME=n2 environ; tell SLURMD_NODENAME=n3 environ ;;
+            lifeline)
+                process=$(tell infinity cmdline)
+                sleep 0.2
+                tr '\\0' ' ' <"/proc/$process/cmdline" >"$TOLD/lifeline" ;;
+        esac
+        :""",
 }
 IMAGES = [
     {},
@@ -58,8 +73,13 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(told: Path, ends: int, interface: str = "", **change: object) -> str:
-    """What the script has said, once rank ``ends`` has ended."""
+def run(
+    told: Path, ends: int, interface: str = "", tells: str = "", fails: str = "", **change: object
+) -> str:
+    """What the script has said, once rank ``ends`` has ended.
+
+    ``tells``: whose processes get TERM before; ``fails``: the command of the steps that fail.
+    """
     values: dict[str, object] = {
         "name": "wide",
         "tenant": "vision",
@@ -77,7 +97,10 @@ def run(told: Path, ends: int, interface: str = "", **change: object) -> str:
     variables = {
         "PATH": f"{told}/bin:/usr/bin:/bin",
         "TOLD": str(told),
+        **({"TMPDIR": str(told / "tmp")} if (told / "tmp").exists() else {}),
         "ENDS": str(ends),
+        "TELLS": tells,
+        "FAILS": fails,
         "PORTS": ",".join(str(free_port()) for _ in range(3)),
         "IMAGE": str(change.get("image", "")),
         "SLURM_ARRAY_JOB_ID": "7",
@@ -120,6 +143,36 @@ def test_whichever_rank_ends_all_end_and_leave_nothing(told: Path, ends: int) ->
     # On each other node one step makes its directory, and one runs its rank.
     assert sorted(nodes) == [f"--nodelist=n{n}" for n in (1, 2, 2, 3, 3)]
     assert all(" --nodes=1 " in f" {line} " and " --ntasks=1 " in line for line in asked)
+
+
+def test_ranks_end_with_the_replica_after_the_term_of_slurm(told: Path) -> None:
+    """It comes to all processes of a step, also to what waits for the replica's end."""
+    said = run(told, 0, tells="ranks")
+    assert "rank 2 on n3 ended with 137" in said
+    for rank in range(3):
+        assert not Path(environment(told, rank)["TMPDIR"]).parent.exists()
+
+
+def test_the_term_of_slurm_ends_no_rank_at_once(told: Path) -> None:
+    """Rank 0 still finishes requests, which needs the others."""
+    run(told, 0, tells="lifeline")
+    assert (told / "lifeline").read_text() == "sleep infinity "
+
+
+@pytest.mark.parametrize("fails", ["bash -c prepare_rank", "bash -c start_rank"])
+def test_a_step_that_fails_at_once_ends_all(told: Path, fails: str) -> None:
+    """Its server waits for all ranks, none of which starts."""
+    said = run(told, 0, fails=fails)
+    assert "a rank has ended: ending all 3" in said
+    assert "Triton ended with 137" in said
+    assert [file.name for file in told.glob("words.*")] == ["words.0"]
+
+
+def test_a_step_that_never_starts_leaves_no_variables_on_its_node(told: Path) -> None:
+    (told / "tmp").mkdir()
+    run(told, 0, fails="bash -c start_rank")
+    assert list((told / "tmp").rglob("server"))
+    assert not list((told / "tmp").rglob("environment"))
 
 
 @pytest.mark.parametrize("container", IMAGES)
