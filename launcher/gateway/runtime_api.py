@@ -469,10 +469,11 @@ class _Row(NamedTuple):
     Attributes:
         statuses: how many answers had status 2xx, 4xx and 5xx, as text: few lines need them, as
             few need the others.
-        sent: bytes that have come from a server.
+        sent: bytes that have come from a server, or from HAProxy in its place.
         at_once: requests that a server gets at the same time, as text; "" of others.
         tried_again: how often a request was sent again, to the same server and to another one,
             since there was no connection; each of them was one of ``total``.
+        unanswered: requests that a server has not answered, or not to the end, as text.
     """
 
     queued: int
@@ -485,6 +486,7 @@ class _Row(NamedTuple):
     sent: str
     tried_again: tuple[str, str]
     at_once: str
+    unanswered: str
 
     @property
     def answers(self) -> int:
@@ -633,8 +635,9 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
         "wretr",
         "wredis",
         "slim",
+        "eresp",
     )
-    queued, sessions, total, status, place, check, sent, same, other, most = map(
+    queued, sessions, total, status, place, check, sent, same, other, most, unanswered = map(
         columns.index, names
     )
     good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
@@ -650,6 +653,7 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
             line[sent],
             (line[same], line[other]),
             line[most],
+            line[unanswered],
         )
 
 
@@ -676,6 +680,7 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str, failed: int) 
         http.check.endswith("TOUT"),
         int(http.sent) + int(grpc.sent),
         int(http.at_once) if http.at_once else None,
+        int(http.unanswered) + int(grpc.unanswered),
     )
 
 

@@ -63,6 +63,9 @@ class Server:
             refuses the connection has no request any more.
         sent_bytes: what it has sent since then; of an answer that goes on, within 5 s.
         concurrency: requests that it gets at the same time, of each protocol; None if not known.
+        response_errors: requests since then that it has not answered, or not to the end
+            (``eresp``). For those that HAProxy has answered itself, with 504 as an example, it
+            counts its own bytes in ``sent_bytes``.
     """
 
     address: str
@@ -77,6 +80,7 @@ class Server:
     is_silent: bool = False
     sent_bytes: int = 0
     concurrency: int | None = None
+    response_errors: int = 0
 
 
 @dataclass(frozen=True)

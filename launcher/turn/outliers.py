@@ -60,7 +60,7 @@ class Watch:
 
     Attributes:
         start: the run, by job id and start.
-        answers, errors, sent_bytes: the gateway's counters at the last look.
+        answers, errors, sent_bytes, response_errors: the gateway's counters at the last look.
         recent, recent_errors: the same lately; old answers fade.
         silent_s: seconds for which it had requests and sent nothing: neither an answer nor a
             further part of one.
@@ -78,6 +78,7 @@ class Watch:
     recent_errors: float = 0.0
     silent_s: float = 0.0
     sent_bytes: int = 0
+    response_errors: int = 0
     doubt: Doubt | None = None
     passed: int = 0
     passed_s: float = 0.0
@@ -212,6 +213,7 @@ def _fresh(sight: Sight, now_s: float, passed: int = 0) -> Watch:
         server.errors,
         now_s,
         sent_bytes=server.sent_bytes,
+        response_errors=server.response_errors,
         passed=passed,
         passed_s=passed_s,
     )
@@ -226,8 +228,10 @@ def _updated(before: Watch | None, sight: Sight, now_s: float) -> Watch:
     errors = (server.errors - before.errors) * counted / more if more else 0.0
     keep = COUNTED / (COUNTED + counted)
     step_s = min(max(0.0, now_s - before.seen_s), _STEP_S) if server.in_flight else 0.0
-    # A stream begins its answer once, and may go on for minutes.
-    moves = bool(more) or server.sent_bytes > before.sent_bytes
+    # A stream begins its answer once, and may go on for minutes. The gateway's own answers, in the
+    # place of those that did not come, are bytes of the server, too.
+    is_own = server.response_errors > before.response_errors
+    moves = bool(more) or (server.sent_bytes > before.sent_bytes and not is_own)
     return replace(
         before,
         answers=server.answers,
@@ -238,6 +242,7 @@ def _updated(before: Watch | None, sight: Sight, now_s: float) -> Watch:
         recent_errors=keep * before.recent_errors + errors,
         silent_s=0.0 if moves else before.silent_s + step_s,
         sent_bytes=server.sent_bytes,
+        response_errors=server.response_errors,
     )
 
 

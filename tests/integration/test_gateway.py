@@ -824,7 +824,11 @@ async def test_a_request_ends_after_its_services_deadline(gateway: Harness, repl
     await gateway.set_replicas(ready, deadline_ms=300)
     status, text = await gateway.ask()
     assert (status, "SW-GATEWAY-SLOW" in text) == (504, True)
-    assert (await gateway.runtime.observe()).deadline_ms == {"t/a": 300}
+    told = await gateway.runtime.observe()
+    assert told.deadline_ms == {"t/a": 300}
+    server = told.backends["pool1"].server_of(replicas[0].endpoint)
+    assert server is not None
+    assert (server.answers, server.response_errors, server.sent_bytes > 0) == (0, 1, True)
     await gateway.set_replicas(ready)
     (asked,) = gateway.asking(1)
     await asyncio.sleep(1)

@@ -336,3 +336,53 @@ def test_a_service_loses_few_replicas_within_an_hour():
     assert removals_left((4000.0, 4100.0, 4200.0), 1, 5000.0) == 0
     assert removals_left((4000.0, 4100.0, 4200.0), 5, 5000.0) == 2
     assert removals_left((4000.0, 4100.0, 4200.0), 1, 4100.0 + SPAN_S) == 2
+
+
+def hung_until_judged(
+    seen: World, hung: int, deadline_s: int, in_flight: int
+) -> tuple[Outlier, ...]:
+    """The gateway ends the requests of one replica that answers nothing, and asks it in doubt."""
+    begun_s, found = seen.now_s, ()
+    while not any(one.verdict is not Verdict.ASKED for one in found):
+        assert seen.now_s - begun_s < 2 * LONGEST_DEADLINE_S
+        if int(seen.now_s) % deadline_s == 0:
+            one = seen.servers[hung]
+            ended = one.response_errors + in_flight
+            seen.servers[hung] = replace(
+                one, sent_bytes=one.sent_bytes + 198 * in_flight, response_errors=ended
+            )
+        siblings = {index: (5, 0) for index in seen.servers if index != hung}
+        doubted = {index for index, one in seen.watched.items() if one.doubt is not None}
+        found = seen.look(siblings, dict.fromkeys(doubted, SILENT))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("replicas", "bounds", "after_s"),
+    [
+        (2, Bounds(0.1, 60.0, 3), 60),
+        (1, Bounds(0.1, 30.0, 3), 30 + ASKED_S),
+        (1, Bounds(0.1, None, 3), LONGEST_DEADLINE_S + ASKED_S),
+        (1, Bounds(0.1, 60.0, 3, p95_s=0.4), 60),
+    ],
+    ids=["beside a sibling", "lone, deadline", "lone, neither", "lone, both"],
+)
+def test_what_the_gateway_answers_in_its_place_does_not_speak_for_a_replica_that_hangs(
+    replicas: int, bounds: Bounds, after_s: float
+):
+    """HAProxy counts the bytes of its own 504 as the server's (2.6.12)."""
+    hung = replicas - 1
+    seen = world(replicas, in_flight=2, bounds=bounds)
+    begun_s = seen.now_s
+    found = hung_until_judged(seen, hung, int(bounds.longest_s), in_flight=2)
+    assert verdicts(found) == [(hung, Verdict.FAILED)]
+    assert seen.now_s - begun_s == pytest.approx(after_s, abs=2)
+
+
+def test_a_stream_goes_on_though_other_requests_of_its_replica_get_no_answer():
+    seen = world(2)
+    for second in range(120):
+        one = seen.servers[1]
+        more = {"response_errors": one.response_errors + 1} if second % 30 == 0 else {}
+        seen.servers[1] = replace(one, sent_bytes=one.sent_bytes + 90, **more)
+        assert seen.look({0: (5, 0)}) == ()
