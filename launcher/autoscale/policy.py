@@ -161,7 +161,9 @@ def autoscale(
         scaling = replace(scaling, concurrency=memory.capacity.limit)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
-    peaks = _remember(memory.peaks, Peak(until_s, need.replicas), look.at_s)
+    # A replica that has answered since the last look is not idle, though it has nothing to do now.
+    kept = max(need.replicas, int(memory.idle.since_s is None and look.supply.ready > 0))
+    peaks = _remember(memory.peaks, Peak(until_s, kept), look.at_s)
     wanted = _bounded(scaling, peaks[0].replicas)
     reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
     return replace(memory, peaks=peaks), ScalingDecision(
@@ -197,6 +199,8 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     wakes = memory.rests and bool(load.total)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2
     answered = _more(before.answered, load.answered)
+    if came and answered:
+        idle = learn_pause(memory.idle, answered, look.at_s)
     work = learn_work(memory.work, busy_s, answered)
     done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
     is_full = before.queued > 0 < load.queued and _fills(memory, before.in_flight, look)
@@ -413,7 +417,7 @@ def _hold_s(scaling: Scaling, memory: Memory, look: ServiceLook) -> float:
 
     Borrowed replicas are given back sooner, since others may need the slices.
     """
-    if not look.load.total:
+    if memory.idle.since_s is not None:
         return 0.0
     if scaling.keep_alive_s is not None:
         return scaling.keep_alive_s

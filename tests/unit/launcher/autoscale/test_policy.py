@@ -261,6 +261,22 @@ def test_without_a_request_nothing_starts():
     assert autoscale(SCALING, memory, idle)[1].wanted == 1
 
 
+def test_requests_that_no_look_sees_keep_a_replica_all_the_same():
+    """Each is answered between two looks, as one of 30 ms is."""
+    scaling, one = replace(SCALING, keep_alive_s=3.0), Supply(ready=1)
+    memory, _ = autoscale(scaling, Memory(), ServiceLook(0.0, Load(in_flight=1, arrived=1), one))
+    for second in range(1, 60):
+        load = Load(arrived=second, answered=second)
+        memory, decision = autoscale(scaling, memory, ServiceLook(float(second), load, one))
+        assert decision.wanted == 1
+    left = []
+    for second in range(60, 200):
+        memory, decision = autoscale(scaling, memory, ServiceLook(float(second), load, one))
+        left.append(decision.wanted)
+    assert left[:2] == [1, 1]
+    assert left[-1] == 0
+
+
 def test_keep_alive_is_kept_to_the_second():
     scaling = replace(SCALING, keep_alive_s=100.0, aim=0.5)
     memory, _ = lived(60, lambda second: float(second < 2), scaling)
