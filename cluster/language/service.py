@@ -475,6 +475,39 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
         ) from None
 
 
+def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
+    """Validate the directives of a service's script: what reads its jobs later reads their text.
+
+    Raises InvalidInputError: SW-SERVICE as ``service_spec`` does, and SW-DIRECTIVE for a value that
+    could be written in another way, such as ``gpus=2.0``.
+    """
+    spec = service_spec(values)
+    expected = spec.values()
+    for key, text in values.items():
+        if (plain := expected.get(key)) != text:
+            raise InvalidInputError(
+                "SW-DIRECTIVE",
+                f"{key}={text:.{_SHOWN}} has a simpler form.",
+                f"Leave out {key}." if plain is None else f"Write {key}={plain:.{_SHOWN}}",
+            )
+    return spec
+
+
+def whole_number(values: Mapping[str, str], key: str, default: int) -> int:
+    """Read a directive of a job that is there already, which another version may have admitted.
+
+    What is no number of 0 or more counts as ``default``: one owner's mistake spoils no list that
+    others read, too.
+    """
+    try:
+        number = float(values.get(key, default))
+    except ValueError:
+        return default
+    return int(number) if 0 <= number < _MOST_WHOLE and number.is_integer() else default
+
+
+_MOST_WHOLE = 2**53
+"""Below this all whole numbers are floats, too."""
 _MISSING, _UNKNOWN, _VALUE = "missing", "extra_forbidden", "value_error"
 _MOST_PROBLEMS = 12
 """Problems that a refusal names at most. slurmctld waits for the answer, 10 ms for all of it, and

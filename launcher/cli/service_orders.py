@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
-from cluster.language.service import MAX_SLOTS
+from cluster.language.service import MAX_SLOTS, whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from cluster.rpc.order_messages import OrderRequest
@@ -91,7 +91,7 @@ def _used_up(daemon: DaemonClient, tenant: str) -> str:
 
 
 def _scripted(view: ServiceView) -> tuple[int, int]:
-    return int(view.directives.get("min_replicas", "0")), len(view.slots)
+    return whole_number(view.directives, "min_replicas", 0), len(view.slots)
 
 
 def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.service import whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
@@ -224,7 +225,7 @@ async def _started(
 
 def _least(view: ServiceView) -> int:
     ordered = view.order.min_replicas
-    return int(view.directives.get("min_replicas", "0")) if ordered is None else ordered
+    return whole_number(view.directives, "min_replicas", 0) if ordered is None else ordered
 
 
 async def _scale(

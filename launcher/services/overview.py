@@ -6,6 +6,7 @@ from typing import Literal
 
 from cluster.language.errors import UnreachableError
 from cluster.language.replica_shape import ReplicaShape
+from cluster.language.service import whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
@@ -272,10 +273,10 @@ def _service(
         is_routed=_is_routed(living, backend, look),
         shape=ReplicaShape(
             newest.profile,
-            int(newest.directives.get("gpus", "1")),
-            int(newest.directives.get("nodes", "1")),
+            whole_number(newest.directives, "gpus", 1),
+            whole_number(newest.directives, "nodes", 1),
         ),
-        min_replicas=int(newest.directives.get("min_replicas", "0")) if least is None else least,
+        min_replicas=whole_number(newest.directives, "min_replicas", 0) if least is None else least,
         max_replicas=len(newest.slots) if most is None else most,
         is_scaled=least is not None,
         is_ending=order.delete_s is not None,

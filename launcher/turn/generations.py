@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.language.service import DEFAULT_LEASE_S, DEFAULT_START_TIMEOUT_S, gives_back_s
+from cluster.language.service import (
+    DEFAULT_LEASE_S,
+    DEFAULT_START_TIMEOUT_S,
+    gives_back_s,
+    whole_number,
+)
 from cluster.rpc.messages import SOON_S, WHEN_REPLACED_S, ServiceView, SlotView
 from launcher.autoscale.types import ReplicaStart
 from launcher.engines.engine import Answer, Probe
@@ -138,8 +143,8 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         for slot in view.slots
         if (run := last_run(slot, verified.get(slot.index))) is not None
     }
-    lease_s = _seconds(view, "lease_s", DEFAULT_LEASE_S)
-    start_timeout_s = _seconds(view, "start_timeout_s", DEFAULT_START_TIMEOUT_S)
+    lease_s = whole_number(view.directives, "lease_s", DEFAULT_LEASE_S)
+    start_timeout_s = whole_number(view.directives, "start_timeout_s", DEFAULT_START_TIMEOUT_S)
     judged = _judged(sight, known, runs)
     failed_now = frozenset(o.index for o in judged.outliers if o.verdict is Verdict.FAILED)
     slots, down = [], {}
@@ -199,7 +204,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
 
 def _nodes(view: ServiceView) -> Mapping[int, str]:
     """Return the nodes of slots under way; {} if each has several: which one fails is not known."""
-    if view.directives.get("nodes", "1") != "1":
+    if whole_number(view.directives, "nodes", 1) != 1:
         return {}
     return {s.index: s.node for s in view.slots if s.node and s.state in _UNDER_WAY}
 
@@ -490,11 +495,6 @@ def _is_outdated(sight: GenerationInput, seen: SlotView) -> bool:
     # Slurm counts in whole seconds: a run that started in that second may be the successor.
     is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < int(ordered_s)
     return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
-
-
-def _seconds(view: ServiceView, key: str, default_s: int) -> int:
-    text = view.directives.get(key, "")
-    return int(text) if text.isdecimal() else default_s
 
 
 def _expiry(seen: SlotView, lease_s: int) -> Expiry:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import AUTO, ServiceSpec, service_spec
+from cluster.language.service import AUTO, ServiceSpec, service_spec, whole_number
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
@@ -218,8 +218,9 @@ def _unless_aborted(
     """
     newest, last = views[-1], known.aborted
     states = [known.generations.get(one.array_job_id, GenerationState()) for one in views]
-    after, failures = newest.directives.get("abort_roll_after", ""), states[-1].backoff.failures
-    fails = after.isdecimal() and failures >= int(after) and not states[-1].is_proved
+    after = whole_number(newest.directives, "abort_roll_after", 0)
+    failures = states[-1].backoff.failures
+    fails = 0 < after <= failures and not states[-1].is_proved
     if fails and newest.order.delete_s is None and any(one.is_proved for one in states[:-1]):
         aborted = AbortedRoll(newest.array_job_id, failures, last_said(newest))
         return (newest, *views[:-1]), aborted

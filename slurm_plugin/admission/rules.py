@@ -42,7 +42,7 @@ from cluster.language.service import (
     directives_of_script,
     is_service,
     job_directives,
-    service_spec,
+    spec_of_directives,
 )
 from cluster.language.units import slices_words
 from cluster.rpc.messages import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
@@ -122,7 +122,7 @@ def submission_of(check: CheckRequest, uid: int, partitions: frozenset[str]) -> 
 
     Raises InvalidInputError (SW-DIRECTIVE, SW-SERVICE).
     """
-    spec = service_spec(directives_of_script(check.directives))
+    spec = spec_of_directives(directives_of_script(check.directives))
     return SubmitRequest(
         v=VERSION,
         op="submit",
@@ -215,7 +215,7 @@ def _admit(
     if request.directives:
         said = directives_of_script(request.directives)
         if "name" in said:
-            return _admit_service(service_spec(said), submission)
+            return _admit_service(spec_of_directives(said), submission)
         directives = job_directives(said)
     if not asks_for_gpus(request, directives.need_mib):
         return AdmissionDecision(_PASS)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.service import whole_number
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest
@@ -129,6 +130,5 @@ class ServiceOrders:
 
 
 def _bounds(service: ServiceView) -> ReplicaBounds:
-    least = service.directives.get("min_replicas", "0")
-    # This must work for the script of another version, too: its service can still be ended.
-    return ReplicaBounds(int(least) if least.isdecimal() else 0, len(service.slots))
+    least = whole_number(service.directives, "min_replicas", 0)
+    return ReplicaBounds(least, len(service.slots))

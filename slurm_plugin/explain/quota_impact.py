@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.service import whole_number
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.overview import with_those_below
@@ -293,4 +294,4 @@ def _newest(inputs: QuotaInputs) -> list[ServiceView]:
 
 def _least(service: ServiceView) -> int:
     ordered = service.order.min_replicas
-    return int(service.directives.get("min_replicas", "0")) if ordered is None else ordered
+    return whole_number(service.directives, "min_replicas", 0) if ordered is None else ordered

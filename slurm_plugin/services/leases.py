@@ -18,7 +18,7 @@ from cluster.language.jobs import (
     PlannedStart,
     ReservationView,
 )
-from cluster.language.service import DEFAULT_LEASE_S, gives_back_s
+from cluster.language.service import DEFAULT_LEASE_S, gives_back_s, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.common.costs import run_cost
@@ -163,8 +163,7 @@ def leased(
 
 def lease_of(service: ServiceView) -> int:
     """Return the service's lease in seconds: its script's value, or the default."""
-    said = service.directives.get("lease_s", "")
-    return int(said) if said.isdecimal() else DEFAULT_LEASE_S
+    return whole_number(service.directives, "lease_s", DEFAULT_LEASE_S)
 
 
 def walls_of(

@@ -15,7 +15,7 @@ from cluster.language.jobs import (
     last_words,
     model_files,
 )
-from cluster.language.service import MAX_SLOTS
+from cluster.language.service import MAX_SLOTS, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import (
     SOON_S,
@@ -167,8 +167,7 @@ def start_marks(jobs: Iterable[JobView]) -> frozenset[tuple[int | None, str, boo
 
 def _slot_count(directives: Mapping[str, str]) -> int:
     """Number of slots of a service. Admission has checked that the array has this size."""
-    text = directives.get("max_replicas", "1")
-    return min(int(text), MAX_SLOTS) if text.isdecimal() else 1
+    return min(whole_number(directives, "max_replicas", 1), MAX_SLOTS)
 
 
 def _slots(
@@ -179,7 +178,7 @@ def _slots(
 ) -> tuple[SlotView, ...]:
     # On several nodes the other ranks of the server are steps, too, to which Slurm gives ports
     # unasked. The first step answers clients; its last port is for the other ranks.
-    last = None if directives.get("nodes", "1") == "1" else -1
+    last = None if whole_number(directives, "nodes", 1) == 1 else -1
     steps = {
         step.job_id: replace(step, ports=step.ports[:last])
         for step in sorted(observation.steps, key=lambda one: int(one.step), reverse=True)

@@ -14,6 +14,8 @@ from cluster.language.service import (
     is_service,
     job_directives,
     service_spec,
+    spec_of_directives,
+    whole_number,
 )
 
 GOOD: dict[str, object] = {
@@ -39,6 +41,52 @@ def test_directives_say_the_same_as_the_spec() -> None:
 def test_every_key_of_a_service_can_stand_in_a_script(key: str) -> None:
     """``p95_ms`` could not: no service with that objective could be applied."""
     assert directives_of_script((f"#SLICEWISE {key}=1",)) == {key: "1"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"need_gib": 9.5, "max_queue_s": 0.1, "keep_alive_s": 0, "deadline_s": 60.0},
+        {"need_gib": 1e6, "keep_alive_s": 1e-7, "retry_once": True, "concurrency": "auto"},
+        {"need_gib": 1 / 3, "environment": {"B": "two words", "A": "1&2=%é"}, "p95_ms": 5},
+        {"need_gib": 40, "gpus": 2, "nodes": 2, "tensor_parallel": 2, "runtime": "bare"},
+    ],
+)
+def test_what_a_script_is_written_with_has_the_simplest_form(changes: dict[str, object]) -> None:
+    spec = service_spec({key: GOOD[key] for key in GOOD if key != "profile"} | changes)
+    assert spec_of_directives(directives_of_script(spec.directives())) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"gpus": "2.0"}, "Write gpus=2"),
+        ({"gpus": "02"}, "Write gpus=2"),
+        ({"gpus": "+2"}, "Write gpus=2"),
+        ({"gpus": "2_0"}, "Write gpus=20"),
+        ({"nodes": "01"}, "Write nodes=1"),
+        ({"keep_alive_s": "5.0"}, "Write keep_alive_s=5"),
+        ({"retry_once": "True"}, "Write retry_once=true"),
+        ({"environment": "B=1&A=2"}, "Write environment=A=2&B=1"),
+        ({"environment": ""}, "Leave out environment."),
+    ],
+)
+def test_another_form_of_a_value_is_refused_by_naming_the_simplest(
+    changes: dict[str, str], hint: str
+) -> None:
+    """What reads the text later would take ``01`` nodes for several, or fail."""
+    values = dict(service_spec(GOOD).values()) | changes
+    with pytest.raises(InvalidInputError) as refused:
+        spec_of_directives(values)
+    said = refused.value.refusal
+    assert (said.code, said.hint) == ("SW-DIRECTIVE", hint)
+
+
+def test_a_number_that_was_admitted_once_is_read_or_left_out():
+    texts = ("3", "3.0", "03", "+3", "-3", "3.5", "three", "", "inf", "nan", "1e300", "9" * 5000)
+    found = [whole_number({"gpus": text}, "gpus", 1) for text in texts]
+    assert found == [3, 3, 3, 3, *[1] * 8]
+    assert whole_number({}, "gpus", 1) == 1
 
 
 def test_a_lease_is_whole_minutes_in_slurm():

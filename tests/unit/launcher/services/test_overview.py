@@ -95,6 +95,12 @@ def slots(found: ServiceObservation, state: State) -> set[int]:
     return {one.slot for one in found.in_state(state)}
 
 
+def test_one_owner_s_odd_number_breaks_no_list():
+    odd = {"gpus": "2.0", "nodes": "x", "min_replicas": "1.0"}
+    found = observed(view=of(SERVICE.model_copy(update={"directives": odd})))
+    assert (found.shape.gpus, found.shape.nodes, found.min_replicas) == (2, 1, 1)
+
+
 def test_slots_by_what_they_do():
     found = observed()
     assert slots(found, "ready") == {0}

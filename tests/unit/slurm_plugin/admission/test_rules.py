@@ -105,6 +105,15 @@ def test_a_service_is_admitted_held_and_typed() -> None:
     )
 
 
+def test_a_service_s_number_in_another_form_is_refused() -> None:
+    answer = decide(service(min_replicas="01"), SNAPSHOT, TOKEN)
+    assert (answer.action, answer.code, answer.hint) == (
+        "refuse",
+        "SW-DIRECTIVE",
+        "Write min_replicas=1",
+    )
+
+
 def test_what_only_another_hour_allows_is_admitted_and_waits() -> None:
     night = replace(SNAPSHOT, quotas={"vision": 1000, "nlp": 0}, ceilings={"vision": 6000})
     large = submit(gres="gres:gpu:1g.10gb:5", qos="slicewise_vision")

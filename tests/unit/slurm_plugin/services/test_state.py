@@ -240,8 +240,9 @@ def test_of_several_ranks_the_first_answers_on_all_ports_but_its_last() -> None:
     for steps in (ranks, ranks[::-1]):
         found = slots_of(look(running(1), steps=steps, nodes="2"))
         assert found[1].ports == (7001, 7002)
-    (_, one, *_) = slots_of(look(running(1), steps=ranks[:1], nodes="1"))
-    assert one.ports == (7001, 7002, 7003)
+    for nodes in ("1", "01"):
+        (_, one, *_) = slots_of(look(running(1), steps=ranks[:1], nodes=nodes))
+        assert one.ports == (7001, 7002, 7003)
 
 
 def test_gpu_types_are_those_with_a_price() -> None:
