@@ -233,7 +233,7 @@ def test_a_coordinators_names_forge_no_membership_and_no_limit(sandbox: Sandbox,
 
 
 def test_bad_input_is_explained_and_writes_nothing(sandbox: Sandbox, account: str):
-    unknown = refused(sandbox, "tenant-quota", "set", "nobody", "--nominal", "3")
+    unknown = refused(sandbox, "tenant-quota", "set", "visoin", "--nominal", "3")
     assert "SW-TENANT-UNKNOWN" in unknown
     assert "vision" in unknown
     for nominal, code in (("-1", "SW-UNITS"), ("9999999", "SW-QUOTA-RANGE"), ("1e9", "SW-UNITS")):
