@@ -597,7 +597,7 @@ def database_url(settings: DatabaseSettings) -> str:
     url = os.environ.get(DATABASE_VARIABLE, "")
     if not url and settings.url_file is not None:
         hint = (
-            "Only operators may read it."
+            "This is a command for operators: only they may read the file."
             " For your tenants: slicewise why TENANT, budget show, ledger statement"
         )
         url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)

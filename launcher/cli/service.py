@@ -198,7 +198,7 @@ def _checked(
         require_image(spec)
     require_writable(current_directory())
     plan = asyncio.run(_plan(settings, spec, force=force))
-    return spec, plan if needs is None else with_needs(plan, needs)
+    return spec, plan if needs is None else with_needs(plan, spec, needs)
 
 
 async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyPlan:

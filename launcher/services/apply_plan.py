@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import AUTO, ServiceSpec, service_spec
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from launcher.engines.model_files import ModelNeeds
+from launcher.services.draft import SEQUENCES
 
 Action = Literal["create", "roll over", "nothing"]
 
@@ -75,9 +76,24 @@ def plan_apply(
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
 
 
-def with_needs(plan: ApplyPlan, needs: ModelNeeds) -> ApplyPlan:
+def with_needs(plan: ApplyPlan, spec: ServiceSpec, needs: ModelNeeds) -> ApplyPlan:
     """Return the plan with what the model needs, and what its user should know of that."""
-    return replace(plan, needs=needs, notes=(*needs.notes, *plan.notes))
+    notes = (*needs.notes, *_sequences_note(spec, needs), *plan.notes)
+    return replace(plan, needs=needs, notes=notes)
+
+
+def _sequences_note(spec: ServiceSpec, needs: ModelNeeds) -> tuple[str, ...]:
+    """Say if sequences may block each other.
+
+    One that begins waits in the replica until another one ends, and keeps a place of the gateway's
+    meanwhile: if it has the last, the next request of that other one can't come through.
+    """
+    keeps_state = needs.has_sequences or spec.session_affinity == "sequence"
+    if not keeps_state or (spec.concurrency != AUTO and spec.concurrency >= SEQUENCES):
+        return ()
+    blocks = "as many sequences that wait for a place in the model keep those that have one"
+    more = f"write more than there are sequences at one time, such as {SEQUENCES}"
+    return (f"concurrency {spec.concurrency}: {blocks} from going on; {more}",)
 
 
 def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChange, ...]:

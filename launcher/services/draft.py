@@ -22,7 +22,7 @@ from launcher.services.model_repository import (
 _DEFAULT = "triton"
 _GIB = 1024**3
 _REPLICAS = 2
-_SEQUENCES = 64
+SEQUENCES = 64
 """Places of a replica whose model keeps the state of sequences."""
 _DEADLINE_S = 60
 _LONGEST_NAME = 32
@@ -143,7 +143,7 @@ def _concurrency(needs: ModelNeeds, *, has_sequences: bool) -> tuple[int | str, 
     places: if it takes the last, the next request of that other one can't come through.
     """
     if has_sequences:
-        return _SEQUENCES, "more than there are sequences at one time; with fewer they block"
+        return SEQUENCES, "more than there are sequences at one time; with fewer they block"
     if needs.batch > 1:
         return AUTO, "learnt: it puts requests that wait together into batches"
     return needs.instances, "as many as the model has instances"

@@ -196,7 +196,7 @@ def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     [
         (
             PermissionError(13, "Permission denied"),
-            "slicewise why TENANT, budget show, ledger statement",
+            "a command for operators: only they may read the file. For your tenants: slicewise why",
         ),
         (FileNotFoundError(2, "No such file or directory"), "SLICEWISE_DATABASE_URL"),
         (UnicodeDecodeError("utf-8", b"\xffsecret", 0, 1, "invalid"), "SLICEWISE_DATABASE_URL"),

@@ -8,7 +8,14 @@ from cluster.language.service import ServiceSpec, service_spec
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from launcher.services.apply_plan import ApplyPlan, KeyChange, generations_of, plan_apply
+from launcher.engines.model_files import ModelNeeds
+from launcher.services.apply_plan import (
+    ApplyPlan,
+    KeyChange,
+    generations_of,
+    plan_apply,
+    with_needs,
+)
 
 VALUES: dict[str, object] = {
     "name": "chat",
@@ -163,3 +170,27 @@ def test_quota_that_is_lent_is_no_reason_to_despair(ceiling: int, back: str):
 def test_a_quota_that_is_too_small_is_said(ceiling: int | None, cost: int, said: tuple[str, ...]):
     notes = plan_apply(spec(min_replicas=2), view(ceiling=ceiling), Millislices(cost)).notes
     assert [part in note for part, note in zip(said, notes, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "affinity", "has_sequences", "said"),
+    [
+        (1, "sequence", True, True),
+        (63, "none", True, True),
+        ("auto", "sequence", True, True),
+        (1, "sequence", False, True),
+        (64, "sequence", True, False),
+        (1, "none", False, False),
+    ],
+)
+def test_sequences_that_would_block_each_other_are_told_of(
+    concurrency: int | str, affinity: str, *, has_sequences: bool, said: bool
+):
+    """A service with three sequences and one place answered one of them in a minute."""
+    asked = spec(concurrency=concurrency, session_affinity=affinity)
+    needs = ModelNeeds("m", has_sequences=has_sequences, notes=("its own",))
+    found = with_needs(ApplyPlan("create", notes=("quota",)), asked, needs)
+    own, *more, quota = found.notes
+    assert (own, quota) == ("its own", "quota")
+    start = f"concurrency {concurrency}: as many sequences"
+    assert [note.startswith(start) for note in more] == [True] * said
