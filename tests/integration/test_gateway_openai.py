@@ -269,6 +269,18 @@ async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: 
             await client.models.list()
 
 
+async def test_made_up_tenants_have_the_questions_of_one_host(gateway: Harness):
+    """Each had a share of its own of the launcher, and an entry of the table."""
+    for tenant in ("a", "b", "c"):
+        async with gateway.session.get(f"{gateway.settings.url}/{tenant}/v1/models") as answer:
+            assert answer.status == 503
+    reader, writer = await asyncio.open_unix_connection(gateway.settings.runtime_socket)
+    writer.write(b"show table questions\n")
+    _, *entries = (await reader.read()).decode().split("\n")
+    writer.close()
+    assert [one.split()[1] for one in entries if one] == ["key=/127.0.0.1"]
+
+
 def client_of(gateway: Harness, key: str = KEY, **more: Any) -> openai.AsyncOpenAI:
     url = f"{gateway.settings.url}/t/v1"
     return openai.AsyncOpenAI(base_url=url, api_key=key, **{"max_retries": 0, **more})

@@ -115,6 +115,15 @@ def test_only_a_key_of_the_outermost_object_that_is_there_once_names_the_model()
     assert [one for one, _ in read(*bodies)] == list(bodies.values())
 
 
+def test_of_a_text_of_wide_characters_nothing_is_read() -> None:
+    """An engine may: it would stream where a plain answer is expected."""
+    text = '{"model": "a", "stream": true}'
+    wide = [text.encode(name) for name in ("utf-16-le", "utf-16", "utf-32-be")]
+    assert read(*wide, text.encode() + b"\0") == [[CODE, "stream"]] * 4
+    narrow = '{"model": "a", "x": "\U0001f600"}'.encode()
+    assert read(narrow) == [["a", "plain"]]
+
+
 def test_without_a_length_much_of_a_body_may_be_a_part_of_it() -> None:
     long, short = b'{"a": "' + b"x" * 12_000, b'{"a": "' + b"x" * 3_000
     found = read(long, short, long, lengths=[None, None, len(long)])

@@ -520,7 +520,7 @@ def test_refused_questions_of_statistics_count_as_their_host_s_refusals():
     text = gateway_files(GatewaySettings())["haproxy.cfg"]
     rules = [line.strip() for line in text.splitlines() if line.startswith("    http-request ")]
     tracked = rules.index(
-        "http-request track-sc1 var(txn.tenant) table questions if { var(txn.statistics) -m bool }"
+        "http-request track-sc1 var(txn.asker) table questions if { var(txn.statistics) -m bool }"
     )
     looked_up = [
         number
