@@ -323,7 +323,7 @@ class Launcher:
     async def time_tokens(self) -> None:
         """Ask replicas how long their tokens take, where their service has such an objective."""
         if self._leader.leads():
-            await self._tokens.look()
+            self._tokens.look()
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

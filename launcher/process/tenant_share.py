@@ -5,9 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
-
-from launcher.engines.statistics import Counts
+from typing import Any, Generic, TypeVar
 
 _LOOKS = 2
 """Services of one tenant that are looked at in parallel: each of their replicas is asked for a
@@ -20,14 +18,14 @@ _REST = 10.0
 _Result = TypeVar("_Result")
 
 
-class CpuTimed:
+class CpuTimed(Generic[_Result]):
     """Awaits, and adds up the CPU that this takes the loop's thread."""
 
-    def __init__(self, awaited: Awaitable[Counts | None]) -> None:
+    def __init__(self, awaited: Awaitable[_Result]) -> None:
         self._awaited = awaited
         self.cpu_s = 0.0
 
-    def __await__(self) -> Generator[Any, Any, Counts | None]:
+    def __await__(self) -> Generator[Any, Any, _Result]:
         steps = self._awaited.__await__()
         step: Callable[[], Any] = partial(next, steps)
         while True:
@@ -35,7 +33,7 @@ class CpuTimed:
             try:
                 waits_for = step()
             except StopIteration as ended:
-                said: Counts | None = ended.value
+                said: _Result = ended.value
                 return said
             finally:
                 self.cpu_s += time.thread_time() - begin_s

@@ -1,8 +1,11 @@
 """Tests which replicas are asked how long their tokens take, and how counts are added up."""
 
+import asyncio
+import math
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -13,7 +16,7 @@ from launcher.process.token_watch import TokenWatch
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
 
-CHAT = "nlp/chat"
+CHAT, OTHER = "nlp/chat", "vision/chat"
 
 
 class Replicas:
@@ -22,10 +25,22 @@ class Replicas:
     def __init__(self) -> None:
         self.counts: dict[int, TokenCounts | None] = {}
         self.asked: list[int] = []
+        self.silent: frozenset[int] = frozenset()
 
     async def ask(self, replica: Replica) -> TokenCounts | None:
         self.asked.append(replica.port)
+        if replica.port in self.silent:
+            await asyncio.Event().wait()
         return self.counts.get(replica.port)
+
+
+async def looked(watch: TokenWatch) -> None:
+    """Ask, and let those answer that do."""
+    # Beyond this a tenant rests for the CPU that its replicas have taken.
+    with patch("launcher.process.token_watch.time.monotonic", lambda: math.inf):
+        watch.look()
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def turned(
@@ -34,15 +49,30 @@ def turned(
     pool: str = "llamacpp",
     *,
     times_tokens: bool = True,
+    others: Iterable[int] = (),
 ) -> None:
     route = SimpleNamespace(pool=pool)
-    service: Any = SimpleNamespace(service=CHAT, times_tokens=times_tokens, route=route)
-    runs = {
-        port: Verified(ReplicaRun(port, 5, Endpoint("10.0.0.1", port, port, "C")), 1.0)
-        for port in ports
+    state = {
+        name: ServiceState(
+            None,
+            {
+                7: GenerationState(
+                    verified={
+                        port: Verified(
+                            ReplicaRun(port, 5, Endpoint("10.0.0.1", port, port, "C")), 1.0
+                        )
+                        for port in found
+                    }
+                )
+            },
+        )
+        for name, found in ((OTHER, others), (CHAT, ports))
     }
-    state = {CHAT: ServiceState(None, {7: GenerationState(verified=runs)})}
-    plan: Any = SimpleNamespace(services=(service,))
+    plan: Any = SimpleNamespace(
+        services=[
+            SimpleNamespace(service=name, times_tokens=times_tokens, route=route) for name in state
+        ]
+    )
     watch.turned(plan, state)
 
 
@@ -51,13 +81,13 @@ async def test_counts_of_all_replicas_are_added_up_and_none_is_lost_with_its_rep
     watch = TokenWatch(replicas.ask)
     turned(watch, (1, 2))
     replicas.counts = {1: TokenCounts(5.0, 100.0, 2.0), 2: TokenCounts(0.0, 0.0, 0.0)}
-    await watch.look()
+    await looked(watch)
     replicas.counts = {1: TokenCounts(6.0, 150.0, 3.0), 2: TokenCounts(0.5, 10.0, 0.1)}
-    await watch.look()
+    await looked(watch)
     assert watch.counts[CHAT] == TokenCounts(1.5, 60.0, 1.1)
     turned(watch, (2,))
     replicas.counts = {2: TokenCounts(1.5, 20.0, 0.2)}
-    await watch.look()
+    await looked(watch)
     found = watch.counts[CHAT]
     assert (found.first_s, found.tokens) == (2.5, 70.0)
     assert found.token_s == pytest.approx(1.2)
@@ -70,9 +100,9 @@ async def test_one_that_says_nothing_or_has_started_again_takes_nothing_away():
     turned(watch, (1,))
     for said in (TokenCounts(1.0, 10.0, 1.0), TokenCounts(2.0, 30.0, 2.0), None):
         replicas.counts[1] = said
-        await watch.look()
+        await looked(watch)
     replicas.counts[1] = TokenCounts(0.1, 1.0, 0.1)
-    await watch.look()
+    await looked(watch)
     assert watch.counts[CHAT] == TokenCounts(1.0, 20.0, 1.0)
 
 
@@ -80,8 +110,48 @@ async def test_only_engines_that_tell_are_asked_and_only_for_an_objective():
     replicas = Replicas()
     watch = TokenWatch(replicas.ask)
     turned(watch, (1,), pool="pool")
-    await watch.look()
+    await looked(watch)
     assert replicas.asked == []
     turned(watch, (1,), times_tokens=False)
-    await watch.look()
+    await looked(watch)
     assert replicas.asked == []
+
+
+async def test_silent_replicas_delay_no_others():
+    """Neither those of another tenant, of which there are many, nor one of the same service."""
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    replicas.silent = frozenset({2, *range(1000, 1300)})
+    turned(watch, (1, 2), others=range(1000, 1300))
+    for number in range(3):
+        replicas.counts = {1: TokenCounts(1.0 + number, 10.0 + number, 1.0)}
+        await looked(watch)
+    assert watch.counts[CHAT] == TokenCounts(2.0, 2.0, 0.0)
+    assert [replicas.asked.count(port) for port in (1, 2, 1000)] == [3, 1, 1]
+    assert len(replicas.asked) == 3 + 1 + 32
+
+
+async def test_a_tenant_whose_answers_took_long_to_read_rests():
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    turned(watch, (1,), others=(5,))
+    spent = iter((0.0, 100.0))
+    with patch("launcher.process.tenant_share.time.thread_time", lambda: next(spent, 100.0)):
+        await looked(watch)
+    before = list(replicas.asked)
+    watch.look()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (before, replicas.asked[2:]) == ([5, 1], [1])
+
+
+async def test_what_comes_after_its_replica_has_gone_is_not_added():
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    turned(watch, (1,))
+    replicas.counts = {1: TokenCounts(1.0, 1.0, 1.0)}
+    watch.look()
+    turned(watch, ())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (replicas.asked, watch.counts) == ([1], {})
