@@ -196,7 +196,8 @@ class ServiceSpec(BaseModel):
     retry_once: bool = Field(
         False,
         description="Whether a request that was lost as its replica ended is sent to another one, "
-        "once: only HTTP, up to 15 KB. It may have begun: say true if a model may do it twice.",
+        "once: only HTTP, up to gateway.buffer_kib (16) less 1 KiB. It may have begun: say true if "
+        "a model may do it twice.",
     )
     keep_alive_s: float | None = Field(
         None,
