@@ -6,7 +6,8 @@ which go. A conversation is what shares its first two blocks (the first is that 
 
 Policies: HAProxy's ``leastconn``; its consistent hash of the conversation, where a request waits at
 its own replica, and one that has more than ``bound`` times the mean load gets none
-(``hash-balance-factor``); and the hash's replica while that has a free place, else ``leastconn``.
+(``hash-balance-factor``); and the hash's replica while that has free places, maybe also a bound
+(times the mean load, and one), else ``leastconn``.
 """
 
 import heapq
@@ -38,15 +39,41 @@ REPLICAS = (6, 8)
 """Of six, requests need nine tenths of the slots; of eight, two thirds."""
 CACHES = (500, 2000, 8000)
 """Blocks that a replica keeps: a quarter of a million tokens, one million, four."""
-FREE = 0.0
-POLICIES: Mapping[str, float | None] = {
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a conversation's hash chooses.
+
+    Attributes:
+        free: how many free places its replica must have; 0: requests wait at a full one.
+    """
+
+    bound: float = math.inf
+    free: int = 0
+
+    def allows(self, loads: Sequence[int], own: int) -> bool:
+        """Whether a replica gets one request more, of one conversation."""
+        if self.free and SLOTS - loads[own] < self.free:
+            return False
+        if self.bound == math.inf:
+            return True
+        if self.free:
+            return loads[own] < self.bound * sum(loads) / len(loads) + 1
+        return loads[own] < math.ceil(self.bound * (sum(loads) + 1) / len(loads))
+
+
+FREE, BOUNDED = Policy(free=1), Policy(1.25, free=1)
+POLICIES: Mapping[str, Policy | None] = {
     "leastconn": None,
-    "hash, no bound": math.inf,
-    "hash, bound 1.5": 1.5,
-    "hash, bound 1.25": 1.25,
+    "hash, no bound": Policy(),
+    "hash, bound 1.5": Policy(1.5),
+    "hash, bound 1.25": Policy(1.25),
     "hash if free": FREE,
+    "hash if free, bound 1.25": BOUNDED,
+    "hash if two free, bound 1.25": Policy(1.25, free=2),
 }
-"""The bound of each policy; None: without a hash; ``FREE``: only a replica with a free place."""
+"""None: least connections, without a hash."""
 _POINTS = 160
 """Places of a replica in the ring (HAProxy: 16 for each of its weight's units)."""
 _TICK_S = 3.0
@@ -90,12 +117,12 @@ class Replica:
 
 
 class Pool:
-    """Replicas behind a gateway with one policy; ``bound`` as in ``POLICIES``."""
+    """Replicas behind a gateway with one policy of ``POLICIES``."""
 
-    def __init__(self, replicas: int, room: int, bound: float | None) -> None:
+    def __init__(self, replicas: int, room: int, policy: Policy | None) -> None:
         self.replicas = [Replica(room) for _ in range(replicas)]
         self.queue: deque[Request] = deque()
-        self._bound = bound
+        self._policy = policy
         ring = ((crc32(f"{n} {p}".encode()), n) for n in range(replicas) for p in range(_POINTS))
         self._ring = sorted(ring)
         self.first_token_s: list[float] = []
@@ -122,25 +149,22 @@ class Pool:
         index = self._chosen(request)
         if self.replicas[index].serves < SLOTS:
             self._begins(index, request, request.at_s)
-        elif not self._bound:
+        elif self._policy is None or self._policy.free:
             self.queue.append(request)
         else:
             self.replicas[index].queue.append(request)
 
     def _chosen(self, request: Request) -> int:
         loads = [one.serves + len(one.queue) for one in self.replicas]
-        if self._bound is None:
-            return loads.index(min(loads))
-        if self._bound == FREE:
-            at = bisect(self._ring, (request.conversation, -1)) % len(self._ring)
-            own = self._ring[at][1]
-            return own if loads[own] < SLOTS else loads.index(min(loads))
-        most = math.inf
-        if self._bound < math.inf:
-            most = math.ceil(self._bound * (sum(loads) + 1) / len(loads))
+        least = loads.index(min(loads))
+        if self._policy is None:
+            return least
         at = bisect(self._ring, (request.conversation, -1))
         around = (self._ring[(at + step) % len(self._ring)][1] for step in range(len(self._ring)))
-        return next(index for index in around if loads[index] < most)
+        if self._policy.free:
+            own = next(around)
+            return own if self._policy.allows(loads, own) else least
+        return next(index for index in around if self._policy.allows(loads, index))
 
     def _begins(self, index: int, request: Request, now_s: float) -> None:
         replica = self.replicas[index]

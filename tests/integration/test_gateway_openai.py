@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -424,7 +425,13 @@ async def by(gateway: Harness, session: str, **how: Any) -> int:
     return int(answer["by"])
 
 
-async def test_a_session_stays_at_its_replica_while_that_has_a_free_place(
+async def works_on(gateway: Harness, requests: int) -> bool:
+    """Whether so many requests of the service are at its replicas."""
+    backend = (await gateway.runtime.observe()).backend_of("t/chat")
+    return backend is not None and backend.sessions == requests
+
+
+async def test_a_session_stays_at_its_replica_while_that_is_not_overloaded(
     gateway: Harness, replicas
 ):
     one, two = replicas
@@ -438,18 +445,24 @@ async def test_a_session_stays_at_its_replica_while_that_has_a_free_place(
     assert {len(ports) for ports in places.values()} == {1}
     assert set().union(*places.values()) == {one.port, two.port}
     mine = next(name for name, ports in places.items() if ports == {one.port})
-    # Full: the next ones go where there is room.
+    # With three it would have more than the others, by far: the next ones go where less is to do.
     one.pause()
-    held = [asyncio.create_task(by(gateway, mine)) for _ in range(4)]
-
-    async def is_full() -> bool:
-        backend = (await gateway.runtime.observe()).backend_of("t/chat")
-        return backend is not None and backend.sessions == 4
-
-    await eventually(is_full)
+    held = [asyncio.create_task(by(gateway, mine)) for _ in range(3)]
+    await eventually(partial(works_on, gateway, 3))
     assert await by(gateway, mine) == two.port
-    one.go_on()
+    # Full, as the other nearly is: the next one goes to that, too.
+    other = next(name for name, ports in places.items() if ports == {two.port})
+    two.pause()
+    busy = [asyncio.create_task(by(gateway, other)) for _ in range(2)]
+    await eventually(partial(works_on, gateway, 5))
+    held.append(asyncio.create_task(by(gateway, mine)))
+    await eventually(partial(works_on, gateway, 6))
+    last = asyncio.create_task(by(gateway, mine))
+    await eventually(partial(works_on, gateway, 7))
+    for replica in replicas:
+        replica.go_on()
     assert set(await asyncio.gather(*held)) == {one.port}
+    assert set(await asyncio.gather(*busy, last)) == {two.port}
     # It drains: new requests go elsewhere, and none fails.
     modes = {one.endpoint: ServerMode.DRAIN, two.endpoint: ServerMode.READY}
     await gateway.route(Route("t/chat", 4, modes, POOL))

@@ -2,13 +2,12 @@
 
 import json
 import lzma
-import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.autoscale.traces import TraceError
-from benchmarks.prefix_routing import FREE, SLOTS, Pool, Replica, Request, read
+from benchmarks.prefix_routing import BOUNDED, FREE, SLOTS, Policy, Pool, Replica, Request, read
 
 
 def request(at_s: float, conversation: int, *blocks: int) -> Request:
@@ -27,9 +26,9 @@ def test_a_prompt_s_beginning_is_kept_and_the_least_recently_used_block_goes():
     assert replica.cached_tokens(request(0, 1, 2)) == 512
 
 
-@pytest.mark.parametrize("bound", [math.inf, 2.0, FREE])
-def test_a_conversation_stays_at_its_replica_while_that_is_not_overloaded(bound: float):
-    pool = Pool(4, 1000, bound)
+@pytest.mark.parametrize("policy", [Policy(), Policy(2.0), FREE, BOUNDED])
+def test_a_conversation_stays_at_its_replica_while_that_is_not_overloaded(policy: Policy):
+    pool = Pool(4, 1000, policy)
     pool.run(request(10.0 * n, 1, n) for n in range(20))
     assert sum(bool(one.kept) for one in pool.replicas) == 1
     spread = Pool(4, 1000, None)
@@ -39,11 +38,20 @@ def test_a_conversation_stays_at_its_replica_while_that_is_not_overloaded(bound:
 
 def test_what_its_replica_has_no_place_for_waits_there_or_goes_elsewhere():
     crowd = [request(0.0, 1) for _ in range(SLOTS + 4)]
-    waits, goes = Pool(2, 1000, math.inf), Pool(2, 1000, FREE)
+    waits, goes = Pool(2, 1000, Policy()), Pool(2, 1000, FREE)
     for pool in (waits, goes):
         pool.run(crowd)
     assert max(goes.first_token_s) < 1 < max(waits.first_token_s)
     assert len(goes.first_token_s) == len(waits.first_token_s) == len(crowd)
+
+
+def test_one_conversation_does_not_fill_its_replica_beside_empty_ones():
+    hot = [request(0.0, 1) for _ in range(SLOTS)]
+    fills, spreads = Pool(4, 1000, FREE), Pool(4, 1000, BOUNDED)
+    for pool in (fills, spreads):
+        pool.run(hot)
+    assert sum(bool(one.kept) for one in fills.replicas) == 1
+    assert sum(bool(one.kept) for one in spreads.replicas) > 1
 
 
 def test_arrivals_are_spread_over_a_tick_of_the_clock(tmp_path: Path):
