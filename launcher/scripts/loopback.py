@@ -14,6 +14,7 @@ node or in the engine's image, with nothing but Python 3.8 and its standard libr
 import asyncio
 import fcntl
 import os
+import resource
 import socket
 import struct
 import sys
@@ -79,6 +80,9 @@ def main(words: "list[str]") -> None:
     if os.fork() == 0:
         # No child of the server, which may wait for its children, or kill them.
         if os.fork() == 0:
+            # Each client needs two files; the server keeps the limit that the user's job has.
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             wait_for(int(port))
             asyncio.run(lead(path, int(port)))
         os._exit(0)

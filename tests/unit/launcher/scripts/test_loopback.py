@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ import pytest
 from launcher.scripts import loopback
 
 PORT = 30000
+FILES = 64
 SERVER = """
-import os, socket, sys
+import os, resource, socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print("started", os.getpid(), flush=True)
 while True:
@@ -24,6 +25,8 @@ while True:
     with client:
         if (said := client.recv(100)) == b"more":
             client.sendall(b"x" * 1_000_000)
+        elif said == b"files":
+            client.sendall(str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]).encode())
         elif said:
             client.sendall(said.upper())
             print("left" if not client.recv(100) else "stays", flush=True)
@@ -42,8 +45,9 @@ pytestmark = pytest.mark.skipif(not can_have_one(), reason="no user namespaces h
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     command = (sys.executable, "-c", SERVER, str(PORT))
     words = (sys.executable, loopback.__file__, str(tmp_path / "http.sock"), str(PORT), *command)
+    files = ("prlimit", f"--nofile={FILES}:{10 * FILES}")
     started = subprocess.Popen(
-        (*OWN_NETWORK, *words), stdout=subprocess.PIPE, text=True, start_new_session=True
+        (*files, *OWN_NETWORK, *words), stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     yield started
     with suppress(ProcessLookupError):
@@ -95,3 +99,22 @@ def test_it_is_no_child_of_the_server(server: subprocess.Popen[str], tmp_path: P
     connected(tmp_path / "http.sock").close()
     pid = server.pid
     assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
+
+
+def test_it_has_more_clients_at_a_time_than_the_server_has_files(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """Slurm passes on the limit of who submitted the job; only what leads to the server raises it."""
+    line(server)
+    with ExitStack() as stack:
+        first, *others = (
+            stack.enter_context(connected(tmp_path / "http.sock")) for _ in range(FILES)
+        )
+        # The server takes one client after the other: all others wait, connected, before it.
+        for client in others:
+            client.sendall(b"hello")
+        first.sendall(b"files")
+        assert first.recv(100) == str(FILES).encode()
+        for client in others:
+            assert client.recv(100) == b"HELLO"
+            client.close()
