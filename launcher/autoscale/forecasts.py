@@ -32,7 +32,7 @@ _TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
 """Assumed weights of surprises, added to those seen: nearly at random, with a heavier upper tail,
 from which bursts come."""
 _NOTHING = (0.0,) * len(_LOWS)
-_QUIET = 1.0
+QUIET = 1.0
 """Requests in parallel below which a forecast counts as one of a quiet service."""
 _CALM = 0.375
 """Added under the square root; makes the deviation 1 at small numbers, too."""
@@ -112,7 +112,7 @@ class Errors:
 
     def of(self, forecast: float, *, wakes: bool) -> Surprises:
         """Return the surprises that apply to a forecast; ``wakes`` is soon after a rest."""
-        if forecast >= _QUIET:
+        if forecast >= QUIET:
             return self.busy
         return self.waking if wakes else self.quiet
 
@@ -243,7 +243,7 @@ def _with(
 ) -> Errors:
     """Add how far a forecast was from the peaks within a start's delay and after it."""
     fade, keep = exp(-step_s / _COMPARED_S), exp(-step_s / _SURPRISE_S)
-    is_quiet = forecast < _QUIET
+    is_quiet = forecast < QUIET
     within, after = (
         _surprise(forecast, most.unqueued if is_quiet else most.present) for most in peaks
     )

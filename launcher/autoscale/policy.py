@@ -18,6 +18,7 @@ from launcher.autoscale.capacity import (
 )
 from launcher.autoscale.forecasts import (
     AFTER,
+    QUIET,
     Forecasts,
     SeenLoad,
     at_once,
@@ -126,7 +127,8 @@ class Memory:
     def in_full(self, load: Load) -> Load:
         """Return the load as it would be if each request took as long as in a full replica.
 
-        A replica with room for more is quicker, so it has fewer requests than it could have.
+        A replica with room for more is quicker, so it has fewer requests than it could have. Of a
+        service that gets a request now and then this is not asked: none of its replicas gets full.
         """
         if self.capacity.full_s is None:
             return load
@@ -207,10 +209,9 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     memory = replace(memory, work=work, tokens=learn_tokens(memory.tokens, look.tokens, answered))
     capacity = _capacity(memory, done, scaling, is_full=is_full)
     memory = replace(memory, capacity=capacity)
-    total, service_s = memory.in_full(load).total, memory.service_s
-    unqueued = memory.unqueued * exp(-elapsed_s / service_s) + came
-    seen_load = SeenLoad(total, min(total, ceil(unqueued)))
-    made = _forecasts_now(arrivals, service_s, total, horizon_of(delays))
+    unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
+    seen_load = SeenLoad(memory.in_full(load).total, min(load.total, ceil(unqueued)))
+    made = _forecasts_now(memory, arrivals, load, horizon_of(delays))
     forecasts = learn_forecasts(
         memory.forecasts, seen_load, look.at_s, horizon_of(delays), made, wakes=wakes
     )
@@ -297,12 +298,25 @@ def _cut(peaks: tuple[Peak, ...], until_s: float) -> tuple[Peak, ...]:
 
 
 def _forecasts_now(
-    arrivals: Arrivals, service_s: float, load: int, horizon_s: float
+    memory: Memory, arrivals: Arrivals, load: Load, horizon_s: float
 ) -> tuple[float, ...] | None:
     """Return the forecast of each average; None while too little was seen."""
     if arrivals.seen_s < seen_enough_s(horizon_s):
         return None
-    return tuple(expected(load, rate, horizon_s, service_s) for rate in arrivals.rates)
+    return tuple(_forecast(memory, load, rate, horizon_s)[1] for rate in arrivals.rates)
+
+
+def _forecast(memory: Memory, load: Load, rate: float, horizon_s: float) -> tuple[Load, float]:
+    """Return the load to reckon with, and how many requests there will be after ``horizon_s``.
+
+    Where less than one is expected the load counts as it is: one request in an idle replica is not
+    several in a full one.
+    """
+    as_it_is = expected(load.total, rate, horizon_s, memory.service_s)
+    if as_it_is < QUIET:
+        return load, as_it_is
+    in_full = memory.in_full(load)
+    return in_full, expected(in_full.total, rate, horizon_s, memory.service_s)
 
 
 def seen_enough_s(horizon_s: float) -> float:
@@ -329,20 +343,22 @@ class ReplicaNeed:
         reckoned: places to provide: the forecast with surprises, less what waiting may even out, or
             what the backlog needs if that is more.
         horizon_s: seconds that a start takes.
+        in_full_s: seconds that a request takes in a full replica, if that is reckoned with though
+            requests take less now; None if not.
     """
 
     replicas: int
     expected: float
     reckoned: float
     horizon_s: float
+    in_full_s: float | None = None
 
 
 def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     horizon_s, service_s = horizon_of(memory.delays), memory.service_s
-    load = memory.in_full(look.load)
     best = memory.forecasts.best
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
-    forecast = expected(load.total, rate, horizon_s, service_s)
+    load, forecast = _forecast(memory, look.load, rate, horizon_s)
     worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
     surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
@@ -360,7 +376,8 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     if not look.load.total:
         # Without a request replicas are kept, and none is started.
         replicas = min(replicas, look.supply.coming)
-    return ReplicaNeed(replicas, forecast, needed, horizon_s)
+    in_full_s = service_s if load.total != look.load.total else None
+    return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s)
 
 
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
@@ -503,6 +520,8 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
         f"{f'about {count} at a time are' if count else 'none is'} expected in "
         f"{need.horizon_s:.0f} s, when a new replica could serve"
     )
+    if need.in_full_s is not None:
+        forecast += f", if each takes {need.in_full_s:.1f} s as in a full replica"
     places = f"room for {ceil(need.reckoned - _NEARLY)} at a time is planned"
     takes = f"a replica takes {scaling.concurrency} at a time"
     learnt = " (learnt)" if scaling.learns else ""

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.autoscale.arrivals import Arrivals
+from launcher.autoscale.capacity import ReplicaCapacity
 from launcher.autoscale.policy import Memory, Peak, autoscale, initial
+from launcher.autoscale.service_time import WorkDone
 from launcher.autoscale.types import ReplicaStart, Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
 from sandbox.demo.scenario import COMPRESSION, SERVING, VISION
@@ -168,11 +171,15 @@ def test_a_request_after_a_rest_wakes_one_replica_whatever_the_service_did_befor
 LOOK_S = 0.25
 
 
+NOT_LEARNT = ReplicaCapacity()
+
+
 class Served:
     """A service whose starts take 1.75 s; each of its replicas works on one request at a time."""
 
-    def __init__(self, scaling: Scaling) -> None:
-        self._scaling, self._memory, self.at_s = scaling, initial(Supply(), 0.0), 0.0
+    def __init__(self, scaling: Scaling, capacity: ReplicaCapacity = NOT_LEARNT) -> None:
+        self._scaling, self.at_s = scaling, 0.0
+        self._memory = replace(initial(Supply(), 0.0), capacity=capacity)
         self._starts: list[float] = []
         self._ends: list[float] = []
         self._waiting: list[float] = []
@@ -243,6 +250,33 @@ def test_one_request_after_the_demo_wakes_no_crowd(rest_s: int):
     assert max(demo.looks(60, trace_of_the_demo())) == 7
     assert demo.looks(rest_s)[-1] == 0
     assert max(demo.looks(10, ONE)) <= 2
+
+
+LEARNS = Scaling(0, 7, 64, p95_s=12.0, learns=True)
+LEARNT = ReplicaCapacity(limit=9, full_s=4.5)
+
+
+@pytest.mark.parametrize("keep_alive_s", [None, 30.0])
+def test_one_request_wakes_one_replica_where_a_full_one_would_be_slower(keep_alive_s: float | None):
+    """A request takes 0.6 s alone, and 4.5 s in a full replica: one is no crowd of eight."""
+    served = Served(replace(LEARNS, keep_alive_s=keep_alive_s), LEARNT)
+    for _ in range(6):
+        assert max(served.looks(120, ((0.0, 0.6),))) == 1
+
+
+def test_where_many_are_expected_requests_count_as_in_full_replicas():
+    """Eight at a time of 0.6 s each are 60 at a time of 4.5 s: seven replicas of nine."""
+
+    def decided(capacity: ReplicaCapacity) -> ScalingDecision:
+        work = WorkDone(600.0, 1000.0)
+        arrivals = Arrivals(900.0, 12000, (12000.0,) * 4, (900.0,) * 4)
+        memory = replace(Memory(), capacity=capacity, work=work, arrivals=arrivals)
+        look = ServiceLook(1000.0, Load(8), Supply(ready=1))
+        return autoscale(replace(LEARNS, max_replicas=40), memory, look)[1]
+
+    assert decided(LEARNT).wanted >= 7
+    assert "if each takes 4.5 s as in a full replica; " in decided(LEARNT).reason
+    assert "full replica" not in decided(ReplicaCapacity(limit=9)).reason
 
 
 def test_a_service_that_is_busy_whenever_it_was_woken_is_woken_with_more_replicas():
