@@ -182,21 +182,21 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     counts = (load.arrived, load.answered, load.in_flight, load.given_up)
     seen = LastCounters(look.at_s, *counts, load.counter, load.queued)
     idle = learn_pause(memory.idle, load.total, look.at_s)
-    before = memory.seen
+    before, rests = memory.seen, not (load.total or look.supply.coming)
     if before is None or look.at_s <= before.at_s:
-        return replace(memory, seen=seen, delays=delays, idle=idle)
+        return replace(memory, seen=seen, delays=delays, idle=idle, rests=rests)
     elapsed_s = look.at_s - before.at_s
     if elapsed_s > _GAP_S:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
-        return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks)
+        return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks, rests=rests)
     if before.counter not in {"", load.counter}:
         # The service has moved to another backend, which has counted other services' requests.
         before = seen
     given_up = _given_up(before, load)
     came = max(0, _more(before.arrived, load.arrived) - given_up)
     arrivals = learn_arrivals(memory.arrivals, came, elapsed_s)
-    if rests := not (load.total or look.supply.coming):
+    if rests:
         arrivals = at_rest(arrivals)
     wakes = memory.rests and bool(load.total)
     busy_s = elapsed_s * (before.in_flight + load.in_flight) / 2

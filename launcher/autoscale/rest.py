@@ -37,5 +37,6 @@ def rested(memory: Memory, at_s: float, looks: int) -> Memory:
         seen=replace(memory.seen, at_s=at_s),
         arrivals=arrivals,
         forecasts=learn_rest(memory.forecasts, at_s, look_s, forecast_s, horizon_s),
-        unqueued=memory.unqueued * exp(-rested_s / memory.work.service_s),
+        unqueued=memory.unqueued * exp(-rested_s / memory.service_s),
+        rests=True,
     )

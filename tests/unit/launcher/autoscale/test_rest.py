@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.autoscale.capacity import ReplicaCapacity
 from launcher.autoscale.policy import Memory, autoscale, horizon_of
 from launcher.autoscale.rest import is_at_rest, rested
 from launcher.autoscale.types import Scaling, ServiceLook, Supply
@@ -13,10 +14,15 @@ NOTHING = Load()
 SCALING = Scaling(0, 8, 4, None, None, None)
 
 
-def looked_at(memory: Memory, since_s: int, until_s: int, load: Load = NOTHING) -> Memory:
+LEARNS = replace(SCALING, learns=True)
+
+
+def looked_at(
+    memory: Memory, since_s: int, until_s: int, load: Load = NOTHING, scaling: Scaling = SCALING
+) -> Memory:
     for at_s in range(since_s, until_s):
         look = ServiceLook(float(at_s), load, Supply(0, 0, 0, 0, 0), (), None, is_known=True)
-        memory, _ = autoscale(SCALING, memory, look)
+        memory, _ = autoscale(scaling, memory, look)
     return memory
 
 
@@ -38,6 +44,40 @@ def test_a_rest_teaches_what_its_looks_teach(before_s: int, rest_s: int):
     ):
         assert errors.weight == pytest.approx(errors_too.weight)
         assert errors.quiet.within == pytest.approx(errors_too.quiet.within)
+    assert at_once.unqueued == pytest.approx(one_by_one.unqueued)
+    assert at_once.rests == one_by_one.rests
+
+
+def test_requests_of_before_the_rest_fade_as_quickly_as_in_its_looks():
+    """By the time that a request takes in a full replica, where that is learnt."""
+    capacity = ReplicaCapacity(limit=9, full_s=4.5)
+    known = looked_at(replace(Memory(), capacity=capacity), 0, 40, scaling=LEARNS)
+    known = replace(known, unqueued=3.0, rests=False)
+    one_by_one = looked_at(known, 40, 50, scaling=LEARNS)
+    at_once = rested(known, 49.0, 10)
+    assert at_once.unqueued == pytest.approx(one_by_one.unqueued)
+    assert at_once.unqueued > 0.1
+    assert at_once.rests == one_by_one.rests is True
+
+
+def test_the_first_request_after_a_start_of_the_launcher_is_a_wake():
+    """After its first look a service at rest is left alone until a request comes."""
+    first = looked_at(Memory(), 0, 1)
+    assert is_at_rest(first)
+    assert looked_at(first, 1, 2, Load(held=1, arrived=1)).woke_s == 1.0
+    rests = rested(replace(first, rests=False), 30.0, 30)
+    assert looked_at(rests, 31, 32, Load(held=1, arrived=1)).woke_s == 31.0
+
+
+def test_a_service_that_ran_while_the_launcher_was_away_is_not_woken():
+    """A restart, and replicas that have come meanwhile."""
+    known = looked_at(Memory(), 0, 5)
+    assert known.rests
+    for load, supply in ((NOTHING, Supply(ready=1)), (Load(in_flight=1, arrived=1), Supply())):
+        back, _ = autoscale(SCALING, known, ServiceLook(60.0, load, supply))
+        assert not back.rests
+    again, _ = autoscale(SCALING, replace(known, rests=False), ServiceLook(60.0, NOTHING, Supply()))
+    assert again.rests
 
 
 def test_requests_replicas_and_what_is_expected_are_no_rest():
