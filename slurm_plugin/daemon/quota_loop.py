@@ -54,8 +54,9 @@ however slow slurmdbd was once."""
 
 
 _ACCOUNTS_S = 5.0
-"""Seconds between two looks at the accounts of Slurm's users because one of them was refused:
-slurmdbd may take seconds for it, and every user can be refused at any time."""
+"""Seconds at least after a look at the accounts of Slurm's users because one of them was refused,
+until the next; ``_REST`` times as long as the look took if that is more. slurmdbd may take seconds
+for it, and every user can be refused at any time."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
 _CONF_S = 60.0
@@ -374,15 +375,21 @@ class QuotaLoop:
     async def see_accounts(self) -> None:
         """Look at the accounts of Slurm's users again: one was refused, and may be added just now.
 
-        Does nothing if the last such look was a few seconds ago, or if slurmdbd gives no answer.
+        Does nothing for a while after such a look; if slurmdbd gives no answer, all stays as it is.
+        Callers that come during a look wait for its end, and make none of their own.
         """
         async with self._seeing:
-            if time.monotonic() < self._see_again_s:
+            began_s = time.monotonic()
+            if began_s < self._see_again_s:
                 return
-            self._see_again_s = time.monotonic() + _ACCOUNTS_S
-            with suppress(UnreachableError, OutsideError):
-                accounts = await self._accounts(await self._slurm.associations())
-                self._cluster_state.set_accounts(accounts)
+            try:
+                with suppress(UnreachableError, OutsideError):
+                    accounts = await self._accounts(await self._slurm.associations())
+                    self._cluster_state.set_accounts(accounts)
+            finally:
+                ended_s = time.monotonic()
+                rest_s = max(_ACCOUNTS_S, _REST * (ended_s - began_s))
+                self._see_again_s = ended_s + rest_s
 
     async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
         accounts = await self._accounts(associations)

@@ -118,6 +118,24 @@ async def test_accounts_are_looked_at_again_once_in_a_while_however_many_are_ref
     assert world.cluster_state.quotas.accounts_by_uid == {61001: {"vision": frozenset()}}
 
 
+async def test_users_who_are_refused_together_wait_for_one_look_however_slow_slurmdbd_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, world = Steady(), World()
+    slurm = Slow(clock, took_s=6)
+    monkeypatch.setattr(quota_loop, "time", clock)
+    limits = QuotaLoop(settings(), slurm, world.ledger, world.cluster_state)  # type: ignore[arg-type]
+    await asyncio.gather(*(limits.see_accounts() for _ in range(5)))
+    assert (slurm.looks, clock.now_s) == (1, 6)
+    clock.now_s += 23
+    await limits.see_accounts()
+    assert slurm.looks == 1
+    clock.now_s += 1
+    slurm.failure = DOWN
+    await asyncio.gather(*(limits.see_accounts() for _ in range(5)))
+    assert slurm.looks == 2
+
+
 async def test_what_is_idle_is_lent_as_far_as_it_is_asked_for() -> None:
     world = World()
     await world.look(*running("nlp", 5), *running("vision", 1))
