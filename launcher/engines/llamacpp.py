@@ -5,17 +5,16 @@ https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import re
-from collections.abc import Collection, Sequence
-from types import MappingProxyType
+from collections.abc import Collection
 
 from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
-from launcher.engines import openai
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
+from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.llamacpp_model import is_model, model_needs
 from launcher.engines.metrics_text import figures
 from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.openai import OpenAIEngine
 from launcher.engines.said import Said
 
 _MOST_SLOTS = 256
@@ -38,7 +37,7 @@ class _Models(Said):
     data: list[_Model] = Field(max_length=1)
 
 
-class LlamaCpp:
+class LlamaCpp(OpenAIEngine):
     """llama.cpp as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
     title = "llama.cpp"
@@ -47,31 +46,14 @@ class LlamaCpp:
     parallelism = Parallelism(gpus=True)
     # It takes a host that ends in .sock for the path of a unix socket.
     sockets = ("http.sock",)
-    loopback_port = 0
-    environment = MappingProxyType[str, str]({})
-    options_file = ""
-    drain_signal = "INT"
     # It ends at once: answers that go on are cut off, and look as if they were complete.
     finishes_requests = False
-    temporary = ""
-    library = ""
 
     model_layout = "a directory with one .gguf file, or with all parts of one"
-    model_config = ""
-    loads_all = False
     # All but warnings and errors.
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 
     pool = "llamacpp"
-    api = OPENAI_API
-    health_path = "/health"
-    # No client sees or changes slots, properties, LoRA adapters, or what others have asked.
-    http_paths = openai.HTTP_PATHS
-    grpc_paths = ()
-    health_paths = ("/health", "/v1/health")
-    statistics_paths = ()
-    stream_paths = (openai.ANSWERS,)
-    served = openai.SERVED
     # Such a request goes on when its client has gone, for a client that comes back.
     dropped_headers = ("x-conversation-id",)
     # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits
@@ -80,11 +62,6 @@ class LlamaCpp:
 
     # As llama-server's own default: they share the context.
     slots = 4
-
-    metrics_path = "/metrics"
-
-    identity_path = "/v1/models"
-    upgrade = ""
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return llama-server's options; those that a service's environment sets stand behind."""
@@ -116,10 +93,6 @@ class LlamaCpp:
         """Find the model's file, or the parts of it."""
         return model_needs(files)
 
-    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
-        """Return nothing: llama-server writes the time since its start."""
-        return None
-
     def log_message(self, line: str) -> str:
         """Remove such as ``0.00.004.398 W ``."""
         return _LOG_MARK.sub("", line)
@@ -128,21 +101,3 @@ class LlamaCpp:
         """Look for the identity among the tags of the model."""
         is_ours = any(identity in one.tags for one in _Models.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
-
-    def ready_paths(self, _model: str) -> tuple[str, ...]:
-        """Return the path that answers 503 while the model is loaded."""
-        return (self.health_path,)
-
-    def model_paths(self, _model: str) -> tuple[str, ...]:
-        """Return nothing: the smallest request is the same for all."""
-        return ()
-
-    def smallest_request(
-        self, model: str, _said: Sequence[bytes], _sequence_id: int
-    ) -> Request | None:
-        """Build a completion of one token."""
-        return openai.smallest_completion(model)
-
-    def failure(self, said: bytes) -> str:
-        """Return llama-server's own message, else all that was answered."""
-        return openai.failure(said)

@@ -1,22 +1,21 @@
-"""OpenAI's API by HTTP: its paths, its list of models, and the form of its errors.
+"""OpenAI's API by HTTP: what engines that speak it share, its list of models, its errors.
 
 https://platform.openai.com/docs/api-reference/models
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from launcher.engines.engine import Request
+from launcher.engines import safetensors_model
+from launcher.engines.engine import OPENAI_API, Request
+from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 from launcher.engines.statistics import StatisticsAnswer
 
-ANSWERS = "/v1/(completions|chat/completions|responses)"
+_ANSWERS = "/v1/(completions|chat/completions|responses)"
 """Paths whose answers may be streams."""
-HTTP_PATHS = ("/v1/(models|embeddings|rerank)", ANSWERS)
-"""Paths that only ask the model; others change what a server serves, or show what it does for
-others."""
-SERVED = "models, completions, chat, responses, embeddings and reranking (/v1/...)"
 KEEP_ALIVE_S = 86_400
 """Seconds for which a server on uvicorn keeps an idle connection where a variable sets that: longer
 than HAProxy keeps one, so that HAProxy never takes one in the moment in which the server closes it.
@@ -35,25 +34,85 @@ class _Failure(Said):
     error: _Error
 
 
-def smallest_completion(model: str) -> Request:
-    """Build a completion of one token."""
-    body = {"model": model, "prompt": "1", "max_tokens": 1}
-    headers = {"Content-Type": "application/json"}
-    return Request("POST", "/v1/completions", headers, json.dumps(body).encode())
+class OpenAIEngine:
+    """What engines that speak OpenAI's API have in common, unless they say otherwise.
 
-
-def failure(said: bytes) -> str:
-    """Return the server's own message, else all that was answered.
-
-    The message stands in ``error``; in SGLang's answers it may stand beside no other key of ours.
+    Its server listens on a unix socket, and loads a model as Hugging Face's tools save one.
+    ``launcher.engines.engine.Engine`` says what each part is.
     """
-    for kind in (_Failure, _Error):
-        try:
-            found = kind.parse(said)
-        except (ValueError, TypeError):
-            continue
-        return found.error.message if isinstance(found, _Failure) else found.message
-    return said.decode(errors="replace")
+
+    sockets = ("http.sock",)
+    loopback_port = 0
+    environment: Mapping[str, str] = MappingProxyType({})
+    options_file = ""
+    drain_signal = "INT"
+    finishes_requests = False
+    temporary = ""
+    library = ""
+
+    model_layout = safetensors_model.LAYOUT
+    model_config = ""
+    loads_all = False
+
+    api = OPENAI_API
+    health_path = "/health"
+    # They only ask the model. With others a client would load weights or adapters, free memory, end
+    # others' requests, or see what the server does for them.
+    http_paths: tuple[str, ...] = ("/v1/(models|embeddings|rerank)", _ANSWERS)
+    grpc_paths: tuple[str, ...] = ()
+    health_paths: tuple[str, ...] = ("/health", "/v1/health")
+    statistics_paths: tuple[str, ...] = ()
+    stream_paths: tuple[str, ...] = (_ANSWERS,)
+    served = "models, completions, chat, responses, embeddings and reranking (/v1/...)"
+    dropped_headers: tuple[str, ...] = ()
+    keeps_connections = True
+
+    metrics_path = "/metrics"
+
+    identity_path = "/v1/models"
+    upgrade = ""
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it is a model as Hugging Face's tools save one."""
+        return safetensors_model.is_model(entries)
+
+    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
+        """Find the model's files."""
+        return safetensors_model.model_needs(files)
+
+    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
+        """Return nothing: the time in a log may be that of the node's zone."""
+        return None
+
+    def ready_paths(self, _model: str) -> tuple[str, ...]:
+        """Return the path that answers 503 while the server can't answer."""
+        return (self.health_path,)
+
+    def model_paths(self, _model: str) -> tuple[str, ...]:
+        """Return nothing: the smallest request is the same for all."""
+        return ()
+
+    def smallest_request(
+        self, model: str, _said: Sequence[bytes], _sequence_id: int
+    ) -> Request | None:
+        """Build a completion of one token."""
+        body = {"model": model, "prompt": "1", "max_tokens": 1}
+        headers = {"Content-Type": "application/json"}
+        return Request("POST", "/v1/completions", headers, json.dumps(body).encode())
+
+    def failure(self, said: bytes) -> str:
+        """Return the server's own message, else all that was answered.
+
+        The message stands in ``error``; in SGLang's answers it may stand beside no other key of
+        ours.
+        """
+        for kind in (_Failure, _Error):
+            try:
+                found = kind.parse(said)
+            except (ValueError, TypeError):
+                continue
+            return found.error.message if isinstance(found, _Failure) else found.message
+        return said.decode(errors="replace")
 
 
 @dataclass(frozen=True)

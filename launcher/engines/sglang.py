@@ -5,13 +5,12 @@ stand-in. https://docs.sglang.io/advanced_features/server_arguments.html
 """
 
 import re
-from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
 from cluster.language.service import AUTO, ServiceSpec
-from launcher.engines import metrics_text, openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
-from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines import metrics_text
+from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
 
 _PORT = 30000
@@ -25,30 +24,23 @@ class _ModelInfo(Said):
     weight_version: str
 
 
-class SGLang:
+class SGLang(OpenAIEngine):
     """SGLang as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
     title = "SGLang"
 
     # On several nodes its network, which leads nowhere, would have to lead to the others.
     parallelism = Parallelism(gpus=True, layers=True)
-    sockets = ("http.sock",)
     # It listens on no unix socket (sgl-project/sglang#14258).
     loopback_port = _PORT
     environment = MappingProxyType(
-        {"SGLANG_TIMEOUT_KEEP_ALIVE": str(openai.KEEP_ALIVE_S), "HF_HUB_OFFLINE": "1"}
+        {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S), "HF_HUB_OFFLINE": "1"}
     )
     options_file = "sglang.yaml"
     # By TERM it would finish its requests, and look every 5 s whether it has; but the step's TERM
     # is kept from the server, and with it from all that it starts.
     drain_signal = "INT"
-    finishes_requests = False
-    temporary = ""
-    library = ""
 
-    model_layout = safetensors_model.LAYOUT
-    model_config = ""
-    loads_all = False
     # Its lines have no level. Those of a traceback, and what only points to one, explain nothing.
     log_notice = re.compile(
         rf"{_MARK}(?!.*([Ee]rror|[Ee]xception:|[Ff]ailed|out of memory))|"
@@ -57,17 +49,9 @@ class SGLang:
     )
 
     pool = "sglang"
-    api = OPENAI_API
     # /health generates a token each time, and takes a second.
     health_path = "/ready"
-    # No client loads LoRA adapters or weights, frees memory, aborts others' requests, or sees what
-    # it has counted.
-    http_paths = openai.HTTP_PATHS
-    grpc_paths = ()
     health_paths = ("/health", "/v1/health", "/ready")
-    statistics_paths = ()
-    stream_paths = (openai.ANSWERS,)
-    served = openai.SERVED
     # By them a client names another's request as its own, or servers that this one should call.
     dropped_headers = (
         *("x-override-rid", "x-override-conversation-id", "x-override-priority"),
@@ -75,14 +59,10 @@ class SGLang:
         *("x-override-routed-dp-rank", "x-override-disagg-prefill-dp-rank"),
         *("x-data-parallel-rank", "x-smg-routing-key"),
     )
-    keeps_connections = True
 
     # Most models' cache of keys and values is full before.
     slots = 256
-    metrics_path = "/metrics"
-
     identity_path = "/model_info"
-    upgrade = ""
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return the words after ``sglang``; they win over those of the model's ``sglang.yaml``."""
@@ -104,18 +84,6 @@ class SGLang:
         """Read its histograms."""
         return metrics_text.token_counts(said, "sglang")
 
-    def is_model(self, entries: frozenset[str]) -> bool:
-        """Whether it is a model as Hugging Face's tools save one."""
-        return safetensors_model.is_model(entries)
-
-    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
-        """Find the model's files."""
-        return safetensors_model.model_needs(files)
-
-    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
-        """Return nothing: SGLang writes the time of its node's zone."""
-        return None
-
     def log_message(self, line: str) -> str:
         """Remove such as ``[2026-11-26 17:11:35 TP0] ``."""
         return _LOG_MARK.sub("", line)
@@ -124,21 +92,3 @@ class SGLang:
         """Compare the version of the weights, which the identity is given as."""
         is_ours = _ModelInfo.parse(said).weight_version == identity
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
-
-    def ready_paths(self, _model: str) -> tuple[str, ...]:
-        """Return the path that answers 503 while the server warms up, pauses or ends."""
-        return (self.health_path,)
-
-    def model_paths(self, _model: str) -> tuple[str, ...]:
-        """Return nothing: the smallest request is the same for all."""
-        return ()
-
-    def smallest_request(
-        self, model: str, _said: Sequence[bytes], _sequence_id: int
-    ) -> Request | None:
-        """Build a completion of one token."""
-        return openai.smallest_completion(model)
-
-    def failure(self, said: bytes) -> str:
-        """Return SGLang's own message, else all that was answered."""
-        return openai.failure(said)

@@ -5,15 +5,14 @@ https://docs.vllm.ai/en/stable/cli/serve/
 """
 
 import re
-from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
 from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
-from launcher.engines import metrics_text, openai, safetensors_model
-from launcher.engines.engine import OPENAI_API, Answer, Parallelism, Probe, Request, TokenCounts
-from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines import metrics_text
+from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
 
 _PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
@@ -33,33 +32,25 @@ class _Models(Said):
     data: list[_Model] = Field(max_length=_MOST_NAMES)
 
 
-class Vllm:
+class Vllm(OpenAIEngine):
     """vLLM as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
     title = "vLLM"
 
     parallelism = Parallelism(gpus=True, nodes=True, layers=True)
-    sockets = ("http.sock",)
-    loopback_port = 0
     environment = MappingProxyType(
         {
-            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(openai.KEEP_ALIVE_S),
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S),
             # It would tell its project of each start, and look for models in the internet.
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
         }
     )
     options_file = "vllm.yaml"
-    drain_signal = "INT"
     # It aborts them, or with --shutdown-timeout takes all that time even if it has none. New ones
     # get 500 meanwhile, and /health stays 200.
     finishes_requests = False
-    temporary = ""
-    library = ""
 
-    model_layout = safetensors_model.LAYOUT
-    model_config = ""
-    loads_all = False
     # All but errors; of these, the lines of tracebacks, and what only points to other lines.
     log_notice = re.compile(
         rf"{_PROCESS}(?:(?:INFO|WARNING|DEBUG)(?::| {_TIME})|(?:ERROR {_TIME})?(?: |Traceback \(|"
@@ -67,24 +58,8 @@ class Vllm:
     )
 
     pool = "vllm"
-    api = OPENAI_API
-    health_path = "/health"
-    # No client loads LoRA adapters, makes it sleep, or sees what it has counted.
-    http_paths = openai.HTTP_PATHS
-    grpc_paths = ()
-    health_paths = ("/health", "/v1/health")
-    statistics_paths = ()
-    stream_paths = (openai.ANSWERS,)
-    served = openai.SERVED
-    dropped_headers = ()
-    keeps_connections = True
-
     # Most models' cache of keys and values is full before.
     slots = 256
-    metrics_path = "/metrics"
-
-    identity_path = "/v1/models"
-    upgrade = ""
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return the words after ``vllm``; they win over those of the model's ``vllm.yaml``."""
@@ -107,18 +82,6 @@ class Vllm:
         """Read its histograms."""
         return metrics_text.token_counts(said, "vllm")
 
-    def is_model(self, entries: frozenset[str]) -> bool:
-        """Whether it is a model as Hugging Face's tools save one."""
-        return safetensors_model.is_model(entries)
-
-    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
-        """Find the model's files."""
-        return safetensors_model.model_needs(files)
-
-    def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
-        """Return nothing: vLLM writes the time of its node's zone."""
-        return None
-
     def log_message(self, line: str) -> str:
         """Remove such as ``(EngineCore pid=7) ERROR 11-26 17:11:35 [core.py:1510] ``."""
         return _LOG_MARK.sub("", line)
@@ -127,24 +90,6 @@ class Vllm:
         """Look for the identity among the model's names."""
         is_ours = any(one.id == identity for one in _Models.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
-
-    def ready_paths(self, _model: str) -> tuple[str, ...]:
-        """Return the path that answers 503 when the engine has died."""
-        return (self.health_path,)
-
-    def model_paths(self, _model: str) -> tuple[str, ...]:
-        """Return nothing: the smallest request is the same for all."""
-        return ()
-
-    def smallest_request(
-        self, model: str, _said: Sequence[bytes], _sequence_id: int
-    ) -> Request | None:
-        """Build a completion of one token."""
-        return openai.smallest_completion(model)
-
-    def failure(self, said: bytes) -> str:
-        """Return vLLM's own message, else all that was answered."""
-        return openai.failure(said)
 
 
 def _rank(nodes: int) -> tuple[str, ...]:

@@ -14,7 +14,15 @@ from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from cluster.settings.file import Settings
-from launcher.engines.engine import Engine
+from launcher.engines.engine import (
+    Answer,
+    Engine,
+    Parallelism,
+    Probe,
+    SlottedEngine,
+    TokenEngine,
+)
+from launcher.engines.openai import OpenAIEngine
 from launcher.engines.registry import (
     ENGINES,
     Engines,
@@ -65,6 +73,39 @@ def test_clients_reach_what_follows_a_service_s_address(engine: Engine):
 def test_clients_change_nothing_that_a_replica_serves(engine: Engine, path: str):
     let_in = product((*engine.http_paths, *engine.grpc_paths, *engine.health_paths), (path,))
     assert not any(re.fullmatch(*one) for one in let_in)
+
+
+class Small(OpenAIEngine):
+    """What docs/how-to/engines.md says that an engine of OpenAI's API must say itself."""
+
+    title, pool = "Small", "small"
+    parallelism = Parallelism()
+    log_notice = re.compile("INFO")
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        return ("serve",)
+
+    def log_message(self, line: str) -> str:
+        return line
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        return Answer(Probe.OURS if said.decode() == identity else Probe.STRANGER)
+
+
+def test_an_engine_of_openai_s_api_says_only_what_differs():
+    entry = SimpleNamespace(name="small", load=Small)
+    engines = Engines({}, lambda: [entry])
+    assert engines["small"].ready_paths("m") == ("/health",)
+    assert not engines.broken
+    # What it does not say, it does not do.
+    assert not isinstance(engines["small"], SlottedEngine | TokenEngine)
+
+
+def test_engines_of_openai_s_api_differ_in_what_they_say():
+    shared = ("http_paths", "stream_paths", "api", "served", "failure", "smallest_request")
+    for name in ("llamacpp", "vllm", "sglang"):
+        assert isinstance(ENGINES[name], OpenAIEngine)
+        assert not any(one in vars(type(ENGINES[name])) for one in shared)
 
 
 TOY = """

@@ -104,7 +104,7 @@ def test_it_is_no_child_of_the_server(server: subprocess.Popen[str], tmp_path: P
 def test_it_has_more_clients_at_a_time_than_the_server_has_files(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """Slurm passes on the limit of who submitted the job; only what leads to the server raises it."""
+    """Slurm passes on the limit of the user's shell; only what leads to the server raises it."""
     line(server)
     with ExitStack() as stack:
         first, *others = (
