@@ -160,7 +160,8 @@ def autoscale(
         )
     memory = _learnt(memory, look, scaling)
     if scaling.learns:
-        scaling = replace(scaling, concurrency=memory.capacity.limit)
+        limit = min(memory.capacity.limit, scaling.concurrency)
+        scaling = replace(scaling, concurrency=limit)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
     # A replica that has answered since the last look is not idle, though it has nothing to do now.
@@ -205,8 +206,9 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         idle = learn_pause(memory.idle, answered, look.at_s)
     work = learn_work(memory.work, busy_s, answered)
     done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
-    is_full = before.queued > 0 < load.queued and _fills(memory, before.in_flight, look)
-    memory = replace(memory, work=work, tokens=learn_tokens(memory.tokens, look.tokens, answered))
+    places = min(memory.capacity.limit, scaling.concurrency) * look.serving
+    is_full = before.queued > 0 < load.queued and _fills(places, before.in_flight, load.in_flight)
+    memory = replace(memory, work=work, tokens=_tokens(memory.tokens, look, answered, scaling))
     capacity = _capacity(memory, done, scaling, is_full=is_full)
     memory = replace(memory, capacity=capacity)
     unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
@@ -239,13 +241,18 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     )
 
 
-def _fills(memory: Memory, before: int, look: ServiceLook) -> bool:
+def _tokens(known: TokensDone, look: ServiceLook, answered: int, scaling: Scaling) -> TokensDone:
+    found = learn_tokens(known, look.tokens, answered)
+    is_stated = scaling.ttft_s is not None or scaling.tpot_s is not None
+    return replace(found, answers=found.answers + answered if is_stated else 0.0)
+
+
+def _fills(places: int, before: int, now: int) -> bool:
     """Whether replicas had nearly as many requests as they may get, at both looks.
 
     Requests of a sequence wait for the replica that has its state, though others have room.
     """
-    places = memory.capacity.limit * look.serving
-    return min(before, look.load.in_flight) >= _FULL * places
+    return min(before, now) >= _FULL * places
 
 
 def _capacity(memory: Memory, done: Level, scaling: Scaling, *, is_full: bool) -> ReplicaCapacity:
@@ -261,7 +268,8 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     """Return what a request may take in a full replica, by all objectives.
 
     Those of tokens become such a time: the longer the tokens take, the longer their requests. While
-    it is not known how long they take, no more requests are tried than at first.
+    it is not known how long they take, no more requests are tried than before; if replicas never
+    tell it, the other objectives count.
     """
     tokens, took_s = memory.tokens, memory.work.service_s
     within: list[float] = []
@@ -271,13 +279,26 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
         (scaling.ttft_s, SERVICE_SHARE, tokens.to_first_s),
         (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
     )
+    most = scaling.concurrency
     for objective_s, share, found_s in pairs:
-        if objective_s is not None and found_s is None:
-            return CapacityBounds(min(FIRST, scaling.concurrency), min(within, default=None))
         if objective_s is not None and found_s is not None:
             within.append(took_s * objective_s * share / found_s)
+        elif objective_s is not None and not tokens.is_overdue:
+            most = min(most, max(FIRST, memory.capacity.limit))
     wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
-    return CapacityBounds(scaling.concurrency, min(within, default=None), wait_s)
+    return CapacityBounds(most, min(within, default=None), wait_s)
+
+
+def _untold(scaling: Scaling, tokens: TokensDone) -> tuple[str, ...]:
+    """Return the objectives that do not count, since replicas never tell the times for them."""
+    pairs = (
+        ("ttft_ms", scaling.ttft_s, tokens.to_first_s),
+        ("tpot_ms", scaling.tpot_s, tokens.per_token_s),
+    )
+    is_asked = scaling.learns and tokens.is_overdue
+    return tuple(
+        name for name, asked_s, found_s in pairs if is_asked and asked_s and found_s is None
+    )
 
 
 def _given_up(before: LastCounters, load: Load) -> int:
@@ -345,6 +366,7 @@ class ReplicaNeed:
         horizon_s: seconds that a start takes.
         in_full_s: seconds that a request takes in a full replica, if that is reckoned with though
             requests take less now; None if not.
+        untold: objectives that do not count, since replicas never tell the times for them.
     """
 
     replicas: int
@@ -352,6 +374,7 @@ class ReplicaNeed:
     reckoned: float
     horizon_s: float
     in_full_s: float | None = None
+    untold: tuple[str, ...] = ()
 
 
 def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
@@ -377,7 +400,8 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
         # Without a request replicas are kept, and none is started.
         replicas = min(replicas, look.supply.coming)
     in_full_s = service_s if load.total != look.load.total else None
-    return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s)
+    untold = _untold(scaling, memory.tokens)
+    return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s, untold)
 
 
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
@@ -525,7 +549,10 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
     places = f"room for {ceil(need.reckoned - _NEARLY)} at a time is planned"
     takes = f"a replica takes {scaling.concurrency} at a time"
     learnt = " (learnt)" if scaling.learns else ""
-    return forecast, places, f"{takes}{learnt}: {replicas} needed"
+    said = forecast, places, f"{takes}{learnt}: {replicas} needed"
+    if not need.untold:
+        return said
+    return *said, f"{' and '.join(need.untold)} can't be kept: replicas do not tell such times"
 
 
 def _replicas_words(count: int) -> str:

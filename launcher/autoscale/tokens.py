@@ -6,6 +6,8 @@ from launcher.engines.engine import TokenCounts
 
 _FADE_REQUESTS = 200.0
 """Number of requests that count, the newest most."""
+_PATIENCE = 200.0
+"""Answers after which replicas that have not told a time of tokens are taken never to tell it."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class TokensDone:
         first_s: seconds that these took, added up.
         tokens: tokens after the first ones.
         token_s: seconds that these took, added up.
+        answers: requests answered since the service has an objective of tokens.
     """
 
     seen: TokenCounts | None = None
@@ -25,6 +28,12 @@ class TokensDone:
     first_s: float = 0.0
     tokens: float = 0.0
     token_s: float = 0.0
+    answers: float = 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a time that is not known yet would be known if replicas told it."""
+        return self.answers >= _PATIENCE
 
     @property
     def to_first_s(self) -> float | None:
@@ -53,4 +62,5 @@ def learn_tokens(known: TokensDone, now: TokenCounts | None, answered: int) -> T
         keep * known.first_s + now.first_s - before.first_s,
         keep * known.tokens + now.tokens - before.tokens,
         keep * known.token_s + max(0.0, now.token_s - before.token_s),
+        known.answers,
     )

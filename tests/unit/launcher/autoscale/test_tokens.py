@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
+from launcher.autoscale.capacity import ReplicaCapacity
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.tokens import TokensDone, learn_tokens
 from launcher.autoscale.types import Scaling, ServiceLook, Supply
@@ -24,11 +25,20 @@ def first_s(requests: int) -> float:
     return 0.1 * requests
 
 
-def lived(scaling: Scaling, seconds: int = 900, *, is_timed: bool = True) -> Memory:
+def lived(
+    scaling: Scaling,
+    seconds: int = 900,
+    *,
+    is_timed: bool = True,
+    memory: Memory | None = None,
+) -> Memory:
     """A service with one replica that is always full."""
-    memory, arrived, answered = initial(Supply(ready=1), 0.0), 500.0, 0.0
+    memory, arrived, answered, begun_s = memory or initial(Supply(ready=1), 0.0), 500.0, 0.0, 0
+    if memory.seen is not None:
+        arrived, answered = float(memory.seen.arrived), float(memory.seen.answered)
+        begun_s = int(memory.seen.at_s) + 1
     firsts_s, tokens, tokens_s = 0.0, 0.0, 0.0
-    for second in range(seconds):
+    for second in range(begun_s, begun_s + seconds):
         places = min(memory.capacity.limit, scaling.concurrency)
         took_s = first_s(places) + TOKENS * token_s(places)
         done = places / took_s
@@ -61,7 +71,44 @@ def test_the_strictest_objective_counts():
 
 
 def test_while_no_replica_tells_its_times_no_more_is_tried_than_at_first():
-    assert lived(replace(SCALING, tpot_s=0.030), is_timed=False).capacity.limit == 2
+    assert lived(replace(SCALING, tpot_s=0.030), 60, is_timed=False).capacity.limit == 2
+    assert lived(SCALING, 60).capacity.limit > 2
+
+
+def busy(memory: Memory, scaling: Scaling) -> str:
+    assert memory.seen is not None
+    load = Load(memory.capacity.limit, 9, 0, memory.seen.arrived, memory.seen.answered)
+    look = ServiceLook(memory.seen.at_s + 1, load, Supply(ready=1), serving=1)
+    return autoscale(scaling, memory, look)[1].reason
+
+
+def test_an_objective_of_tokens_that_is_added_leaves_what_was_learnt():
+    """Until its figures come."""
+    before = lived(SCALING, 300, is_timed=False)
+    limit = before.capacity.limit
+    assert limit > 8
+    after = lived(replace(SCALING, ttft_s=90.0), 10, is_timed=False, memory=before)
+    assert after.capacity.limit == limit
+
+
+def test_an_objective_whose_figures_never_come_does_not_count_and_the_decision_says_so():
+    both = replace(SCALING, ttft_s=1.2, tpot_s=0.030)
+    early, late = (lived(both, seconds, is_timed=False) for seconds in (60, 900))
+    assert "ttft_ms" not in busy(early, both)
+    said = "; ttft_ms and tpot_ms can't be kept: replicas do not tell such times"
+    assert said in busy(late, both)
+    assert late.capacity.limit == pytest.approx(lived(SCALING, 900).capacity.limit, abs=2)
+    told = lived(both, 900, memory=late)
+    assert told.capacity.limit <= 5
+    assert "ttft_ms" not in busy(told, both)
+
+
+def test_a_number_that_is_learnt_counts_up_to_what_the_gateway_gives():
+    """The engine got fewer places than it had when the number was learnt."""
+    memory = replace(initial(Supply(), 0.0), capacity=ReplicaCapacity(limit=32))
+    few = replace(SCALING, max_replicas=20, concurrency=4)
+    _, decision = autoscale(few, memory, ServiceLook(0.0, Load(40), Supply(ready=1)))
+    assert "a replica takes 4 at a time (learnt)" in decision.reason
 
 
 def test_requests_that_the_engine_counts_are_not_guessed():
