@@ -11,6 +11,7 @@ from launcher.autoscale.forecasts import (
     at_once,
     expected,
     learn_forecasts,
+    learn_rest,
 )
 
 HORIZON_S = 32.0
@@ -125,3 +126,51 @@ def test_requests_that_wait_for_a_quiet_service_are_no_surprise():
         load = second if second < 60 else 0
         as_seen = learn_forecasts(as_seen, seen(load), float(second), HORIZON_S, QUIET)
     assert at_once(as_seen.errors[0].quiet.after, 1.0, QUIET[0], 20.0) > 40
+
+
+def woken(load: int, seconds: int = 120, *, wakes: bool) -> Forecasts:
+    """A request comes after a minute without any, and ``load`` more a second later."""
+    known = lived([0] * 60, QUIET)
+    for second in range(60, 60 + seconds):
+        now = 1 if second == 60 else load if second < 80 else 0
+        woke = wakes and second == 60
+        known = learn_forecasts(known, seen(now), float(second), HORIZON_S, QUIET, wakes=woke)
+    return known
+
+
+def test_what_follows_a_wake_is_learnt_once_and_apart_from_other_quiet_moments():
+    plain, known = (woken(30, wakes=wakes).errors[0] for wakes in (False, True))
+    assert plain.waking == Errors().waking
+    assert sum(known.waking.after) == sum(known.waking.within) == pytest.approx(1)
+    # One surprise less is among the quiet ones, and it is a large one.
+    assert sum(known.quiet.within) < sum(plain.quiet.within) - 0.5
+    crowd, other = (
+        at_once(one.of(QUIET[0], wakes=True).within, 1.0, QUIET[0], 20.0) for one in (known, plain)
+    )
+    assert crowd > 2 * other
+
+
+def test_a_step_of_a_wake_begins_with_its_request():
+    """It is not joined to the step before, in which nothing came."""
+    steps = woken(30, 1, wakes=True).under_way
+    assert [step.at_s for step in steps if step.wakes] == [60.0]
+    assert steps[-1].most == seen(1)
+
+
+def test_the_later_of_many_wakes_count_most():
+    known, at_s = Forecasts(), 0.0
+    for load in (30, *((1,) * 200)):
+        for second in range(80):
+            now = load if second < 10 else 0
+            known = learn_forecasts(known, seen(now), at_s, HORIZON_S, QUIET, wakes=not second)
+            at_s += 1
+    weight = sum(known.errors[0].waking.within)
+    assert 30 < weight < 34
+    assert at_once(known.errors[0].waking.within, 1.0, QUIET[0], 20.0) < 10
+
+
+def test_a_rest_keeps_what_wakes_were_followed_by():
+    known = woken(30, wakes=True)
+    rested = learn_rest(known, 10_000.0, 1.0, 9_000.0, HORIZON_S)
+    assert rested.errors[0].quiet != known.errors[0].quiet
+    assert rested.errors[0].waking == known.errors[0].waking
