@@ -30,7 +30,7 @@ def upgrade() -> None:
     """Bring the ledger's tables up to date; do nothing if they already are."""
     from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
-    _print_step(schema_revisions.upgrade(_url()))
+    _print_step(schema_revisions.upgrade(_url(), _say))
 
 
 @ledger_db_app.command("current", epilog="Example: slicewise ledger db current")
@@ -60,7 +60,7 @@ def downgrade(
     from slurm_plugin.ledger_tables import schema_revisions  # noqa: PLC0415 -- not for --help
 
     confirm("What the older revision has no tables for will be lost. Go on?", yes=yes)
-    _print_step(schema_revisions.downgrade(_url(), revision))
+    _print_step(schema_revisions.downgrade(_url(), revision, _say))
 
 
 @ledger_db_app.command(
@@ -89,6 +89,10 @@ def grant(
 
 def _url() -> str:
     return database_url(load_settings().database)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _revision_text(revisions: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Manages the ledger's schema: its revision, upgrades and downgrades, and roles' rights."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -139,16 +139,22 @@ def _too_new(found: str) -> InvalidInputError:
     )
 
 
-def upgrade(url: str) -> tuple[str, str]:
+def _unsaid(_: str) -> None:
+    pass
+
+
+def upgrade(url: str, say: Callable[[str], None] = _unsaid) -> tuple[str, str]:
     """Bring the database to ``head``; returns the revisions before and after.
+
+    ``say`` is told what it waits for, which may take long.
 
     Raises UnreachableError (SW-DATABASE-BUSY) if a table is in use for too long; nothing was
     changed then.
     """
-    return _migrate(url, head())
+    return _migrate(url, head(), say)
 
 
-def downgrade(url: str, revision: str) -> tuple[str, str]:
+def downgrade(url: str, revision: str, say: Callable[[str], None] = _unsaid) -> tuple[str, str]:
     """Go back to an older revision; returns the revisions before and after.
 
     Tables that the older revision lacks are lost with what is in them. Raises InvalidInputError
@@ -163,10 +169,10 @@ def downgrade(url: str, revision: str) -> tuple[str, str]:
             f"{revision!r} is not a revision before the database's, {found}.",
             f"Choose one of: {', '.join(older) or 'none'}.",
         )
-    return _migrate(url, revision)
+    return _migrate(url, revision, say)
 
 
-def _migrate(url: str, target: str) -> tuple[str, str]:
+def _migrate(url: str, target: str, say: Callable[[str], None]) -> tuple[str, str]:
     engine = postgres_engine(url)
     before = current(engine)
     if before not in revisions():
@@ -175,7 +181,8 @@ def _migrate(url: str, target: str) -> tuple[str, str]:
     from slurm_plugin.ledger_tables.migrating import migrate  # noqa: PLC0415 -- only who changes it
 
     with translated(engine):
-        migrate(engine, target, backwards=revisions().index(target) < revisions().index(before))
+        backwards = revisions().index(target) < revisions().index(before)
+        migrate(engine, target, backwards=backwards, say=say)
     return before, current(engine)
 
 

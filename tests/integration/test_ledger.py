@@ -15,6 +15,7 @@ from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from ledger_world import World
+from waiting import until
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.language.periods import Period
@@ -159,7 +160,7 @@ def test_the_index_of_payers_is_built_beside_others_and_again_where_that_was_cut
     execute(database, f"UPDATE pg_index SET indisvalid = false {which}")  # noqa: S608
     used = queries.settled_use_paid_by("testing", "tenant7", 0)
     with postgres_engine(database).connect() as connection:
-        index_of_payers.build(connection)
+        index_of_payers.build(connection.execution_options(isolation_level="AUTOCOMMIT"), print)
         is_valid = connection.exec_driver_sql(f"SELECT indisvalid FROM pg_index {which}")  # noqa: S608
         assert is_valid.scalar_one()
         asked = used.compile(connection, compile_kwargs={"literal_binds": True})
@@ -173,6 +174,40 @@ def test_two_upgrades_at_once_run_one_after_the_other(database: str):
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         steps = list(pool.map(schema_revisions.upgrade, [database] * 3))
     assert {after for _, after in steps} == {schema_revisions.head()}
+
+
+def test_two_upgrades_of_a_ledger_with_runs_wait_for_others_and_say_so(
+    ledger: Ledger, database: str
+):
+    ledger.charges.post([reserve(a_run())])
+    schema_revisions.downgrade(database, "0011")
+    first: list[str] = []
+    second: list[str] = []
+    with psycopg.connect(database) as dump, ThreadPoolExecutor(2) as pool:
+        dump.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        try:
+            dump.execute("SELECT id FROM slicewise.runs")
+            upgrades = [pool.submit(schema_revisions.upgrade, database, first.append)]
+            until(lambda: any(line.startswith("Building an index") for line in first))
+            until(lambda: is_building(database))
+            upgrades.append(pool.submit(schema_revisions.upgrade, database, second.append))
+            until(lambda: any(line.startswith("Another upgrade") for line in second))
+        finally:
+            dump.rollback()
+        steps = [one.result() for one in upgrades]
+    assert steps == [("0011", schema_revisions.head())] * 2
+    assert (len(first), len(second)) == (1, 1)
+    ledger.require_current()
+    assert ledger.charges.open_reservations() != ()
+
+
+def is_building(database: str) -> bool:
+    """Whether an index is built there that waits for others' transactions."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT phase FROM pg_stat_progress_create_index WHERE datname = current_database()"
+        ).fetchall()
+    return any("waiting for" in phase for (phase,) in found)
 
 
 def test_a_database_of_a_newer_version_is_left_alone(ledger: Ledger, database: str):
