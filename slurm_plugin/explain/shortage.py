@@ -219,9 +219,9 @@ def _too_far_apart(job: JobView, kind: str, nodes: Iterable[NodeView]) -> tuple[
     if tag is None or tag.service is None or (each, count) == (1, 1):
         return "", 0
     fit = sum(free_instances([node]).get(kind, 0) >= each for node in nodes)
-    on = "one node" if count == 1 else f"each of {count} nodes"
-    have = "1 node has" if fit == 1 else f"{fit} nodes have"
-    return f", {each} on {on}: {have} as many", max(0, count - fit) * each
+    on = " on one node" if count == 1 else f", {each} on each of {count} nodes"
+    have = {0: "no node has", 1: "1 node has"}.get(fit, f"{fit} nodes have")
+    return f"{on}, and {have} {each} free", max(0, count - fit) * each
 
 
 def _blocked(nodes: Iterable[NodeView], kind: str) -> str:

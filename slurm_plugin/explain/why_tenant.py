@@ -52,7 +52,7 @@ def why_no_tenant(account: str, sight: WhyInput) -> WhyAnswer | None:
         headline=f"{account} is no tenant, and its jobs hold {held}; {_wait(count)}.",
         sentences=(
             "It has no quota. What runs goes on, and is charged if it began under one.",
-            "What waits never starts without one.",
+            *(("What waits never starts in the managed partitions without one.",) if count else ()),
         ),
         tables=tuple(table for table in tables if table.rows),
         hints=(

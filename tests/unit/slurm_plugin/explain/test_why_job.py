@@ -315,9 +315,10 @@ def test_waiting_for_gpus_it_says_how_many_are_free_and_who_holds_them():
 @pytest.mark.parametrize(
     ("gpus", "nodes", "said"),
     [
-        (2, 1, "8 of 20 1g.10gb are free; this one needs 2, 2 on one node: 2 nodes have as many."),
-        (5, 1, "8 of 20 1g.10gb are free; this one needs 5, 5 on one node: 1 node has as many."),
-        (3, 2, "8 of 20 1g.10gb are free; this one needs 6, 3 on each of 2 nodes: 1 node has as"),
+        (2, 1, "2 on one node, and 2 nodes have 2 free."),
+        (5, 1, "5 on one node, and 1 node has 5 free."),
+        (9, 1, "9 on one node, and no node has 9 free."),
+        (3, 2, "6, 3 on each of 2 nodes, and 1 node has 3 free."),
     ],
 )
 def test_a_replica_of_several_gpus_needs_them_together(gpus: int, nodes: int, said: str):
@@ -329,7 +330,7 @@ def test_a_replica_of_several_gpus_needs_them_together(gpus: int, nodes: int, sa
     (node,) = now.nodes
     other = replace(node, name="node2", gpus_allotted={SMALL: 8})
     answer = asked("99", replace(now, nodes=(node, other)))
-    assert answer.sentences[1].startswith(said)
+    assert answer.sentences[1] == f"8 of 20 1g.10gb are free; this one needs {said}"
 
 
 def test_gpus_of_nodes_without_anything_left_are_not_free():

@@ -26,6 +26,7 @@ def test_what_is_left_of_a_removed_tenant_is_shown_with_what_lets_it_start():
     answer = why_no_tenant("nlp", now)
     assert answer is not None
     assert answer.headline == "nlp is no tenant, and its jobs hold 1 slice; 2 jobs wait."
+    assert answer.sentences[-1].startswith("What waits never starts in the managed partitions")
     holding, waiting = answer.tables
     assert [row.what for row in holding.rows] == ["job 1 of alice"]
     assert [row.amount_millislices for row in waiting.rows] == [2000]
@@ -34,6 +35,13 @@ def test_what_is_left_of_a_removed_tenant_is_shown_with_what_lets_it_start():
         "scancel --state=PENDING -A nlp",
     ]
     assert why_no_tenant("guest", now) is None
+
+
+def test_nothing_is_said_of_what_waits_where_nothing_of_a_removed_tenant_waits():
+    now = sight(running(1, account="nlp"), tenants=(tenant("vision", 4000),))
+    answer = why_no_tenant("nlp", now)
+    assert answer is not None
+    assert "waits" not in str(answer.sentences)
 
 
 def test_a_tenant_s_situation_on_one_screen():
