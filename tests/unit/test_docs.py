@@ -60,6 +60,31 @@ def test_every_setting_and_metric_says_what_it_means(written: Mapping[str, str])
     assert [name for name, text in written.items() if empty.search(text)] == []
 
 
+def test_decisions_are_numbered_without_a_gap_and_named_by_their_numbers():
+    pages = sorted((DOCS / "decisions").glob("0*.md"))
+    numbers = [int(page.name.partition("-")[0]) for page in pages]
+    assert numbers == list(range(1, len(pages) + 1))
+    for number, page in zip(numbers, pages, strict=True):
+        assert page.read_text(encoding="utf-8").startswith(f"# {number}. "), page
+    entries = re.findall(
+        r"^(\d+)\. \[.*\]\((.*)\)$",
+        (DOCS / "decisions" / "index.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    named = zip(numbers, pages, strict=True)
+    assert entries == [(str(number), page.name) for number, page in named]
+
+
+def test_each_benchmark_is_a_target_that_help_shows_and_stands_in_the_first_table():
+    makefile = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    assert targets == set(phony.split())
+    page = (DOCS / "reference" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[`make (.*?)`\]", page.partition("\n## ")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(name for name in targets if name.startswith("bench-"))
+
+
 def test_the_glossary_defines_each_word_once():
     text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (?!word \||---)([^|]+) \|", text, re.MULTILINE)
