@@ -449,7 +449,7 @@ async def test_a_session_stays_at_its_replica_while_that_is_not_overloaded(
     one.pause()
     held = [asyncio.create_task(by(gateway, mine)) for _ in range(3)]
     await eventually(partial(works_on, gateway, 3))
-    assert await by(gateway, mine) == two.port
+    assert await asyncio.wait_for(by(gateway, mine), 30) == two.port
     # Full, as the other nearly is: the next one goes to that, too.
     other = next(name for name, ports in places.items() if ports == {two.port})
     two.pause()
