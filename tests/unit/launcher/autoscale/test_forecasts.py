@@ -128,12 +128,15 @@ def test_requests_that_wait_for_a_quiet_service_are_no_surprise():
     assert at_once(as_seen.errors[0].quiet.after, 1.0, QUIET[0], 20.0) > 40
 
 
+WAKES_S = 62
+
+
 def woken(load: int, seconds: int = 120, *, wakes: bool) -> Forecasts:
     """A request comes after a minute without any, and ``load`` more a second later."""
-    known = lived([0] * 60, QUIET)
-    for second in range(60, 60 + seconds):
-        now = 1 if second == 60 else load if second < 80 else 0
-        woke = wakes and second == 60
+    known = lived([0] * WAKES_S, QUIET)
+    for second in range(WAKES_S, WAKES_S + seconds):
+        now = 1 if second == WAKES_S else load if second < 80 else 0
+        woke = wakes and second == WAKES_S
         known = learn_forecasts(known, seen(now), float(second), HORIZON_S, QUIET, wakes=woke)
     return known
 
@@ -153,7 +156,7 @@ def test_what_follows_a_wake_is_learnt_once_and_apart_from_other_quiet_moments()
 def test_a_step_of_a_wake_begins_with_its_request():
     """It is not joined to the step before, in which nothing came."""
     steps = woken(30, 1, wakes=True).under_way
-    assert [step.at_s for step in steps if step.wakes] == [60.0]
+    assert [step.at_s for step in steps if step.wakes] == [WAKES_S]
     assert steps[-1].most == seen(1)
 
 
