@@ -80,7 +80,7 @@ GOOD: Sequence[str | bytes] = (
     '{"prompt": "\\\\", "model": "chat"}',
     '{"prompt": "\\\\\\"", "model": "chat", "n": [{}, []]}',
     '{"model\\u0020": "none", "model": "chat"}',
-    b'{"x": "\xff\xfe\x00", "model": "chat"}',
+    b'{"x": "\xff\xfe\x01", "model": "chat"}',
     NESTED,
     b'{"model": "chat", "prompt": "' + b"x" * 200_000 + b'"}',
 )
@@ -105,6 +105,8 @@ BAD = (
     (b'["model", "chat"]', (400, "SW-GATEWAY-MODEL")),
     (b'"model": "chat"', (400, "SW-GATEWAY-MODEL")),
     (b'{"messages": []}', (400, "SW-GATEWAY-MODEL")),
+    # Another encoding: an engine might read it differently.
+    (b'{"x": "\x00", "model": "chat"}', (400, "SW-GATEWAY-MODEL")),
     (b'{"a": {"model": "chat"}}', (400, "SW-GATEWAY-MODEL")),
     (b'{"model": 7}', (400, "SW-GATEWAY-MODEL")),
     (b'{"model": null}', (400, "SW-GATEWAY-MODEL")),
