@@ -188,10 +188,12 @@ class HaproxyRuntime:
     async def apply(self, changes: Iterable[GatewayChange]) -> None:
         """Make the changes in order; stop at the first that fails."""
         made = tuple(changes)
+        # After a change that fails nothing is known of the ones before it.
+        known, self._known = self._known, None
         for change in made:
             await self._tell(commands(change, self._maps))
-        if self._known is not None:
-            self._known = self._known.with_routes(made)
+        if (known := self._known or known) is not None:
+            self._known = known.with_changes(made)
 
     async def set_keys(self, opens: Mapping[str, str], protected: Iterable[str] = ()) -> None:
         """Admit requests with these API keys and no others; tenants that have a key require one.

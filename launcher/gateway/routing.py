@@ -190,9 +190,8 @@ MapChange = (
 )
 """Changes that are one entry of one map."""
 
-GatewayChange = (
-    SetMode | SetTarget | SetConcurrency | SetHealthy | EndSessions | SendRound | MapChange
-)
+ServerChange = SetMode | SetTarget | SetConcurrency | SetHealthy | EndSessions
+GatewayChange = ServerChange | SendRound | MapChange
 
 
 @dataclass(frozen=True)

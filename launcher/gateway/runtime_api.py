@@ -22,6 +22,7 @@ from launcher.gateway.routing import (
     MoveRoute,
     RemoveRoute,
     SendRound,
+    ServerChange,
     SetClosing,
     SetConcurrency,
     SetDeadline,
@@ -331,6 +332,8 @@ class LastLook:
         live: how many servers of the routed backends were not in maintenance.
         idle: the backends without servers, as they were last seen.
         quiet: services of which HAProxy need not say any more that requests waited for them.
+        unused: backends with servers that no request has come to since HAProxy began, as they were
+            last seen: without a route none can come.
     """
 
     process: str
@@ -339,6 +342,7 @@ class LastLook:
     live: int
     idle: Mapping[str, Backend] = field(default_factory=dict, hash=False)
     quiet: frozenset[str] = frozenset()
+    unused: Mapping[str, Backend] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, process: str, gateway: Gateway) -> "LastLook":
@@ -350,12 +354,26 @@ class LastLook:
         live = sum(mode is not ServerMode.MAINT for mode in modes)
         waits = {name for name, backend in idle.items() if backend.sessions}
         quiet = (service for service in gateway.asked if gateway.routes.get(service) not in waits)
-        return cls(process, lines, routed, live, idle, frozenset(quiet))
+        unused = {
+            name: replace(backend, servers=(VACANT,) * lines[name])
+            for name, backend in gateway.backends.items()
+            if name in lines.keys() - routed and _is_unused(backend)
+        }
+        return cls(process, lines, routed, live, idle, frozenset(quiet), unused)
 
-    def with_routes(self, changes: Iterable[GatewayChange]) -> "LastLook":
+    def with_changes(self, changes: Iterable[GatewayChange]) -> "LastLook":
         """Return it after changes that the launcher itself has made."""
-        new = {one.backend for one in changes if isinstance(one, AddRoute | MoveRoute)}
-        return replace(self, routed=self.routed | (new & self.lines.keys()))
+        made = tuple(changes)
+        new = {one.backend for one in made if isinstance(one, AddRoute | MoveRoute)}
+        used = new | {one.backend for one in made if isinstance(one, ServerChange)}
+        unused = {name: one for name, one in self.unused.items() if name not in used}
+        return replace(self, routed=self.routed | (new & self.lines.keys()), unused=unused)
+
+
+def _is_unused(backend: Backend) -> bool:
+    """Whether no request has come to a backend, and none of its servers could have one."""
+    is_vacant = all(server.mode is ServerMode.MAINT for server in backend.servers)
+    return is_vacant and not backend.arrived and not backend.sessions
 
 
 def quiet_commands(maps: Maps, known: LastLook) -> tuple[str, ...]:
@@ -369,11 +387,11 @@ def glance_questions(maps: Maps, known: LastLook) -> tuple[str, ...]:
     Servers are expensive: each is a line of a hundred figures, and most servers are in maintenance
     in backends without a route. A glance leaves those out. In return, the live servers of a backend
     with a route come twice, and the names of all figures come with each of its halves. Where there
-    are idle backends, each backend with servers is asked for alone.
+    are idle backends, each backend with servers that was ever used is asked for alone.
     """
     routed = sorted(known.routed)
     if known.idle:
-        rest = sorted(known.lines.keys() - known.routed)
+        rest = sorted(known.lines.keys() - known.routed - known.unused.keys())
         return (
             *_map_questions(maps),
             *(f"show stat {half} 6 -1 no-maint" for name in rest for half in (name, name + GRPC)),
@@ -447,6 +465,8 @@ def parse_glance(text: str, known: LastLook) -> Gateway | None:
     for name, lines in known.lines.items():
         if name in known.routed:
             backends[name] = shown.backend(name)
+        elif name in known.unused and name not in shown.rows:
+            backends[name] = known.unused[name]
         elif shown.is_vacant(name):
             backends[name] = shown.vacant(name, lines)
         else:

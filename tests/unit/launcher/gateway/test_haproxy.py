@@ -30,6 +30,7 @@ from launcher.gateway.routing import (
     SetTarget,
 )
 from launcher.gateway.runtime_api import (
+    VACANT,
     LastLook,
     Maps,
     commands,
@@ -534,7 +535,7 @@ def test_a_backend_without_servers_is_seen_only_where_requests_wait():
 
 
 def test_a_route_that_the_launcher_sets_needs_no_look_at_everything():
-    known = KNOWN.with_routes([MoveRoute("nlp/bert", "pool2"), AddRoute("a/b", "poolidle1")])
+    known = KNOWN.with_changes([MoveRoute("nlp/bert", "pool2"), AddRoute("a/b", "poolidle1")])
     assert known.routed == {"pool1", "pool2"}
 
 
@@ -782,3 +783,44 @@ async def test_a_look_at_thousands_of_backends_may_take_longer(
         else:
             with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
                 await runtime.observe()
+
+
+def test_a_backend_that_no_request_has_come_to_is_not_asked_until_it_is_used():
+    shown = parse(WITH_IDLE)
+    vacant = Backend(0, 0, (replace(shown.backends["pool2"].servers[0], mode=ServerMode.MAINT),))
+    used = replace(vacant, arrived=7)
+    backends = {**shown.backends, "pool2": vacant, "pool3": used, "pool4": vacant}
+    known = LastLook.of("31 since 17", replace(shown, backends=backends, routes={}))
+    assert known.unused.keys() == {"pool2", "pool4"}
+
+    def asked(known: LastLook) -> set[str]:
+        return {
+            name
+            for name in backends
+            for question in glance_questions(Maps(DIRECTORY), known)
+            if question.startswith(f"show stat {name} ")
+        }
+
+    assert asked(known) == {"pool1", "pool3"}
+    target = SetMode("pool4", 0, ServerMode.READY)
+    assert asked(known.with_changes([target])) == {"pool1", "pool3", "pool4"}
+    assert asked(known.with_changes([AddRoute("a/b", "pool2")])) == {"pool1", "pool2", "pool3"}
+    assert known.with_changes([AddRoute("a/b", "pool2")]).unused.keys() == {"pool4"}
+
+
+@pytest.mark.parametrize("change", ["sessions", "arrived"])
+def test_a_backend_that_a_request_has_come_to_is_asked(change: str):
+    vacant = Backend(0, 0, (VACANT,))
+    seen = replace(parse(WITH_IDLE), routes={}, backends={"pool1": vacant, "pool2": vacant})
+    assert LastLook.of("31 since 17", seen).unused.keys() == {"pool1", "pool2"}
+    touched = {**seen.backends, "pool2": replace(vacant, **{change: 1})}
+    seen = replace(seen, backends=touched)
+    assert LastLook.of("31 since 17", seen).unused.keys() == {"pool1"}
+
+
+def test_what_was_not_asked_is_as_it_was_seen_last():
+    unused = Backend(0, 0, (VACANT,) * 3)
+    known = replace(KNOWN, lines={**KNOWN.lines, "pool9": 3}, unused={"pool9": unused})
+    found = parse_glance(GLANCE, known)
+    assert found is not None
+    assert found.backends["pool9"] == unused
