@@ -12,7 +12,7 @@ from pydantic import Field
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.llamacpp_model import is_model, model_needs
-from launcher.engines.metrics_text import figures
+from launcher.engines.metrics_text import counters
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.openai import OpenAIEngine
 from launcher.engines.said import Said
@@ -21,7 +21,7 @@ _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
 _MOST_TAGS = 100
 _LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
-_PROMPT_S, _TOKENS, _TOKENS_S = (
+_TOKEN_COUNTERS = tuple(
     f"llamacpp:{one}_total"
     for one in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
 )
@@ -79,11 +79,7 @@ class LlamaCpp(OpenAIEngine):
 
     def token_counts(self, said: bytes) -> TokenCounts:
         """Read llama-server's counters; it does not count requests."""
-        found = figures(said, {_PROMPT_S, _TOKENS, _TOKENS_S})
-        try:
-            return TokenCounts(found[_PROMPT_S], found[_TOKENS], found[_TOKENS_S])
-        except KeyError as error:
-            raise ValueError(f"no {error}") from None
+        return TokenCounts(*counters(said, _TOKEN_COUNTERS))
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a file in llama.cpp's format."""

@@ -1,6 +1,6 @@
 """Reads single figures of an engine's metrics, in Prometheus' text format."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.engines.engine import TokenCounts
 
@@ -31,6 +31,15 @@ def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
     return {name: value for name, value in found.items() if value <= _MOST}
 
 
+def counters(said: bytes, names: Sequence[str]) -> list[float]:
+    """Return these metrics in their order; raises ValueError if one is missing."""
+    found = figures(said, names)
+    try:
+        return [found[name] for name in names]
+    except KeyError as error:
+        raise ValueError(f"no {error}") from None
+
+
 def token_counts(said: bytes, prefix: str) -> TokenCounts:
     """Read the histograms that vLLM and SGLang have of the same names, behind their own prefix.
 
@@ -39,15 +48,5 @@ def token_counts(said: bytes, prefix: str) -> TokenCounts:
     first, between = (
         f"{prefix}:{one}" for one in ("time_to_first_token_seconds", "inter_token_latency_seconds")
     )
-    found = figures(
-        said, {f"{one}_{part}" for one in (first, between) for part in ("sum", "count")}
-    )
-    try:
-        return TokenCounts(
-            found[f"{first}_sum"],
-            found[f"{between}_count"],
-            found[f"{between}_sum"],
-            found[f"{first}_count"],
-        )
-    except KeyError as error:
-        raise ValueError(f"no {error}") from None
+    names = (f"{first}_sum", f"{between}_count", f"{between}_sum", f"{first}_count")
+    return TokenCounts(*counters(said, names))
