@@ -12,12 +12,12 @@ import secrets
 import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from batch_script import run_batch_script
 from free_ports import free_port
 from replica_keys import gateway_directory
 
@@ -83,28 +83,10 @@ def run(
         assert text.count(before) == 1
         text = text.replace(before, after)
     variables = {
-        "PATH": f"{told}/bin:/usr/bin:/bin",
-        "TOLD": str(told),
         "PORTS": ",".join(map(str, ports or (free_port(), free_port()))),
         "IMAGE": str(change.get("image", "")),
-        "SLURM_ARRAY_JOB_ID": "7",
-        "SLURM_ARRAY_TASK_ID": "3",
-        "SLURM_JOB_ID": "10",
-        "SLURMD_NODENAME": "n1",
     }
-    # Into a file: what the script leaves sleeping for a second would hold a pipe open.
-    with (told / "log").open("a") as log:
-        ran = subprocess.run(
-            ("bash", "-s"),
-            input=text,
-            text=True,
-            stdout=log,
-            stderr=log,
-            check=False,
-            env=variables,
-            timeout=30,
-        )
-    assert ran.returncode == 187, (told / "log").read_text()
+    run_batch_script(text, told, variables)
 
 
 def words(told: Path, program: str) -> list[str]:

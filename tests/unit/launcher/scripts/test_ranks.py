@@ -4,10 +4,10 @@ The script runs whole, under bash; Slurm's commands, the container runtime and t
 stand-ins.
 """
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from batch_script import run_batch_script
 from free_ports import free_port
 from replica_keys import gateway_directory
 
@@ -95,34 +95,15 @@ def run(
     )
     text = service_script(service_spec(values | change), settings, GATEWAY)
     variables = {
-        "PATH": f"{told}/bin:/usr/bin:/bin",
-        "TOLD": str(told),
         **({"TMPDIR": str(told / "tmp")} if (told / "tmp").exists() else {}),
         "ENDS": str(ends),
         "TELLS": tells,
         "FAILS": fails,
         "PORTS": ",".join(str(free_port()) for _ in range(3)),
         "IMAGE": str(change.get("image", "")),
-        "SLURM_ARRAY_JOB_ID": "7",
-        "SLURM_ARRAY_TASK_ID": "3",
-        "SLURM_JOB_ID": "10",
-        "SLURMD_NODENAME": "n1",
         "SLURM_JOB_NODELIST": "n[1-3]",
     }
-    with (told / "log").open("a") as log:
-        ran = subprocess.run(
-            ("bash", "-s"),
-            input=text,
-            text=True,
-            stdout=log,
-            stderr=log,
-            check=False,
-            env=variables,
-            timeout=30,
-        )
-    said = (told / "log").read_text()
-    assert ran.returncode == 187, said
-    return said
+    return run_batch_script(text, told, variables)
 
 
 def environment(told: Path, rank: int) -> dict[str, str]:
