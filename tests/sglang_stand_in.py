@@ -23,13 +23,21 @@ WARM_UP_S, TOKEN_S = 0.3, 0.01
 
 
 class Times:
-    """Sum and count, as a histogram has them."""
+    """A histogram's sum and count, and of the times to first tokens its buckets."""
+
+    BOUNDS_S = (
+        *(0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0),
+        *(200.0, 400.0, float("inf")),
+    )
 
     def __init__(self) -> None:
         self.sum_s, self.count = 0.0, 0
+        self.upto = dict.fromkeys(self.BOUNDS_S, 0)
 
     def add(self, seconds: float) -> None:
         self.sum_s, self.count = self.sum_s + seconds, self.count + 1
+        for bound_s in self.BOUNDS_S:
+            self.upto[bound_s] += seconds <= bound_s
 
 
 class State:
@@ -174,8 +182,13 @@ class Handler(BaseHTTPRequestHandler):
             "inter_token_latency_seconds_sum": state.between.sum_s,
             "inter_token_latency_seconds_count": float(state.between.count),
         }
-        labels = f'{{model_name="{state.told.served_model_name}",tp_rank="0"}}'
-        return "".join(f"sglang:{name}{labels} {value}\n" for name, value in figures.items())
+        labels = f'model_name="{state.told.served_model_name}",tp_rank="0"'
+        lines = [f"sglang:{name}{{{labels}}} {value}\n" for name, value in figures.items()]
+        for bound_s, count in state.first.upto.items():
+            le = "+Inf" if bound_s == float("inf") else bound_s
+            bucket = f'sglang:time_to_first_token_seconds_bucket{{le="{le}",{labels}}}'
+            lines.append(f"{bucket} {float(count)}\n")
+        return "".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -230,6 +230,8 @@ class ServiceReport(Message):
         concurrency: requests that each replica gets at the same time; None is not known.
         ttft_ms: mean milliseconds in a replica until a request's first token, lately; None is not
             known.
+        ttft_p95_ms: the same within which 95 % of the requests had it; None if the engine has no
+            histogram of that.
         tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
         is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
     """
@@ -252,6 +254,7 @@ class ServiceReport(Message):
     concurrency: int | None = None
     is_learnt: bool = False
     ttft_ms: float | None = None
+    ttft_p95_ms: float | None = None
     tpot_ms: float | None = None
 
 

@@ -17,6 +17,23 @@ def added(
     return tuple(found)
 
 
+def added_bins(
+    weights: Sequence[float], more: Sequence[float], keep: float = 1.0
+) -> tuple[float, ...]:
+    """Add bins of the same edges; of ``weights`` the share ``keep`` stays. Either may be empty."""
+    if not weights:
+        return tuple(more)
+    new = more or [0.0] * len(weights)
+    return tuple(keep * one + other for one, other in zip(weights, new, strict=True))
+
+
+def counted_since(before: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
+    """Return what the bins of a counter have got; nothing if either look had none."""
+    if not before or not now:
+        return ()
+    return tuple(max(0.0, new - old) for old, new in zip(before, now, strict=True))
+
+
 def quantile(weights: Sequence[float], edges: Sequence[float], share: float) -> float:
     """Return the value below which ``share`` of the weight lies, between first and last edge."""
     total = sum(weights)

@@ -62,6 +62,8 @@ mean knows that already."""
 SERVICE_SHARE = 1 / 3
 """Share of a latency objective that requests may take on average in a full replica; the rest is for
 the slowest ones, and for waiting."""
+_FIRST_SHARE = _BATCHED_TAIL * SERVICE_SHARE
+"""Share of an objective of first tokens that 95 % of the requests may take in a full replica."""
 _TOKEN_SHARE = 0.9
 """Share of an objective of tokens to plan with: the mean is kept below it."""
 _FULL = 0.75
@@ -276,7 +278,7 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     if scaling.p95_s is not None:
         within.append(scaling.p95_s * SERVICE_SHARE)
     pairs = (
-        (scaling.ttft_s, SERVICE_SHARE, tokens.to_first_s),
+        (scaling.ttft_s, _FIRST_SHARE, _late_first_s(tokens)),
         (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
     )
     most = scaling.concurrency
@@ -287,6 +289,16 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
             most = min(most, max(FIRST, memory.capacity.limit))
     wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
     return CapacityBounds(most, min(within, default=None), wait_s)
+
+
+def _late_first_s(tokens: TokensDone) -> float | None:
+    """Return the seconds within which 95 % have their first token in a replica.
+
+    Where replicas tell the mean only, a multiple of that.
+    """
+    if tokens.first_p95_s is not None or tokens.to_first_s is None:
+        return tokens.first_p95_s
+    return _BATCHED_TAIL * tokens.to_first_s
 
 
 def _untold(scaling: Scaling, tokens: TokensDone) -> tuple[str, ...]:
@@ -449,7 +461,7 @@ def _wait_s(scaling: Scaling, memory: Memory) -> float:
         tail = _BATCHED_TAIL if scaling.learns else _TAIL
         return max(0.0, scaling.p95_s - tail * service_s)
     if scaling.ttft_s is not None:
-        return max(0.0, scaling.ttft_s - _BATCHED_TAIL * (memory.tokens.to_first_s or 0.0))
+        return max(0.0, scaling.ttft_s - (_late_first_s(memory.tokens) or 0.0))
     return _USUAL_WAIT_S
 
 

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from launcher.engines.engine import TokenCounts
+from launcher.autoscale.histogram import added_bins, counted_since, quantile
+from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
 
 _FADE_REQUESTS = 200.0
 """Number of requests that count, the newest most."""
+_TAIL = 0.95
 _PATIENCE = 200.0
 """Answers after which replicas that have not told a time of tokens are taken never to tell it."""
 
@@ -21,6 +23,8 @@ class TokensDone:
         tokens: tokens after the first ones.
         token_s: seconds that these took, added up.
         answers: requests answered since the service has an objective of tokens.
+        firsts: requests by the time to their first token, as ``TokenCounts`` has them; empty if
+            replicas have no such histogram.
     """
 
     seen: TokenCounts | None = None
@@ -29,6 +33,7 @@ class TokensDone:
     tokens: float = 0.0
     token_s: float = 0.0
     answers: float = 0.0
+    firsts: tuple[float, ...] = ()
 
     @property
     def is_overdue(self) -> bool:
@@ -39,6 +44,14 @@ class TokensDone:
     def to_first_s(self) -> float | None:
         """Mean seconds in a replica until a request's first token; None if not known."""
         return self.first_s / self.requests if self.requests and self.first_s else None
+
+    @property
+    def first_p95_s(self) -> float | None:
+        """Seconds in a replica within which 95 % of the requests had their first token.
+
+        None if replicas have no histogram, or none had any request yet.
+        """
+        return quantile(self.firsts, FIRST_TOKEN_S, _TAIL) if any(self.firsts) else None
 
     @property
     def per_token_s(self) -> float | None:
@@ -63,4 +76,5 @@ def learn_tokens(known: TokensDone, now: TokenCounts | None, answered: int) -> T
         keep * known.tokens + now.tokens - before.tokens,
         keep * known.token_s + max(0.0, now.token_s - before.token_s),
         known.answers,
+        added_bins(known.firsts, counted_since(before.firsts, now.firsts), keep),
     )

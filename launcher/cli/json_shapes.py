@@ -74,6 +74,7 @@ class ServiceJson(TypedDict):
     objective: str | None
     token_objective: str | None
     ttft_ms: float | None
+    ttft_p95_ms: float | None
     tpot_ms: float | None
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]

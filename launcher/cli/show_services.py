@@ -66,6 +66,7 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "objective": service.objective or None,
         "token_objective": service.token_objective or None,
         "ttft_ms": report.ttft_ms if report is not None else None,
+        "ttft_p95_ms": report.ttft_p95_ms if report is not None else None,
         "tpot_ms": report.tpot_ms if report is not None else None,
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
@@ -232,6 +233,8 @@ def _tokens(service: ServiceObservation, report: ServiceReport) -> str:
     if report.ttft_ms is None or report.tpot_ms is None:
         return f"not timed yet ({objective})"
     first, each = _ms(report.ttft_ms), f"{report.tpot_ms:.1f} ms"
+    if report.ttft_p95_ms is not None:
+        first += f" (95 % within {_ms(report.ttft_p95_ms)})"
     return f"the first after {first} in a replica, then one each {each}, on average ({objective})"
 
 

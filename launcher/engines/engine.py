@@ -327,6 +327,15 @@ class Engine(Protocol):
         """Return the words in the answer to a request that the server refuses."""
 
 
+FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.25, 0.4, 0.5, 0.6, 0.75, 0.8),
+    *(1.0, 2.0, 2.5, 4.0, 5.0, 6.0, 7.5, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 160.0),
+    *(200.0, 400.0, 640.0, 2560.0),
+)
+"""Seconds between which times to the first token are counted: all bounds of the histograms that
+vLLM and SGLang have, so that those of any replica can be added up."""
+
+
 @dataclass(frozen=True)
 class TokenCounts:
     """What a server has counted since its start.
@@ -336,12 +345,15 @@ class TokenCounts:
         tokens: tokens that it has made.
         token_s: seconds from one token to the next, added up.
         requests: requests with a first token; None if it does not count them.
+        firsts: requests by the time to their first token: one number for each time between two of
+            ``FIRST_TOKEN_S``, one for shorter and one for longer ones; empty without a histogram.
     """
 
     first_s: float
     tokens: float
     token_s: float
     requests: float | None = None
+    firsts: tuple[float, ...] = ()
 
 
 @runtime_checkable

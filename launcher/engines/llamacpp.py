@@ -79,7 +79,8 @@ class LlamaCpp(OpenAIEngine):
 
     def token_counts(self, said: bytes) -> TokenCounts:
         """Read llama-server's counters; it does not count requests."""
-        return TokenCounts(*counters(said, _TOKEN_COUNTERS))
+        first_s, tokens, token_s = counters(said, _TOKEN_COUNTERS)
+        return TokenCounts(first_s, tokens, token_s)
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a file in llama.cpp's format."""

@@ -19,6 +19,7 @@ from launcher.turn.slots import Phase
 from launcher.turn.suspects import suspect_nodes
 
 _LATELY = "of the last 5 to 10 minutes"
+_IN_REPLICA = "came within this time in a replica, where its engine has a histogram of that"
 _OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
 
 
@@ -140,6 +141,7 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
 def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
     times: tuple[tuple[str, str, Callable[[TokensDone], float | None]], ...] = (
         ("first_token_seconds", "Mean time in a replica to the first token.", _to_first_s),
+        ("first_token_p95_seconds", f"95 % of the first tokens {_IN_REPLICA}.", _first_p95_s),
         ("output_token_seconds", "Mean time from one token to the next.", _per_token_s),
     )
     for what, text, value in times:
@@ -196,6 +198,10 @@ def _concurrency(service: ServicePlan) -> float:
 
 def _to_first_s(one: TokensDone) -> float | None:
     return one.to_first_s
+
+
+def _first_p95_s(one: TokensDone) -> float | None:
+    return one.first_p95_s
 
 
 def _per_token_s(one: TokensDone) -> float | None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.language.service import tenant_of
+from launcher.autoscale.histogram import added_bins, counted_since
 from launcher.engines.engine import TokenCounts, TokenEngine
 from launcher.engines.registry import ENGINES
 from launcher.probing.prober import Replica
@@ -93,4 +94,5 @@ def _added(total: TokenCounts | None, before: TokenCounts, now: TokenCounts) -> 
         known.tokens + now.tokens - before.tokens,
         known.token_s + max(0.0, now.token_s - before.token_s),
         requests,
+        added_bins(known.firsts, counted_since(before.firsts, now.firsts)),
     )

@@ -64,6 +64,7 @@ def service_report(
         concurrency=plan.concurrency,
         is_learnt=plan.route.follows,
         ttft_ms=_ms(tokens.to_first_s),
+        ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),
     )
 

@@ -1,5 +1,6 @@
 """Tests objectives of tokens: what was counted, and how many requests a replica then gets."""
 
+from bisect import bisect
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from launcher.autoscale.capacity import ReplicaCapacity
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.tokens import TokensDone, learn_tokens
 from launcher.autoscale.types import Scaling, ServiceLook, Supply
-from launcher.engines.engine import TokenCounts
+from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
 from launcher.gateway.types import Load
 
 SCALING = Scaling(0, 1, 64, learns=True)
@@ -30,6 +31,7 @@ def lived(
     seconds: int = 900,
     *,
     is_timed: bool = True,
+    has_tail: bool = False,
     memory: Memory | None = None,
 ) -> Memory:
     """A service with one replica that is always full."""
@@ -38,6 +40,7 @@ def lived(
         arrived, answered = float(memory.seen.arrived), float(memory.seen.answered)
         begun_s = int(memory.seen.at_s) + 1
     firsts_s, tokens, tokens_s = 0.0, 0.0, 0.0
+    firsts: tuple[float, ...] = bins(1.0, 0.0) if has_tail else ()
     for second in range(begun_s, begun_s + seconds):
         places = min(memory.capacity.limit, scaling.concurrency)
         took_s = first_s(places) + TOKENS * token_s(places)
@@ -46,9 +49,12 @@ def lived(
         firsts_s += done * first_s(places)
         tokens += done * TOKENS
         tokens_s += done * TOKENS * token_s(places)
-        counts = TokenCounts(firsts_s, tokens, tokens_s) if is_timed else None
+        if has_tail:
+            late, others = bins(3 * first_s(places), done / 10), bins(first_s(places), done)
+            firsts = tuple(map(sum, zip(firsts, late, others, strict=True)))
+        told = TokenCounts(firsts_s, tokens, tokens_s, None, firsts) if is_timed else None
         load = Load(places, 500, 0, int(arrived), int(answered))
-        look = ServiceLook(float(second), load, Supply(ready=1), serving=1, tokens=counts)
+        look = ServiceLook(float(second), load, Supply(ready=1), serving=1, tokens=told)
         memory, _ = autoscale(scaling, memory, look)
     return memory
 
@@ -63,6 +69,38 @@ def test_a_replica_gets_as_many_as_keep_the_time_of_a_token():
 def test_a_replica_gets_as_many_as_keep_the_time_to_the_first_token():
     """With 4 requests at a time it takes a third of 1.2 s; the rest is for waiting."""
     assert 3 <= lived(replace(SCALING, ttft_s=1.2)).capacity.limit <= 5
+
+
+def test_where_it_is_known_the_slowest_of_20_have_two_thirds_of_the_objective():
+    """Here one in ten takes three times the mean."""
+    even = lived(replace(SCALING, ttft_s=2.4))
+    some = lived(replace(SCALING, ttft_s=2.4), has_tail=True)
+    assert even.tokens.first_p95_s is None
+    assert 7 <= even.capacity.limit <= 9
+    assert some.tokens.first_p95_s == pytest.approx(3 * first_s(some.capacity.limit), rel=0.5)
+    assert some.capacity.limit < even.capacity.limit
+
+
+def test_what_was_long_ago_fades_from_the_histogram():
+    slow, quick = bins(4.5, 1000.0), bins(0.3, 100_000.0)
+    known = learn_tokens(TokensDone(), counts(0.0, ()), 0)
+    known = learn_tokens(known, counts(0.0, bins(0.3, 0.0)), 0)
+    assert known.first_p95_s is None
+    known = learn_tokens(known, counts(1000.0, slow), 0)
+    assert known.first_p95_s == pytest.approx(5.0, abs=0.06)
+    both = tuple(one + two for one, two in zip(slow, quick, strict=True))
+    known = learn_tokens(known, counts(101_000.0, both), 0)
+    assert known.first_p95_s == pytest.approx(0.4, abs=0.01)
+
+
+def counts(requests: float, firsts: tuple[float, ...]) -> TokenCounts:
+    return TokenCounts(requests, requests, requests, requests, firsts)
+
+
+def bins(at_s: float, count: float) -> tuple[float, ...]:
+    """A histogram with that many at one time."""
+    at = bisect(FIRST_TOKEN_S, at_s)
+    return tuple(count * (index == at) for index in range(len(FIRST_TOKEN_S) + 1))
 
 
 def test_the_strictest_objective_counts():
@@ -126,6 +164,13 @@ def test_counters_that_start_again_teach_nothing():
 
 
 def test_what_was_timed_is_saved():
-    memory = lived(replace(SCALING, tpot_s=0.030), 60)
+    memory = lived(replace(SCALING, tpot_s=0.030), 60, has_tail=True)
     adapter = TypeAdapter(Memory)
     assert adapter.validate_json(adapter.dump_json(memory)) == memory
+
+
+def test_what_was_saved_before_there_were_histograms_is_read():
+    adapter = TypeAdapter(TokensDone)
+    saved = adapter.dump_python(lived(replace(SCALING, tpot_s=0.030), 60).tokens)
+    del saved["firsts"], saved["seen"]["firsts"]
+    assert adapter.validate_python(saved).per_token_s is not None

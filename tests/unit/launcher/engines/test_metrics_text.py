@@ -1,10 +1,12 @@
 """Tests figures in an engine's metrics: a tenant's program writes them."""
 
+import math
+
 import pytest
 
-from launcher.engines.engine import TokenCounts, TokenEngine
+from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts, TokenEngine
 from launcher.engines.llamacpp import LlamaCpp
-from launcher.engines.metrics_text import figures
+from launcher.engines.metrics_text import figures, histogram
 from launcher.engines.sglang import SGLang
 from launcher.engines.triton import Triton
 from launcher.engines.vllm import Vllm
@@ -47,6 +49,58 @@ def test_histograms_of_vllm_and_sglang_are_read(engine: TokenEngine, name: str):
 def test_what_is_no_counters_is_refused(said: bytes):
     with pytest.raises(ValueError, match="no "):
         LlamaCpp().token_counts(said)
+
+
+FIRST = "time_to_first_token_seconds"
+
+
+@pytest.mark.parametrize(("engine", "name"), [(Vllm(), "vllm"), (SGLang(), "sglang")])
+def test_first_tokens_are_counted_by_their_time(engine: TokenEngine, name: str):
+    """SGLang has one histogram for streams and one for others."""
+    one, other = (
+        "".join(
+            f'{name}:{FIRST}_bucket{{le="{le}",stream="{stream}"}} {count}\n'
+            for le, count in (("0.25", few), ("0.5", some), ("1.0", many), ("+Inf", many + 1))
+        )
+        for stream, few, some, many in (("true", 0, 6, 10), ("false", 2, 2, 2))
+    )
+    between = f"{name}:inter_token_latency_seconds"
+    sums = f"{name}:{FIRST}_sum 9\n{name}:{FIRST}_count 14\n{between}_sum 1\n{between}_count 9\n"
+    firsts = engine.token_counts((one + sums + other).encode()).firsts
+    found = dict(zip((*FIRST_TOKEN_S, math.inf), firsts, strict=True))
+    assert sum(firsts) == pytest.approx(14)
+    assert found[0.5] + found[0.4] == pytest.approx(6)
+    assert found[0.4] == pytest.approx(6 * (0.4 - 0.25) / 0.25)
+    assert sum(count for edge_s, count in found.items() if edge_s <= 0.25) == pytest.approx(2)
+    # Above the last bound: directly above it.
+    assert found[2.0] == pytest.approx(2)
+
+
+BUCKETS = b'h_bucket{m="x y",le="1"} 2\nh_bucket{le="2",m="z"} 5\nh_bucket{le="+Inf"} 6\n'
+
+
+def test_a_histogram_is_read_by_its_bounds():
+    assert histogram(BUCKETS, "h", (1.0, 1.5, 2.0, 3.0)) == (2.0, 1.5, 1.5, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"h_bucket 7\n",
+        b'h_bucket{le="+Inf"} 6\n',
+        BUCKETS.replace(b"} 5", b"} 7"),
+        BUCKETS.replace(b"} 6", b"} nan"),
+        BUCKETS.replace(b"} 6", b"} inf"),
+        BUCKETS.replace(b"+Inf", b"-1"),
+        BUCKETS.replace(b"+Inf", b"1e"),
+        BUCKETS + b"".join(b'h_bucket{le="%d"} 6\n' % bound for bound in range(3, 200)),
+        BUCKETS.replace(b"} 6", b"} 1e15") * 20,
+    ],
+    ids=["", "no bound", "one", "falls", "nan", "inf", "below 0", "no number", "many", "too much"],
+)
+def test_a_histogram_that_can_t_be_one_is_left_out(said: bytes):
+    assert histogram(said, "h", (1.0, 2.0)) == ()
 
 
 def test_labels_are_added_up_and_what_is_no_figure_is_left_out():

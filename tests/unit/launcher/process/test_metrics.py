@@ -1,6 +1,7 @@
 """Tests what Prometheus reads from the launcher."""
 
 import asyncio
+import math
 import urllib.request
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from cluster.runtime.leadership import ALONE
 from launcher.autoscale.policy import Memory
 from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision
+from launcher.engines.engine import FIRST_TOKEN_S
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
@@ -121,10 +123,14 @@ def test_an_address_that_can_not_be_had_is_told() -> None:
 
 
 async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
-    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0))
+    firsts = tuple(float(edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
+    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts))
     state = {"nlp/bert": ServiceState(memory, {7: GENERATION})}
-    names = [f"slicewise_service_{one}_token_seconds" for one in ("first", "output")]
-    for times_tokens, wanted in ((True, [0.5, 0.03]), (False, [])):
+    names = [
+        f"slicewise_service_{one}_seconds"
+        for one in ("first_token", "first_token_p95", "output_token")
+    ]
+    for times_tokens, wanted in ((True, [0.5, 0.99, 0.03]), (False, [])):
         metrics = Metrics(ALONE)
         plan = replace(PLAN, services=(replace(BERT, times_tokens=times_tokens),))
         metrics.turned(Turned(state, plan, {}, (), {}), 0.1)

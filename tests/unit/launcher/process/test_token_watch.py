@@ -106,6 +106,24 @@ async def test_one_that_says_nothing_or_has_started_again_takes_nothing_away():
     assert watch.counts[CHAT] == TokenCounts(1.0, 20.0, 1.0)
 
 
+async def test_histograms_are_added_up_and_one_that_starts_again_takes_nothing_away():
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    turned(watch, (1, 2))
+    for one, two in (
+        ((5.0, 0.0), ()),
+        ((6.0, 2.0), (9.0, 9.0)),
+        ((7.0, 0.0), (9.0, 10.0)),
+    ):
+        replicas.counts = {1: counted(one), 2: counted(two)}
+        await looked(watch)
+    assert watch.counts[CHAT].firsts == (2.0, 3.0)
+
+
+def counted(firsts: tuple[float, ...]) -> TokenCounts:
+    return TokenCounts(1.0, 10.0, 1.0, firsts=firsts)
+
+
 async def test_only_engines_that_tell_are_asked_and_only_for_an_objective():
     replicas = Replicas()
     watch = TokenWatch(replicas.ask)

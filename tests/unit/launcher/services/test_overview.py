@@ -462,6 +462,10 @@ def test_how_well_it_answers_is_shown_against_its_objective():
             {"ttft_ms": 120.0, "tpot_ms": 20.5},
             "the first after 120 ms in a replica, then one each 20.5 ms, on average (objective:",
         ),
+        (
+            {"ttft_ms": 120.0, "ttft_p95_ms": 1500.0, "tpot_ms": 20.5},
+            "the first after 120 ms (95 % within 1.5 s) in a replica, then one each 20.5 ms, on",
+        ),
     ],
 )
 def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float], said: str):
@@ -473,7 +477,8 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     assert f"tokens {said}" in shown
     found = show_services.as_json(one)
     assert (found["concurrency"], found["is_concurrency_learnt"]) == (6, True)
-    assert (found["ttft_ms"], found["tpot_ms"]) == (times.get("ttft_ms"), times.get("tpot_ms"))
+    names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
+    assert [found.get(name) for name in names] == [times.get(name) for name in names]
     json_checker.check("service list", [found])
     fixed = told.model_copy(update={"concurrency": 1, "is_learnt": False})
     plain = observed(view=of(SERVICE).model_copy(update={"news": (fixed,)}))

@@ -1,5 +1,6 @@
 """Tests the launcher's reports to the daemon: only news, in messages that fit."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequ
 from launcher.autoscale.policy import Memory
 from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision
+from launcher.engines.engine import FIRST_TOKEN_S
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
@@ -70,11 +72,13 @@ def test_requests_replicas_and_failed_starts():
 
 
 def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
-    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0))
+    firsts = tuple(float(edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
+    known = TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts)
+    memory = Memory(tokens=known)
     timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), times_tokens=True)
     found = service_report(timed, replace(FAILING, memory=memory), ())
     assert (found.concurrency, found.is_learnt) == (6, True)
-    assert (found.ttft_ms, found.tpot_ms) == (500.0, 30.0)
+    assert (found.ttft_ms, found.ttft_p95_ms, found.tpot_ms) == (500.0, 990.0, 30.0)
     without = service_report(PLAN, replace(FAILING, memory=memory), ())
     assert (without.concurrency, without.is_learnt) == (1, False)
     assert (without.ttft_ms, without.tpot_ms) == (None, None)
