@@ -7,6 +7,7 @@ what users see stands in the same review as the code that makes it. A unit test 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from fractions import Fraction
 from importlib import import_module
 from inspect import cleandoc
@@ -30,6 +31,7 @@ from launcher.autoscale.tokens import TokensDone
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
+from launcher.engines.load import EngineCounts, ServersLoad
 from launcher.process.metrics import Metrics as LauncherMetrics
 from launcher.turn.quality import Counts
 from slurm_plugin.daemon.metrics import Metrics as DaemonMetrics
@@ -428,7 +430,11 @@ def _of_launcher() -> CollectorRegistry:
     )
     metrics.turned(turned, 0)
     quality = ServiceQuality(span_s=0, answered=0, p50_ms=0.0, p95_ms=0.0, in_time=0.0)
-    metrics.measured({service.service: quality}, {service.service: Counts(0.0)})
+    counts = EngineCounts(*[0.0] * len(fields(EngineCounts)))
+    load = ServersLoad(0, 0, 0.0, counts)
+    metrics.measured(
+        {service.service: quality}, {service.service: Counts(0.0)}, {service.service: load}
+    )
     metrics.failed("SW-DAEMON-DOWN", 0)
     return metrics.registry
 

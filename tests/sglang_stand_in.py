@@ -175,6 +175,7 @@ class Handler(BaseHTTPRequestHandler):
             "num_running_reqs": state.running,
             "num_queue_reqs": state.waiting,
             "token_usage": 0.0,
+            "num_retracted_requests_total": 0.0,
             "prompt_tokens_total": state.prompt_tokens,
             "generation_tokens_total": state.generation_tokens,
             "time_to_first_token_seconds_sum": state.first.sum_s,

@@ -212,6 +212,25 @@ class ServiceQuality(Message):
     cold_starts: int = 0
 
 
+class ReplicaLoad(Message):
+    """What the servers of a service's replicas say of themselves.
+
+    Attributes:
+        running, waiting: requests that they work on, and that wait in them.
+        kv_cache: share of the cache of keys and values in use where it is fullest; None is not
+            known.
+        preemptions: how often they have set a request back since their cache was full, while this
+            launcher led; None is not known.
+        prefix_hits: share of the prompts' tokens that their caches had, lately; None is not known.
+    """
+
+    running: int
+    waiting: int
+    kv_cache: float | None = None
+    preemptions: int | None = None
+    prefix_hits: float | None = None
+
+
 class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
@@ -234,6 +253,7 @@ class ServiceReport(Message):
             histogram of that.
         tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
         is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
+        servers: what the replicas' servers say that they work on; None is not known.
     """
 
     tenant: str = Field(max_length=64)
@@ -256,6 +276,7 @@ class ServiceReport(Message):
     ttft_ms: float | None = None
     ttft_p95_ms: float | None = None
     tpot_ms: float | None = None
+    servers: ReplicaLoad | None = None
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

@@ -11,7 +11,7 @@ from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
 from cluster.language.measurements import Measurement
-from cluster.rpc.messages import ServiceQuality
+from cluster.rpc.messages import ReplicaLoad, ServiceQuality
 from launcher.cli.service_wait import Started
 from launcher.services.history import Stands
 from launcher.services.overview import Condition, State
@@ -20,6 +20,12 @@ QualityJson = Annotated[
     Mapping[str, object], GetPydanticSchema(lambda _, handler: handler(ServiceQuality))
 ]
 """A ``ServiceQuality`` as its fields."""
+
+
+ReplicaLoadJson = Annotated[
+    Mapping[str, object], GetPydanticSchema(lambda _, handler: handler(ReplicaLoad))
+]
+"""A ``ReplicaLoad`` as its fields."""
 
 
 class GenerationJson(TypedDict):
@@ -76,6 +82,7 @@ class ServiceJson(TypedDict):
     ttft_ms: float | None
     ttft_p95_ms: float | None
     tpot_ms: float | None
+    servers: ReplicaLoadJson | None
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]
     generations: list[GenerationJson]

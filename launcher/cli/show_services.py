@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from cluster.language.units import slices_text, slices_words
-from cluster.rpc.messages import ServiceQuality, ServiceReport
+from cluster.rpc.messages import ReplicaLoad, ServiceQuality, ServiceReport
 from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
 from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
@@ -68,6 +68,7 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "ttft_ms": report.ttft_ms if report is not None else None,
         "ttft_p95_ms": report.ttft_p95_ms if report is not None else None,
         "tpot_ms": report.tpot_ms if report is not None else None,
+        "servers": _servers_as_json(report),
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
@@ -81,6 +82,11 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "note": service.note,
         "loss": service.loss,
     }
+
+
+def _servers_as_json(report: ServiceReport | None) -> Mapping[str, object] | None:
+    servers = report.servers if report is not None else None
+    return servers.model_dump() if servers is not None else None
 
 
 def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
@@ -215,6 +221,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
             yield "carries", Text(_carries(service.report))
         if service.token_objective:
             yield "tokens", Text(_tokens(service, service.report))
+        if service.report.servers is not None:
+            yield "servers", Text("; ".join(_servers(service.report.servers)))
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
@@ -236,6 +244,19 @@ def _tokens(service: ServiceObservation, report: ServiceReport) -> str:
     if report.ttft_p95_ms is not None:
         first += f" (95 % within {_ms(report.ttft_p95_ms)})"
     return f"the first after {first} in a replica, then one each {each}, on average ({objective})"
+
+
+def _servers(load: ReplicaLoad) -> Iterable[str]:
+    requests = "1 request" if load.running == 1 else f"{load.running:,} requests"
+    wait = "waits" if load.waiting == 1 else "wait"
+    yield f"they work on {requests}, {load.waiting:,} more {wait} in them"
+    if load.kv_cache is not None:
+        yield f"KV cache {_percent(load.kv_cache)} in use where it is fullest"
+    if load.preemptions:
+        times = "once" if load.preemptions == 1 else f"{load.preemptions:,} times"
+        yield f"requests set back {times} since it was full"
+    if load.prefix_hits is not None:
+        yield f"{_percent(load.prefix_hits)} of the prompts' tokens found in it"
 
 
 def _arrays(service: ServiceObservation) -> str:

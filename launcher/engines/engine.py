@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from cluster.language.service import ServiceSpec
+from launcher.engines.load import EngineLoad
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.statistics import Counts, Kind, StatisticsAnswer
 
@@ -365,6 +366,17 @@ class TokenEngine(Engine, Protocol):
         """Path of its metrics."""
 
     def token_counts(self, said: bytes) -> TokenCounts:
+        """Read the answer at ``metrics_path``.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+
+@runtime_checkable
+class BatchingEngine(TokenEngine, Protocol):
+    """One that also says how many requests it works on, and how full its cache is."""
+
+    def engine_load(self, said: bytes) -> EngineLoad:
         """Read the answer at ``metrics_path``.
 
         Raises TypeError or ValueError if it is no answer of the engine.

@@ -12,7 +12,8 @@ from pydantic import Field
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.llamacpp_model import is_model, model_needs
-from launcher.engines.metrics_text import counters
+from launcher.engines.load import EngineCounts, EngineLoad
+from launcher.engines.metrics_text import counters, figures
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.openai import OpenAIEngine
 from launcher.engines.said import Said
@@ -25,6 +26,10 @@ _TOKEN_COUNTERS = tuple(
     f"llamacpp:{one}_total"
     for one in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
 )
+
+
+_GAUGES = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+_TOKENS = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
 
 
 class _Model(Said):
@@ -81,6 +86,14 @@ class LlamaCpp(OpenAIEngine):
         """Read llama-server's counters; it does not count requests."""
         first_s, tokens, token_s = counters(said, _TOKEN_COUNTERS)
         return TokenCounts(first_s, tokens, token_s)
+
+    def engine_load(self, said: bytes) -> EngineLoad:
+        """Read llama-server's gauges and counters; it says nothing of its cache."""
+        running, waiting = counters(said, _GAUGES)
+        found = figures(said, _TOKENS)
+        prompt, output = map(found.get, _TOKENS)
+        counts = EngineCounts(prompt_tokens=prompt, output_tokens=output)
+        return EngineLoad(running, waiting, counts=counts)
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a file in llama.cpp's format."""

@@ -53,6 +53,12 @@ def counters(said: bytes, names: Sequence[str]) -> list[float]:
         raise ValueError(f"no {error}") from None
 
 
+def share(said: bytes, name: str) -> float | None:
+    """Return the largest of a metric's figures of several labels, if all are shares; else None."""
+    found = [value for _, _, value in _samples(said, {name})]
+    return max(found, default=None) if all(one <= 1 for one in found) else None
+
+
 def token_counts(said: bytes, prefix: str) -> TokenCounts:
     """Read the histograms that vLLM and SGLang have of the same names, behind their own prefix.
 

@@ -10,9 +10,16 @@ from types import MappingProxyType
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
 from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
 
+_GAUGES = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
+_COUNTERS = tuple(
+    f"sglang:{one}_total"
+    for one in ("num_retracted_requests", "prompt_tokens", "generation_tokens")
+)
+_CACHED = "sglang:cached_tokens_total"
 _PORT = 30000
 _MARK = r"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]{8,12}[^]]*\] "
 _LOG_MARK = re.compile(f"^{_MARK}")
@@ -83,6 +90,19 @@ class SGLang(OpenAIEngine):
     def token_counts(self, said: bytes) -> TokenCounts:
         """Read its histograms."""
         return metrics_text.token_counts(said, "sglang")
+
+    def engine_load(self, said: bytes) -> EngineLoad:
+        """Read its gauges and counters.
+
+        It counts tokens when their request ends, and what its cache had once that had something.
+        """
+        running, waiting = metrics_text.counters(said, _GAUGES)
+        found = metrics_text.figures(said, (*_COUNTERS, _CACHED))
+        preemptions, prompt, output = map(found.get, _COUNTERS)
+        cached = None if prompt is None else found.get(_CACHED, 0.0)
+        counts = EngineCounts(preemptions, prompt, output, prompt, cached)
+        cache = metrics_text.share(said, "sglang:token_usage")
+        return EngineLoad(running, waiting, cache, counts)
 
     def log_message(self, line: str) -> str:
         """Remove such as ``[2026-11-26 17:11:35 TP0] ``."""

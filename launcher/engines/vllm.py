@@ -12,12 +12,21 @@ from pydantic import Field
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
 from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
 
 _PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
 _TIME = r"[0-9]{2}-[0-9]{2} [0-9:]{8} \[[^]]*\] "
 _LOG_MARK = re.compile(rf"^{_PROCESS}(?:[A-Z]+(?:: +| {_TIME}))?")
+_GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+_COUNTERS = tuple(
+    f"vllm:{one}_total"
+    for one in (
+        *("num_preemptions", "prompt_tokens", "generation_tokens"),
+        *("prefix_cache_queries", "prefix_cache_hits"),
+    )
+)
 _MOST_NAMES = 1000
 """Models that it names at most: one for each name, and one for each LoRA adapter."""
 
@@ -81,6 +90,14 @@ class Vllm(OpenAIEngine):
     def token_counts(self, said: bytes) -> TokenCounts:
         """Read its histograms."""
         return metrics_text.token_counts(said, "vllm")
+
+    def engine_load(self, said: bytes) -> EngineLoad:
+        """Read its gauges and counters; one without a cache of prefixes looks nothing up."""
+        running, waiting = metrics_text.counters(said, _GAUGES)
+        found = metrics_text.figures(said, _COUNTERS)
+        counts = EngineCounts(*map(found.get, _COUNTERS))
+        cache = metrics_text.share(said, "vllm:kv_cache_usage_perc")
+        return EngineLoad(running, waiting, cache, counts)
 
     def log_message(self, line: str) -> str:
         """Remove such as ``(EngineCore pid=7) ERROR 11-26 17:11:35 [core.py:1510] ``."""

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from ssl import SSLContext
+from typing import TypeVar
 
 from cluster.runtime.log import event_line
 from launcher.engines.engine import (
     Answer,
+    BatchingEngine,
     CountedEngine,
     Engine,
     Probe,
@@ -22,6 +24,7 @@ from launcher.engines.engine import (
     TokenEngine,
 )
 from launcher.engines.failures import ENGINE_FAILURES
+from launcher.engines.load import EngineLoad
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, NotLetInError, TooLongError, connected
@@ -66,6 +69,7 @@ _NO_ANSWER = (
     IncompleteReadError,
 )
 """Errors that mean that no server answers, or that what answers is none of its engine."""
+_Figures = TypeVar("_Figures")
 
 
 @dataclass(frozen=True)
@@ -198,8 +202,16 @@ async def statistics(gateway: Path, replica: Replica) -> Counts | None:
         return None
 
 
-async def token_counts(gateway: Path, replica: Replica) -> TokenCounts | None:
-    """Ask a replica how long its tokens have taken; None if it does not say in time.
+@dataclass(frozen=True)
+class EngineMetrics:
+    """What a replica's engine says of itself; None of what it does not say."""
+
+    tokens: TokenCounts | None = None
+    load: EngineLoad | None = None
+
+
+async def engine_metrics(gateway: Path, replica: Replica) -> EngineMetrics | None:
+    """Ask a replica what it works on and how long its tokens take; None if it is silent.
 
     Never raises, whatever the engine's code does. Reads a bounded part within a deadline.
     """
@@ -210,8 +222,21 @@ async def token_counts(gateway: Path, replica: Replica) -> TokenCounts | None:
         peer = _Peer(replica, context(gateway, replica.certificate))
         async with asyncio.timeout(DEADLINE_S):
             said = await _read(peer, engine.metrics_path, _MOST_BYTES, _MOST_CHUNKS)
-            return engine.token_counts(said)
     except _NO_ANSWER:
+        return None
+    except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+        ENGINE_FAILURES.failed(engine, error)
+        return None
+    load = None
+    if isinstance(engine, BatchingEngine):
+        load = _understood(engine, engine.engine_load, said)
+    return EngineMetrics(_understood(engine, engine.token_counts, said), load)
+
+
+def _understood(engine: Engine, read: Callable[[bytes], _Figures], said: bytes) -> _Figures | None:
+    try:
+        return read(said)
+    except (TypeError, ValueError):
         return None
     except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
         ENGINE_FAILURES.failed(engine, error)

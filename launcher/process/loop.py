@@ -21,7 +21,7 @@ from cluster.settings.file import LauncherSettings, Settings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
-from launcher.probing.prober import Prober, Replica, probe, statistics, token_counts
+from launcher.probing.prober import Prober, Replica, engine_metrics, probe, statistics
 from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
@@ -88,7 +88,7 @@ async def serve(settings: Settings) -> None:
     directory = settings.gateway.directory
     replicas = partial(Prober, ask=partial(probe, directory))
     counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
-    tokens = TokenWatch(partial(token_counts, directory))
+    tokens = TokenWatch(partial(engine_metrics, directory))
     if store is None:
         report("no_database", state="in memory only")
         launcher = Launcher(daemon, runtime, replicas=replicas, statistics=counted, tokens=tokens)
@@ -142,10 +142,12 @@ class Launcher:
         self._clock_offset_s = _clock_offset_s()
         self._rests = NO_RESTS
         self._reporter = Reporter()
-        self._reporter_of_services = ServiceReporter(daemon, runtime.timings)
         self._metrics = Metrics(leader)
         self._statistics = statistics
         self._tokens = tokens or TokenWatch(_never)
+        self._reporter_of_services = ServiceReporter(
+            daemon, runtime.timings, lambda: self._tokens.loads
+        )
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
@@ -321,7 +323,7 @@ class Launcher:
             self._reporter.once("", "statistics_not_saved", self._statistics.not_saved)
 
     async def time_tokens(self) -> None:
-        """Ask replicas how long their tokens take, where their service has such an objective."""
+        """Ask replicas what they work on, and how long their tokens take."""
         if self._leader.leads():
             self._tokens.look()
 
@@ -332,7 +334,7 @@ class Launcher:
         try:
             await self._reporter_of_services.report_services()
             reporter = self._reporter_of_services
-            self._metrics.measured(reporter.qualities, reporter.counts)
+            self._metrics.measured(reporter.qualities, reporter.counts, self._tokens.loads)
         except SlicewiseError as error:
             self._reporter.once("", "users_not_told", str(error))
         else:

@@ -12,6 +12,7 @@ from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import gauge, served
 from launcher.autoscale.tokens import TokensDone
+from launcher.engines.load import ServersLoad
 from launcher.process.tick import Turned
 from launcher.turn.plan import ServicePlan
 from launcher.turn.quality import Counts
@@ -51,10 +52,13 @@ class Metrics:
             self._last.turned, self._last.decided_s = turned, time.time()
 
     def measured(
-        self, qualities: Mapping[str, ServiceQuality], counts: Mapping[str, Counts]
+        self,
+        qualities: Mapping[str, ServiceQuality],
+        counts: Mapping[str, Counts],
+        loads: Mapping[str, ServersLoad],
     ) -> None:
-        """Take how well each service answered lately, and what was counted of it."""
-        self._last.qualities, self._last.counts = qualities, counts
+        """Take how well each service answered lately, what was counted, and what servers say."""
+        self._last.qualities, self._last.counts, self._last.loads = qualities, counts, loads
 
     def failed(self, code: str, took_s: float) -> None:
         """Count a turn that has failed."""
@@ -66,7 +70,7 @@ class Metrics:
     def stands_by(self) -> None:
         """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
         self._last.turned = None
-        self._last.qualities, self._last.counts = {}, {}
+        self._last.qualities, self._last.counts, self._last.loads = {}, {}, {}
 
     def served(self, address: str) -> AbstractContextManager[None]:
         """Answer Prometheus at HOST:PORT: does and raises what ``prometheus.served`` does."""
@@ -83,6 +87,7 @@ class _Last(Collector):
         self.gateway_seen = False
         self.qualities: Mapping[str, ServiceQuality] = {}
         self.counts: Mapping[str, Counts] = {}
+        self.loads: Mapping[str, ServersLoad] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -106,6 +111,7 @@ class _Last(Collector):
             yield from _of_services(turned, turned.plan.services)
             yield from _of_tokens(turned, turned.plan.services)
             yield from _of_quality(self.qualities, self.counts)
+            yield from _of_servers(self.loads)
 
 
 def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
@@ -178,6 +184,46 @@ def _of_quality(
         for key, seen in counts.items():
             counter.add_metric(key.split("/", 1), count(seen))
         yield counter
+
+
+def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
+    labels = ["tenant", "service"]
+    gauges: tuple[tuple[str, str, Callable[[ServersLoad], float | None]], ...] = (
+        ("server_running_requests", "Requests that replicas' servers work on.", _running),
+        ("server_waiting_requests", "Requests that wait in replicas' servers.", _waiting),
+        ("kv_cache_ratio", "Share of a server's KV cache in use, where it is fullest.", _kv_cache),
+    )
+    for what, text, value in gauges:
+        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=labels)
+        for key, one in loads.items():
+            if (found := value(one)) is not None:
+                family.add_metric(key.split("/", 1), found)
+        yield family
+    counters = (
+        ("preemptions", "Requests that servers set back: their KV cache was full."),
+        ("prompt_tokens", "Tokens of prompts, as servers count them."),
+        ("output_tokens", "Tokens that servers have made."),
+        ("cache_lookup_tokens", "Tokens of prompts that servers looked for in their KV cache."),
+        ("cache_hit_tokens", "Those of them that were there."),
+    )
+    for what, text in counters:
+        counter = CounterMetricFamily(f"slicewise_service_{what}", text, labels=labels)
+        for key, one in loads.items():
+            if (found := getattr(one.counts, what)) is not None:
+                counter.add_metric(key.split("/", 1), found)
+        yield counter
+
+
+def _running(one: ServersLoad) -> float:
+    return one.running
+
+
+def _waiting(one: ServersLoad) -> float:
+    return one.waiting
+
+
+def _kv_cache(one: ServersLoad) -> float | None:
+    return one.kv_cache
 
 
 def _p50_s(one: ServiceQuality) -> float | None:

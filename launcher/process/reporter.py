@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.messages import ServiceQuality, ServiceReport
+from launcher.engines.load import ServersLoad
 from launcher.gateway.timings import Timings
 from launcher.turn.plan import TurnPlan
 from launcher.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
@@ -34,10 +35,14 @@ class ServiceReporter:
     """
 
     def __init__(
-        self, daemon: ReceivesReports, timings: Callable[[], Awaitable[Mapping[str, Timings]]]
+        self,
+        daemon: ReceivesReports,
+        timings: Callable[[], Awaitable[Mapping[str, Timings]]],
+        loads: Callable[[], Mapping[str, ServersLoad]] = dict,
     ) -> None:
         self._daemon = daemon
         self._timings = timings
+        self._loads = loads
         self._timed_s: float | None = None
         self._cold: frozenset[str] = frozenset()
         self._cold_starts: Counter[str] = Counter()
@@ -115,6 +120,7 @@ class ServiceReporter:
     def _found(self, plan: TurnPlan, now_s: float) -> Iterator[tuple[str, ServiceReport]]:
         before, left_out = self._samples, self._left_out(plan)
         self._samples = {key: one for key, one in before.items() if key[0] in left_out}
+        loads = self._loads()
         for one in plan.services:
             key = one.service
             counted = (key, one.load.counter)
@@ -125,7 +131,9 @@ class ServiceReporter:
             )
             yield (
                 key,
-                service_report(one, state, samples, unrouted, self.qualities.get(key)),
+                service_report(
+                    *(one, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
+                ),
             )
 
     def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Asks replicas how long their tokens take, where a service has an objective of that."""
+"""Asks replicas what they work on and, where that is an objective, how long their tokens take."""
 
 import asyncio
 import time
@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from cluster.language.service import tenant_of
 from launcher.autoscale.histogram import added_bins, counted_since
 from launcher.engines.engine import TokenCounts, TokenEngine
+from launcher.engines.load import CountsSeen, EngineCounts, EngineLoad, ServersLoad, servers_load
 from launcher.engines.registry import ENGINES
-from launcher.probing.prober import Replica
+from launcher.probing.prober import EngineMetrics, Replica
 from launcher.process.saved_statistics import Run
 from launcher.process.statistics import replicas_of
 from launcher.process.tenant_share import CpuTimed, TenantShare
@@ -18,11 +19,18 @@ from launcher.turn.state import State
 _ASKED_IN_ALL = 256
 """Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""
 
-Ask = Callable[[Replica], Awaitable[TokenCounts | None]]
+_SELDOM_S = 10.0
+"""Seconds after which replicas without an objective of tokens are asked again: people read it."""
+
+Ask = Callable[[Replica], Awaitable[EngineMetrics | None]]
 
 
 class TokenWatch:
-    """Adds up what the replicas of a service have counted while this launcher led."""
+    """Adds up what the replicas of a service have counted while this launcher led.
+
+    Attributes:
+        counts: times of tokens, of services with such an objective.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -30,25 +38,47 @@ class TokenWatch:
         self._tenants: dict[str, TenantShare] = {}
         self._asking: dict[tuple[str, Run], asyncio.Task[None]] = {}
         self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
+        self._timed: frozenset[str] = frozenset()
+        self._due_s: dict[str, float] = {}
         self._before: dict[tuple[str, Run], TokenCounts] = {}
+        self._counted: dict[tuple[str, Run], EngineCounts] = {}
+        self._loads: dict[str, dict[Run, EngineLoad]] = {}
+        self._seen: dict[str, CountsSeen] = {}
         self.counts: dict[str, TokenCounts] = {}
 
+    @property
+    def loads(self) -> Mapping[str, ServersLoad]:
+        """What replicas work on, by ``tenant/service``, where their engine says it."""
+        found = (
+            (key, servers_load(loads.values(), self._seen.get(key, CountsSeen())))
+            for key, loads in self._loads.items()
+        )
+        return {key: one for key, one in found if one is not None}
+
     def turned(self, plan: TurnPlan, state: State) -> None:
-        """Take over which replicas serve services with such an objective."""
+        """Take over which replicas serve, and which services have an objective of tokens."""
         engines = {one.pool: one for one in ENGINES.values() if isinstance(one, TokenEngine)}
         self._replicas = {
             one.service: dict(replicas_of(state[one.service], engine))
             for one in plan.services
-            if one.times_tokens and (engine := engines.get(one.route.pool)) is not None
+            if (engine := engines.get(one.route.pool)) is not None
         }
+        self._timed = frozenset(one.service for one in plan.services if one.times_tokens)
         tenants = set(map(tenant_of, state))
         self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
-        self.counts = {key: one for key, one in self.counts.items() if key in self._replicas}
-        self._before = {
-            (key, run): one
-            for (key, run), one in self._before.items()
-            if run in self._replicas.get(key, {})
+        timed = self._timed & self._replicas.keys()
+        self.counts = {key: one for key, one in self.counts.items() if key in timed}
+        self._seen = {key: one for key, one in self._seen.items() if key in self._replicas}
+        self._due_s = {key: one for key, one in self._due_s.items() if key in self._replicas}
+        self._before = {at: one for at, one in self._before.items() if self._is_there(at)}
+        self._counted = {at: one for at, one in self._counted.items() if self._is_there(at)}
+        self._loads = {
+            key: {run: one for run, one in loads.items() if self._is_there((key, run))}
+            for key, loads in self._loads.items()
         }
+
+    def _is_there(self, at: tuple[str, Run]) -> bool:
+        return at[1] in self._replicas.get(at[0], {})
 
     def look(self) -> None:
         """Begin to ask each replica that is not being asked; what it says is added when it comes.
@@ -58,8 +88,9 @@ class TokenWatch:
         now_s = time.monotonic()
         for key, replicas in self._replicas.items():
             tenant = self._tenants.setdefault(tenant_of(key), TenantShare())
-            if now_s < tenant.rests_until_s:
+            if now_s < max(tenant.rests_until_s, self._due_s.get(key, 0.0)):
                 continue
+            self._due_s[key] = 0.0 if key in self._timed else now_s + _SELDOM_S
             for run, replica in replicas.items():
                 if (key, run) not in self._asking:
                     asked = self._asked(tenant, key, run, replica)
@@ -73,11 +104,24 @@ class TokenWatch:
             tenant.has_taken(asking.cpu_s)
         finally:
             del self._asking[key, run]
-        if now is not None and run in self._replicas.get(key, {}):
-            self._take(key, run, now)
+        if self._is_there((key, run)):
+            self._take(key, run, now or EngineMetrics())
 
-    def _take(self, key: str, run: Run, now: TokenCounts) -> None:
+    def _take(self, key: str, run: Run, now: EngineMetrics) -> None:
+        if now.tokens is not None and key in self._timed:
+            self._time(key, run, now.tokens)
+        loads = self._loads.setdefault(key, {})
+        if now.load is None:
+            # What it worked on when it last answered is not what it works on now.
+            loads.pop(run, None)
+            return
+        loads[run] = now.load
         # What a replica had counted before it was first asked was long ago, perhaps.
+        before = self._counted.get((key, run), now.load.counts)
+        self._counted[key, run] = now.load.counts
+        self._seen[key] = self._seen.get(key, CountsSeen()).later(before, now.load.counts)
+
+    def _time(self, key: str, run: Run, now: TokenCounts) -> None:
         before = self._before.get((key, run), now)
         self._before[key, run] = now
         if now.first_s >= before.first_s and now.tokens >= before.tokens:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from cluster.rpc.messages import ServiceQuality, ServiceReport, SlotPlace
+from cluster.rpc.messages import ReplicaLoad, ServiceQuality, ServiceReport, SlotPlace
 from launcher.autoscale.tokens import TokensDone
+from launcher.engines.load import ServersLoad
 from launcher.gateway.types import Load
 from launcher.turn.backoff import Backoff
 from launcher.turn.notes import note
@@ -34,11 +35,13 @@ def service_report(
     samples: Samples,
     unrouted: str = "",
     quality: ServiceQuality | None = None,
+    *,
+    load: ServersLoad | None = None,
 ) -> ServiceReport:
     """Build the report of one service.
 
     ``state`` is what is remembered of it after ``plan``; ``unrouted`` says why no request reaches
-    it, "" if requests do.
+    it, "" if requests do; ``load`` is what its replicas' servers say.
     """
     tenant, _, name = plan.service.partition("/")
     newest = state.generations.get(plan.array_job_id)
@@ -66,7 +69,23 @@ def service_report(
         ttft_ms=_ms(tokens.to_first_s),
         ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),
+        servers=None if load is None else _servers(load),
     )
+
+
+def _servers(load: ServersLoad) -> ReplicaLoad:
+    preemptions = load.counts.preemptions
+    return ReplicaLoad(
+        running=load.running,
+        waiting=load.waiting,
+        kv_cache=_share(load.kv_cache),
+        preemptions=None if preemptions is None else round(preemptions),
+        prefix_hits=_share(load.prefix_hits),
+    )
+
+
+def _share(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _ms(seconds: float | None) -> float | None:

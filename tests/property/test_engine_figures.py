@@ -1,6 +1,7 @@
 """Property: whatever a replica says of itself, what is read is finite, not negative and bounded."""
 
 from bisect import bisect_left
+from dataclasses import astuple
 from math import ceil, inf, isfinite
 
 from effort import examples
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.autoscale.tokens import TokensDone, learn_tokens
-from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts, TokenEngine
+from launcher.engines.engine import FIRST_TOKEN_S, BatchingEngine, TokenCounts, TokenEngine
 from launcher.engines.llamacpp import LlamaCpp
+from launcher.engines.load import CountsSeen, EngineCounts, servers_load
 from launcher.engines.metrics_text import histogram
 from launcher.engines.sglang import SGLang
 from launcher.engines.vllm import Vllm
@@ -50,6 +52,40 @@ def test_what_a_hostile_replica_says_leaves_finite_figures(answers: list[str]):
             for found in (known.to_first_s, known.first_p95_s, known.per_token_s):
                 assert found is None or (isfinite(found) and found >= 0)
             assert all(isfinite(one) and one >= 0 for one in known.firsts)
+
+
+GAUGES = st.sampled_from(
+    [
+        *(f"vllm:num_requests_{one}" for one in ("running", "waiting")),
+        *(f"sglang:num_{one}_reqs" for one in ("running", "queue")),
+        *(f"llamacpp:requests_{one}" for one in ("processing", "deferred")),
+        *("vllm:kv_cache_usage_perc", "sglang:token_usage"),
+        *("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"),
+        *("sglang:prompt_tokens_total", "sglang:cached_tokens_total"),
+    ]
+)
+SAID = st.tuples(GAUGES, LABELS, VALUES).map(lambda parts: f"{parts[0]}{parts[1]} {parts[2]}\n")
+
+
+@given(st.lists(st.lists(SAID, max_size=40).map("".join), max_size=6))
+@settings(max_examples=examples(100))
+def test_what_hostile_replicas_say_of_their_load_is_bounded(answers: list[str]):
+    for engine in ENGINES:
+        assert isinstance(engine, BatchingEngine)
+        seen, loads, before = CountsSeen(), [], EngineCounts()
+        for said in answers:
+            try:
+                load = engine.engine_load(said.encode())
+            except ValueError:
+                continue
+            loads.append(load)
+            seen, before = seen.later(before, load.counts), load.counts
+            found = servers_load(loads, seen)
+            assert found is not None
+            assert 0 <= found.running <= 2**53 >= found.waiting >= 0
+            for share in (found.kv_cache, found.prefix_hits):
+                assert share is None or 0 <= share <= 1
+            assert all(one is None or 0 <= one <= 2**53 for one in astuple(found.counts))
 
 
 @given(

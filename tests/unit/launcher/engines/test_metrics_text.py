@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts, TokenEngine
+from launcher.engines.engine import FIRST_TOKEN_S, BatchingEngine, TokenCounts, TokenEngine
 from launcher.engines.llamacpp import LlamaCpp
+from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.metrics_text import figures, histogram
 from launcher.engines.sglang import SGLang
 from launcher.engines.triton import Triton
@@ -18,6 +19,8 @@ llamacpp:prompt_seconds_total 1.5
 llamacpp:tokens_predicted_total 300
 llamacpp:tokens_predicted_seconds_total 6.25
 llamacpp:requests_processing 2
+llamacpp:requests_deferred 1
+llamacpp:prompt_tokens_total 40
 """
 
 
@@ -26,6 +29,52 @@ def test_llama_server_s_counters_are_read():
     assert isinstance(engine, TokenEngine)
     assert engine.token_counts(LLAMA) == TokenCounts(1.5, 300.0, 6.25)
     assert not isinstance(Triton(), TokenEngine)
+
+
+def test_llama_server_says_what_it_works_on():
+    found = LlamaCpp().engine_load(LLAMA)
+    counts = EngineCounts(prompt_tokens=40.0, output_tokens=300.0)
+    assert found == EngineLoad(2.0, 1.0, None, counts)
+
+
+VLLM = b"""\
+vllm:num_requests_running{engine="0",model_name="tiny"} 4.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.75
+vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.5
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 9.0
+vllm:num_preemptions_created{engine="0",model_name="tiny"} 1.79e+09
+vllm:prompt_tokens_total{engine="0",model_name="tiny"} 33.0
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 1702.0
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 35.0
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 16.0
+"""
+SGLANG = b"""\
+sglang:num_running_reqs{tp_rank="0"} 7.0
+sglang:num_queue_reqs{tp_rank="0"} 2.0
+sglang:token_usage{tp_rank="0"} 0.75
+sglang:num_retracted_reqs{tp_rank="0"} 3.0
+sglang:num_retracted_requests_total{tp_rank="0"} 9.0
+sglang:prompt_tokens_total{model_name="tiny"} 33.0
+sglang:generation_tokens_total{model_name="tiny"} 1702.0
+sglang:cached_tokens_total{cache_source="device"} 10.0
+sglang:cached_tokens_total{cache_source="host"} 6.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "looked_up"), [(Vllm(), VLLM, 35.0), (SGLang(), SGLANG, 33.0)]
+)
+def test_vllm_and_sglang_say_what_they_work_on(engine: TokenEngine, said: bytes, looked_up: float):
+    assert isinstance(engine, BatchingEngine)
+    counts = EngineCounts(9.0, 33.0, 1702.0, looked_up, 16.0)
+    assert engine.engine_load(said) == EngineLoad(7.0, 2.0, 0.75, counts)
+    hostile = engine.engine_load(said.replace(b" 0.75", b" 1.01").replace(b" 9.0", b" -9"))
+    assert (hostile.kv_cache, hostile.counts.preemptions) == (None, None)
+    with pytest.raises(ValueError, match="num_"):
+        engine.engine_load(said.replace(b"num_", b"numb_"))
 
 
 @pytest.mark.parametrize(("engine", "name"), [(Vllm(), "vllm"), (SGLang(), "sglang")])

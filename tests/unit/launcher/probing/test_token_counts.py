@@ -9,19 +9,22 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sglang_stand_in
 from replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.engine import Engine, TokenCounts
+from launcher.engines.failures import ENGINE_FAILURES
+from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.registry import ENGINES
-from launcher.probing.prober import Replica, token_counts
+from launcher.probing.prober import EngineMetrics, Replica, engine_metrics
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 FIRST, BETWEEN = "sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"
 FIGURES = f"{FIRST}_sum 2\n{FIRST}_count 3\n{BETWEEN}_sum 4\n{BETWEEN}_count 5\n".encode()
-COUNTS = TokenCounts(2.0, 5.0, 4.0, 3.0)
+COUNTS = EngineMetrics(TokenCounts(2.0, 5.0, 4.0, 3.0))
 
 
 def _replica(port: int, engine: Engine) -> Replica:
@@ -57,13 +60,17 @@ def _complete(port: int, tokens: int) -> None:
         assert said.status == 200
 
 
-async def test_sglang_tells_how_long_its_tokens_took(stand_in: sglang_stand_in.Server) -> None:
+async def test_sglang_tells_what_it_works_on_and_how_long_its_tokens_took(
+    stand_in: sglang_stand_in.Server,
+) -> None:
     await asyncio.to_thread(_complete, stand_in.server_address[1], 3)
     tls = replica_context(gateway_directory() / "gateway.crt", replica_keys())
     stand_in.socket = tls.wrap_socket(stand_in.socket, server_side=True)
     replica = _replica(stand_in.server_address[1], ENGINES["sglang"])
-    found = await token_counts(gateway_directory(), replica)
-    token_s = sglang_stand_in.TOKEN_S
+    said = await engine_metrics(gateway_directory(), replica)
+    assert said is not None
+    assert said.load == EngineLoad(0.0, 0.0, 0.0, EngineCounts(0.0, 1.0, 3.0, 1.0, 0.0))
+    found, token_s = said.tokens, sglang_stand_in.TOKEN_S
     assert found is not None
     assert replace(found, firsts=()) == TokenCounts(token_s, 2.0, 2 * token_s, 1.0)
     # Up to 0.1 s SGLang has one bucket, which counts as spread evenly.
@@ -93,12 +100,37 @@ def _split(text: bytes, count: int) -> list[bytes]:
     ],
     ids=["one", "some", "many", "no end", "one too long", "too long in all", "no length"],
 )
-async def test_chunks_are_read_within_bounds(body: bytes, expected: TokenCounts | None) -> None:
+async def test_chunks_are_read_within_bounds(body: bytes, expected: EngineMetrics | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve_once, args=(listener, HEAD + body), daemon=True)
         thread.start()
         replica = _replica(listener.getsockname()[1], ENGINES["sglang"])
-        assert await token_counts(gateway_directory(), replica) == expected
+        assert await engine_metrics(gateway_directory(), replica) == expected
+
+
+class Broken:
+    """SGLang, but one thing that it says of its tokens raises."""
+
+    def token_counts(self, _said: bytes) -> TokenCounts:
+        raise KeyError("token_counts")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ENGINES["sglang"], name)
+
+
+async def test_what_an_engine_can_t_read_takes_nothing_else_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ENGINE_FAILURES, "_said", set())
+    broken: Any = Broken()
+    said = _chunks(b"sglang:num_running_reqs 3\nsglang:num_queue_reqs 1\n") + b"0\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_serve_once, args=(listener, HEAD + said), daemon=True)
+        thread.start()
+        replica = _replica(listener.getsockname()[1], broken)
+        found = await engine_metrics(gateway_directory(), replica)
+    assert found == EngineMetrics(None, EngineLoad(3.0, 1.0))
+    assert [line.split()[0] for line in caplog.messages] == ["engine_failed"]
 
 
 def _serve_once(listener: socket.socket, answer: bytes) -> None:

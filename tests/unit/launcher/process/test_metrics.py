@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import urllib.request
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from launcher.autoscale.policy import Memory
 from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision
 from launcher.engines.engine import FIRST_TOKEN_S
+from launcher.engines.load import EngineCounts, ServersLoad
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
@@ -75,7 +77,8 @@ async def test_services_and_turns_are_shown() -> None:
     metrics.turned(TURNED, 0.25)
     answered = ServiceQuality(span_s=300, answered=4, p50_ms=20.0, p95_ms=80.0, in_time=0.75)
     counts = Counts(1.0, Timings((4,) * BUCKETS, errors=2), cold_starts=3)
-    metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts})
+    load = ServersLoad(7, 2, 0.75, EngineCounts(9.0, 33.0, 1702.0, 33.0, 16.0), 0.5)
+    metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts}, {"nlp/bert": load})
     metrics.turned(BLIND, 0.5)
     metrics.failed("SW-DAEMON-DOWN", 0.25)
     found = await samples(metrics)
@@ -100,6 +103,14 @@ SHOWN = {
     ("slicewise_service_answers_total", "bert,nlp"): 4 * BUCKETS,
     ("slicewise_service_errors_total", "bert,nlp"): 2,
     ("slicewise_service_cold_starts_total", "bert,nlp"): 3,
+    ("slicewise_service_server_running_requests", "bert,nlp"): 7,
+    ("slicewise_service_server_waiting_requests", "bert,nlp"): 2,
+    ("slicewise_service_kv_cache_ratio", "bert,nlp"): 0.75,
+    ("slicewise_service_preemptions_total", "bert,nlp"): 9,
+    ("slicewise_service_prompt_tokens_total", "bert,nlp"): 33,
+    ("slicewise_service_output_tokens_total", "bert,nlp"): 1702,
+    ("slicewise_service_cache_lookup_tokens_total", "bert,nlp"): 33,
+    ("slicewise_service_cache_hit_tokens_total", "bert,nlp"): 16,
     ("slicewise_launcher_suspect_nodes", ""): 0,
     ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
     ("slicewise_service_removed_replicas", "bert,nlp"): 2,
@@ -120,6 +131,15 @@ def test_an_address_that_can_not_be_had_is_told() -> None:
     expected = pytest.raises(SlicewiseError, match=r"launcher\.metrics.*SW-METRICS")
     with expected, Metrics(ALONE).served("256.1.1.1:0"):
         pass
+
+
+async def test_what_servers_do_not_say_is_not_shown() -> None:
+    metrics = Metrics(ALONE)
+    metrics.turned(TURNED, 0.25)
+    metrics.measured({}, {}, {"nlp/bert": ServersLoad(7, 2)})
+    found = await samples(metrics)
+    shown = [name for name, _ in found if re.search("server_|kv_|preemp|_tokens", name)]
+    assert shown == [f"slicewise_service_server_{one}_requests" for one in ("running", "waiting")]
 
 
 async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:

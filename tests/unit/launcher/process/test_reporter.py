@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import ServiceReport
+from cluster.rpc.messages import ReplicaLoad, ServiceReport
 from launcher.autoscale.types import ScalingDecision
+from launcher.engines.load import EngineCounts, ServersLoad
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import Timings
 from launcher.gateway.types import Load
@@ -43,11 +44,15 @@ async def test_users_are_told_why_while_haproxy_can_not_be_asked() -> None:
         raise UnreachableError("SW-GATEWAY-DOWN", "HAProxy does not answer.", "Start it.")
 
     daemon = Daemon()
-    reporter = ServiceReporter(daemon, timings)
+    load = ServersLoad(7, 2, 0.12345, EngineCounts(9.0), 0.5)
+    reporter = ServiceReporter(daemon, timings, lambda: {"nlp/bert": load})
     reporter.turned(TurnPlan((BERT,), RoutePlan((), {}, {}), {}), {"nlp/bert": ServiceState()})
     with pytest.raises(UnreachableError):
         await reporter.report_services()
     assert [(one.name, one.reason) for one in daemon.told] == [("bert", "why")]
+    assert daemon.told[0].servers == ReplicaLoad(
+        running=7, waiting=2, kv_cache=0.123, preemptions=9, prefix_hits=0.5
+    )
 
 
 async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from launcher.engines.engine import TokenCounts
+from launcher.engines.load import EngineCounts, EngineLoad, ServersLoad
 from launcher.gateway.types import Endpoint
-from launcher.probing.prober import Replica
+from launcher.probing.prober import EngineMetrics, Replica
 from launcher.process.token_watch import TokenWatch
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
@@ -24,20 +26,22 @@ class Replicas:
 
     def __init__(self) -> None:
         self.counts: dict[int, TokenCounts | None] = {}
+        self.loads: dict[int, EngineLoad] = {}
         self.asked: list[int] = []
         self.silent: frozenset[int] = frozenset()
 
-    async def ask(self, replica: Replica) -> TokenCounts | None:
+    async def ask(self, replica: Replica) -> EngineMetrics | None:
         self.asked.append(replica.port)
         if replica.port in self.silent:
             await asyncio.Event().wait()
-        return self.counts.get(replica.port)
+        counts, load = self.counts.get(replica.port), self.loads.get(replica.port)
+        return None if counts is load is None else EngineMetrics(counts, load)
 
 
-async def looked(watch: TokenWatch) -> None:
+async def looked(watch: TokenWatch, at_s: float = math.inf) -> None:
     """Ask, and let those answer that do."""
     # Beyond this a tenant rests for the CPU that its replicas have taken.
-    with patch("launcher.process.token_watch.time.monotonic", lambda: math.inf):
+    with patch("launcher.process.token_watch.time.monotonic", lambda: at_s):
         watch.look()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -124,15 +128,61 @@ def counted(firsts: tuple[float, ...]) -> TokenCounts:
     return TokenCounts(1.0, 10.0, 1.0, firsts=firsts)
 
 
-async def test_only_engines_that_tell_are_asked_and_only_for_an_objective():
+async def test_only_engines_that_tell_are_asked_and_without_an_objective_seldom():
     replicas = Replicas()
     watch = TokenWatch(replicas.ask)
     turned(watch, (1,), pool="pool")
     await looked(watch)
     assert replicas.asked == []
+    replicas.counts = {1: TokenCounts(5.0, 100.0, 2.0), 5: TokenCounts(5.0, 100.0, 2.0)}
     turned(watch, (1,), times_tokens=False)
+    later_s = time.monotonic() + 1000
+    for after_s, asked in ((0, 1), (9.9, 1), (10, 2)):
+        await looked(watch, later_s + after_s)
+        assert (len(replicas.asked), watch.counts) == (asked, {})
+    turned(watch, (1,))
+    for after_s, asked in ((20, 3), (20.1, 4)):
+        await looked(watch, later_s + after_s)
+        assert (len(replicas.asked), list(watch.counts)) == (asked, [CHAT])
+
+
+def load(running: float, cache: float | None, *counts: float | None) -> EngineLoad:
+    return EngineLoad(running, 1.0, cache, EngineCounts(*counts))
+
+
+async def test_what_replicas_work_on_and_have_counted_is_added_up():
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    turned(watch, (1, 2))
     await looked(watch)
-    assert replicas.asked == []
+    assert watch.loads == {}
+    replicas.loads = {1: load(3.0, 0.5, 7.0, 50.0, 9.0, 50.0, 10.0), 2: load(4.0, None)}
+    await looked(watch)
+    zeros = EngineCounts(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert watch.loads == {CHAT: ServersLoad(7, 2, 0.5, zeros)}
+    replicas.loads = {1: load(3.0, 0.9, 8.0, 90.0, 19.0, 90.0, 40.0), 2: load(0.0, 0.2, 5.0)}
+    await looked(watch)
+    replicas.loads[2] = load(0.0, 0.2, 6.0)
+    await looked(watch)
+    found = watch.loads[CHAT]
+    assert found == ServersLoad(3, 2, 0.9, EngineCounts(2.0, 40.0, 10.0, 40.0, 30.0), 0.75)
+
+
+async def test_one_that_has_started_again_or_says_nothing_leaves_what_was_counted():
+    replicas = Replicas()
+    watch = TokenWatch(replicas.ask)
+    turned(watch, (1,))
+    for count in (5.0, 9.0, 2.0, 3.0):
+        replicas.loads[1] = load(1.0, 1.0, count)
+        await looked(watch)
+    del replicas.loads[1]
+    await looked(watch)
+    assert watch.loads == {}
+    replicas.loads[1] = load(1.0, 1.0, 4.0)
+    await looked(watch)
+    assert watch.loads[CHAT].counts.preemptions == 4 + 0 + 1 + 1
+    turned(watch, ())
+    assert watch.loads == {}
 
 
 async def test_silent_replicas_delay_no_others():

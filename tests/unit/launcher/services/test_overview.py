@@ -1,6 +1,6 @@
 """Tests what users see of a service: replicas by state, load, and what is hidden from them."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import json_checker
 import pytest
@@ -9,6 +9,7 @@ from service_views import a_service
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    ReplicaLoad,
     ServiceQuality,
     ServiceReport,
     ServiceView,
@@ -452,6 +453,39 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     json_checker.check("service list", [shown, unknown])
     with pytest.raises(AssertionError, match="quality"):
         json_checker.check("service list", [{**shown, "quality": {"span_s": 420}}])
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ({"running": 1, "waiting": 1}, "they work on 1 request, 1 more waits in them slice"),
+        (
+            {
+                "running": 1200,
+                "waiting": 0,
+                "kv_cache": 0.987,
+                "preemptions": 3,
+                "prefix_hits": 0.4,
+            },
+            (
+                "they work on 1,200 requests, 0 more wait in them; KV cache 98.7 % in use where it"
+                " is fullest; requests set back 3 times since it was full; 40.0 % of the prompts'"
+                " tokens found in it slice"
+            ),
+        ),
+    ],
+)
+def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str):
+    servers = ReplicaLoad(**load)
+    told = NEWS.model_copy(update={"servers": servers})
+    one = observed(view=of(SERVICE).model_copy(update={"news": (told,)}))
+    shown = " ".join(printed(show_services.service_details(one), 400).split())
+    assert f"servers {said}" in shown
+    found = show_services.as_json(one)
+    assert found["servers"] == servers.model_dump()
+    json_checker.check("service list", [found])
+    none = show_services.as_json(observed(view=of(SERVICE).model_copy(update={"news": (NEWS,)})))
+    assert none["servers"] is None
 
 
 @pytest.mark.parametrize(
