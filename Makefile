@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,11 +44,12 @@ $(READY): pyproject.toml requirements-dev.lock
 
 # For all Pythons and platforms; with the hashes of all files that the registry has of a version.
 PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
-lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), -dev.lock, -docs.lock
+lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), -dev.lock, -docs.lock, -packages.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --output-file requirements-dev.lock
 	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
-	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra docs --output-file requirements-docs.lock
+	@for extra in docs packages; do \
+	$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra $$extra --output-file requirements-$$extra.lock; done
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.host.packages)"; \
@@ -152,6 +153,12 @@ bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/r
 
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
+
+# As docs/how-to/install.md installs it. With --no-build-isolation by the hatchling of the lock file.
+wheel: $(READY) ## The wheel: build/dist/slicewise-*.whl
+	@rm -f build/dist/slicewise-*.whl
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/dist .
+	@ls build/dist/slicewise-*.whl
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

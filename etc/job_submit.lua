@@ -21,7 +21,7 @@ do
         without_gpu = "refuse",
         off_file = "/etc/slicewise/off", -- while this file exists, slicewise does nothing
     }
-    local loaded, slicewise = pcall(dofile, "/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/lua/slicewise.lua")
+    local loaded, slicewise = pcall(dofile, "/opt/slicewise/share/slicewise/lua/slicewise.lua")
     if loaded then
         loaded, slicewise = pcall(function(module)
             module.configure(options)

@@ -93,4 +93,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _unwritten(path: Path, error: Exception) -> InvalidInputError:
-    return InvalidInputError("SW-GATEWAY-SETTINGS", f"gateway.directory: {path}: {error}.")
+    return InvalidInputError(
+        "SW-GATEWAY-SETTINGS",
+        f"gateway.directory: {path}: {error}.",
+        f"Make it, for the user of the launcher: install -d -m 711 -o slicewise {path.parent}"
+        if isinstance(error, FileNotFoundError)
+        else "",
+    )

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.text_format import Parse, ParseError
 
 
@@ -15,7 +17,7 @@ def parse_config(text: str) -> Mapping[str, Any]:
 
     Numbers of 64 bits are texts. Raises ValueError with line, column and reason.
     """
-    message = _messages().ModelConfig()
+    message = _model_config()()
     try:
         Parse(text, message)
     except ParseError as error:
@@ -30,14 +32,14 @@ _MOST_TEXT = 200
 
 
 @cache
-def _messages() -> Any:
-    """Load the messages that tritonclient brings, without gRPC, which its package would import."""
-    package = find_spec("tritonclient")
-    places = package.submodule_search_locations if package is not None else None
-    file = Path(next(iter(places or ()))) / "grpc" / "model_config_pb2.py"
-    spec = spec_from_file_location("slicewise_model_config", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} can't be loaded")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _model_config() -> Any:
+    """Make the message's class from its descriptor: to install tritonclient for it takes 60 MB.
+
+    The pool is its own, so that a program may load tritonclient, too.
+    """
+    described = FileDescriptorProto()
+    file = Path(__file__).with_name("model_config.textproto")
+    Parse(file.read_text(encoding="utf-8"), described)
+    pool = DescriptorPool()
+    pool.Add(described)
+    return GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))

@@ -2,7 +2,7 @@
 
 import sys
 
-_EXTRA = frozenset({"aiohttp", "matplotlib", "numpy", "openai"})
+_EXTRA = frozenset({"aiohttp", "matplotlib", "numpy", "openai", "tritonclient"})
 """Modules that only the extra ``sandbox`` brings."""
 
 

@@ -41,7 +41,19 @@ from slurm_plugin.lua.try_site_script import require_loads, require_works, tried
 
 admission_app = typer.Typer(help="slicewise.lua in slurmctld.", no_args_is_help=True)
 
-MODULE = Path(__file__).resolve().parents[1] / "lua" / "slicewise.lua"
+
+def lua_module(beside: Path, prefix: Path) -> Path:
+    """Return the slicewise.lua that job_submit.lua should name.
+
+    The one ``beside`` the code, or that of the wheel in share/ of the environment ``prefix``: its
+    path stays the same when the environment is made with another Python.
+    """
+    shared = prefix / "share" / "slicewise" / "lua" / beside.name
+    is_installed = beside.is_relative_to(prefix.resolve()) and shared.exists()
+    return shared if is_installed else beside
+
+
+MODULE = lua_module(Path(__file__).resolve().parents[1] / "lua" / "slicewise.lua", Path(sys.prefix))
 _NAME = "job_submit.lua"
 
 

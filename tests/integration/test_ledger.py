@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from multiprocessing import get_context
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,7 +15,9 @@ from alembic.migration import MigrationContext
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from installed_wheel import built, installed
 from ledger_world import World
+from lock_files import pins
 from waiting import until
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
@@ -1125,3 +1128,12 @@ def test_another_url_is_refused_and_not_shown(url: str):
     with pytest.raises(InvalidInputError, match="SW-DATABASE-URL") as raised:
         Ledger(url, "testing")
     assert "s3cr3t" not in str(raised.value)
+
+
+def test_the_wheel_makes_the_tables_without_the_clone(database: str, tmp_path: Path) -> None:
+    site = installed(built(tmp_path), tmp_path / "slicewise", pins("requirements.lock"))
+    config = str(site.share / "slicewise.toml")
+    variables = {"SLICEWISE_CONFIG": config, "SLICEWISE_DATABASE_URL": database}
+    done = site.run("slicewise", "ledger", "db", "upgrade", **variables)
+    assert done.returncode == 0, done.stderr
+    assert schema_revisions.current_of(database) == schema_revisions.head()

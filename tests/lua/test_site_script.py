@@ -32,7 +32,7 @@ GPU, CPU = {"partition": "gpu"}, {"partition": "cpu"}
 
 def run(tmp_path: Path, module: str, mode: str = "observe", **call: Any) -> str:
     script = (ROOT / "etc" / "job_submit.lua").read_text()
-    before = '"/opt/slicewise/lib/python3.11/site-packages/slurm_plugin/lua/slicewise.lua"'
+    before = '"/opt/slicewise/share/slicewise/lua/slicewise.lua"'
     assert before in script
     # First: the clone itself may lie in a folder of that name.
     script = script.replace("/run/", f"{tmp_path}/").replace(before, f'"{module}"')

@@ -83,6 +83,7 @@ def test_render_into_nowhere_names_the_key(directory: Path):
     with pytest.raises(SlicewiseError) as caught:
         invoke("render")
     assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+    assert caught.value.refusal.hint.endswith(f"install -d -m 711 -o slicewise {directory}")
 
 
 def test_render_again_keeps_what_the_launcher_wrote_and_nobody_else_reads_keys(directory: Path):

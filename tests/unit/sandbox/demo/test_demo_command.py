@@ -30,8 +30,11 @@ def test_an_interrupt_while_its_libraries_are_imported_is_no_traceback(
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    missing = ModuleNotFoundError("No module", name="matplotlib.pyplot")
+@pytest.mark.parametrize("name", ["matplotlib.pyplot", "tritonclient.http"])
+def test_without_the_extra_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str
+):
+    missing = ModuleNotFoundError("No module", name=name)
     code = str(started(monkeypatch, missing).code)
     assert "slicewise[sandbox]" in code
     assert "SW-SANDBOX-EXTRA" in code
