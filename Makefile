@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,6 +72,16 @@ WORKERS ?= 4
 BUDGETS := integration=60 property=4 unit=3 lua=3
 PYTEST := SLICEWISE_TEST_BUDGETS="$(BUDGETS)" $(BIN)/pytest -n $(WORKERS)
 
+# The Slurm that tests and benchmarks run on: one that `make slurm` built, by its version; a prefix, or
+# a Debian tree, by its path. The distribution's otherwise.
+SLURM_BUILDS ?= build/slurm
+SLURM_PLACE := $(if $(SLURM),$(abspath $(if $(findstring /,$(SLURM)),$(SLURM),$(SLURM_BUILDS)/$(SLURM))))
+ifneq ($(and $(SLURM),$(wildcard $(SLURM_PLACE)/etc/debian_version)),)
+PYTEST := SLICEWISE_TEST_BUDGETS="$(BUDGETS)" tests/in_tree.sh $(SLURM_PLACE) $(BIN)/python -m pytest -n $(WORKERS)
+else
+export SLICEWISE_SANDBOX_SLURM := $(if $(SLURM),$(SLURM_PLACE),$(SLICEWISE_SANDBOX_SLURM))
+endif
+
 test: setup ## Lint, types, import contracts, unit, property and integration tests
 	@$(MAKE) --no-print-directory lint
 	@$(PYTEST)
@@ -94,6 +104,23 @@ soak: setup ## All tests five times in a row on a busy machine: which fail now a
 
 nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills, ten minutes of leases (hours)
 	@SLICEWISE_NIGHTLY=1 $(PYTEST)
+	@$(MAKE) --no-print-directory matrix
+
+slurm: $(READY) ## Build a Slurm for SLURM=: make slurm VERSION=25.11.7 [SOURCE=tarball or tree] (ten minutes)
+	@missing="$$($(BIN)/python tests/build_slurm.py --packages $(if $(LUA),--lua $(LUA)))"; \
+	[ -z "$$missing" ] || { $(INSTALL); }
+	@$(BIN)/python tests/build_slurm.py $(VERSION) --builds $(SLURM_BUILDS) $(if $(SOURCE),--source $(SOURCE)) \
+	    $(if $(SHA256),--sha256 $(SHA256)) $(if $(LUA),--lua $(LUA))
+
+SUITE ?= trixie
+slurm-tree: $(READY) ## A Debian tree with its own Slurm for SLURM=: make slurm-tree SUITE=trixie (root, minutes)
+	@command -v debootstrap >/dev/null || { missing=debootstrap; $(INSTALL); }
+	@PACKAGES="$$($(BIN)/python -m sandbox.host.packages --all)" tests/make_tree.sh $(SUITE) $(SLURM_BUILDS)/debian-$(SUITE)
+
+MODULES ?=
+matrix: setup ## The integration tests on every Slurm that is there: build/reports/slurm_matrix.json, docs (hours)
+	@$(BIN)/python tests/slurm_matrix.py --builds $(SLURM_BUILDS) --workers $(WORKERS) $(if $(SLURM),--slurm $(SLURM_PLACE)) $(MODULES); \
+	    code=$$?; $(BIN)/python -m docs.generate; exit $$code
 
 faults: $(READY) ## Plant mistakes, one at a time: the tests must fail: build/reports/faults.json (minutes)
 	@$(BIN)/python tests/plant_faults.py
@@ -164,6 +191,6 @@ format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-clean: ## Remove what the build made; a running sandbox goes down first
+clean: ## Remove what the build made but built Slurms; a running sandbox goes down first
 	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
-	rm -rf $(VENV) $(DOCS_VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,7 +26,7 @@ from cluster.language.service import ServiceSpec, allowed_words
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
-from docs import wire_api
+from docs import slurm_matrix, wire_api
 from launcher.autoscale.tokens import TokensDone
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
@@ -149,6 +149,7 @@ def pages() -> Mapping[str, str]:
     schemas = {name: schema_of(name) for name in OUTPUTS}
     return {
         **text,
+        "slurm-matrix.md": f"{_MADE}\n\n{slurm_matrix.page()}\n",
         "openapi.json": wire_api.document(),
         "json-schemas.json": json.dumps(schemas, indent=1, ensure_ascii=False) + "\n",
     }

@@ -55,6 +55,27 @@ def missing_packages(required: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(package for what, package in required if not _present(what)))
 
 
+def require_slurm(prefix: str) -> None:
+    """Raise SlicewiseError (SW-SANDBOX-SLURM) if ``prefix`` is given and users can't run its Slurm.
+
+    Without this check the distribution's, which comes after it in the path, would run instead.
+    """
+    if not prefix:
+        return
+    program = Path(prefix, "sbin", "slurmctld")
+    if not program.is_file():
+        why = f"{SLURM_VARIABLE} is {prefix}, where there is no sbin/slurmctld"
+    elif closed := [str(each) for each in program.parents if not each.stat().st_mode & 0o001]:
+        why = f"{SLURM_VARIABLE} is {prefix}, but other users may not enter {closed[-1]}"
+    else:
+        return
+    raise SlicewiseError(
+        "SW-SANDBOX-SLURM",
+        f"{why}.",
+        "Name a prefix that all users can read; make slurm VERSION=... builds one.",
+    )
+
+
 def _present(what: str) -> bool:
     if what.startswith("/"):
         return any(Path("/").glob(what[1:]))
@@ -68,7 +89,11 @@ def install_line(packages: Iterable[str], *, as_root: bool) -> str:
 
 
 def require(required: Iterable[tuple[str, str]]) -> None:
-    """Raise SlicewiseError (SW-SANDBOX-PACKAGES), with the install line, if any is missing."""
+    """Raise SlicewiseError (SW-SANDBOX-PACKAGES), with the install line, if any is missing.
+
+    Raises SlicewiseError (SW-SANDBOX-SLURM) if there is no Slurm where the variable says.
+    """
+    require_slurm(PREFIX)
     packages = missing_packages(required)
     if packages:
         line = install_line(packages, as_root=os.geteuid() == 0)
@@ -80,4 +105,6 @@ def require(required: Iterable[tuple[str, str]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{' '.join(missing_packages(EVERYTHING))}\n")
+    found = dict.fromkeys(package for _, package in EVERYTHING)
+    names = found if sys.argv[1:] == ["--all"] else missing_packages(EVERYTHING)
+    sys.stdout.write(f"{' '.join(names)}\n")

@@ -1,8 +1,17 @@
+import os
+
 import pytest
 
 from cluster.language.errors import SlicewiseError
 from sandbox.host import packages
-from sandbox.host.packages import install_line, missing_packages, plugins, require, search_path
+from sandbox.host.packages import (
+    install_line,
+    missing_packages,
+    plugins,
+    require,
+    require_slurm,
+    search_path,
+)
 
 HERE = (("sh", "dash"), ("/bin/s*", "dash"))
 GONE = (("no-such-command", "first"), ("/no/such/*/file.so", "second"), ("nor-this", "first"))
@@ -39,3 +48,29 @@ def test_another_slurm_comes_first_and_brings_its_own_plugins():
     )
     assert plugins("/opt/slurm-25.11") == "/opt/slurm-25.11/lib/slurm"
     assert search_path("") == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    """A Slurm in a folder that all may enter, as are those above it in reality."""
+    (tmp_path / "sbin").mkdir()
+    (tmp_path / "sbin" / "slurmctld").touch()
+    for each in (tmp_path, *tmp_path.parents):
+        if each.stat().st_uid == os.geteuid():
+            each.chmod(each.stat().st_mode | 0o011)
+    return tmp_path
+
+
+def test_a_prefix_without_slurm_is_refused_and_the_distribution_s_does_not_run(prefix, monkeypatch):
+    require_slurm("")
+    require_slurm(str(prefix))
+    (prefix / "sbin" / "slurmctld").unlink()
+    monkeypatch.setattr(packages, "PREFIX", str(prefix))
+    with pytest.raises(SlicewiseError, match=r"no sbin/slurmctld.*SW-SANDBOX-SLURM"):
+        require(HERE)
+
+
+def test_a_prefix_that_other_users_may_not_enter_is_refused_with_the_directory(prefix):
+    prefix.chmod(0o700)
+    with pytest.raises(SlicewiseError, match=f"may not enter {prefix}"):
+        require_slurm(str(prefix))
