@@ -121,6 +121,11 @@ class Maps:
         return self.directory / "asked.map"
 
     @cached_property
+    def tenants(self) -> Path:
+        """Map of the tenants of which a service was asked for; HAProxy marks them."""
+        return self.directory / "tenants.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -150,7 +155,7 @@ class Maps:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
-        counted = (self.used, self.failed_calls)
+        counted = (self.used, self.failed_calls, self.tenants)
         return (*told, *asked, self.keys, self.protected, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:

@@ -213,6 +213,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "held": HELD,
         "retry_after_s": _RETRY_AFTER_S,
         "header_bytes": _HEADER_BYTES,
+        "most_json_bytes": settings.max_json_mib * 1024 * 1024,
         "unread_refusals": _UNREAD_REFUSALS * 16 // settings.buffer_kib,
         "streams": STREAMS,
         "timings": TIMINGS,

@@ -116,9 +116,14 @@ BAD = (
     (b'{"model": "chat', (400, "SW-GATEWAY-MODEL")),
     (b'{"prompt": "no end \\', (400, "SW-GATEWAY-MODEL")),
     (b"{" * 3000, (400, "SW-GATEWAY-MODEL")),
-    (LONG, (413, UNSEEN)),
-    (b'{"a":' + b"[" * 1_000_000, (413, UNSEEN)),
-    (b'{"a":"' + b"\\\\" * 500_000, (413, UNSEEN)),
+    (LONG.replace(b'"chat"', b'"nothing"'), (404, "SW-GATEWAY-UNKNOWN")),
+    (LONG.replace(b'"chat"', b'"v1"'), (404, "SW-GATEWAY-UNKNOWN")),
+    (LONG.replace(b'"chat"', b'"../u/secret"'), (404, "SW-GATEWAY-UNKNOWN")),
+    (LONG.replace(b'"chat"', b"7"), (400, "SW-GATEWAY-MODEL")),
+    (LONG.replace(b'"model"', b'"other"'), (400, "SW-GATEWAY-MODEL")),
+    (LONG.replace(b"xx", b"x\0", 1), (400, "SW-GATEWAY-MODEL")),
+    (b'{"a":' + b"[" * 1_000_000, (400, "SW-GATEWAY-MODEL")),
+    (b'{"a":"' + b"\\\\" * 500_000, (400, "SW-GATEWAY-MODEL")),
     (b'{"model": "nothing"}', (404, "SW-GATEWAY-UNKNOWN")),
     (b'{"model": ""}', (404, "SW-GATEWAY-UNKNOWN")),
     (b'{"model": "v1"}', (404, "SW-GATEWAY-UNKNOWN")),
@@ -141,22 +146,55 @@ async def test_a_body_that_names_no_service_of_the_tenant_reaches_none(gateway: 
     assert replicas[0].bodies == []
 
 
-async def test_a_long_body_is_refused_with_the_direct_address_which_takes_it(
+async def test_a_model_behind_a_long_prompt_leads_to_the_service_s_own_address(
     gateway: Harness, replicas
 ):
+    """As clients write it that send the messages first."""
     await serve(gateway, replicas[0])
-    _, answer = await posted(gateway, LONG)
+    await gateway.runtime.set_keys(KEYS)
+    for path in (CHAT, "/v1/completions?a=b"):
+        status, _, head = await redirected(gateway, LONG, f"/t{path}", x_api_key=ONE)
+        assert (status, head["location"]) == (307, f"/t/chat{path}")
+    _, answer, _ = await redirected(gateway, LONG, x_api_key=ONE)
+    assert coded(answer) == UNSEEN
     assert f"{gateway.settings.url}/TENANT/SERVICE/v1" in answer["error"]["message"]
-    assert (await posted(gateway, LONG, f"/t/chat{CHAT}"))[0] == 200
-    assert replicas[0].bodies == [LONG]
+    assert replicas[0].bodies == []
+    async with client_of(gateway, ONE) as client:
+        said = json.loads(LONG)
+        await client.post("/chat/completions", body=said, cast_to=object)
+        assert [json.loads(one) for one in replicas[0].bodies] == [said]
+        # The key is checked for what the body has named.
+        with pytest.raises(openai.PermissionDeniedError, match="SW-GATEWAY-KEY-SERVICE"):
+            await client.post("/chat/completions", body={**said, "model": "none"}, cast_to=object)
 
 
-async def test_a_larger_buffer_takes_longer_bodies(tmp_path: Path, replicas):
+async def redirected(
+    gateway: Harness, body: bytes, path: str = f"/t{CHAT}", **headers: str
+) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """What a client is told that does not follow."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    url = f"{gateway.settings.url}{path}"
+    async with gateway.session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
+        return answer.status, await answer.json(), answer.headers
+
+
+async def test_a_body_that_is_looked_through_is_bounded(tmp_path: Path, replicas):
+    """By the length that it says, and by what comes of one that says none."""
+    async with gateway_up(tmp_path, max_json_mib=1, services=4, backends=2) as gateway:
+        await serve(gateway, replicas[0])
+        long = LONG.replace(b"xx", b"x" * 1_100_000, 1)
+        status, answer = await posted(gateway, long)
+        assert (status, coded(answer)) == (413, "SW-GATEWAY-JSON")
+        status, answer = await written(gateway, b"transfer-encoding: chunked", chunked(long))
+        assert (status, coded(answer)) == (413, "SW-GATEWAY-JSON")
+
+
+async def test_a_larger_buffer_sees_models_further_behind(tmp_path: Path, replicas):
     async with gateway_up(tmp_path, buffer_kib=64, services=4, backends=2) as gateway:
         await serve(gateway, replicas[0])
-        assert (await posted(gateway, LONG))[0] == 200
-        status, _ = await posted(gateway, LONG.replace(b"x" * 20_000, b"x" * 80_000))
-        assert status == 413
+        for count, expected in ((20_000, 200), (80_000, 307)):
+            body = LONG.replace(b"x" * 20_000, b"x" * count)
+            assert (await redirected(gateway, body))[0] == expected
 
 
 async def test_a_compressed_body_is_refused_and_one_in_chunks_is_read(gateway: Harness, replicas):
@@ -164,15 +202,17 @@ async def test_a_compressed_body_is_refused_and_one_in_chunks_is_read(gateway: H
     status, answer = await posted(gateway, json.dumps(ASKED).encode(), content_encoding="gzip")
     assert (status, coded(answer)) == (400, "SW-GATEWAY-MODEL")
 
-    for body, expected in ((json.dumps(ASKED).encode(), (200, "")), (LONG, (413, UNSEEN))):
-        chunks = b"".join(
-            b"%x\r\n%b\r\n" % (len(piece), piece)
-            for piece in (body[at : at + 999] for at in range(0, len(body), 999))
-        )
-        status, answer = await written(
-            gateway, b"transfer-encoding: chunked", chunks + b"0\r\n\r\n"
-        )
+    for body, expected in ((json.dumps(ASKED).encode(), (200, "")), (LONG, (307, UNSEEN))):
+        status, answer = await written(gateway, b"transfer-encoding: chunked", chunked(body))
         assert (status, coded(answer) if status != 200 else "") == expected
+
+
+def chunked(body: bytes) -> bytes:
+    chunks = (
+        b"%x\r\n%b\r\n" % (len(piece), piece)
+        for piece in (body[at : at + 999] for at in range(0, len(body), 999))
+    )
+    return b"".join(chunks) + b"0\r\n\r\n"
 
 
 async def written(gateway: Harness, length: bytes, body: bytes) -> tuple[int, dict[str, Any]]:
@@ -282,6 +322,19 @@ async def test_made_up_tenants_have_the_questions_of_one_host(gateway: Harness):
     _, *entries = (await reader.read()).decode().split("\n")
     writer.close()
     assert [one.split()[1] for one in entries if one] == ["key=/127.0.0.1"]
+
+
+async def test_made_up_tenants_share_the_limits_of_their_host(gateway: Harness, replicas):
+    """Each had an entry, so that twenty thousand of them ended the count of all others."""
+    await serve(gateway, replicas[0])
+    for tenant in ("a", "b", "t"):
+        await posted(gateway, json.dumps(ASKED).encode(), f"/{tenant}{CHAT}")
+        await posted(gateway, b"{}", f"/{tenant}/made-up{CHAT}")
+    reader, writer = await asyncio.open_unix_connection(gateway.settings.runtime_socket)
+    writer.write(b"show table tenants\n")
+    _, *entries = (await reader.read()).decode().split("\n")
+    writer.close()
+    assert {one.split()[1] for one in entries if one} == {"key=/127.0.0.1", "key=t"}
 
 
 def client_of(gateway: Harness, key: str = KEY, **more: Any) -> openai.AsyncOpenAI:
@@ -481,3 +534,21 @@ async def test_a_session_of_odd_bytes_adds_no_line(gateway: Harness, replicas):
     assert (await posted(gateway, body))[0] == 200
     assert replicas[0].headers["x-session-id"].startswith("a??x-evil")
     assert "x-evil" not in replicas[0].headers
+
+
+async def test_a_body_that_comes_slowly_is_looked_through_to_its_end(gateway: Harness, replicas):
+    host, _, port = gateway.settings.bind.partition(":")
+    head = f"POST /t{CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n"
+    for said, body in (
+        (f"content-length: {len(LONG)}", LONG),
+        ("transfer-encoding: chunked", chunked(LONG)),
+    ):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{head}{said}\r\n\r\n".encode())
+        for part in (body[:17_000], body[17_000:18_000], body[18_000:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.1)
+        answer = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        assert b"\r\nlocation: /t/chat/v1/chat/completions\r\n" in answer

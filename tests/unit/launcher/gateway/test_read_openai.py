@@ -17,7 +17,10 @@ from launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local act
-core = { register_action = function(name, _, one) act = name == "read_openai" and one or act end }
+core = {
+    register_action = function(name, _, one) act = name == "read_openai" and one or act end,
+    register_service = function(_, _, one) find_model = one end,
+}
 %s
 for line in io.lines() do
     local length, encoded = line:match("^(%%d*) (%%x*)$")
@@ -146,3 +149,87 @@ def test_a_hostile_body_takes_time_by_its_length_only() -> None:
 def _cpu_s() -> float:
     """Seconds of CPU of the programs that have run."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
+PIECES = """
+function openai_refusal(code, service)
+    return code == "SW-GATEWAY-MODEL-UNSEEN" and 307 or 400, "", code
+end
+for line in io.lines() do
+    local size, length, encoded = line:match("^(%%d+) (%%d*) (%%x*)$")
+    local body = encoded:gsub("%%x%%x", function(one) return string.char(tonumber(one, 16)) end)
+    local at, said = 1, ""
+    find_model({
+        headers = { ["content-length"] = length ~= "" and { [0] = length } or nil },
+        path = "/t/v1/completions",
+        qs = "",
+        get_var = function() return "t" end,
+        receive = function()
+            assert(at, "HAProxy would wait for ever")
+            local piece = body:sub(at, at + size - 1)
+            at = piece ~= "" and at + size or nil
+            return piece
+        end,
+        set_status = function() end,
+        start_response = function() end,
+        add_header = function(_, name, value) said = name == "location" and value or said end,
+        send = function(_, code) print(said ~= "" and said or code) end,
+    })
+end
+"""
+
+
+def found_in_pieces(*bodies: bytes, size: int, is_length_said: bool = True) -> list[str]:
+    """Where a client is led to whose body comes in pieces of ``size`` bytes, or why nowhere."""
+    lines = [f"{size} {len(one) if is_length_said else ''} {one.hex()}" for one in bodies]
+    no_line = program().replace("for line in io.lines()", "for line in nil_lines()", 1)
+    script = "function nil_lines() return function() end end\n" + no_line + PIECES % ()
+    ran = subprocess.run(
+        ("lua5.3", "-e", script),
+        input="\n".join(lines),
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    return ran.stdout.splitlines()
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    bodies=st.lists(BODIES, min_size=20, max_size=40),
+    size=st.integers(1, 30),
+    is_length_said=st.booleans(),
+)
+def test_in_pieces_it_finds_what_a_parser_finds(
+    bodies: list[dict[str, Any]], size: int, is_length_said: bool
+) -> None:
+    texts = [json.dumps(one, ensure_ascii=False).encode() for one in bodies]
+    found = found_in_pieces(*texts, size=size, is_length_said=is_length_said)
+    for body, text, said in zip(bodies, texts, found, strict=True):
+        model = body.get("model")
+        if not isinstance(model, str) or set('"\\\n') & set(model):
+            assert said == CODE, text
+        elif re.fullmatch("[a-z0-9][a-z0-9-]*", model):
+            assert said == f"/t/{model}/v1/completions", text
+        else:
+            assert said == "SW-GATEWAY-UNKNOWN", text
+
+
+def test_long_texts_and_runs_of_backslashes_are_passed_over_in_pieces() -> None:
+    """A quote belongs to a text or ends it whichever piece its backslashes are in."""
+    ends = b', "model": "chat"}'
+    bodies = [
+        b'{"a": "' + b"x" * 10_000 + b'\\"model\\": \\"none\\"' + b'"' + ends,
+        *(b'{"a": "' + b"\\\\" * count + b'"' + ends for count in range(1, 9)),
+        *(b'{"a": "' + b"\\\\" * count + b'\\"", "a": {}' + ends for count in range(1, 9)),
+        b'{"' + b"k" * 10_000 + b'model": 1' + ends,
+        b" \n" * 5_000 + b'{ "model"' + b" " * 5_000 + b":" + b"\n" * 5_000 + b'"chat"}',
+    ]
+    for size in (1, 2, 3, 7, 8192):
+        assert found_in_pieces(*bodies, size=size) == ["/t/chat/v1/completions"] * len(bodies)
+    assert found_in_pieces(b"", b"{", b'{"a', b'{"model": "ch', b"[]", b'{"a": 1}}', size=2) == (
+        [CODE] * 6
+    )
+    assert found_in_pieces(b'{"model": "v1"}', b'{"model": "a/b"}', size=5) == (
+        ["SW-GATEWAY-UNKNOWN"] * 2
+    )
