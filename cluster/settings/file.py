@@ -138,7 +138,18 @@ class DaemonSettings(_Section):
     launcher_user: str = Field(
         "slicewise", description="The one unprivileged user that may set desired slots."
     )
-    sync_interval_s: float = Field(1.0, gt=0, le=60, description="How often it looks at Slurm.")
+    sync_interval_s: float = Field(
+        1.0, gt=0, le=15, description="How often it looks at Slurm while something moves."
+    )
+    rest_interval_s: float = Field(
+        5.0, gt=0, le=15, description="How often it looks at Slurm while nothing moves."
+    )
+    requests_per_min: int = Field(
+        1200,
+        ge=60,
+        description="Questions to slurmctld per minute at most; looks come later where it would be "
+        "more. Changes do not wait.",
+    )
     mode: Literal["observe", "advise", "enforce"] = Field(
         "observe",
         description="observe, advise: nothing is changed in Slurm; enforce: limits are set, slots "

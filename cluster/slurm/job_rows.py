@@ -8,6 +8,7 @@ with a separator that no user can guess. A value that can't be read affects its 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView
@@ -90,9 +91,43 @@ def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mappin
     return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
 
 
-def waits_in_array(row: Mapping[str, str]) -> bool:
-    """Whether the row is of a waiting task of an array."""
-    return _is_pending(row["State"]) and row["ArrayTaskId"] not in _NO_INDEX
+Shown = tuple[int, frozenset[int], frozenset[int]]
+"""An array's untouched tasks as rows show them: its id, their indices, and those of the tasks with
+an id of their own.
+"""
+
+
+def uncertain(rows: Sequence[Mapping[str, str]]) -> frozenset[Shown]:
+    """Arrays of which ``squeue -r`` may have left out the last untouched task; see ``parse_jobs``.
+
+    slurmctld writes indices as ``first-last:step`` only if they are more than two, evenly spaced,
+    without neighbours, and the last is more than ten from the first.
+    """
+    own: dict[str, set[int]] = {}
+    untouched: dict[str, set[int]] = {}
+    for row in rows:
+        if not row["ArrayTaskId"].isdecimal():
+            continue
+        if row["JobId"] != row["ArrayJobId"]:
+            own.setdefault(row["ArrayJobId"], set()).add(int(row["ArrayTaskId"]))
+        elif _is_pending(row["State"]):
+            untouched.setdefault(row["ArrayJobId"], set()).add(int(row["ArrayTaskId"]))
+    return frozenset(
+        (int(array), frozenset(indices), frozenset(own.get(array, ())))
+        for array, indices in untouched.items()
+        if array.isdecimal() and _is_spaced(sorted(indices))
+    )
+
+
+_SPAN = 10
+
+
+def _is_spaced(indices: Sequence[int]) -> bool:
+    """Whether these and one more would be evenly spaced, and written as such."""
+    steps = {later - one for one, later in pairwise(indices)}
+    if len(steps) != 1 or 1 in steps:
+        return False
+    return indices[-1] + min(steps) - indices[0] > _SPAN
 
 
 def parse_pending(text: str, told: ReportsUnread) -> Mapping[int, frozenset[int]]:
@@ -121,8 +156,7 @@ def parse_jobs(
     be missing, and a missing job looks ended.
 
     Where the untouched indices are evenly spaced (``0-8:2``), ``squeue -r`` of 22.05 leaves out the
-    last. So ``pending``, read before the rows, completes them with all tasks that have no row of
-    their own.
+    last. So ``pending`` completes them with all tasks that have no row of their own.
     """
     grouped: dict[int, list[JobView]] = {}
     for row in rows:

@@ -33,13 +33,14 @@ from cluster.slurm.interface import (
 from cluster.slurm.job_rows import (
     JOB_FIELDS,
     RELEASE_FIELDS,
+    Shown,
     job_format,
     last_end_s,
     parse_jobs,
     parse_pending,
     parse_rows,
     started,
-    waits_in_array,
+    uncertain,
 )
 from cluster.slurm.planned_starts import (
     PLAN_FIELDS,
@@ -97,6 +98,10 @@ _FEW_JOBS = 100
 """Up to this number, jobs are asked for one by one, a millisecond each; all jobs of a large cluster
 together take a tenth of a second.
 """
+_FEW_ARRAYS = 4
+"""Up to this number, arrays are asked for one by one."""
+_NAME_S = 300.0
+"""Seconds for which slurmctld's ClusterName is not asked again: it stays while there are jobs."""
 _SCRIPTS = 20
 """Scripts at a time: each may have 4 MB (max_script_size), and all are in memory together."""
 
@@ -109,7 +114,8 @@ class CommandSlurm(Slurm):
         self._told: ReportsUnread = UnreadLog() if told is None else told
         self._nodes = NodeReader(self._told)
         self._steps = StepReader(self._told)
-        self._do_arrays_wait = True
+        self._waiting: Mapping[Shown, frozenset[int]] = {}
+        self._cluster_name, self._named_until_s = "", 0.0
 
     async def version(self) -> tuple[int, ...]:
         """Read it from slurmctld's configuration: the commands may be of another version."""
@@ -127,23 +133,30 @@ class CommandSlurm(Slurm):
     async def jobs(self) -> tuple[JobView, ...]:
         """Run ``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
 
-        While tasks of arrays wait, another ``squeue`` before it lists their indices; see
-        ``parse_jobs``.
+        Where rows show an array in which a waiting task may be missing (see ``parse_jobs``), and
+        did not show the same last time, another ``squeue`` lists the indices of what waits.
         """
-        rows: Sequence[Mapping[str, str]] = ()
-        if not self._do_arrays_wait:
-            rows = await _rows("all")
-            self._do_arrays_wait = any(map(waits_in_array, rows))
-        if not self._do_arrays_wait:
-            return parse_jobs(rows, {}, self._told)
-        listed = await run((*SQUEUE, "--states=pending", IDS))
         rows = await _rows("all")
-        self._do_arrays_wait = any(map(waits_in_array, rows))
-        return parse_jobs(rows, parse_pending(listed, self._told), self._told)
+        doubted = uncertain(rows)
+        if doubted - self._waiting.keys():
+            listed = await run((*SQUEUE, "--states=pending", IDS))
+            pending = parse_pending(listed, self._told)
+            self._waiting = {one: pending.get(one[0], frozenset()) for one in doubted}
+        else:
+            self._waiting = {one: self._waiting[one] for one in doubted}
+        waiting = {shown[0]: indices for shown, indices in self._waiting.items()}
+        return parse_jobs(rows, waiting, self._told)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
-        """Run ``squeue`` for these arrays."""
-        return parse_jobs(await _rows("all", job_ids=array_job_ids), {}, self._told)
+        """Run ``squeue`` for these arrays: for a few, once for each.
+
+        For several together, slurmctld sends all jobs.
+        """
+        several = array_job_ids if len(array_job_ids) > _FEW_ARRAYS else ()
+        apart = () if several else sorted(array_job_ids)
+        groups = [*((one,) for one in apart), *((several,) if several else ())]
+        found = await asyncio.gather(*(_rows("all", job_ids=one) for one in groups))
+        return parse_jobs([row for rows in found for row in rows], {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """Run ``scontrol show node -d``, and ``sinfo`` where its answer may have changed."""
@@ -224,7 +237,7 @@ class CommandSlurm(Slurm):
 
         It asks for slurmctld's own ClusterName.
         """
-        where = f"where cluster={(await self.config())['ClusterName']}"
+        where = f"where cluster={await self._own_name()}"
         columns = secret_columns(parse.ASSOCIATION_FIELDS)
         text, own = await asyncio.gather(
             _show_secretly(f"show assoc {where}", columns),
@@ -238,8 +251,16 @@ class CommandSlurm(Slurm):
 
     async def qos_elsewhere(self) -> frozenset[str]:
         """Run ``sacctmgr show assoc`` for every cluster."""
-        here, text = await asyncio.gather(self.config(), _show("assoc", parse.USE_FIELDS))
-        return parse.parse_qos_elsewhere(text, here["ClusterName"], self._told)
+        here, text = await asyncio.gather(self._own_name(), _show("assoc", parse.USE_FIELDS))
+        return parse.parse_qos_elsewhere(text, here, self._told)
+
+    async def _own_name(self) -> str:
+        """ClusterName of slurmctld, asked again after a while."""
+        now_s = time.monotonic()
+        if now_s >= self._named_until_s:
+            self._cluster_name = (await self.config())["ClusterName"]
+            self._named_until_s = now_s + _NAME_S
+        return self._cluster_name
 
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         """Run ``squeue`` for all pending jobs."""

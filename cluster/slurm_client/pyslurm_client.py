@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from cluster.language.jobs import JobView, StepView
+from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_worker import LENGTH
@@ -106,6 +107,8 @@ class PyslurmSlurm(CommandSlurm):
                     _UNFIT_REST_S,
                 )
             self._report("slurm_by", implementation="pyslurm", version=_text(built))
+        # A ping comes before each.
+        ASKED.reads["pyslurm"] += 2
         return await self._worker.ask(*request)
 
 

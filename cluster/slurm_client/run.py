@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.language.errors import OutsideError, UnreachableError
+from cluster.slurm.asked import ASKED
 
 DEADLINE_S = 10.0
 CHANGE_DEADLINE_S = 30.0
@@ -103,6 +104,7 @@ async def attempt(
     Raises UnreachableError (SW-SLURM-DOWN) as ``run`` does, and OutsideError (SW-SLURM-FAILED) as
     soon as the command has printed more than ``most_bytes``, or if it is not on PATH.
     """
+    ASKED.count(argv, stdin)
     process = await _start(argv, {**_environment(passed), **_PLAIN, **(variables or {})})
     try:
         async with asyncio.timeout(deadline_s):

@@ -69,7 +69,10 @@ class LeaseLoop:
         reservations = await self._slurm.reservations()
         if near := [one for one in reservations if nodes.intersection(one.nodes)]:
             slots = await self._beside(near, slots)
-        walls = walls_of(near, await self._slurm.plans(), cluster_state.jobs)
+        # Slurm plans starts of waiting jobs only.
+        waits = any(one.state is JobState.PENDING and not one.held for one in cluster_state.jobs)
+        plans = await self._slurm.plans() if waits else ()
+        walls = walls_of(near, plans, cluster_state.jobs)
         now_s, costs = time.time(), self._costs
         spare = spare_minutes(
             cluster_state.quotas.policy,

@@ -152,7 +152,7 @@ class _Daemon:
     def _begin(self, loops: asyncio.TaskGroup) -> None:
         interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
         loops.create_task(
-            repeat("sync", self._cluster_state.turn, interval_s, self._cluster_state.acted)
+            repeat("sync", self._cluster_state.turn, interval_s, self._cluster_state.pacing)
         )
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
@@ -208,6 +208,8 @@ class _Daemon:
 
     def _decided(self, decided: Decided) -> None:
         self._metrics.decided(decided)
+        if decided.action in {"admit", "pass"}:
+            self._cluster_state.pacing.stir()
         # slurmctld does not wait for a look: whoever was added just now is admitted the next time.
         if decided.code == "SW-TENANT-UNKNOWN" and not self._seeing:
             seeing = asyncio.create_task(self.see_accounts())

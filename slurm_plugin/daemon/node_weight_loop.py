@@ -35,3 +35,4 @@ class NodeWeightLoop:
             self._told_s = looked_s
             await self._slurm.weigh_nodes(due)
             report("nodes_weighed", nodes=len(due))
+            cluster_state.acted.set()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from slurm_plugin.common.log import report_failure
+from slurm_plugin.state.pacing import Pacing
 
 BACKOFF_MAX_S = 15.0
 
@@ -38,16 +39,18 @@ class PeriodicLoops:
         self._on_turn = on_turn
 
     async def repeat(
-        self, name: str, turn: Step, interval_s: float, due: asyncio.Event | None = None
+        self, name: str, turn: Step, interval_s: float, pacing: Pacing | None = None
     ) -> None:
-        """Take turns for ever, immediately when ``due`` is set, and more slowly while they fail."""
-        due = due or asyncio.Event()
+        """Take turns for ever, as ``pacing`` has it if given, and more slowly while they fail."""
+        due = asyncio.Event() if pacing is None else pacing.acted
         pause_s = interval_s
         while True:
-            due.clear()
             error = await self._take(name, turn)
             if error is None:
                 pause_s = interval_s
+                if pacing is not None:
+                    await pacing.wait()
+                    continue
             else:
                 pause_s = min(2 * pause_s, BACKOFF_MAX_S)
                 report_failure(f"{name}_failed", error, retry_s=pause_s, **_where(error))

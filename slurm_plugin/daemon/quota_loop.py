@@ -261,6 +261,8 @@ class QuotaLoop:
         """
         if not self._lends or self._written is None or not self._written.recalls:
             return False
+        # What comes back shows in looks, and lenders wait for it.
+        self._cluster_state.pacing.stir()
         began_s = time.monotonic()
         if began_s < self._plan_due_s:
             return False

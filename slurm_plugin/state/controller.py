@@ -13,6 +13,7 @@ from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, View
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
 from cluster.settings.file import Settings
+from cluster.slurm.asked import ASKED
 from cluster.slurm.interface import Slurm
 from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission.partitions_beside import partitions_beside
@@ -22,7 +23,9 @@ from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
+from slurm_plugin.services.pace import Pace, is_moving
 from slurm_plugin.services.slot_actions import (
+    SlotActions,
     after,
     check_may_retire,
     desired_after_restart,
@@ -36,6 +39,7 @@ from slurm_plugin.services.state import Observation, services, start_age_s, star
 from slurm_plugin.state.actuator import Actuator
 from slurm_plugin.state.eviction import Evictions
 from slurm_plugin.state.observer import SlurmObserver
+from slurm_plugin.state.pacing import Pacing
 from slurm_plugin.state.quota_in_force import QuotaInForce
 from slurm_plugin.state.reports import ServiceReports
 from slurm_plugin.state.slot_recovery import SlotRecovery
@@ -43,6 +47,8 @@ from slurm_plugin.state.slot_recovery import SlotRecovery
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear
 any moment: its array alone is then looked at every ``_AGAIN_S`` seconds."""
+_SPENT_S = 1.0
+"""The same where the questions that the settings allow are used up."""
 _AVOIDS_AGAIN_S = 10.0
 """Seconds until slots that could not be let onto the nodes that they avoid are tried again."""
 _NOTHING = Observation(0.0, (), (), (), {})
@@ -74,7 +80,7 @@ class ClusterState:
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
         heard_s: when the launcher, or another process that may set desired slots, was last heard
             of, by the monotonic clock.
-        acted: set when something was changed in Slurm: the next look is then due immediately.
+        pacing: when the next look is due; ``acted`` of it makes one due immediately.
         unadmitted: jobs that slurmctld took without slicewise.lua, in mode enforce.
         is_uninstalled: whether Slicewise was uninstalled from Slurm; then nothing is changed there,
             as in mode observe.
@@ -103,7 +109,10 @@ class ClusterState:
         self.urgencies: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
-        self.service_reports = ServiceReports(leader)
+        own = settings.daemon
+        pace = Pace(own.sync_interval_s, own.rest_interval_s, own.requests_per_min)
+        self.pacing = Pacing(pace, lambda: ASKED.total)
+        self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.evictions = Evictions(leader)
         self.clock = SteadyClock()
         self.looked_s = 0.0
@@ -111,7 +120,6 @@ class ClusterState:
         self.heard_s = time.monotonic()
         self.view = ViewAnswer(observed_s=0.0, complete=False, services=(), tenants=())
         self.snapshot: Snapshot | None = None
-        self.acted = asyncio.Event()
         self.unadmitted = Unadmitted()
         self.is_uninstalled = False
 
@@ -121,6 +129,11 @@ class ClusterState:
         uninstalled.
         """
         return "observe" if self.is_uninstalled else self._settings.daemon.mode
+
+    @property
+    def acted(self) -> asyncio.Event:
+        """Set when something was changed in Slurm: the next look is then due immediately."""
+        return self.pacing.acted
 
     @property
     def acts(self) -> bool:
@@ -188,20 +201,27 @@ class ClusterState:
         async with self._lock:
             if self._starts is not None:
                 self._starts.cancel()
-            began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
-            try:
-                self._seen = await self._observer.look()
-                found = services(self._seen, self._settings.costs)
-                self._notice_unadmitted()
-                self._follow(found)
-                self._publish(found, complete=True)
-                self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
-            except Exception:
-                self.view = self.view.model_copy(update={"complete": False})
-                raise
+            found = await self._look()
             if self.acts:
                 await self._guard()
             self._watch_starts(found)
+
+    async def _look(self) -> tuple[ServiceView, ...]:
+        began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
+        at_rest = self.pacing.begin()
+        try:
+            self._seen = await self._observer.look(at_rest=at_rest)
+            found = services(self._seen, self._settings.costs)
+            self._notice_unadmitted()
+            self._follow(found)
+            self._publish(found, complete=True)
+            self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
+        except Exception:
+            self.view = self.view.model_copy(update={"complete": False})
+            raise
+        waits = any(self.kept_back.values()) or self.evictions.has_waiting
+        self.pacing.end(time.monotonic() - began_monotonic_s, moves=waits or is_moving(found))
+        return found
 
     async def set_desired_slots(
         self,
@@ -220,6 +240,8 @@ class ClusterState:
         (SW-SERVICE-UNKNOWN), and UnreachableError (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
+        # The launcher waits for a look that shows what it has asked for.
+        self.pacing.stir()
         async with self._lock:
             service = self.service(array_job_id)
             self._require_complete_view()
@@ -227,10 +249,11 @@ class ClusterState:
             self._followed |= {array_job_id}
             if self.mode != "enforce":
                 return DesiredSlotsAnswer(kept_back=tuple(sorted(run)), note=self._idle_note())
-            tenant = service.tenant
-            borrows = not self.evictions.waits(tenant)
-            room = self.quotas.room(tenant, self.jobs, self.view.services, borrows=borrows)
-            plan = plan_desired(service, run, room)
+            plan = self._planned(service, run)
+            if plan.kept_back and self._may_be_outdated():
+                await self._look()
+                service = self.service(array_job_id)
+                plan = self._planned(service, run)
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
             self._notes[array_job_id] = plan.note or note
@@ -246,6 +269,16 @@ class ClusterState:
                 kept_back=tuple(sorted(plan.kept_back)),
                 note=plan.note,
             )
+
+    def _planned(self, service: ServiceView, run: frozenset[int]) -> SlotActions:
+        borrows = not self.evictions.waits(service.tenant)
+        room = self.quotas.room(service.tenant, self.jobs, self.view.services, borrows=borrows)
+        return plan_desired(service, run, room)
+
+    def _may_be_outdated(self) -> bool:
+        """Whether quota that is used up may have become free since the last look."""
+        age_s = time.monotonic() - self.looked_monotonic_s
+        return age_s > self._settings.daemon.sync_interval_s and self.pacing.may_look_now
 
     def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
         """Make the next look due as soon as a start is nearly complete or has failed."""
@@ -263,10 +296,13 @@ class ClusterState:
         seen = start_marks(job for job in self.jobs if job.array_job_id in arrays)
         # A Slurm that does not answer is reported by the next look.
         with suppress(SlicewiseError):
-            now = seen
+            now, pause_s = seen, _AGAIN_S
             while now == seen:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(pause_s)
+                asked_s = time.monotonic()
                 now = start_marks(await self._observer.tasks(arrays))
+                took_s = time.monotonic() - asked_s
+                pause_s = max(_SPENT_S if self.pacing.has_spent_all else _AGAIN_S, took_s)
             self.acted.set()
 
     async def retire(self, array_job_id: int) -> None:

@@ -1,12 +1,14 @@
-"""Looks at Slurm, and reads each array's script and directory only once."""
+"""Looks at Slurm, and reads only once what never changes: each array's script and directory, and
+the ports of each run.
+"""
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.service import directives_of_script, head_lines
 from cluster.slurm.interface import SlurmReader, Submission
 from slurm_plugin.common.log import report_failure
@@ -15,6 +17,10 @@ from slurm_plugin.services.state import Observation, service_arrays
 _LOOKS = 5
 """After this many looks without its script an array is not treated as a service. An array that
 Slurm has lost for good would otherwise keep all others from being seen."""
+_NODES_S = 10.0
+"""Seconds for which nodes are not read again while nothing moves and no job has changed."""
+_RunKey = tuple[int, int, int | None]
+"""Job id, number of requeues, Unix second of the start."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +38,25 @@ class SlurmObserver:
         self._slurm = slurm
         self._known: dict[int, _Submitted] = {}
         self._missed: dict[int, int] = {}
+        self._jobs: tuple[JobView, ...] = ()
+        self._nodes: tuple[NodeView, ...] = ()
+        self._nodes_due_s = float("-inf")
+        self._steps: dict[_RunKey, tuple[StepView, ...]] = {}
+        self._settled: frozenset[_RunKey] = frozenset()
 
-    async def look(self) -> Observation:
+    async def look(self, *, at_rest: bool = False) -> Observation:
         """Read everything that services are built from.
 
-        Raises SlicewiseError if Slurm does not answer, or, at the first four looks for an array,
-        does not hand out its script.
+        ``at_rest``: nothing was under way at the last look, so nodes may be those of some seconds
+        ago if no job has changed since. Raises SlicewiseError if Slurm does not answer, or, at the
+        first four looks for an array, does not hand out its script.
         """
         at_s = time.time()
-        jobs, nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
+        jobs, nodes = await self._jobs_and_nodes(at_rest=at_rest)
         arrays = service_arrays(jobs)
         # Only replicas' steps are read: the ports of other jobs are not needed.
         running = (job for job in jobs if job.state is JobState.RUNNING)
-        steps = await self._slurm.steps([job for job in running if job.array_job_id in arrays])
+        steps = await self._steps_of([job for job in running if job.array_job_id in arrays])
         known = {array: one for array, one in self._known.items() if array in arrays}
         self._known = known
         if unread := arrays.keys() - known.keys():
@@ -57,6 +69,42 @@ class SlurmObserver:
             {array: one.directives for array, one in known.items()},
             {array: one.directory for array, one in known.items()},
         )
+
+    async def _jobs_and_nodes(
+        self, *, at_rest: bool
+    ) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
+        now_s, before = time.monotonic(), self._jobs
+        if at_rest and now_s < self._nodes_due_s:
+            self._jobs = await self._slurm.jobs()
+            if _places(before) == _places(self._jobs):
+                return self._jobs, self._nodes
+            self._nodes = await self._slurm.nodes()
+        else:
+            self._jobs, self._nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
+        self._nodes_due_s = now_s + _NODES_S
+        return self._jobs, self._nodes
+
+    async def _steps_of(self, replicas: Sequence[JobView]) -> tuple[StepView, ...]:
+        """Steps with ports of these running replicas.
+
+        Slurm keeps the ports of a step until it ends, and a replica ends with its first one. So a
+        run's steps are no longer asked for once two looks have found the same ones.
+        """
+        runs = {_run(job): job for job in replicas}
+        self._settled &= runs.keys()
+        found: dict[int, list[StepView]] = {}
+        if asked := [job for run, job in runs.items() if run not in self._settled]:
+            for step in await self._slurm.steps(asked):
+                found.setdefault(step.job_id, []).append(step)
+        before = self._steps
+        self._steps = {
+            run: before[run] if run in self._settled else tuple(found.get(job.job_id, ()))
+            for run, job in runs.items()
+        }
+        self._settled |= {
+            run for run, steps in self._steps.items() if steps and before.get(run) == steps
+        }
+        return tuple(step for steps in self._steps.values() for step in steps)
 
     async def look_again(self, seen: Observation, array_job_id: int) -> Observation:
         """Read the jobs of that array alone, now; SlicewiseError if Slurm does not answer."""
@@ -84,6 +132,15 @@ class SlurmObserver:
                 raise error
             if looks == _LOOKS:
                 report_failure("script_missing", error, array=array)
+
+
+def _run(job: JobView) -> _RunKey:
+    return job.job_id, job.restarts, job.start_s
+
+
+def _places(jobs: Iterable[JobView]) -> frozenset[tuple[int, JobState, tuple[str, ...], int]]:
+    """What nodes show of jobs, too."""
+    return frozenset((job.job_id, job.state, job.nodes, job.restarts) for job in jobs)
 
 
 def _submitted(array_job_id: int, submission: Submission) -> _Submitted:

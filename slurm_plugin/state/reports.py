@@ -1,7 +1,7 @@
 """Keeps in memory what the launcher reports about services, for people who look at them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
@@ -15,8 +15,10 @@ OLD_S = 30.0
 class ServiceReports:
     """The last report of each service, and when it came."""
 
-    def __init__(self, leader: Leader) -> None:
+    def __init__(self, leader: Leader, on_lost: Callable[[], None] = lambda: None) -> None:
+        """``on_lost`` is called where a replica that got requests no longer does."""
         self._leader = leader
+        self._on_lost = on_lost
         self._found: dict[ServiceKey, tuple[float, ServiceReport]] = {}
 
     def take(self, request: ServiceReportRequest) -> DoneAnswer:
@@ -29,6 +31,9 @@ class ServiceReports:
         new = {(one.tenant, one.name): (now_s, one) for one in request.services}
         known = {key: had for key, had in self._found.items() if now_s - had[0] < OLD_S}
         self._found = known | new
+        had = {key: known[key][1] for key in new.keys() & known.keys()}
+        if any(set(one.ready).difference(new[key][1].ready) for key, one in had.items()):
+            self._on_lost()
         return DoneAnswer()
 
     def of(self, services: Iterable[ServiceView]) -> tuple[ServiceReport, ...]:

@@ -11,6 +11,7 @@ import pytest
 from why_world import running
 
 from cluster.language.errors import OutsideError, UnreachableError
+from cluster.slurm.asked import RequestCount
 from cluster.slurm.interface import Changed, JobChange, Tasks
 from cluster.slurm.parse import ASSOCIATION_FIELDS, parse_associations
 from cluster.slurm.unread import Unread
@@ -439,36 +440,66 @@ else sed -n 's/^show hostnames //p' {tmp_path}/scontrol.log; fi""",
     assert len(noted(tmp_path, "sinfo")) == 2
 
 
-async def test_waiting_tasks_are_listed_only_where_some_wait(
+async def test_waiting_tasks_are_listed_only_where_one_may_be_missing(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
-    """slurmctld sends all jobs each time."""
+    """Slurm sends all jobs each time. ``squeue -r`` leaves out the last of ``0-12:2``."""
 
-    def show(state: str, listed: str) -> None:
-        values = {"JobId": "5", "ArrayTaskId": "3", "ArrayJobId": "5", "PriorityLong": "1"}
-        set_to = "".join(
-            f" -e 's/{name}:/{value}/'" for name, value in {**values, "State": state}.items()
-        )
+    def show(listed: str, *tasks: tuple[int, int]) -> None:
+        rows = "".join(_task_row(job_id, task) for job_id, task in tasks)
         stand_in(
             "squeue",
             f'case "$*" in *--format=%i*) echo "{listed}"; exit 0; esac\n'
-            f'echo "$SQUEUE_FORMAT2" | sed{set_to} -e "s/,//g"',
+            f"for set_to in {rows}; do "
+            'echo "$SQUEUE_FORMAT2" | sed -e "$set_to" -e "s/,//g"; done',
         )
 
     async def look(slurm: CommandSlurm) -> tuple[int, Sequence[int]]:
-        """How many squeues, and which tasks wait."""
+        """How many squeues, and which tasks are untouched."""
         (tmp_path / "squeue.log").write_text("", encoding="utf-8")
         jobs = await slurm.jobs()
-        return len(noted(tmp_path, "squeue")), sorted(*(job.untouched for job in jobs))
+        found = sorted(*(job.untouched for job in jobs if job.job_id == 5))
+        return len(noted(tmp_path, "squeue")), found
 
-    slurm = CommandSlurm()
-    show("RUNNING", "")
-    assert await look(slurm) == (2, [])
-    assert await look(slurm) == (1, [])
-    show("PENDING", "5_[3,5,7]")
-    # It had to be seen first that they do, and they are listed before the rows.
-    assert await look(slurm) == (3, [3, 5, 7])
-    assert await look(slurm) == (2, [3, 5, 7])
+    slurm = CommandSlurm(lambda _: None)
+    show("", (5, 0), (5, 1), (5, 2))
+    assert await look(slurm) == (1, [0, 1, 2])
+    even = [(5, index) for index in range(0, 11, 2)]
+    show("5_[0-12:2]", *even)
+    assert await look(slurm) == (2, [0, 2, 4, 6, 8, 10, 12])
+    assert await look(slurm) == (1, [0, 2, 4, 6, 8, 10, 12])
+    # What was missing has an id of its own by now: it is listed anew, and then remembered.
+    show("5_[0,2,4,6,8,10]", *even, (6, 12))
+    assert await look(slurm) == (2, [0, 2, 4, 6, 8, 10])
+    assert await look(slurm) == (1, [0, 2, 4, 6, 8, 10])
+
+
+def _task_row(job_id: int, task: int) -> str:
+    """A word of sed that fills in a waiting task of array 5."""
+    values = {"JobId": job_id, "ArrayTaskId": task, "ArrayJobId": 5, "PriorityLong": 1}
+    values |= {"State": "PENDING"}  # type: ignore[dict-item]
+    return "'" + ";".join(f"s/{name}:/{value}/" for name, value in values.items()) + "' "
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin", "requests"),
+    [
+        (("squeue", "--array"), "", 2),
+        (("squeue", "--steps", "--format=%i"), "", 1),
+        (("scontrol", "--all", "show", "node", "-d"), "", 2),
+        (("scontrol",), "show step 7.0\nshow hostnames x\nshow step 7.1\nshow hostnames x\n", 2),
+        (("scontrol",), "update JobId=7 StartTime=now\nrelease 7\n", 0),
+        (("scontrol", "hold", "7"), "", 0),
+        (("sacct", "--allocations"), "", 0),
+        (("scancel", "7"), "", 0),
+    ],
+)
+def test_only_questions_to_slurmctld_are_counted(
+    argv: tuple[str, ...], stdin: str, requests: int
+) -> None:
+    asked = RequestCount()
+    asked.count(argv, stdin)
+    assert asked.total == requests
 
 
 ARCHITECTURE = """

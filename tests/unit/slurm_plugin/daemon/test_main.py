@@ -21,6 +21,7 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
+from cluster.language.jobs import JobView, NodeView
 from cluster.runtime.systemd import tell_systemd
 from cluster.slurm.interface import Association
 from cluster.slurm.unread import UnreadLog
@@ -53,10 +54,16 @@ class Slurm(ScriptedSlurm):
 
 @asynccontextmanager
 async def serving(
-    tmp_path: Path, slurm: Slurm, ledger: ScriptedLedger, *, pair: bool = False
+    tmp_path: Path,
+    slurm: Slurm,
+    ledger: ScriptedLedger,
+    *,
+    pair: bool = False,
+    rest_interval_s: float = 0.02,
 ) -> AsyncIterator[Path]:
     whole = settings()
     own = {"run_dir": tmp_path, "sync_interval_s": 0.02, "pair": pair}
+    own |= {"rest_interval_s": rest_interval_s}
     quick = whole.daemon.model_copy(update=own)
     whole = whole.model_copy(update={"daemon": quick})
     work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog()))  # type: ignore[arg-type]
@@ -224,3 +231,28 @@ async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         async with serving(tmp_path, Slurm(), ledger):
             pass
+
+
+class CountedLooks(Slurm):
+    """Counts looks."""
+
+    looks = 0
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        self.looks += 1
+        return await super().jobs()
+
+
+async def test_at_rest_a_submission_makes_looks_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would rest until the end of this test."""
+    monkeypatch.setattr("slurm_plugin.services.pace.LONGEST_S", 1e6)
+    slurm = CountedLooks()
+    free = {"1g.10gb": 7}
+    slurm.known_nodes = (NodeView("gpu01", "", frozenset({"IDLE"}), free, {}, frozenset({"gpu"})),)
+    async with serving(tmp_path, slurm, ScriptedLedger(), rest_interval_s=1e6) as path:
+        await until(lambda: slurm.looks >= 2)
+        before = slurm.looks
+        assert (await ask(path))["action"] == "admit"
+        await until(lambda: slurm.looks >= before + 2)

@@ -64,6 +64,8 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, mode: str, is_wanted: bool) -> None:
         self.now_s = START_S
         monkeypatch.setattr("slurm_plugin.state.observer.time.time", lambda: self.now_s)
+        # Nodes change here without any job.
+        monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
         self.slurm = ScriptedSlurm()
         self.cluster_state = sync_of(self.slurm, mode)
         placement = PlacementSettings(node_weights=is_wanted)

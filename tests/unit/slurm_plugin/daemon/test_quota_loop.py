@@ -565,6 +565,9 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     await world.wanted()
     assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
     assert world.ledger.recalled == (BACK,)
+    world.cluster_state.pacing.begin()
+    await world.turn(WAITS)
+    assert world.cluster_state.pacing.is_stirred, "the lender waits for looks that show it"
     compiled = len(world.ledger.marked)
     for _ in range(2):
         await world.turn(WAITS)

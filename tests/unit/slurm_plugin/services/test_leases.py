@@ -246,12 +246,17 @@ class Loop:
         self.left_s = left_s
         self.changes = changes
 
-    async def turn(self, monkeypatch: pytest.MonkeyPatch, at_s: float = NOW_S) -> None:
+    async def turn(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        at_s: float = NOW_S,
+        waiting: tuple[JobView, ...] = (),
+    ) -> None:
         for module in ("slurm_plugin.state.observer", "slurm_plugin.daemon.lease_loop"):
             monkeypatch.setattr(f"{module}.time.time", lambda: at_s)
         end_s = NOW_S + self.left_s
         run = replace(RUN, start_s=end_s - 600, end_s=end_s, time_limit_s=600)
-        self.slurm.shown = (replace(run, **self.changes), job(1))
+        self.slurm.shown = (replace(run, **self.changes), job(1), *waiting)
         await self.cluster_state.turn()
         await self.leases.turn()
 
@@ -266,6 +271,21 @@ async def test_the_loop_extends_what_is_wished(monkeypatch: pytest.MonkeyPatch) 
     loop = Loop(280)
     await loop.turn(monkeypatch)
     assert loop.limits() == MORE
+
+
+@pytest.mark.parametrize(("held", "asks"), [(True, 0), (False, 1)])
+async def test_slurm_is_asked_for_planned_starts_only_where_a_job_waits(
+    held: bool, asks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, asked = Loop(280), []
+
+    async def plans() -> tuple[PlannedStart, ...]:
+        asked.append("plans")
+        return ()
+
+    monkeypatch.setattr(loop.slurm, "plans", plans)
+    await loop.turn(monkeypatch, waiting=(job(7, array_job_id=None, held=held),))
+    assert len(asked) == asks
 
 
 async def test_in_its_own_reservation_the_loop_extends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.admission.snapshot import Living
 from slurm_plugin.state import controller
+from slurm_plugin.state.controller import ClusterState
 
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -169,6 +171,104 @@ async def test_ports_that_come_after_the_certificate_are_looked_for_soon(
     assert slurm.looks == 0
 
 
+class Counted(CountedTasks):
+    """Counts the other looks, too."""
+
+    def __init__(self, *jobs: JobView) -> None:
+        super().__init__(*jobs)
+        self.asked: Counter[str] = Counter()
+        self.ports: Mapping[int, tuple[int, ...]] = {}
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        self.asked["jobs"] += 1
+        return await super().jobs()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        self.asked["nodes"] += 1
+        return await super().nodes()
+
+    async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
+        self.asked["steps"] += 1
+        asked = {job.job_id for job in jobs}
+        return tuple(
+            StepView(job_id, "0", ("gpu01",), ports)
+            for job_id, ports in self.ports.items()
+            if job_id in asked
+        )
+
+
+COMMENT = f"slicewise:certificate=0 {'M' * 64}"
+
+
+async def looks(cluster_state: ClusterState, slurm: Counted, count: int) -> Mapping[str, int]:
+    """What that many looks ask."""
+    slurm.asked.clear()
+    for _ in range(count):
+        await cluster_state.turn()
+    return dict(slurm.asked)
+
+
+async def test_ports_are_read_once_a_run() -> None:
+    """As each look did, 500 replicas were a thousand requests a second."""
+    slurm = Counted(job(0, JobState.RUNNING, comment=COMMENT), job(1))
+    cluster_state = sync_of(slurm)
+    assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 2, "steps": 2}
+    slurm.ports = {900: (7001, 7002)}
+    # The second of these finds the same again.
+    assert (await looks(cluster_state, slurm, 2))["steps"] == 2
+    assert "steps" not in await looks(cluster_state, slurm, 3)
+    assert cluster_state.view.services[0].slots[0].ports == (7001, 7002)
+    # Another run of the same task has ports of its own, and one that ended has none.
+    slurm.shown = (job(0, JobState.RUNNING, comment=COMMENT, restarts=1), job(1))
+    slurm.ports = {900: (7003, 7004)}
+    assert (await looks(cluster_state, slurm, 5))["steps"] == 2
+    assert cluster_state.view.services[0].slots[0].ports == (7003, 7004)
+    slurm.shown = (job(0), job(1))
+    assert "steps" not in await looks(cluster_state, slurm, 1)
+    assert cluster_state.view.services[0].slots[0].ports == ()
+
+
+async def test_another_replica_costs_no_request_more_once_its_ports_are_known() -> None:
+    lasts = {"comment": COMMENT, "end_s": int(time.time()) + 3600}
+    running = [job(index, JobState.RUNNING, **lasts) for index in range(3)]
+    slurm = Counted(*running)
+    slurm.ports = {900 + index: (7000 + index, 8000 + index) for index in range(3)}
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 3)
+    assert await looks(cluster_state, slurm, 4) == {"jobs": 4}
+
+
+async def test_at_rest_nodes_are_read_where_a_job_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Counted(job(0))
+    cluster_state = sync_of(slurm)
+    await looks(cluster_state, slurm, 1)
+    assert await looks(cluster_state, slurm, 2) == {"jobs": 2}
+    batch = job(7, array_job_id=None, admin_comment="", state=JobState.RUNNING)
+    slurm.shown += (batch,)
+    assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 1}
+    cluster_state.acted.set()
+    assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 1}
+    monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
+    slurm.shown = (job(0),)
+    await looks(cluster_state, slurm, 1)
+    assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 2}
+
+
+async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> None:
+    """At rest that look may be five seconds old, and a request waits for the replica."""
+    held = job(0), job(1)
+    other = job(7, JobState.RUNNING, array_job_id=None, tres={"gres/gpu:1g.10gb": "2"})
+    slurm = ScriptedSlurm(*held, other)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    slurm.shown = held
+    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).kept_back == (0,)
+    cluster_state.looked_monotonic_s -= 3
+    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).released == (0,)
+
+
 async def test_a_wish_is_done_and_lasts() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
     cluster_state = sync_of(slurm)
@@ -195,7 +295,10 @@ async def test_a_wish_is_done_and_lasts() -> None:
     assert cluster_state.kept_back == {}
 
 
-async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster() -> None:
+async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
     slurm = ScriptedSlurm()
     gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
     node = NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, partitions)

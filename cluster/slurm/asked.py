@@ -1,0 +1,53 @@
+"""Counts the requests that this process makes to slurmctld by Slurm's commands.
+
+What a command asks was counted with ``sdiag`` on 22.05. Newer versions ask no more.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+_READS = {"squeue": 2, "sinfo": 2, "sprio": 2, "scontrol": 2}
+"""Commands that read, and what each asks slurmctld: jobs or nodes, and partitions."""
+_OWN = "show hostnames "
+"""What ``scontrol`` answers without slurmctld."""
+_SHOWS = ("show ", "write ")
+
+
+class RequestCount:
+    """Requests so far.
+
+    Attributes:
+        reads: questions to slurmctld, by command. Changes of jobs and nodes are not counted: they
+            never wait, and their number follows from what people do.
+    """
+
+    def __init__(self) -> None:
+        self.reads: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """Questions to slurmctld so far."""
+        return self.reads.total()
+
+    def count(self, argv: Sequence[str], stdin: str = "") -> None:
+        """Count a command that begins now."""
+        if found := requests_of(argv, stdin):
+            self.reads[argv[0]] += found
+
+
+def requests_of(argv: Sequence[str], stdin: str = "") -> int:
+    """How many questions the command asks slurmctld; 0 for a change, and for slurmdbd's commands.
+
+    ``stdin``: the lines that ``scontrol`` reads, if it reads any.
+    """
+    if argv[0] != "scontrol":
+        return 1 if "--steps" in argv else _READS.get(argv[0], 0)
+    words = [word for word in argv[1:] if not word.startswith("-")]
+    if words:
+        return _READS["scontrol"] if words[0] in {"show", "write"} else 0
+    lines = stdin.splitlines()
+    return sum(line.startswith(_SHOWS) and not line.startswith(_OWN) for line in lines)
+
+
+ASKED = RequestCount()
+"""This process's."""

@@ -1,0 +1,99 @@
+"""Waits until Slurm is to be looked at again, as ``services/pace.py`` decides."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from slurm_plugin.services.pace import QUICK_S, Allowance, Looked, Pace, next_look_s, spent
+
+
+class Pacing:
+    """What has happened since the last look, and when the next one is due.
+
+    Attributes:
+        acted: set when something was changed in Slurm: the next look is then due immediately.
+    """
+
+    def __init__(self, pace: Pace, asked: Callable[[], int]) -> None:
+        """``asked`` returns how many questions this process has asked slurmctld so far."""
+        self._pace = pace
+        self._asked = asked
+        self._counted = asked()
+        self._allowance = Allowance(pace.requests_per_min, time.monotonic())
+        self._looked = Looked(time.monotonic(), 0.0)
+        self._stirred = asyncio.Event()
+        self._stirred_s: float | None = None
+        self._stirred_last_s = float("-inf")
+        self.acted = asyncio.Event()
+
+    def stir(self) -> None:
+        """Note that something was heard of which the next looks will show."""
+        now_s = time.monotonic()
+        if self._stirred_s is None:
+            self._stirred_s = now_s
+        self._stirred_last_s = now_s
+        self._stirred.set()
+
+    def begin(self) -> bool:
+        """Note that a look begins: what was heard of until now, it shows.
+
+        Return whether nothing was under way at the last look, and nothing was changed since.
+        """
+        at_rest = not self._looked.moves and not self.acted.is_set()
+        self.acted.clear()
+        self._stirred.clear()
+        self._stirred_s = None
+        return at_rest
+
+    def end(self, took_s: float, *, moves: bool) -> None:
+        """Note that a look has ended, and whether it found something under way."""
+        self._looked = Looked(time.monotonic(), took_s, moves)
+
+    @property
+    def is_stirred(self) -> bool:
+        """Whether something was heard of since the last look began."""
+        return self._stirred_s is not None
+
+    @property
+    def has_spent_all(self) -> bool:
+        """Whether questions that can wait must wait now."""
+        self._count()
+        return self._allowance.left <= 0
+
+    @property
+    def may_look_now(self) -> bool:
+        """Whether a look is so quick that a request may wait for one."""
+        return self._looked.took_s <= QUICK_S and not self.has_spent_all
+
+    async def wait(self) -> None:
+        """Wait until the next look is due."""
+        while (left_s := self._due_s() - time.monotonic()) > 0:
+            events = [one for one in (self.acted, self._stirred) if not one.is_set()]
+            waits = [asyncio.create_task(one.wait()) for one in events]
+            try:
+                if waits:
+                    await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(left_s)
+            finally:
+                for one in waits:
+                    one.cancel()
+
+    def _due_s(self) -> float:
+        self._count()
+        looked = Looked(
+            self._looked.ended_s,
+            self._looked.took_s,
+            self._looked.moves,
+            self._stirred_s,
+            self._stirred_last_s,
+            self.acted.is_set(),
+        )
+        return next_look_s(looked, self._allowance, self._pace)
+
+    def _count(self) -> None:
+        asked = self._asked()
+        self._allowance = spent(
+            self._allowance, asked - self._counted, self._pace, time.monotonic()
+        )
+        self._counted = asked

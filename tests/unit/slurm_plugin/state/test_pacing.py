@@ -1,0 +1,105 @@
+"""Tests that the wait for the next look ends when something happens."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cluster.rpc.messages import ServiceReport, ServiceReportRequest
+from cluster.runtime.leadership import ALONE
+from slurm_plugin.services.pace import Pace
+from slurm_plugin.state.pacing import Pacing
+from slurm_plugin.state.reports import ServiceReports
+
+SLOW = Pace(moving_s=0.01, rest_s=15.0, requests_per_min=1200)
+
+
+def at_rest(pace: Pace = SLOW, asked: Callable[[], int] = lambda: 0) -> Pacing:
+    """After a look that found nothing under way."""
+    pacing = Pacing(pace, asked)
+    pacing.begin()
+    pacing.end(0.0, moves=False)
+    return pacing
+
+
+@pytest.mark.parametrize("happens", [Pacing.stir, lambda pacing: pacing.acted.set()])
+async def test_what_happens_ends_the_rest(happens: Callable[[Pacing], None]) -> None:
+    pacing = at_rest()
+    waiting = asyncio.create_task(pacing.wait())
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done
+    happens(pacing)
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_while_something_moves_the_pause_is_short() -> None:
+    pacing = at_rest()
+    pacing.begin()
+    pacing.end(0.0, moves=True)
+    async with asyncio.timeout(10):
+        await pacing.wait()
+
+
+async def test_a_look_after_a_change_reads_all_again_and_the_next_does_not() -> None:
+    pacing = at_rest()
+    assert pacing.begin()
+    pacing.end(0.0, moves=False)
+    pacing.acted.set()
+    assert not pacing.begin()
+    assert not pacing.acted.is_set()
+    pacing.end(0.0, moves=True)
+    assert not pacing.begin()
+
+
+async def test_what_is_heard_of_during_a_look_is_looked_at_again() -> None:
+    pacing = at_rest()
+    pacing.begin()
+    pacing.stir()
+    pacing.end(0.0, moves=False)
+    async with asyncio.timeout(10):
+        await pacing.wait()
+
+
+async def test_questions_of_the_whole_process_count() -> None:
+    asked = 0
+    pacing = at_rest(asked=lambda: asked)
+    assert (pacing.has_spent_all, pacing.may_look_now) == (False, True)
+    asked = 5000
+    assert (pacing.has_spent_all, pacing.may_look_now) == (True, False)
+    pacing.acted.set()
+    waiting = asyncio.create_task(pacing.wait())
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done
+    waiting.cancel()
+
+
+async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
+    pacing = at_rest()
+    pacing.end(2.0, moves=False)
+    assert not pacing.may_look_now
+
+
+def _report(*ready: int) -> ServiceReportRequest:
+    where = tuple((814, index) for index in ready)
+    one = ServiceReport(
+        tenant="vision",
+        name="bert",
+        in_flight=0,
+        queued=0,
+        held=0,
+        rate_per_s=0.0,
+        wanted=2,
+        reason="",
+        ready=where,
+    )
+    return ServiceReportRequest(services=(one,))
+
+
+def test_a_replica_that_answers_no_longer_makes_a_look_due() -> None:
+    """Its job has ended, mostly, and the launcher waits until a look shows that."""
+    lost: list[bool] = []
+    reports = ServiceReports(ALONE, lambda: lost.append(True))
+    for ready, losses in (((0,), 0), ((0, 1), 0), ((0, 1), 0), ((1,), 1), ((1, 2), 1), ((), 2)):
+        reports.take(_report(*ready))
+        assert len(lost) == losses
