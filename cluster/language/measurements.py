@@ -20,6 +20,30 @@ _CSV_TYPES = {"1": "1g.10gb", "2": "2g.20gb", "3": "3g.40gb", "4": "4g.40gb", "7
 _CSV_PARTS = ("Mig instance", "Batch size", "Workload Number", "Throughput", "Latency")
 
 
+class TokenFigures(BaseModel):
+    """How an instance makes tokens, with as many requests at a time as its measurement says.
+
+    Attributes:
+        load: what was asked: tokens of prompt and answer as ``1024+128``, or the requests' digest.
+        prompt_tokens, output_tokens: of a request, on average.
+        output_mtps: thousandths of an output token per second, of the whole instance.
+        ttft_p50_us, ttft_p99_us: microseconds until a request's first token.
+        tpot_p50_us, tpot_p99_us: microseconds from one token of an answer to the next, on average
+            over the answer; 0 if no answer has two.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    load: str = Field(max_length=100)
+    prompt_tokens: int = Field(0, ge=0)
+    output_tokens: int = Field(0, ge=0)
+    output_mtps: int = Field(0, ge=0)
+    ttft_p50_us: int = Field(0, ge=0)
+    ttft_p99_us: int = Field(0, ge=0)
+    tpot_p50_us: int = Field(0, ge=0)
+    tpot_p99_us: int = Field(0, ge=0)
+
+
 class Measurement(BaseModel):
     """What one instance does that serves a model in one configuration.
 
@@ -27,7 +51,7 @@ class Measurement(BaseModel):
         model: name in the model repository.
         board: the GPU model, as in the table of MIG profiles.
         type: the GRES type.
-        batch: requests in an inference.
+        batch: requests in an inference; of a model that makes tokens, requests at a time.
         processes: processes that serve the model in the instance.
         throughput_mrps: thousandths of a request per second, of the whole instance; 0 if the
             instance can't serve the model.
@@ -35,6 +59,7 @@ class Measurement(BaseModel):
         samples: inferences that count.
         steady: whether the figure had settled.
         reason: why the instance can't serve the model; "" if it can.
+        tokens: None of a model that makes none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -49,6 +74,12 @@ class Measurement(BaseModel):
     samples: int = Field(ge=0)
     steady: bool
     reason: str
+    tokens: TokenFigures | None = None
+
+    @property
+    def load(self) -> str:
+        """What was asked of the model; figures of different loads can't be compared."""
+        return self.tokens.load if self.tokens is not None else ""
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:

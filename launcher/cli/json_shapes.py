@@ -231,8 +231,17 @@ class NewKeyJson(TypedDict):
     key: str
 
 
+class CheapestJson(TypedDict):
+    """Where a million output tokens cost the least."""
+
+    type: str
+    concurrency: int
+    millislice_s: int
+
+
 class MeasuredJson(TypedDict):
-    """What ``profile`` has measured, and the file that has it."""
+    """What ``profile`` has measured, the file that has it, and the cheapest of models of tokens."""
 
     file: str
     measurements: list[Measurement]
+    cheapest: CheapestJson | None

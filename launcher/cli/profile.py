@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperGroup
 
-from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.measurements import (
     Measurement,
     merged,
@@ -22,14 +22,45 @@ from cluster.language.measurements import (
     update_measurements,
 )
 from cluster.language.service import ServiceSpec, service_spec
-from cluster.rpc.own_tenant import complete_tenant, own_tenant
+from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest
+from cluster.rpc.own_tenant import own_tenant
 from cluster.runtime.console import console, print_json, terminal_console
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
-from launcher.cli.show_profile import measurements_table, progress_table, progress_text
-from launcher.engines.engine import MeasuredEngine
-from launcher.engines.registry import ENGINES
+from launcher.cli.json_shapes import CheapestJson
+from launcher.cli.profile_options import (
+    Account,
+    Asked,
+    Batches,
+    Concurrency,
+    Cpus,
+    Data,
+    EngineOption,
+    Environment,
+    Image,
+    MemoryMib,
+    Output,
+    OutputTokens,
+    P95Ms,
+    Partition,
+    Processes,
+    PromptTokens,
+    Repository,
+    Runtime,
+    Seconds,
+    TpotMs,
+    TtftMs,
+    Types,
+)
+from launcher.cli.show_profile import (
+    cheapest_lines,
+    measurements_shown,
+    progress_table,
+    progress_text,
+)
+from launcher.engines.engine import MeasuredEngine, PromptedEngine
+from launcher.engines.registry import engine_named, start_settings
 from launcher.profiling.figures import ProfileTask
 from launcher.profiling.jobs import (
     JOB_NAME,
@@ -41,12 +72,12 @@ from launcher.profiling.jobs import (
     look,
     output_file,
 )
+from launcher.profiling.token_figures import TokenTask
 from launcher.scripts.render import profile_script
 from launcher.services.lookup import Json, SkipModelCheck
 from launcher.services.model_repository import engine_name_of
 from launcher.services.service_file import require_image, require_model, require_writable
 
-_MOST_BATCH, _MOST_PROCESSES = 4096, 64
 _INTERRUPTED = 130
 
 
@@ -67,64 +98,12 @@ profile_app = typer.Typer(
 )
 
 
-def _counts(most: int) -> Callable[[str], tuple[int, ...]]:
-    """Return a parser of options such as ``1,2,4``: numbers in order, none twice."""
-
-    def parse(text: str) -> tuple[int, ...]:
-        parts = text.split(",")
-        if not all(part.isascii() and part.isdigit() and 0 < int(part) <= most for part in parts):
-            raise typer.BadParameter(f"{text!r}: write numbers from 1 to {most} as 1,2,4.")
-        return tuple(sorted({int(part) for part in parts}))
-
-    return parse
-
-
-def _complete_type(incomplete: str) -> list[str]:
-    with suppress(SlicewiseError):
-        return sorted(name for name in load_settings().models if name.startswith(incomplete))
-    return []
-
-
-Repository = Annotated[
-    Path, typer.Option(help="Model repository in Triton's layout, which the nodes can read.")
-]
-Types = Annotated[
-    str | None,
-    typer.Option(
-        help="GRES types; all types of the cluster if left out.",
-        show_default=False,
-        autocompletion=_complete_type,
-    ),
-]
-Batches = Annotated[
-    Any, typer.Option(parser=_counts(_MOST_BATCH), metavar="N,N,...", help="Batch sizes.")
-]
-Processes = Annotated[
-    Any,
-    typer.Option(
-        parser=_counts(_MOST_PROCESSES),
-        metavar="N,N,...",
-        help="Numbers of processes that serve the model; as its configuration says if left out.",
-        show_default=False,
-    ),
-]
-Seconds = Annotated[
-    float,
-    typer.Option(min=1, max=600, help="Maximum seconds of one point; a steady one needs less."),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="File with a request as JSON, as curl would send it; zeros if left out."),
-]
-Output = Annotated[
-    Path | None, typer.Option(help="File for the figures; MODEL.profile.json if left out.")
-]
-
-
 @profile_app.command(
     epilog="Examples: slicewise profile bert --model-repository /models/bert --account vision"
     " | slicewise profile bert --model-repository /models/bert --account vision"
     " --types 1g.10gb,2g.20gb --batches 1,8,32 --processes 1,2,3 --data request.json"
+    " | slicewise profile llama --model-repository /models/llm --engine vllm"
+    " --concurrency 1,8,64 --prompt-tokens 2000 --output-tokens 200 --ttft-ms 1000 --tpot-ms 50"
 )
 def measure(
     model: Annotated[
@@ -132,76 +111,104 @@ def measure(
     ],
     *,
     model_repository: Repository,
-    account: Annotated[
-        str | None,
-        typer.Option(
-            help="Tenant that the jobs are charged to; if left out, the only one that you have.",
-            show_default=False,
-            autocompletion=complete_tenant,
-        ),
-    ] = None,
+    account: Account = None,
+    engine: EngineOption = None,
     types: Types = None,
-    batches: Batches = "1,2,4,8,16,32",
+    batches: Batches = None,
     processes: Processes = None,
-    seconds: Seconds = 10,
+    concurrency: Concurrency = None,
+    prompt_tokens: PromptTokens = None,
+    output_tokens: OutputTokens = None,
+    seconds: Seconds = None,
     data: Data = None,
     output: Output = None,
-    runtime: Annotated[
-        str, typer.Option(help="How Triton starts: bare, apptainer or pyxis.")
-    ] = "bare",
-    image: Annotated[
-        str | None, typer.Option(help="Container image for apptainer or pyxis.")
-    ] = None,
-    cpus: Annotated[int, typer.Option(help="CPUs for Triton; the client gets one more.")] = 1,
-    memory_mib: Annotated[int, typer.Option(help="Host memory of a job in MiB.")] = 4096,
-    partition: Annotated[
-        str | None, typer.Option(help="Slurm partition; Slurm's default if left out.")
-    ] = None,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    p95_ms: P95Ms = None,
+    runtime: Runtime = "bare",
+    image: Image = None,
+    cpus: Cpus = 1,
+    memory_mib: MemoryMib = 4096,
+    environment: Environment = None,
+    partition: Partition = None,
     skip_model_check: SkipModelCheck = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a model's throughput and latency on GPU types, with jobs of yours that run Triton.
+    """Measure a model's throughput and latency on GPU types, with jobs of yours that serve it.
 
     Submits one ordinary job for each type, within your quota, and adds the figures to those already
     in the output. Ctrl-C cancels the jobs and keeps what was measured.
     """
-    settings = load_settings()
     values = {
         "name": JOB_NAME,
         "tenant": own_tenant(account),
         "model_repository": str(model_repository.absolute()),
         "model": model,
-        "engine": engine_name_of(model_repository / model) or "triton",
+        "engine": engine or engine_name_of(model_repository / model) or "triton",
         "runtime": runtime,
         "image": image,
         "cpus": cpus,
         "memory_mib": memory_mib,
+        "environment": dict(environment or ()),
         "partition": partition,
     }
-    work = ProfileTask(
-        model=model,
-        batches=batches,
-        processes=processes or (),
-        seconds=seconds,
-        data=None if data is None else str(data.absolute()),
-    )
+    settings = load_settings()
+    asked = Asked(batches, processes, concurrency, prompt_tokens, output_tokens, seconds, data)
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
+    found = _measurable(specs[0].engine)
     file = output or Path(f"{model}.profile.json")
-    _require_files(file, data, _measured(specs[0].engine))
+    objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
+    work = _Work(settings, found, asked.task(model, found), file, objective)
+    work.require_files()
     if not skip_model_check:
         require_model(specs[0])
         require_image(specs[0])
     require_writable(Path.cwd())
-    _measure(settings, specs, work, file, as_json=as_json)
+    _measure(work, specs, as_json=as_json)
 
 
-def _measured(name: str) -> MeasuredEngine:
-    """Return the engine; raises InvalidInputError (SW-PROFILE-ENGINE) if none of its models can be
-    measured.
+@dataclass(frozen=True)
+class _Work:
+    """What is measured, and where the figures go."""
+
+    settings: Settings
+    engine: MeasuredEngine | PromptedEngine
+    task: ProfileTask | TokenTask
+    file: Path
+    objective: TokenObjective
+
+    def require_files(self) -> None:
+        """Check files; raises InvalidInputError for what would be found when the jobs have run."""
+        old = read_measurements(self.file) if self.file.exists() else ()
+        if not os.access(self.file.absolute().parent, os.W_OK | os.X_OK):
+            raise InvalidInputError(
+                "SW-PROFILE-FILE",
+                f"{self.file} could not be written.",
+                "Name another file: --output",
+            )
+        data = _read_data(Path(self.task.data)) if self.task.data is not None else None
+        if data is not None:
+            _check_data(self.engine, data)
+        load = self.task.load(data) if isinstance(self.task, TokenTask) else ""
+        others = {row.load for row in old if row.model == self.task.model} - {load}
+        if others:
+            raise InvalidInputError(
+                "SW-PROFILE-FILE",
+                f"{self.file} has figures of {self.task.model} with other requests "
+                f"({', '.join(sorted(others))} tokens), with which these can't be compared.",
+                "Name another file: --output",
+            )
+
+
+def _measurable(name: str) -> MeasuredEngine | PromptedEngine:
+    """Return the engine.
+
+    Raises InvalidInputError: SW-SERVICE-ENGINE if there is none, SW-PROFILE-ENGINE if none of its
+    models can be measured.
     """
-    engine = ENGINES[name]
-    if isinstance(engine, MeasuredEngine):
+    engine = engine_named(name)
+    if isinstance(engine, MeasuredEngine | PromptedEngine):
         return engine
     raise InvalidInputError(
         "SW-PROFILE-ENGINE",
@@ -210,21 +217,20 @@ def _measured(name: str) -> MeasuredEngine:
     )
 
 
-def _require_files(file: Path, data: Path | None, engine: MeasuredEngine) -> None:
-    """Check files; raises InvalidInputError for what would be found only when the jobs have run."""
-    if file.exists():
-        read_measurements(file)
-    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+def _read_data(data: Path) -> str:
+    try:
+        return data.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-PROFILE-FILE", f"{file} could not be written.", "Name another file: --output"
-        )
-    if data is not None:
-        try:
-            engine.check_data(data.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(
-                "SW-PROFILE-DATA", f"{data} can't be read: {error}.", "Name a JSON file."
-            ) from None
+            "SW-PROFILE-DATA", f"{data} can't be read: {error}.", "Name a JSON file."
+        ) from None
+
+
+def _check_data(engine: MeasuredEngine | PromptedEngine, data: str) -> None:
+    if isinstance(engine, MeasuredEngine):
+        engine.check_data(data)
+    else:
+        engine.parse_prompts(data)
 
 
 def _types(settings: Settings, text: str | None, partition: str | None) -> Sequence[str]:
@@ -256,35 +262,38 @@ class _Jobs:
     submitted: list[ProfileJob] = field(default_factory=list)
     refused: dict[str, OutsideError] = field(default_factory=dict)
 
-    def submit(self, spec: ServiceSpec, settings: Settings, work: ProfileTask) -> None:
+    def submit(self, spec: ServiceSpec, work: _Work) -> None:
         """Submit one job; a refusal does not affect the other types."""
-        kind = str(spec.profile)
+        kind, task = str(spec.profile), work.task
+        started = start_settings(spec.engine, work.settings.engines)
         try:
-            done = submit(profile_script(spec, settings.engines[spec.engine], work, sys.executable))
+            done = submit(profile_script(spec, started, task, sys.executable))
         except OutsideError as error:
             self.refused[kind] = error
             return
-        output = output_file(Path.cwd(), done.job_id)
-        board = settings.models[kind]
-        self.submitted.append(ProfileJob(done.job_id, work.model, board, kind, work.points, output))
+        self.submitted.append(
+            ProfileJob(
+                done.job_id,
+                task.model,
+                work.settings.models[kind],
+                kind,
+                title=work.engine.title,
+                makes_tokens=isinstance(task, TokenTask),
+                points=task.points,
+                output=output_file(Path.cwd(), done.job_id),
+            )
+        )
         for message in done.messages:
             typer.echo(f"{kind}: {message}", err=True)
 
 
-def _measure(
-    settings: Settings,
-    specs: Sequence[ServiceSpec],
-    work: ProfileTask,
-    file: Path,
-    *,
-    as_json: bool,
-) -> None:
-    slurm = open_slurm(settings)
+def _measure(work: _Work, specs: Sequence[ServiceSpec], *, as_json: bool) -> None:
+    slurm = open_slurm(work.settings)
     jobs = _Jobs()
     interrupted = False
     try:
         for spec in specs:
-            jobs.submit(spec, settings, work)
+            jobs.submit(spec, work)
         with _telling() as tell:
             asyncio.run(follow(slurm, jobs.submitted, tell))
     except KeyboardInterrupt:
@@ -292,8 +301,8 @@ def _measure(
     seen = [look(job, None) for job in jobs.submitted]
     found = merged((), (row for one in seen for row in one.measurements))
     if found:
-        update_measurements(file, found)
-        _print(file, found, as_json=as_json)
+        update_measurements(work.file, found)
+        _print(work, found, as_json=as_json)
     if interrupted:
         asyncio.run(cancel(slurm, jobs.submitted))
         typer.echo("The jobs were cancelled; what they had measured is kept.", err=True)
@@ -321,12 +330,24 @@ def _telling() -> Iterator[Callable[[Sequence[Progress]], None]]:
     yield tell
 
 
-def _print(file: Path, found: Sequence[Measurement], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"file": str(file), "measurements": [row.model_dump() for row in found]})
-    else:
-        console().print(measurements_table(found))
-        console().print(Text(str(file)))
+def _print(work: _Work, found: Sequence[Measurement], *, as_json: bool) -> None:
+    costs = work.settings.costs
+    if not as_json:
+        console().print(measurements_shown(found, costs))
+        for line in (*cheapest_lines(found, costs, work.objective), str(work.file)):
+            console().print(Text(line))
+        return
+    best = cheapest(found, costs, work.objective)
+    rows = [row.model_dump() for row in found]
+    print_json({"file": str(work.file), "measurements": rows, "cheapest": best and _chosen(best)})
+
+
+def _chosen(best: TokenCost) -> CheapestJson:
+    return {
+        "type": best.row.type,
+        "concurrency": best.row.batch,
+        "millislice_s": best.millislice_s,
+    }
 
 
 def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideError]) -> None:
@@ -356,11 +377,21 @@ def show(
     files: Annotated[
         list[Path], typer.Argument(help="Files of slicewise profile, or CSV files of ParvaGPU.")
     ],
+    *,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    p95_ms: P95Ms = None,
     as_json: Json = False,
 ) -> None:
-    """Show what was measured, as a table."""
+    """Show what was measured, as a table; of language models also where tokens cost the least."""
     rows = merged((), (row for file in files for row in read_measurements(file)))
     if as_json:
         print_json([row.model_dump() for row in rows])
-    else:
-        console().print(measurements_table(rows))
+        return
+    costs = load_settings().costs if any(row.tokens for row in rows) else {}
+    console().print(measurements_shown(rows, costs))
+    for model in sorted({row.model for row in rows if row.tokens}):
+        own = [row for row in rows if row.model == model]
+        objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
+        for line in cheapest_lines(own, costs, objective):
+            console().print(Text(line))

@@ -1,14 +1,29 @@
 """Shows measurements and their progress to users."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cluster.language.jobs import JobState, JobView
-from cluster.language.measurements import Measurement
+from cluster.language.measurements import Measurement, TokenFigures
+from cluster.language.serving_cost import (
+    TokenCost,
+    TokenObjective,
+    cheapest,
+    slice_hours,
+    token_cost,
+)
 from cluster.runtime.console import FittingTable, column
 from launcher.profiling.figures import numbers
 from launcher.profiling.jobs import Progress
+
+_LEGEND = (
+    "In ms: TTFT until the first token, TPOT from one token to the next, p95 until the end.\n"
+    "slice-h/M: slice-hours for a million output tokens."
+)
+_WHOLE_MS, _WHOLE_RATE = 100, 1000
+"""From which on milliseconds, and tokens per second, have no decimals."""
 
 
 def progress_table(seen: Sequence[Progress]) -> FittingTable:
@@ -33,9 +48,12 @@ def progress_text(one: Progress) -> Text:
     if one.view is not None and one.view.state is JobState.PENDING:
         return Text(_waiting(one.view), style="yellow")
     if one.begun is None:
-        return Text("Triton starts" if one.view is not None else "submitted", style="yellow")
+        starts = f"{one.job.title} starts"
+        return Text(starts if one.view is not None else "submitted", style="yellow")
     now = one.begun
     where = f"measuring {now.number} of {one.job.points}"
+    if one.job.makes_tokens:
+        return Text(f"{where}: concurrency {now.batch}")
     return Text(f"{where}: batch {now.batch}, {_processes(now.processes)}")
 
 
@@ -47,6 +65,96 @@ def _waiting(view: JobView) -> str:
 
 def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
+
+
+def measurements_shown(rows: Sequence[Measurement], costs: Mapping[str, int]) -> RenderableType:
+    """Return a table of each kind of model that there is.
+
+    ``costs`` are millislices by GRES type.
+    """
+    batches = [one for one in rows if one.tokens is None]
+    tokens = [one for one in rows if one.tokens is not None]
+    shown = [measurements_table(batches)] if batches or not tokens else []
+    if not tokens:
+        return Group(*shown)
+    cannot = [one for one in tokens if not one.throughput_mrps]
+    reasons = (Text(f"{one.type}, concurrency {one.batch}: {one.reason}") for one in cannot)
+    return Group(*shown, tokens_table(tokens, costs), *reasons, Text(_LEGEND))
+
+
+def tokens_table(rows: Sequence[Measurement], costs: Mapping[str, int]) -> FittingTable:
+    """Return a table with a line for each measurement of a model that makes tokens."""
+    figures = [one.tokens for one in rows if one.tokens is not None]
+    return FittingTable(
+        (
+            column("model", (one.model for one in rows), rank=5),
+            column("GPU model", (one.board for one in rows), rank=6),
+            column("type", (one.type for one in rows)),
+            column("tokens", map(_tokens, figures), right=True, rank=4),
+            column("concurrency", (one.batch for one in rows), right=True),
+            column("requests/s", map(_rate, rows), right=True, rank=3),
+            column("tokens/s", (_thousandths(one.output_mtps) for one in figures), right=True),
+            column("TTFT p50", (_ms(one.ttft_p50_us) for one in figures), right=True, rank=1),
+            column("TTFT p99", (_ms(one.ttft_p99_us) for one in figures), right=True),
+            column("TPOT p50", (_ms(one.tpot_p50_us) for one in figures), right=True, rank=1),
+            column("TPOT p99", (_ms(one.tpot_p99_us) for one in figures), right=True),
+            column("p95", (_ms(one.latency_us) for one in rows), right=True, rank=2),
+            column("slice-h/M", (_cost(token_cost(one, costs)) for one in rows), right=True),
+            column("", map(_token_remark, rows)),
+        )
+    )
+
+
+def _token_remark(row: Measurement) -> Text:
+    if not row.throughput_mrps:
+        return Text("can't", style="red")
+    return _remark(row)
+
+
+def cheapest_lines(
+    rows: Sequence[Measurement], costs: Mapping[str, int], objective: TokenObjective
+) -> Sequence[str]:
+    """Return the cheapest point in words and as lines for a service's file; () without tokens."""
+    if not any(row.tokens for row in rows):
+        return ()
+    bounds = ", ".join(f"{name} {bound:,}" for name, bound in objective.keys.items())
+    within = f" within {bounds}" if bounds else ""
+    found = cheapest(rows, costs, objective)
+    if found is None:
+        return (f"Nothing that was measured is served{within}.",)
+    row, hours = found.row, slice_hours(found.millislice_s)
+    return (
+        f"Cheapest{within}: {row.type} with concurrency {row.batch}.",
+        f"A million output tokens cost {hours} slice-hours there.",
+        f'profile = "{row.type}"',
+        f"concurrency = {row.batch}",
+        *(f"{name} = {bound}" for name, bound in objective.keys.items()),
+    )
+
+
+def _tokens(figures: TokenFigures) -> str:
+    if not figures.output_mtps:
+        return "-"
+    return f"{figures.prompt_tokens:,}+{figures.output_tokens:,}"
+
+
+def _ms(microseconds: int) -> str:
+    if not microseconds:
+        return "-"
+    ms = microseconds / 1000
+    return f"{ms:,.0f}" if ms >= _WHOLE_MS else f"{ms:.1f}"
+
+
+def _thousandths(number: int) -> str:
+    return f"{number / 1000:,.0f}" if number >= 1000 * _WHOLE_RATE else _small(number)
+
+
+def _small(number: int) -> str:
+    return f"{number / 1000:.1f}" if number else "-"
+
+
+def _cost(cost: TokenCost | None) -> str:
+    return "-" if cost is None else slice_hours(cost.millislice_s)
 
 
 def measurements_table(rows: Sequence[Measurement]) -> FittingTable:

@@ -30,6 +30,13 @@ service's name: its server must take that name for its model. Whether an answer 
 """
 
 
+MEASURED_SLOTS = '"$(cat "$private/slots")"'
+"""Word of bash in ``Engine.options``: how many requests ``slicewise profile`` sends at a time.
+
+A job writes the file for a ``PromptedEngine`` before each start of its server.
+"""
+
+
 class Probe(StrEnum):
     """What a replica answered when it was asked for its identity."""
 
@@ -435,3 +442,53 @@ class MeasuredEngine(Engine, Protocol):
         Yields each request and is sent its answer; a request that comes again waits for a change.
         ``data`` None makes zeros.
         """
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """How many tokens a request had and its answer took, as the server counts them."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+@runtime_checkable
+class PromptedEngine(Engine, Protocol):
+    """An engine of which ``slicewise profile`` measures models by streams of tokens.
+
+    Its server loads its one model as for a service. ``said`` is a part of a stream: its end up to
+    now, of which at least the last 8 KiB are kept.
+    """
+
+    @property
+    def has_slot_memory(self) -> bool:
+        """Whether each slot has memory of its own.
+
+        If so, its server is started again for each number of requests at a time; else once, for
+        the largest.
+        """
+
+    def parse_prompts(self, data: str) -> Sequence[Mapping[str, object]]:
+        """Read a user's requests; raises InvalidInputError (SW-PROFILE-DATA)."""
+
+    def streamed_request(self, model: str, asked: Mapping[str, object], /) -> Request:
+        """Build a request that is answered by a stream.
+
+        ``asked`` is one of ``parse_prompts``, or has ``prompt``, ``max_tokens`` and ``ignore_eos``
+        (true: the answer takes just so many tokens).
+        """
+
+    def has_text(self, said: bytes, /) -> bool:
+        """Whether a part of the answer has come.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+    def usage(self, said: bytes, /) -> TokenUsage | None:
+        """Return what a whole stream took; None if it ended before it said so.
+
+        Raises TypeError or ValueError if it is no answer of the engine.
+        """
+
+    def stream_failure(self, said: bytes, /) -> str:
+        """Return the words with which the server ended a stream early."""

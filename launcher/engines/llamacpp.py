@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
-from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.llamacpp_model import is_model, model_needs
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.metrics_text import counters, figures
@@ -67,12 +67,12 @@ class LlamaCpp(OpenAIEngine):
 
     # As llama-server's own default: they share the context.
     slots = 4
+    has_slot_memory = True
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return llama-server's options; those that a service's environment sets stand behind."""
-        if is_measured:
-            raise ValueError("llama.cpp is not measured")
-        slots = self.slots if spec.concurrency == AUTO else min(spec.concurrency, _MOST_SLOTS)
+        wanted = self.slots if spec.concurrency == AUTO else min(spec.concurrency, _MOST_SLOTS)
+        slots = MEASURED_SLOTS if is_measured else wanted
         # The name of a split model's first part is the first one by name.
         return (
             f'--model "$(set -- "$models"/{spec.model}/*.gguf && printf %s "$1")"',

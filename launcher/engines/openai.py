@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from launcher.engines import safetensors_model
-from launcher.engines.engine import OPENAI_API, Request
+from launcher.engines import openai_stream, safetensors_model
+from launcher.engines.engine import OPENAI_API, Request, TokenUsage
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 from launcher.engines.statistics import StatisticsAnswer
@@ -68,6 +68,8 @@ class OpenAIEngine:
     keeps_connections = True
 
     metrics_path = "/metrics"
+    # Its cache of keys and values is as large as the memory, however many requests share it.
+    has_slot_memory = False
 
     identity_path = "/v1/models"
     upgrade = ""
@@ -113,6 +115,27 @@ class OpenAIEngine:
                 continue
             return found.error.message if isinstance(found, _Failure) else found.message
         return said.decode(errors="replace")
+
+    def parse_prompts(self, data: str) -> Sequence[Mapping[str, object]]:
+        """Read bodies of completions and chats, one a line."""
+        return openai_stream.parse_prompts(data)
+
+    def streamed_request(self, model: str, asked: Mapping[str, object], /) -> Request:
+        """Build a completion or a chat; servers take ``ignore_eos`` beyond OpenAI's API."""
+        return openai_stream.streamed_request(model, asked)
+
+    def has_text(self, said: bytes, /) -> bool:
+        """Look for text in the events."""
+        return openai_stream.has_text(said)
+
+    def usage(self, said: bytes, /) -> TokenUsage | None:
+        """Read the event with ``usage``, which ends a stream."""
+        return openai_stream.usage(said)
+
+    def stream_failure(self, said: bytes, /) -> str:
+        """Return the server's message in the last event."""
+        found = openai_stream.stream_error(said)
+        return self.failure(found) if found else ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
-from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
@@ -73,9 +73,8 @@ class SGLang(OpenAIEngine):
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return the words after ``sglang``; they win over those of the model's ``sglang.yaml``."""
-        if is_measured:
-            raise ValueError("SGLang is not measured")
-        slots = self.slots if spec.concurrency == AUTO else spec.concurrency
+        wanted = self.slots if spec.concurrency == AUTO else spec.concurrency
+        slots = MEASURED_SLOTS if is_measured else wanted
         return (
             f'serve --model-path "$models"/{spec.model} --served-model-name {spec.model}',
             # The version of the weights is any text; the server says it, and does nothing with it.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
-from launcher.engines.engine import Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
 from launcher.engines.said import Said
@@ -72,9 +72,8 @@ class Vllm(OpenAIEngine):
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return the words after ``vllm``; they win over those of the model's ``vllm.yaml``."""
-        if is_measured:
-            raise ValueError("vLLM is not measured")
-        slots = self.slots if spec.concurrency == AUTO else spec.concurrency
+        wanted = self.slots if spec.concurrency == AUTO else spec.concurrency
+        slots = MEASURED_SLOTS if is_measured else wanted
         # Clients may call the model by its name or the service's; the last name is the identity.
         names = dict.fromkeys((spec.model, spec.name))
         return (

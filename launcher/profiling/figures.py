@@ -7,6 +7,8 @@ from math import ceil
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.language.measurements import TokenFigures
+
 MARK = "slicewise-profile: "
 """Prefix of each message in a job's output, into which the server and the model write, too."""
 
@@ -17,8 +19,8 @@ LOADS = (1, 2)
 LOAD_DEADLINE_S = 300
 """Seconds within which the server or a model must start."""
 _STEADY_PERCENT = 5
-_LATENCY_PERCENT = 95
-_US_PER_S = 1_000_000
+LATENCY_PERCENT = 95
+US_PER_S = 1_000_000
 
 
 class ProfileTask(BaseModel):
@@ -77,6 +79,7 @@ class Point(BaseModel):
         samples: inferences that count.
         steady: whether the last two windows agreed.
         reason: why the point can't be served; "" if it can.
+        tokens: None of a model that makes none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -88,6 +91,7 @@ class Point(BaseModel):
     samples: int = Field(0, ge=0)
     steady: bool = False
     reason: str = Field("", max_length=1000)
+    tokens: TokenFigures | None = None
 
 
 Message = Begun | Point
@@ -127,14 +131,19 @@ class MeasuredWindow:
 
     def throughput_mrps(self, batch: int) -> int:
         """Return the throughput in thousandths of a request per second."""
-        return 1000 * _US_PER_S * batch * len(self.latencies_us) // self.duration_us
+        return 1000 * US_PER_S * batch * len(self.latencies_us) // self.duration_us
 
 
 def is_steady(windows: Sequence[MeasuredWindow]) -> bool:
     """Whether the throughputs of the last two windows differ by at most 5 % of the larger one."""
-    if len(windows) < 2:  # noqa: PLR2004
+    return have_settled([window.throughput_mrps(1) for window in windows])
+
+
+def have_settled(rates: Sequence[int]) -> bool:
+    """Whether the last two rates differ by at most 5 % of the larger one."""
+    if len(rates) < 2:  # noqa: PLR2004
         return False
-    small, large = sorted(window.throughput_mrps(1) for window in windows[-2:])
+    small, large = sorted(rates[-2:])
     return 100 * (large - small) <= _STEADY_PERCENT * large
 
 
@@ -151,7 +160,7 @@ def measured(
         batch=batch,
         processes=processes,
         throughput_mrps=hurried.throughput_mrps(batch),
-        latency_us=_percentile(unhurried.latencies_us),
+        latency_us=percentile(unhurried.latencies_us, LATENCY_PERCENT),
         samples=len(unhurried.latencies_us) + len(hurried.latencies_us),
         steady=is_steady(alone) and is_steady(busy),
     )
@@ -162,15 +171,16 @@ def _joined(windows: Sequence[MeasuredWindow]) -> MeasuredWindow:
     return MeasuredWindow(tuple(latencies_us), sum(window.duration_us for window in windows))
 
 
-def _percentile(latencies_us: Sequence[int]) -> int:
-    rank = -(-_LATENCY_PERCENT * len(latencies_us) // 100)
-    return sorted(latencies_us)[rank - 1]
+def percentile(values: Sequence[int], percent: int) -> int:
+    """Return the least value that so many percent of them do not exceed; there is at least one."""
+    rank = -(-percent * len(values) // 100)
+    return sorted(values)[rank - 1]
 
 
-def failed(batch: int, processes: int, reason: str) -> Point:
+def failed(batch: int, processes: int, reason: str, tokens: TokenFigures | None = None) -> Point:
     """Return a point that can't be served, with the reason."""
     plain = " ".join("".join(sign if sign.isprintable() else " " for sign in reason).split())
-    return Point(batch=batch, processes=processes, reason=plain[:1000])
+    return Point(batch=batch, processes=processes, reason=plain[:1000], tokens=tokens)
 
 
 def numbers(points: Iterable[Point]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from cluster.language.jobs import JobState, JobView
 from cluster.language.measurements import Measurement
 from cluster.slurm.interface import Slurm
 from launcher.profiling.figures import MARK, Begun, Point, messages
+from launcher.profiling.token_figures import explained
 from launcher.services.logs import plain
 
 JOB_NAME = "slicewise-profile"
@@ -25,6 +26,8 @@ class ProfileJob:
     """A job that measures a model on one GPU type.
 
     Attributes:
+        title: the engine's.
+        makes_tokens: whether a point is a number of requests at a time, not a batch.
         points: how many points it measures.
         output: the file of what it prints; Slurm writes it into the directory of the submission.
     """
@@ -33,6 +36,8 @@ class ProfileJob:
     model: str
     board: str
     gres_type: str
+    title: str
+    makes_tokens: bool
     points: int
     output: Path
 
@@ -73,9 +78,10 @@ def output_file(directory: Path, job_id: int) -> Path:
 
 def look(job: ProfileJob, view: JobView | None) -> Progress:
     """Return how far a job is, by what it has printed so far and what Slurm says."""
-    found = tuple(messages(_text(job.output)))
+    text = _text(job.output)
+    found = tuple(messages(text))
     begun = [one for one in found if isinstance(one, Begun)]
-    points = tuple(one for one in found if isinstance(one, Point))
+    points = tuple(explained([one for one in found if isinstance(one, Point)], text))
     return Progress(job, view, begun[-1] if begun else None, points[: job.points])
 
 

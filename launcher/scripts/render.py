@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
-from launcher.engines.engine import OPENAI_API, Engine, StartSettings
+from launcher.engines.engine import OPENAI_API, Engine, PromptedEngine, StartSettings
 from launcher.engines.registry import ENGINES, engine_named
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
@@ -28,6 +28,7 @@ from launcher.gateway.streams import STREAMS, USE_NOTED_S
 from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
 from launcher.gateway.types import IDLE
 from launcher.profiling.figures import ProfileTask
+from launcher.profiling.token_figures import TokenTask
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,13 +107,16 @@ def service_script(spec: ServiceSpec, settings: StartSettings, gateway: str) -> 
 
 
 def profile_script(
-    spec: ServiceSpec, settings: StartSettings, work: ProfileTask, python: str
+    spec: ServiceSpec, settings: StartSettings, work: ProfileTask | TokenTask, python: str
 ) -> str:
     """Return the batch script of a job that measures on ``spec.profile``.
 
     ``settings`` are its engine's. ``python`` is the interpreter that runs our client.
     """
     engine = engine_named(spec.engine)
+    slots = None
+    if isinstance(work, TokenTask) and isinstance(engine, PromptedEngine):
+        slots = work.slots(work.concurrencies[0], each=engine.has_slot_memory)
     return (
         _environment()
         .get_template("profile.sbatch.j2")
@@ -124,6 +128,8 @@ def profile_script(
             settings=settings,
             work=work.model_dump_json(),
             points=work.points,
+            slots=slots,
+            loopback=_LOOPBACK.read_text(encoding="utf-8").strip(),
             time_limit_min=work.time_limit_min,
             python=python,
         )

@@ -1,4 +1,4 @@
-"""``slicewise profile`` as its user types it: a real Triton on a slice of the sandbox."""
+"""``slicewise profile`` as its user types it: real servers on slices of the sandbox."""
 
 import json
 import signal
@@ -11,6 +11,7 @@ from quotas import until_in_force
 from waiting import until
 
 from sandbox.cluster import Sandbox
+from sandbox.servers.tiny_gguf import write_tiny_model
 
 pytestmark = pytest.mark.integration
 
@@ -43,9 +44,9 @@ class User:
         self.home = sandbox.layout.home / sandbox.state.users["alice"].name
         self.repository = sandbox.layout.models / "profiled"
 
-    def words(self, account: str, *words: str) -> tuple[str, ...]:
+    def words(self, account: str, *words: str, model: str = "steps") -> tuple[str, ...]:
         where = ("--model-repository", str(self.repository), "--account", account)
-        return ("slicewise", "profile", "steps", *where, "--types", "1g.10gb", *words)
+        return ("slicewise", "profile", model, *where, "--types", "1g.10gb", *words)
 
     def queue(self) -> str:
         wanted = ("squeue", "--noheader", "--me", "--name=slicewise-profile", "--format=%i %T")
@@ -59,6 +60,8 @@ def user(sandbox: Sandbox) -> Iterator[User]:
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(CONFIG)
     (version / "model.py").write_text(MODEL)
+    (found.repository / "tiny").mkdir()
+    write_tiny_model(found.repository / "tiny" / "tiny.gguf")
     for path in (found.repository, *found.repository.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3"))
@@ -89,6 +92,35 @@ def test_a_table_is_measured_and_says_which_instances_a_load_needs(user: User):
     (instances,) = json.loads(chosen.stdout)["instances"]
     most = -(-40_000 // rows[4]["throughput_mrps"])
     assert (instances["type"], instances["count"], instances["batch"]) == ("1g.10gb", most, 4)
+
+
+def test_a_language_model_s_tokens_are_measured_and_say_where_they_are_cheapest(user: User):
+    variable = ("--environment", "LLAMA_ARG_CTX_SIZE=4096")
+    load = ("--prompt-tokens", "100", "--output-tokens", "20", "--seconds", "2")
+    options = ("--concurrency", "1,4,300", *load, *variable, "--output", "tiny.json", "--json")
+    done = user.sandbox.run("alice", user.words("vision", *options, model="tiny"))
+    found = json.loads(done.stdout)
+    one, four, many = found["measurements"]
+    for row in (one, four):
+        figures = row["tokens"]
+        assert 80 <= figures["prompt_tokens"] <= 130
+        assert figures["output_tokens"] == 20
+        # In whole thousandths, and of the same answers.
+        assert abs(figures["output_mtps"] - 20 * row["throughput_mrps"]) <= 20
+        assert 0 < figures["ttft_p50_us"] <= figures["ttft_p99_us"]
+        assert 0 < figures["tpot_p50_us"] <= figures["tpot_p99_us"]
+        assert row["latency_us"] > figures["ttft_p50_us"]
+    # llama.cpp knows no more than 256 slots; that it does not start says nothing of fewer.
+    assert (many["throughput_mrps"], many["reason"]) == (0, "llama.cpp ended before it was ready")
+    best = min((one, four), key=lambda row: -row["tokens"]["output_mtps"])
+    assert (found["cheapest"]["type"], found["cheapest"]["concurrency"]) == (
+        "1g.10gb",
+        best["batch"],
+    )
+    needed = ("--rate", "1", "--slo-ms", "100000", "--json")
+    chosen = user.sandbox.run("alice", ("slicewise", "mig", "instances", "tiny.json", *needed))
+    (instances,) = json.loads(chosen.stdout)["instances"]
+    assert (instances["type"], instances["count"]) == ("1g.10gb", 1)
 
 
 def test_who_has_no_quota_hears_so_and_nothing_runs(user: User):

@@ -1,6 +1,7 @@
 """Tests what ``slicewise profile`` refuses, submits, prints and writes; Slurm is a stand-in."""
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,18 @@ from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.measurements import read_measurements
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.sbatch import Submitted
-from launcher.cli import profile
-from launcher.profiling import jobs
-from launcher.profiling.figures import Begun, MeasuredWindow, failed, measured, message_text
+from launcher.cli import profile, profile_options
+from launcher.engines.openai import OpenAIEngine
+from launcher.profiling import jobs, token_figures
+from launcher.profiling.figures import (
+    Begun,
+    MeasuredWindow,
+    Point,
+    failed,
+    measured,
+    message_text,
+)
+from launcher.profiling.token_figures import NOT_STARTED, Stream, TokenTask, TokenWindow
 
 SETTINGS = """\
 [cluster]
@@ -237,18 +247,141 @@ def test_show_joins_files(cluster: Cluster):
 
 
 def test_types_are_completed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    complete: Callable[[str], list[str]] = profile._complete_type
+    complete: Callable[[str], list[str]] = profile_options.complete_type
     assert complete("2") == ["2g.20gb"]
     monkeypatch.setenv("SLICEWISE_CONFIG", "/none")
     assert complete("") == []
 
 
-def test_a_model_of_an_engine_that_is_not_measured_is_refused(cluster: Cluster):
+def tokens(concurrency: int, answers: int, first_ms: int = 50) -> Point:
+    streams = (Stream(1000 * first_ms, 1000 * (first_ms + 990), 512, 100),) * answers
+    return token_figures.measured("512+100", concurrency, [TokenWindow(streams, 1_000_000)] * 2)
+
+
+LANGUAGE = [tokens(1, 1), tokens(8, 5, 200), token_figures.cannot("512+100", 64, "out of memory")]
+
+
+def language(cluster: Cluster, *words: str) -> Result:
+    """Measure a model of llama.cpp."""
     directory = cluster.place / "models" / "tiny"
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     (directory / "tiny.gguf").touch()
-    words = ("--model-repository", "models", "--account", "vision")
-    said = told(call("tiny", *words))
+    where = ("--model-repository", "models", "--account", "vision", "--concurrency", "1,64,8")
+    load = ("--prompt-tokens", "512", "--output-tokens", "100")
+    return call("tiny", *where, *load, *words)
+
+
+def test_a_language_model_is_measured_by_requests_at_a_time(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    result = language(cluster, "--json", "--environment", "LLAMA_ARG_CTX_SIZE=9 $(x)")
+    assert result.exit_code == 0, result.output
+    (script, _) = cluster.scripts
+    task = next(line for line in script.split("\n") if "launcher.profiling.job_main" in line)
+    words = shlex.split(task)
+    work = TokenTask.model_validate_json(words[words.index("launcher.profiling.job_main") + 1])
+    assert (work.concurrencies, work.prompt_tokens, work.output_tokens) == ((1, 8, 64), 512, 100)
+    assert (work.seconds, words[-2]) == (30, "llamacpp")
+    assert 'echo 1 >"$private/slots"' in script
+    assert "export LLAMA_ARG_CTX_SIZE='9 $(x)'" in script
+    found = json.loads(result.stdout)
+    # 500 tokens/s on one slice: 2000 s for a million of them.
+    assert found["cheapest"] == {"type": "1g.10gb", "concurrency": 8, "millislice_s": 2_000_000}
+    assert [row.model_dump() for row in read_measurements(Path("tiny.profile.json"))] == (
+        found["measurements"]
+    )
+    assert found["measurements"][1]["tokens"]["ttft_p99_us"] == 200_000
+
+
+def test_the_cheapest_is_said_with_the_lines_for_a_service(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    shown = language(cluster, "--ttft-ms", "100", "--types", "2g.20gb").stdout.splitlines()
+    assert shown[1].split()[-9:] == "1 1.0 100.0 50.0 50.0 10.0 10.0 1,040 5.56".split()  # noqa: SIM905
+    assert shown[3].endswith("can't")
+    assert shown[4:] == [
+        "2g.20gb, concurrency 64: out of memory",
+        "In ms: TTFT until the first token, TPOT from one token to the next, p95 until the end.",
+        "slice-h/M: slice-hours for a million output tokens.",
+        "Cheapest within ttft_ms 100: 2g.20gb with concurrency 1.",
+        "A million output tokens cost 5.56 slice-hours there.",
+        'profile = "2g.20gb"',
+        "concurrency = 1",
+        "ttft_ms = 100",
+        "tiny.profile.json",
+    ]
+    shown = call("show", "tiny.profile.json", "--ttft-ms", "10").stdout.splitlines()
+    assert shown[-1] == "Nothing that was measured is served within ttft_ms 10."
+    assert len(json.loads(call("show", "tiny.profile.json", "--json").stdout)) == 3
+
+
+def test_figures_of_other_prompts_need_a_file_of_their_own(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    assert language(cluster).exit_code == 0
+    assert language(cluster).exit_code == 0
+    before = list(cluster.scripts)
+    said = told(language(cluster, "--prompt-tokens", "9"))
+    assert "other requests (512+100 tokens)" in said
+    assert "[SW-PROFILE-FILE]" in said
+    assert cluster.scripts == before
+    assert language(cluster, "--prompt-tokens", "9", "--output", "o.json").exit_code == 0
+
+
+def test_it_tells_how_far_a_language_model_is(cluster: Cluster):
+    begun = message_text(Begun(number=2, batch=8, processes=1))
+    cluster.states = [JobState.RUNNING]
+    cluster.prints = ["", begun, "".join(map(message_text, LANGUAGE))]
+    shown = language(cluster, "--types", "1g.10gb").stderr.splitlines()
+    assert shown[1:] == [
+        "1g.10gb (job 814): llama.cpp starts",
+        "1g.10gb (job 814): measuring 2 of 3: concurrency 8",
+        "1g.10gb (job 814): 3 points measured, 1 of them can't be served",
+    ]
+
+
+@pytest.mark.parametrize("said", ["CUDA error: out of memory", "llama-server: No such file"])
+def test_a_server_that_never_starts_says_of_memory_alone_what_it_can_serve(
+    cluster: Cluster, said: str
+):
+    never = [token_figures.cannot("512+100", one, NOT_STARTED) for one in (1, 8, 64)]
+    cluster.states = [JobState.ENDED]
+    cluster.prints = [f"{said}\n" + "".join(map(message_text, never)) + "did not start.\n"]
+    result = language(cluster, "--types", "1g.10gb")
+    if "memory" in said:
+        assert result.exit_code == 0
+        rows = read_measurements(Path("tiny.profile.json"))
+        assert [(row.batch, row.reason) for row in rows] == [(one, said) for one in (1, 8, 64)]
+    else:
+        assert "ended after 0 of 3 points" in told(result)
+        assert not Path("tiny.profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--batches", "1"), "--batches: not for models of llama.cpp"),
+        (("--processes", "1"), "--processes: not for models of llama.cpp"),
+        (("--concurrency", "2000"), "numbers from 1 to 1024"),
+        (("--environment", "NAME"), "write NAME=VALUE"),
+    ],
+)
+def test_options_of_other_engines_are_refused(cluster: Cluster, words: Sequence[str], said: str):
+    result = language(cluster, *words)
+    assert (result.exit_code, said in " ".join(result.stderr.split())) == (2, True)
+    assert cluster.scripts == []
+
+
+def test_an_engine_s_own_requests_are_checked_before(cluster: Cluster):
+    (cluster.place / "chats.jsonl").write_text('{"prompt": "a"}\n{"no": 1}\n')
+    assert "line 2" in told(language(cluster, "--data", "chats.jsonl"))
+    assert "[SW-SERVICE-ENGINE]" in told(language(cluster, "--engine", "toy"))
+    assert "[SW-SERVICE-MODEL]" in told(language(cluster, "--engine", "vllm"))
+    assert cluster.scripts == []
+
+
+def test_a_model_of_an_engine_that_is_not_measured_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delattr(OpenAIEngine, "usage")
+    said = told(language(cluster))
     assert "[SW-PROFILE-ENGINE]" in said
     assert "a model of llama.cpp" in said
     assert cluster.scripts == []

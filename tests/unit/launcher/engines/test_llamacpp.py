@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from launcher.engines.engine import MeasuredEngine, Probe
+from cluster.language.service import ServiceSpec
+from launcher.engines.engine import Probe, PromptedEngine
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.model_files import ModelFiles
 
@@ -72,5 +73,10 @@ def test_a_line_of_its_log_is_read_with_and_without_a_time(time: str):
     assert ENGINE.log_time_s(f"{time}E {said}", 1.0) is None
 
 
-def test_its_models_are_not_measured():
-    assert not isinstance(ENGINE, MeasuredEngine)
+def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
+    assert isinstance(ENGINE, PromptedEngine)
+    assert ENGINE.has_slot_memory is True
+    service = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
+    one = ServiceSpec.model_validate(service | {"profile": "h200"})
+    words = " ".join(ENGINE.options(one, is_measured=True))
+    assert '--parallel "$(cat "$private/slots")"' in words

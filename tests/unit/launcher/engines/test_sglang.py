@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from launcher.engines.engine import MeasuredEngine, Probe
+from cluster.language.service import ServiceSpec
+from launcher.engines.engine import Probe, PromptedEngine
 from launcher.engines.sglang import SGLang
 
 ENGINE = SGLang()
@@ -86,5 +87,10 @@ def test_clients_only_ask_the_model(path: str):
     assert not any(re.fullmatch(one, path) for one in ENGINE.http_paths)
 
 
-def test_its_models_are_not_measured():
-    assert not isinstance(ENGINE, MeasuredEngine)
+def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
+    assert isinstance(ENGINE, PromptedEngine)
+    assert ENGINE.has_slot_memory is False
+    service = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
+    one = ServiceSpec.model_validate(service | {"profile": "h200"})
+    words = " ".join(ENGINE.options(one, is_measured=True))
+    assert '--max-running-requests "$(cat "$private/slots")"' in words

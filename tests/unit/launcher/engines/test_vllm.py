@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from cluster.language.service import ServiceSpec
-from launcher.engines.engine import MeasuredEngine, Probe
+from launcher.engines.engine import Probe, PromptedEngine
 from launcher.engines.vllm import Vllm
 
 ENGINE = Vllm()
@@ -140,5 +140,10 @@ def test_it_never_closes_a_connection_that_haproxy_keeps():
     assert float(ENGINE.environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) >= 3600
 
 
-def test_its_models_are_not_measured():
-    assert not isinstance(ENGINE, MeasuredEngine)
+def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
+    assert isinstance(ENGINE, PromptedEngine)
+    assert ENGINE.has_slot_memory is False
+    service = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
+    one = ServiceSpec.model_validate(service | {"profile": "h200"})
+    words = " ".join(ENGINE.options(one, is_measured=True))
+    assert '--max-num-seqs "$(cat "$private/slots")"' in words
