@@ -167,6 +167,8 @@ class PartitionView:
             all of a node's.
         allow_qos: QOS that the partition admits; None is all.
         deny_qos: QOS that the partition refuses.
+        preempt_mode: the partition's own PreemptMode, in capitals; "" where Slurm shows none.
+        is_up: whether jobs may be submitted to it and start in it.
     """
 
     name: str
@@ -175,6 +177,8 @@ class PartitionView:
     has_default_memory: bool = True
     allow_qos: frozenset[str] | None = None
     deny_qos: frozenset[str] = frozenset()
+    preempt_mode: str = ""
+    is_up: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Connects to PostgreSQL, and turns its failures into the project's own errors."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slic
 _LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_PRIVILEGE = "42501"
 _UNDEFINED_TABLE = "42P01"
+_REFUSED = re.compile(
+    r"authentication failed|no pg_hba\.conf entry|does not exist|not permitted to log in"
+    r"|permission denied for database|no password supplied|rejects connection"
+)
+"""What PostgreSQL says to a role that it does not let in; psycopg has no SQLSTATE of it."""
 
 
 def postgres_engine(url: str) -> Engine:
@@ -129,8 +135,9 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def translated(engine: Engine) -> Iterator[None]:
     """Turn SQLAlchemy's errors into the project's own, without a password or a statement in them.
 
-    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN. OutsideError: SW-LEDGER-REFUSED,
-    SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-TEXT, SW-DATABASE-OLD.
+    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN, SW-DATABASE-LOGIN. OutsideError:
+    SW-LEDGER-REFUSED, SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-TEXT,
+    SW-DATABASE-OLD.
     """
     try:
         yield
@@ -145,9 +152,15 @@ def translated(engine: Engine) -> Iterator[None]:
                 f"A table of the database {_place(engine)} is in use for too long.",
                 "Nothing was changed. Try again; a long query or a dump may be running.",
             ) from None
+        if "FATAL" in (reason := _reason(engine, error)) and _REFUSED.search(reason):
+            raise UnreachableError(
+                "SW-DATABASE-LOGIN",
+                f"PostgreSQL refuses the login to {_place(engine)}: {reason}.",
+                "Check role, password and database of the URL, and the server's pg_hba.conf.",
+            ) from None
         raise UnreachableError(
             "SW-DATABASE-DOWN",
-            f"The database {_place(engine)} does not answer: {_reason(engine, error)}.",
+            f"The database {_place(engine)} does not answer: {reason}.",
             "Check that PostgreSQL is running and that the URL names it.",
         ) from None
     except IntegrityError as error:

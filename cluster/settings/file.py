@@ -404,6 +404,19 @@ class LauncherSettings(_Section):
     )
 
 
+FindingCode = Annotated[str, Field(pattern=r"^SW(-[A-Z]+)+$")]
+
+
+class DoctorSettings(_Section):
+    """[doctor]: what slicewise doctor need not say; docs/how-to/doctor.md."""
+
+    accept: tuple[FindingCode, ...] = Field(
+        (),
+        description="Codes of findings that the site knows and leaves as they are: they are"
+        " counted, and no longer shown.",
+    )
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -428,6 +441,7 @@ class Settings(_Section):
         RepartitionSettings(), validation_alias=AliasChoices("repartition", "recut")
     )
     lending: LendingSettings = LendingSettings()
+    doctor: DoctorSettings = DoctorSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
         {}, description="Class of GPU jobs that name this QOS of the site, by QOS."
     )

@@ -44,7 +44,8 @@ class Association:
 
     A user may have further rows for single partitions, each with a QOS list of its own.
 
-    ``grp_tres`` and ``grp_tres_run_mins`` hold only the limits that are set: ``{"billing": 3000}``.
+    ``grp_tres``, ``grp_tres_run_mins`` and ``grp_tres_mins`` hold only the limits that are set:
+    ``{"billing": 3000}``.
     The QOS list and the default QOS are those in force; ``own_qos`` and ``own_default_qos`` are
     empty where the row inherits them. ``bounds_submits`` is true where the number of jobs, waiting
     ones too, is limited.
@@ -62,6 +63,7 @@ class Association:
     own_default_qos: str = ""
     partition: str = ""
     bounds_submits: bool = False
+    grp_tres_mins: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

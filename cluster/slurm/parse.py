@@ -43,6 +43,7 @@ ASSOCIATION_FIELDS = (
     "GrpTRESRunMins",
     "GrpSubmitJobs",
     "MaxSubmitJobs",
+    "GrpTRESMins",
 )
 USE_FIELDS = ("Cluster", "QOS")
 QOS_FIELDS = (
@@ -142,6 +143,8 @@ def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
         has_default_memory=has_default_memory(block),
         allow_qos=None if allowed in {"ALL", "N/A"} else names(allowed),
         deny_qos=names(denied),
+        preempt_mode=named(block.get("PreemptMode", "")).upper(),
+        is_up=block.get("State", "UP") == "UP",
     )
 
 
@@ -242,6 +245,7 @@ def _association(
         default_qos=row["DefaultQOS"],
         grp_tres=fields.read("grp_tres", "GrpTRES", limits, {}),
         grp_tres_run_mins=fields.read("grp_tres_run_mins", "GrpTRESRunMins", limits, {}),
+        grp_tres_mins=fields.read("grp_tres_mins", "GrpTRESMins", limits, {}),
         own_qos=names(own["QOS"]),
         own_default_qos=own["DefaultQOS"],
         partition=row["Partition"],

@@ -82,9 +82,10 @@ FOR_OPERATORS: Mapping[str, Command] = {
         " for cron.",
     ),
     "doctor": Command(
-        "slurm_plugin.cli.node:doctor",
-        "Compare a node's GPUs with what Slurm and slicewise.toml say of them.",
-        "Examples: slicewise doctor | slicewise doctor --node gpu07 --json",
+        "launcher.cli.doctor:doctor",
+        "Look at the whole site, and say what is wrong, why it matters, and what mends it.",
+        "Examples: slicewise doctor | slicewise doctor --fix"
+        " | slicewise doctor --section nodes --node gpu07 --json",
     ),
     "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
     "gateway": Command("launcher.cli.gateway:gateway_app", "The gateway in front of all services."),

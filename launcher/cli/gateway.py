@@ -15,12 +15,10 @@ from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
 from launcher.gateway import haproxy
+from launcher.gateway.checks import SOON_S
 from launcher.gateway.files import replace_file
 from launcher.gateway.identity import KEY, ends_s
 from launcher.scripts.render import CONFIGURATION, Owners, gateway_files
-
-_SOON_S = 14 * 86400
-"""Seconds before a certificate's end from which on it is said."""
 
 gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
 
@@ -81,7 +79,7 @@ def _soon_ended(gateway: GatewaySettings, now_s: float) -> Iterator[str]:
                 if file == gateway.certificate
                 else "Make a new one: docs/how-to/gateway.md.",
             )
-        if end_s - now_s < _SOON_S:
+        if end_s - now_s < SOON_S:
             yield f"The certificate in {file} ends on {day}."
 
 

@@ -121,7 +121,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "uninstall": (*_one(f"{_SITE}:UninstalledJson"), *_one(f"{_SITE}:UninstallPlannedJson")),
     "node probe": _one("cluster.mig.inventory:Inventory", "slurm_plugin.cli.node:Diagnosis"),
     "node gres": _one(f"{_SITE}:NodeLinesJson"),
-    "doctor": _one("slurm_plugin.cli.node:Diagnosis"),
+    "doctor": _one("launcher.cli.json_shapes:FindingsJson"),
     "repartition plan": _one(f"{_SITE}:RepartitionPlanJson"),
     "repartition run": (
         *_one(f"{_SITE}:RepartitionsDoneJson"),

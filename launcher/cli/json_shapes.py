@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
+from cluster.language.findings import SectionReport
 from cluster.language.measurements import Measurement
 from cluster.rpc.messages import ReplicaLoad, ServiceQuality
 from launcher.cli.service_wait import Started
@@ -245,3 +246,12 @@ class MeasuredJson(TypedDict):
     file: str
     measurements: list[Measurement]
     cheapest: CheapestJson | None
+
+
+class FindingsJson(TypedDict):
+    """What the doctor found: each finding's text, and the same by section with what mends it."""
+
+    faults: Sequence[str]
+    notes: Sequence[str]
+    sections: Sequence[SectionReport]
+    accepted: Sequence[str]

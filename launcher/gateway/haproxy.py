@@ -502,6 +502,16 @@ async def check_configuration(path: Path) -> None:
         raise InvalidInputError("SW-GATEWAY-CONFIG", f"HAProxy rejects {path}:\n{_alerts(told)}")
 
 
+async def process_facts(settings: GatewaySettings) -> Mapping[str, str]:
+    """Return what the running HAProxy says of itself: ``Version``, ``Start_time_sec``, ...
+
+    Raises UnreachableError (SW-GATEWAY-DOWN).
+    """
+    shown = await _ask(settings.runtime_socket, WHO)
+    pairs = (line.partition(":") for line in shown.splitlines())
+    return {name: value.strip() for name, colon, value in pairs if colon}
+
+
 def _alerts(told: str) -> str:
     """Keep what HAProxy refuses: among hundreds of warnings it would not be seen."""
     alerts = [line for line in told.splitlines() if line.startswith("[ALERT]")]

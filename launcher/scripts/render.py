@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,6 +183,30 @@ class Owners:
     group: str = ""
     socket_user: str = ""
     socket_group: str = ""
+
+    @property
+    def options(self) -> str:
+        """The options of ``slicewise gateway render`` for these, each after a blank."""
+        return "".join(
+            f" --{one.name.replace('_', '-')} {value}"
+            for one in fields(self)
+            if (value := getattr(self, one.name))
+        )
+
+
+def owners_of(text: str) -> Owners:
+    """Return the owners with which a haproxy.cfg was rendered."""
+    socket = re.search(r"^    stats socket (.*)$", text, re.MULTILINE)
+    words = socket[1] if socket else ""
+    return Owners(
+        *(_after(f"^    {word}", text) for word in ("user", "group")),
+        *(_after(f" {word}", words) for word in ("user", "group")),
+    )
+
+
+def _after(word: str, text: str) -> str:
+    found = re.search(rf"{word} (\S+)", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:

@@ -58,7 +58,10 @@ _PAGE_ROWS = 2000
 """Rows of a statement in one answer: about 1 MB."""
 
 _TELL_PLACES = frozenset(
-    {"SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"}
+    {
+        *("SW-DATABASE-DOWN", "SW-DATABASE-LOGIN", "SW-DATABASE-BUSY"),
+        *("SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
+    }
 )
 """Codes of failures that say where the database is, and what PostgreSQL answered."""
 

@@ -102,7 +102,7 @@ def install(
     are called once, with a job that requests nothing.
     """
     settings = load_settings()
-    proposal = _proposal(file or _site_script(settings), _wiring(settings))
+    proposal = _proposal(file or site_script(settings), _wiring(settings))
     version = lua or _linked_version(settings)
     outcomes = asyncio.run(_try(proposal, version))
     written = _write(proposal, write_proposal)
@@ -138,7 +138,7 @@ def status(as_json: Json = False) -> None:
     failure = answer if isinstance(answer, SlicewiseError) else None
     known = None if isinstance(answer, SlicewiseError) else answer
     version = version_of(MODULE.read_text(encoding="utf-8"))
-    here = Here(version, off_file(), _problem(settings), has_old_lines=_has_old_lines(settings))
+    here = Here(version, off_file(), problem(settings), has_old_lines=has_old_lines(settings))
     if as_json:
         print_json(status_fields(known, here, time.time()))
     else:
@@ -147,7 +147,7 @@ def status(as_json: Json = False) -> None:
         raise failure
 
 
-def _problem(settings: Settings) -> str:
+def problem(settings: Settings) -> str:
     """Say why slurmctld's Lua can't run slicewise.lua; "" if it can, or if no plugin is here."""
     try:
         version = _linked_version(settings)
@@ -160,13 +160,13 @@ def _problem(settings: Settings) -> str:
     return ""
 
 
-def _has_old_lines(settings: Settings) -> bool:
+def has_old_lines(settings: Settings) -> bool:
     """Whether job_submit.lua has other lines of Slicewise than would be proposed now.
 
     False if that is unknown: Slurm does not list its nodes, or the script can't be read.
     """
     try:
-        proposal = _proposal(_site_script(settings), _wiring(settings))
+        proposal = _proposal(site_script(settings), _wiring(settings))
     except SlicewiseError:
         return False
     return proposal.before is not None and has_lines(proposal.before) and bool(proposal.diff)
@@ -266,7 +266,7 @@ def _no_nodes(why: str) -> UnreachableError:
     )
 
 
-def _site_script(settings: Settings) -> Path:
+def site_script(settings: Settings) -> Path:
     """Return the path of job_submit.lua, beside the slurm.conf that $SLURM_CONF or slurmctld names.
 
     If neither names one, it is in /etc/slurm.

@@ -1,10 +1,9 @@
-"""``slicewise node`` and ``doctor``: what a GPU node has, and what Slurm has to know of it."""
+"""``slicewise node``: what a GPU node has, and what Slurm has to know of it."""
 
-import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.findings import Finding, error, hint
 from cluster.language.jobs import NodeView
 from cluster.mig.apply import cut as cut_gpu
 from cluster.mig.checks import faults, table_differences
@@ -22,14 +21,10 @@ from cluster.mig.inventory import Inventory
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.settings.repartition import RepartitionSettings
-from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.mig import node_report
-from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.slurm_config import gres as slurm_gres
 from slurm_plugin.slurm_config import node_lines
-from slurm_plugin.slurm_config.isolation import isolation_faults
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, slow_starts
 
 node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
 
@@ -96,7 +91,7 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     Types pad0 to pad55 stand for instances that could be cut but are not: Slurm lets jobs survive a
     repartition only if the node keeps its number of devices. No job can use them.
     """
-    inventory, name = read_inventory(host_root), node or _node_name()
+    inventory, name = read_inventory(host_root), node or node_name()
     wrong, settings = faults(inventory), _settings()
     found = _with_pads(inventory, settings, name)
     lines = slurm_gres.gres_conf(name, found)
@@ -162,75 +157,30 @@ def _settings() -> Settings | None:
     return load_settings() if settings_file().exists() else None
 
 
-def _node_name() -> str:
+def node_name() -> str:
+    """Return this host's name in slurm.conf."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
-def doctor(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = False) -> None:
-    """Compare a node's GPUs with what Slurm and slicewise.toml say of them.
+def node_findings(
+    name: str, host_root: Path, settings: Settings | None, nodes: Iterable[NodeView] | None
+) -> tuple[Finding, ...]:
+    """Compare this node's GPUs with what slurmctld and slicewise.toml say of them.
 
-    Run it on the GPU node. It checks the boards' health, how they are cut, the counts that
-    slurmctld has, whether the managed partitions take the tenants' QOS (AllowQos), whether Slurm
-    keeps jobs off each other's devices and starts replicas soon, and the table of MIG profiles.
-    Exits 1 if it finds a fault.
+    ``nodes`` is None if slurmctld does not say. Raises what ``read_inventory`` raises.
     """
-    found = _diagnosis(node or _node_name(), host_root)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        _print_diagnosis(found)
-        if not found.faults:
-            console().print(Text("The node is well, and has what Slurm expects.", style="green"))
-    if found.faults:
-        raise typer.Exit(1)
-
-
-def _diagnosis(name: str, host_root: Path) -> Diagnosis:
-    inventory, settings = read_inventory(host_root), _settings()
+    inventory = read_inventory(host_root)
     devices = _devices(inventory, settings, name)
-    wrong, noted = _by_slurm(name, devices, settings)
-    return Diagnosis(
-        faults=(*faults(inventory), *wrong),
-        notes=(
-            *noted,
-            *_differences(inventory),
-            *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
+    return (
+        *(error("SW-NODE-GPU", fault.removesuffix(".")) for fault in faults(inventory)),
+        *(
+            slurm_gres.gres_findings(name, _named(nodes, name), devices)
+            if nodes is not None
+            else ()
         ),
+        *(hint("SW-NODE-TABLE", one.removesuffix(".")) for one in _differences(inventory)),
+        *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
     )
-
-
-def _by_slurm(
-    name: str, devices: tuple[slurm_gres.Device, ...], settings: Settings | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what is wrong, and which settings leave devices open or delay starts, by slurmctld.
-
-    Wrong are GPU counts that differ from the node's, managed partitions that do not take tenants'
-    jobs, and a slurmctld that does not answer.
-    """
-    try:
-        nodes, config, closed = asyncio.run(_asked(settings))
-    except SlicewiseError as error:
-        first_line, _, _ = error.refusal.message.partition("\n")
-        return (f"Slurm does not say what the node has: {first_line}",), ()
-    wrong = slurm_gres.gres_faults(name, _named(nodes, name), devices)
-    return (*wrong, *closed), (*isolation_faults(config), *slow_starts(config))
-
-
-async def _asked(
-    settings: Settings | None,
-) -> tuple[tuple[NodeView, ...], Mapping[str, str], tuple[str, ...]]:
-    """Return nodes, slurm.conf, and a fault for each managed partition that bars a tenant's QOS."""
-    slurm = open_slurm(settings)
-    managed = settings.cluster.partitions if settings is not None else ()
-    nodes, config, partitions = await asyncio.gather(
-        slurm.nodes(), slurm.config(), slurm.partitions()
-    )
-    views = [view for view in partitions if view.name in managed]
-    if all(view.allow_qos is None and not view.deny_qos for view in views):
-        # No partition restricts QOS: don't ask slurmdbd, which the node may be unable to reach.
-        return nodes, config, ()
-    ours = {qos for row in await slurm.associations() for qos in row.qos if is_ours(qos)}
-    return nodes, config, closed_to_qos(partitions, managed, ours)
 
 
 def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:

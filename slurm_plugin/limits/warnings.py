@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.slurm.interface import Association
 from slurm_plugin.common.qos_names import can_have_qos, is_ours, qos_name
 from slurm_plugin.limits.desired import (
@@ -18,30 +19,36 @@ _SHOWN_NAMES = 5
 _LONGEST_NAME = 40
 
 
-def unnamed_warnings(left_out: Iterable[Difference]) -> tuple[str, ...]:
+def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
     """Describe the settings that ``can_be_named`` leaves out; () if there are none.
 
-    It is one sentence with some of the names, written as Python literals.
+    It is one finding with some of the names, written as Python literals.
     """
     names = sorted({one.user or one.key.name for one in left_out})
     if not names:
         return ()
     shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
-    text = (
-        f"{len(names)} names can't be given to sacctmgr, which reads brackets, commas and quotes"
-        f" as its syntax: {shown}. Limits above them apply; Slicewise does not set their own"
-        " limits and lists. Delete these accounts or users."
-    )
-    return (text,)
-
-
-def _moved_text(one: AccountDifference) -> str:
-    above = one.parent or ROOT_ACCOUNT
     return (
+        warning(
+            "SW-LIMITS-NAME",
+            f"{len(names)} names can't be given to sacctmgr, which reads brackets, commas and"
+            f" quotes as its syntax: {shown}",
+            advice="Limits above them apply; Slicewise does not set their own limits and lists."
+            " Delete these accounts or users.",
+        ),
+    )
+
+
+def _moved(one: AccountDifference) -> Finding:
+    above = one.parent or ROOT_ACCOUNT
+    put_back = f"sacctmgr modify account where name={one.account} set parent={above}"
+    return warning(
+        "SW-LIMITS-MOVED",
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
-        " ledger: limits on types above it in Slurm bind it too. Put it back:"
-        f" sacctmgr modify account where name={one.account} set parent={above}; or adopt its"
-        " place: slicewise tenant import."
+        " ledger",
+        "limits on types above it in Slurm bind it too",
+        Mend(Place.ACCOUNTS, put_back),
+        advice=f"Put it back: {put_back}; or adopt its place: slicewise tenant import.",
     )
 
 
@@ -49,8 +56,8 @@ def _below(tenant: str) -> str:
     return f"below {tenant}" if tenant else "at the top"
 
 
-def crowding_warnings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> tuple[str, ...]:
-    """Warn in one sentence about tenants whose users could take all of slurmctld's job records.
+def crowding_findings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> tuple[Finding, ...]:
+    """Warn once about the tenants whose users could take all of slurmctld's job records.
 
     ``most_jobs`` is Slurm's MaxJobCount. () if there are no such tenants.
     """
@@ -60,13 +67,23 @@ def crowding_warnings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> t
         return ()
     others = f" and {len(open_ones) - _SHOWN_NAMES} more" if len(open_ones) > _SHOWN_NAMES else ""
     shown = ", ".join(ascii(name[:_LONGEST_NAME])[1:-1] for name in open_ones[:_SHOWN_NAMES])
-    text = (
-        f"Nothing bounds how many jobs the users of {shown}{others} may have waiting: one of them"
-        f" can use up MaxJobCount={most_jobs}, and no other user can submit. Set MaxSubmitJobs on "
-        "the accounts, such as 1000: sacctmgr modify account where name=ACCOUNT set "
-        "MaxSubmitJobs=1000 [SW-SUBMITS-OPEN]."
+    return (
+        warning(
+            "SW-SUBMITS-OPEN",
+            f"Nothing bounds how many jobs the users of {shown}{others} may have waiting",
+            f"one of them can use up MaxJobCount={most_jobs}, and no other user can submit",
+            *(
+                Mend(
+                    Place.ACCOUNTS,
+                    f"sacctmgr modify account where name={name} set MaxSubmitJobs=1000",
+                )
+                for name in open_ones
+                if can_have_qos(name)
+            ),
+            advice="Set MaxSubmitJobs on the accounts, such as 1000: sacctmgr modify account where"
+            " name=ACCOUNT set MaxSubmitJobs=1000",
+        ),
     )
-    return (text,)
 
 
 def _bounds_submits(row: Association, found: SlurmLimits) -> bool:
@@ -78,17 +95,22 @@ def _bounds_submits(row: Association, found: SlurmLimits) -> bool:
     return account is not None
 
 
-def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[str, ...]:
-    """Report the site's QOS that stand for a class but do not exist, one sentence each."""
+def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[Finding, ...]:
+    """Report the site's QOS that stand for a class but do not exist."""
     return tuple(
-        f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS: no job can use it."
+        warning(
+            "SW-LIMITS-QOS",
+            f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS",
+            "no job can use it",
+            Mend(Place.ACCOUNTS, f"sacctmgr add qos {name}"),
+        )
         for name in sorted(named)
         if name not in found.qos
     )
 
 
-def warnings(allowed: Allowed, found: SlurmLimits) -> tuple[str, ...]:
-    """Describe what prevents limits from being set or from binding, one sentence each."""
+def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
+    """Describe what prevents limits from being set or from binding."""
     absent = sorted(allowed.policy.keys() - found.accounts.keys())
     tenants = sorted(allowed.policy.keys() & found.accounts.keys())
     listed = {name for row in (*found.accounts.values(), *found.users) for name in row.qos}
@@ -110,18 +132,43 @@ def warnings(allowed: Allowed, found: SlurmLimits) -> tuple[str, ...]:
     places = {name: row.parent for name, row in found.accounts.items()}
     moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
     return (
-        *(f"Slurm has no account {name}: its quota waits." for name in absent),
+        *map(_absent, absent),
         *(
-            f"Tenant {name} can't have limits: Slicewise uses QOS {qos_name(name)} for something"
-            " else. Give the account another name, and import it."
+            error(
+                "SW-LIMITS-ACCOUNT",
+                f"Tenant {name} can't have limits",
+                f"Slicewise uses QOS {qos_name(name)} for something else",
+                advice="Give the account another name, and import it.",
+            )
             for name in sorted(allowed.policy)
             if not can_have_qos(name)
         ),
-        *map(_moved_text, moved),
+        *map(_moved, moved),
         *(
-            f"QOS {name} has flag OverPartQOS and a GrpTRES=billing: its jobs pass the gate and"
-            " count towards no quota."
+            error(
+                "SW-LIMITS-PASSED",
+                f"QOS {name} has flag OverPartQOS and a GrpTRES=billing",
+                "its jobs pass the gate and count towards no quota",
+                Mend(Place.ACCOUNTS, f"sacctmgr modify qos {name} set Flags-=OverPartQOS"),
+            )
             for name in through
         ),
-        *(f"Slurm does not count GPUs of type {kind}: no limit on them." for kind in unknown),
+        *(
+            warning(
+                "SW-LIMITS-TYPE",
+                f"Slurm does not count GPUs of type {kind}",
+                "no limit on them",
+                advice="AccountingStorageTRES must list the type.",
+            )
+            for kind in unknown
+        ),
+    )
+
+
+def _absent(name: str) -> Finding:
+    return warning(
+        "SW-LIMITS-ACCOUNT",
+        f"Slurm has no account {name}",
+        "its quota waits",
+        *([Mend(Place.ACCOUNTS, f"sacctmgr add account {name}")] if can_have_qos(name) else []),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.findings import Finding, warning
 from cluster.language.jobs import JobView, NodeView, PartitionView
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
@@ -48,14 +49,19 @@ from slurm_plugin.limits.growth import (
     unfunded,
     without,
 )
-from slurm_plugin.limits.warnings import crowding_warnings, unknown_qos, unnamed_warnings, warnings
+from slurm_plugin.limits.warnings import (
+    crowding_findings,
+    limit_findings,
+    unknown_qos,
+    unnamed_findings,
+)
 from slurm_plugin.quota.ceilings import Ceiling, QosUse
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
-from slurm_plugin.slurm_config.isolation import isolation_faults
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_faults, price_faults
+from slurm_plugin.slurm_config.isolation import isolation_findings
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_findings, price_findings
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -72,6 +78,11 @@ _NEWS_S = _PATIENCE_S / 3
 """Seconds after which a compilation asks the ledger again whether Slicewise is being uninstalled.
 An uninstall records that in the ledger, and then waits for this compilation to end, which takes a
 few seconds unless Slurm is slow."""
+
+
+_UNINSTALLED = warning(
+    UNINSTALLED.code, UNINSTALLED.message.removesuffix("."), advice=UNINSTALLED.hint
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ class LimitComparison:
         planned_use: what jobs hold in each QOS, where the limits are wanted for that.
         differences: settings that Slurm does not have as the ledger says.
         out_of_band: differences that were made outside Slicewise since it last set them.
-        warnings: what keeps the limits from holding, or tenants apart, one sentence each.
+        findings: what keeps the limits from holding, or tenants apart.
         is_uninstalled: whether Slicewise was uninstalled, so that no difference may be applied.
     """
 
@@ -121,8 +132,13 @@ class LimitComparison:
     wanted: DesiredLimits
     differences: tuple[Difference, ...]
     out_of_band: tuple[OutOfBandChange, ...]
-    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     is_uninstalled: bool
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The findings as text, one line each."""
+        return tuple(one.text for one in self.findings)
 
 
 @dataclass(frozen=True)
@@ -267,16 +283,18 @@ def compared(
         differences=differing,
         out_of_band=out_of_band(differing, ledger_view.known),
         is_uninstalled=is_out,
-        warnings=(
-            *((UNINSTALLED.text(),) if is_out else ()),
-            *warnings(allowed, found),
-            *unnamed_warnings(unnamed),
+        findings=(
+            *((_UNINSTALLED,) if is_out else ()),
+            *limit_findings(allowed, found),
+            *unnamed_findings(unnamed),
             *unknown_qos(settings.qos, found),
-            *crowding_warnings(allowed, found, config.get("MaxJobCount", "")),
-            *conf_faults(config, partitions, cluster.partitions, settings.costs, settings.billing),
-            *price_faults(nodes, managed, settings.costs),
+            *crowding_findings(allowed, found, config.get("MaxJobCount", "")),
+            *conf_findings(
+                config, partitions, cluster.partitions, settings.costs, settings.billing
+            ),
+            *price_findings(nodes, managed, settings.costs),
             *closed_to_qos(partitions, managed, limits.our_qos),
-            *isolation_faults(config),
+            *isolation_findings(config),
         ),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.findings import Finding, Mend, Place, error, hint
 from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import Board, profile_of
@@ -160,32 +161,53 @@ def node_gres(found: Sequence[Device]) -> str:
     return ",".join(f"gpu:{gres_type}:{count}" for gres_type, count in counts.items())
 
 
-def gres_faults(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[str, ...]:
-    """Differences between slurmctld's node and the devices found on it, one sentence each."""
+def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> tuple[Finding, ...]:
+    """Differences between slurmctld's node and the devices found on it."""
     if node is None:
-        return (f"Slurm has no node {name}.",)
+        return (
+            error(
+                "SW-NODE-UNKNOWN",
+                f"Slurm has no node {name}",
+                advice="Name the node with --node, as slurm.conf does.",
+            ),
+        )
     here = Counter(one.gres_type for one in found)
     types = [kind for kind in dict.fromkeys((*here, *node.gpus)) if not is_pad(kind)]
+    mend = Mend(Place.NODE, f"slicewise node gres --node {name}")
     return tuple(
-        fault for kind in types for fault in _count_faults(kind, here[kind], node.gpus.get(kind, 0))
+        fault
+        for kind in types
+        for fault in _count_findings(kind, here[kind], node.gpus.get(kind, 0), mend)
     )
 
 
-def _count_faults(kind: str, here: int, slurm: int) -> Iterator[str]:
+def _count_findings(kind: str, here: int, slurm: int, mend: Mend) -> Iterator[Finding]:
     if here < slurm:
-        yield (
-            f"Slurm expects {slurm} gpu:{kind}, but the node has {here}: its slurmd will be INVALID"
-            " and drained."
+        yield error(
+            "SW-NODE-GRES",
+            f"Slurm expects {slurm} gpu:{kind}, but the node has {here}",
+            "its slurmd will be INVALID and drained",
+            mend,
         )
     elif here > slurm:
-        yield f"The node has {here} gpu:{kind}, but Slurm expects {slurm}: the rest lies idle."
+        yield error(
+            "SW-NODE-GRES",
+            f"The node has {here} gpu:{kind}, but Slurm expects {slurm}",
+            "the rest lies idle",
+            mend,
+        )
 
 
-def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[str, ...]:
-    """Types for which no tenant is charged, one sentence each."""
+def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[Finding, ...]:
+    """Types for which no tenant is charged."""
     kinds = dict.fromkeys(one.gres_type for one in found)
     return tuple(
-        f"gpu:{kind} is not a type of [gpus] in slicewise.toml: it is not charged."
+        hint(
+            "SW-NODE-PRICE",
+            f"gpu:{kind} is not a type of [gpus] in slicewise.toml",
+            "it is not charged",
+            Mend(Place.SETTINGS, f'[gpus."MODEL"] types = ["{kind}"]'),
+        )
         for kind in kinds
         if kind not in costs
     )

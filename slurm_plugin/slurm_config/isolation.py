@@ -2,30 +2,47 @@
 
 from collections.abc import Iterator, Mapping
 
+from cluster.language.findings import Finding, Mend, Place, error, warning
 
-def isolation_faults(config: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what lets a job open devices that it was not given: one sentence each, with a code.
+_TASKS = Mend(Place.SLURM_CONF, "TaskPlugin=task/cgroup,task/affinity")
+_DEVICES = Mend(Place.CGROUP_CONF, "ConstrainDevices=yes")
+_OPEN = "each job can open all GPUs and MIG instances of its node, those of other tenants too"
+
+
+def isolation_findings(config: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return what lets a job open devices that it was not given.
 
     ``config`` is the output of ``scontrol show config``, including the settings of cgroup.conf.
     """
-    return tuple(_faults(config))
+    return tuple(_findings(config))
 
 
-def _faults(config: Mapping[str, str]) -> Iterator[str]:
+def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
     plugins = config.get("TaskPlugin", "").lower().split(",")
     if "task/cgroup" not in plugins:
-        yield (
-            "TaskPlugin has no task/cgroup: each job can open all GPUs and MIG instances of its"
-            " node, those of other tenants too. Set TaskPlugin=task/cgroup,task/affinity, and"
-            " ConstrainDevices=yes in cgroup.conf [SW-DEVICES-OPEN]."
+        yield error(
+            "SW-DEVICES-OPEN",
+            "TaskPlugin has no task/cgroup",
+            _OPEN,
+            _TASKS,
+            _DEVICES,
+            advice="Set TaskPlugin=task/cgroup,task/affinity, and ConstrainDevices=yes in"
+            " cgroup.conf.",
         )
     elif config.get("ConstrainDevices", "no").lower() != "yes":
-        yield (
-            "cgroup.conf has no ConstrainDevices=yes: each job can open all GPUs and MIG instances"
-            " of its node, those of other tenants too. Set it on all nodes [SW-DEVICES-OPEN]."
+        yield error(
+            "SW-DEVICES-OPEN",
+            "cgroup.conf has no ConstrainDevices=yes",
+            _OPEN,
+            _DEVICES,
+            advice="Set it on all nodes.",
         )
     if config.get("ProctrackType", "").lower() != "proctrack/cgroup":
-        yield (
-            "ProctrackType is not proctrack/cgroup: a process that leaves its job's session may"
-            " live on with an instance that the next job gets. Set it [SW-PROCESSES-LOOSE]."
+        yield warning(
+            "SW-PROCESSES-LOOSE",
+            "ProctrackType is not proctrack/cgroup",
+            "a process that leaves its job's session may live on with an instance that the next"
+            " job gets",
+            Mend(Place.SLURM_CONF, "ProctrackType=proctrack/cgroup"),
+            advice="Set it while no job runs.",
         )

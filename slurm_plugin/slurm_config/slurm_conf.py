@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from cluster.language.billing import BillingUnit
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.fields import has_default_memory
 from slurm_plugin.common.qos_names import GATE_QOS
@@ -13,6 +14,7 @@ from slurm_plugin.slurm_config.pads import is_pad
 _ENFORCED = ("associations", "limits", "qos")
 _BATCH_SCHED_DELAY = "3"
 """Slurm's default, in seconds."""
+_NO_PREEMPTION = "lenders wait for borrowed jobs to end"
 
 
 def conf_lines(
@@ -47,76 +49,117 @@ def accounting_tres(types: Iterable[str]) -> str:
     return ",".join(_counted(types))
 
 
-def conf_faults(
+def conf_findings(
     config: Mapping[str, str],
     partitions: Iterable[PartitionView],
     managed: Sequence[str],
     costs: Mapping[str, int],
     billing: BillingUnit,
-) -> tuple[str, ...]:
-    """What the running slurmctld lacks of these settings, one sentence each."""
-    views = {view.name: view for view in partitions}
+) -> tuple[Finding, ...]:
+    """What the running slurmctld lacks of these settings."""
     return (
-        *_config_faults(config, costs),
-        *(f"There is no partition {name}." for name in managed if name not in views),
-        *(
-            fault
-            for name in managed
-            if name in views
-            for fault in _weight_faults(views[name], costs, billing)
-        ),
-        *(
-            f"Partition {name} gives a job that asks for no memory all that its node has, so that "
-            "the node's other GPUs lie idle: set DefMemPerGPU or DefMemPerCPU on it."
-            for name in managed
-            if name in views and not views[name].has_default_memory and _counts_memory(config)
-        ),
-        *(fault for name in managed if name in views for fault in _gate_faults(views[name])),
+        *config_findings(config, costs),
+        *partition_findings(config, partitions, managed, costs, billing),
     )
 
 
-def slow_starts(config: Mapping[str, str]) -> Iterator[str]:
+def partition_findings(
+    config: Mapping[str, str],
+    partitions: Iterable[PartitionView],
+    managed: Sequence[str],
+    costs: Mapping[str, int],
+    billing: BillingUnit,
+) -> Iterator[Finding]:
+    """What the managed partitions lack of these settings."""
+    views = {view.name: view for view in partitions}
+    for name in managed:
+        if name not in views:
+            yield error(
+                "SW-PARTITION-NONE",
+                f"There is no partition {name}",
+                advice="Name the partitions of your GPUs in [cluster] partitions.",
+            )
+    own = [views[name] for name in managed if name in views]
+    for view in own:
+        yield from _weight_findings(view, costs, billing)
+    if _counts_memory(config):
+        yield from map(_memory_finding, (view for view in own if not view.has_default_memory))
+    for view in own:
+        yield from _gate_findings(view)
+
+
+def _memory_finding(partition: PartitionView) -> Finding:
+    return warning(
+        "SW-PARTITION-MEMORY",
+        f"Partition {partition.name} gives a job that asks for no memory all that its node has",
+        "the node's other GPUs lie idle",
+        Mend(Place.SLURM_CONF, f"PartitionName={partition.name} DefMemPerGPU=16000"),
+        advice="Set DefMemPerGPU or DefMemPerCPU on it, to what your nodes have for each.",
+    )
+
+
+def slow_starts(config: Mapping[str, str]) -> Iterator[Finding]:
     """Say how long slurmctld may wait before it looks at a slot that was released.
 
     Slurm starts no batch job right at its submission or release, but within ``batch_sched_delay``.
     """
-    words = config.get("SchedulerParameters", "").split(",")
+    said = config.get("SchedulerParameters", "")
+    words = [word for word in said.split(",") if word and word != "(null)"]
     named = dict(word.split("=", 1) for word in words if "=" in word)
     delay = named.get("batch_sched_delay", _BATCH_SCHED_DELAY)
     if delay != "0":
-        yield (
+        others = [word for word in words if not word.startswith("batch_sched_delay")]
+        yield hint(
+            "SW-CONF-SLOW-START",
             f"SchedulerParameters has batch_sched_delay={delay} (Slurm's default is"
-            f" {_BATCH_SCHED_DELAY}): a replica that is released may wait as many seconds before"
-            " Slurm looks at it, also where GPUs are free. Where services shall wake sooner: 0."
+            f" {_BATCH_SCHED_DELAY})",
+            "a replica that is released may wait as many seconds before Slurm looks at it, also"
+            " where GPUs are free",
+            Mend(
+                Place.SLURM_CONF,
+                f"SchedulerParameters={','.join((*others, 'batch_sched_delay=0'))}",
+            ),
+            advice="Where services shall wake sooner: 0.",
         )
 
 
 def closed_to_qos(
     partitions: Iterable[PartitionView], managed: Collection[str], ours: Collection[str]
-) -> tuple[str, ...]:
-    """Managed partitions that do not accept all QOS of ``ours``, one sentence each."""
-    faults: list[str] = []
+) -> tuple[Finding, ...]:
+    """Managed partitions that do not accept all QOS of ``ours``."""
+    found: list[Finding] = []
     for view in partitions:
         if view.name not in managed:
             continue
+        line = f"PartitionName={view.name}"
         if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
-            faults.append(
-                f"Partition {view.name} has AllowQos without {', '.join(lacking)}: their jobs do "
-                "not start there. Add them, or take AllowQos away: the gate keeps all other QOS "
-                "out."
+            found.append(
+                error(
+                    "SW-PARTITION-QOS",
+                    f"Partition {view.name} has AllowQos without {', '.join(lacking)}",
+                    "their jobs do not start there",
+                    Mend(Place.SLURM_CONF, f"{line} AllowQos=ALL"),
+                    advice="Add them, or take AllowQos away: the gate keeps all other QOS out.",
+                )
             )
         if denied := sorted(view.deny_qos & set(ours)):
-            faults.append(
-                f"Partition {view.name} has DenyQos with {', '.join(denied)}: their jobs do not "
-                "start there. Take them out of it."
+            kept = ",".join(sorted(view.deny_qos - set(ours)))
+            found.append(
+                error(
+                    "SW-PARTITION-QOS",
+                    f"Partition {view.name} has DenyQos with {', '.join(denied)}",
+                    "their jobs do not start there",
+                    Mend(Place.SLURM_CONF, f"{line} DenyQos={kept}".removesuffix(" DenyQos=")),
+                    advice="Take them out of it.",
+                )
             )
-    return tuple(faults)
+    return tuple(found)
 
 
-def price_faults(
+def price_findings(
     nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, int]
-) -> tuple[str, ...]:
-    """GPUs of managed partitions that have no price, one sentence for each type."""
+) -> tuple[Finding, ...]:
+    """GPUs of managed partitions that have no price, one finding for each type."""
     unpriced = defaultdict[str, list[str]](list)
     for node in nodes:
         if node.is_in(partitions):
@@ -130,18 +173,24 @@ def price_faults(
     return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))
 
 
-def _unpriced(kind: str, nodes: Sequence[str]) -> str:
+def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
     more = len(nodes) - 1
     has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
     if kind == "gpu":
-        return (
-            f"{has} GPUs without a type: Slurm bills by type, so they are not charged and no quota"
-            " counts them. Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of"
-            " slicewise.toml: whole."
+        return error(
+            "SW-GPU-PRICE",
+            f"{has} GPUs without a type",
+            "Slurm bills by type, so they are not charged and no quota counts them",
+            advice="Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of slicewise.toml:"
+            " whole.",
         )
-    return (
-        f"{has} {kind}, which has no price: it is not charged and no quota counts it. Name"
-        " it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut."
+    name = kind.removeprefix("gpu:")
+    return error(
+        "SW-GPU-PRICE",
+        f"{has} {kind}, which has no price",
+        "it is not charged and no quota counts it",
+        Mend(Place.SETTINGS, f'[gpus."MODEL"] types = ["{name}"]'),
+        advice="Name it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut.",
     )
 
 
@@ -151,19 +200,47 @@ def _counts_memory(config: Mapping[str, str]) -> bool:
     return is_allotted and not has_default_memory(config)
 
 
-def _config_faults(config: Mapping[str, str], costs: Mapping[str, int]) -> Iterable[str]:
+def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iterator[Finding]:
+    """What slurm.conf lacks for limits to hold, apart from its partitions."""
     enforced = _lacking(_ENFORCED, config.get("AccountingStorageEnforce", ""))
     if enforced:
-        yield f"AccountingStorageEnforce lacks {', '.join(enforced)}: no limit is enforced."
+        yield error(
+            "SW-CONF-ENFORCE",
+            f"AccountingStorageEnforce lacks {', '.join(enforced)}",
+            "no limit is enforced",
+            Mend(Place.SLURM_CONF, f"AccountingStorageEnforce={','.join(_ENFORCED)}"),
+        )
     counted = _lacking(_counted(costs), config.get("AccountingStorageTRES", ""))
     if counted:
-        yield f"AccountingStorageTRES lacks {', '.join(counted)}: such GPUs are not charged."
+        yield error(
+            "SW-CONF-TRES",
+            f"AccountingStorageTRES lacks {', '.join(counted)}",
+            "such GPUs are not charged",
+            Mend(Place.SLURM_CONF, f"AccountingStorageTRES={accounting_tres(costs)}"),
+        )
     if config.get("PreemptType") != "preempt/qos":
-        yield "PreemptType is not preempt/qos: lenders wait for borrowed jobs to end."
+        yield error(
+            "SW-CONF-PREEMPT",
+            "PreemptType is not preempt/qos",
+            _NO_PREEMPTION,
+            Mend(Place.SLURM_CONF, "PreemptType=preempt/qos"),
+            Mend(Place.SLURM_CONF, "PreemptMode=REQUEUE"),
+        )
     elif config.get("PreemptMode", "OFF").upper() == "OFF":
-        yield "PreemptMode is OFF: lenders wait for borrowed jobs to end."
-    if "MAX_TRES" in config.get("PriorityFlags", ""):
-        yield "PriorityFlags has MAX_TRES: a job is billed for one of its GPU types only."
+        yield error(
+            "SW-CONF-PREEMPT",
+            "PreemptMode is OFF",
+            _NO_PREEMPTION,
+            Mend(Place.SLURM_CONF, "PreemptMode=REQUEUE"),
+        )
+    if "MAX_TRES" in (flags := config.get("PriorityFlags", "")):
+        kept = ",".join(flag for flag in flags.split(",") if flag != "MAX_TRES")
+        yield error(
+            "SW-CONF-MAX-TRES",
+            "PriorityFlags has MAX_TRES",
+            "a job is billed for one of its GPU types only",
+            Mend(Place.SLURM_CONF, f"PriorityFlags={kept}"),
+        )
 
 
 def _lacking(needed: Iterable[str], text: str) -> list[str]:
@@ -175,35 +252,55 @@ def _counted(costs: Iterable[str]) -> tuple[str, ...]:
     return ("gres/gpu", *(f"gres/gpu:{kind}" for kind in costs))
 
 
-def _weight_faults(
+def _weight_findings(
     partition: PartitionView, costs: Mapping[str, int], billing: BillingUnit
-) -> Iterable[str]:
+) -> Iterator[Finding]:
     """Billing counts slices only if each type weighs its cost and nothing else weighs."""
     weights = partition.billing_weights
     where = f"TRESBillingWeights of partition {partition.name}"
+    mend = Mend(
+        Place.SLURM_CONF,
+        f'PartitionName={partition.name} TRESBillingWeights="{billing_weights(costs, billing)}"',
+    )
     expected = {f"gres/gpu:{kind}".lower(): billing.held(cost) for kind, cost in costs.items()}
     scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
     if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
-        yield (
+        yield error(
+            "SW-PARTITION-BILLING",
             f"{where} are those of billing_per_slice = {billing.per_slice * scale}, and [cluster] "
-            f"of slicewise.toml says {billing.per_slice}: a job counts {scale} times what it "
-            "should. Write the line of slicewise compile --slurm-conf into slurm.conf, or correct "
-            "the setting."
+            f"of slicewise.toml says {billing.per_slice}",
+            f"a job counts {scale} times what it should",
+            mend,
+            advice="Write the line of slicewise compile --slurm-conf into slurm.conf, or correct "
+            "the setting.",
         )
     else:
         for tres, due in expected.items():
             if weights.get(tres) != due:
-                yield f"{where}: {tres} is {_number(weights.get(tres))}, not {due}."
+                yield error(
+                    "SW-PARTITION-BILLING",
+                    f"{where}: {tres} is {_number(weights.get(tres))}, not {due}",
+                    "",
+                    mend,
+                )
     for tres, weight in _others(weights, expected):
-        yield f"{where}: {tres} is {_number(weight)}, not 0: billing counts more than GPUs."
+        yield error(
+            "SW-PARTITION-BILLING",
+            f"{where}: {tres} is {_number(weight)}, not 0",
+            "billing counts more than GPUs",
+            mend,
+        )
 
 
-def _gate_faults(partition: PartitionView) -> Iterable[str]:
+def _gate_findings(partition: PartitionView) -> Iterator[Finding]:
     if partition.qos != GATE_QOS:
-        yield (
-            f"Partition {partition.name} has no QOS={GATE_QOS} on its line: no quota limits jobs "
-            "there in QOS other than Slicewise's. Add it once sacctmgr shows that QOS: slurmctld"
-            " exits if the QOS does not exist."
+        yield error(
+            "SW-PARTITION-GATE",
+            f"Partition {partition.name} has no QOS={GATE_QOS} on its line",
+            "no quota limits jobs there in QOS other than Slicewise's",
+            Mend(Place.SLURM_CONF, f"PartitionName={partition.name} QOS={GATE_QOS}"),
+            advice="Add it once sacctmgr shows that QOS: slurmctld exits if the QOS does not"
+            " exist.",
         )
 
 

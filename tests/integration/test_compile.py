@@ -433,9 +433,9 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(sandbox: Sandbox, acco
     again = compiled(sandbox, "--dry-run")
     # A sandbox has no cgroups, and says so.
     crowding, open_to_all, loose = again.pop("warnings")
-    assert crowding.endswith("[SW-SUBMITS-OPEN].")
-    assert open_to_all.endswith("[SW-DEVICES-OPEN].")
-    assert loose.endswith("[SW-PROCESSES-LOOSE].")
+    assert crowding.endswith("[SW-SUBMITS-OPEN]")
+    assert open_to_all.endswith("[SW-DEVICES-OPEN]")
+    assert loose.endswith("[SW-PROCESSES-LOOSE]")
     assert again == {"differences": [], "changed_by_hand": []}
 
 

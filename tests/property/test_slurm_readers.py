@@ -195,9 +195,9 @@ def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
 @given(odd=ODD, field=st.integers(0, 5))
 def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> None:
     cell = odd.replace("\n", " ").replace("|", "/")
-    row = ["c", "odd", "", "", "root", "", "", "", "", "", ""]
-    row[(1, 2, 3, 7, 8, 10)[field]] = cell
-    text = "|".join(row) + "\nc|vision|||root|normal||billing=3|||\n"
+    row = ["c", "odd", "", "", "root", "", "", "", "", "", "", ""]
+    row[(1, 2, 3, 7, 8, 11)[field]] = cell
+    text = "|".join(row) + "\nc|vision|||root|normal||billing=3||||\n"
     found, told = told_of(lambda told: parse_associations(text, text, ASSOCIATION_FIELDS, told))
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})

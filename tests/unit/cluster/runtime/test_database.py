@@ -1,9 +1,10 @@
 """Tests the ledger's URL: an ambiguous one is refused, and no part of it is shown."""
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.database import DatabasePlace, database_place, postgres_engine
+from cluster.language.errors import InvalidInputError, UnreachableError
+from cluster.runtime.database import DatabasePlace, database_place, postgres_engine, translated
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,23 @@ def test_a_url_says_which_database_it_is_and_hides_the_password(
     assert database_place(url) == place
     assert "geheim" not in place.text()
     assert f"database '{place.database}' at {place.host}:{place.port}" in place.text()
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ('FATAL:  password authentication failed for user "olga"', "SW-DATABASE-LOGIN"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.7", user "olga"', "SW-DATABASE-LOGIN"),
+        ('FATAL:  database "ledgre" does not exist', "SW-DATABASE-LOGIN"),
+        ('FATAL:  role "olga" is not permitted to log in', "SW-DATABASE-LOGIN"),
+        ("FATAL:  the database system is starting up", "SW-DATABASE-DOWN"),
+        ("FATAL:  sorry, too many clients already", "SW-DATABASE-DOWN"),
+        ("Connection refused", "SW-DATABASE-DOWN"),
+        ('could not translate host name "db": does not exist', "SW-DATABASE-DOWN"),
+    ],
+)
+def test_a_server_that_refuses_the_login_is_not_one_that_is_down(said: str, code: str):
+    engine = postgres_engine("postgresql://olga:s3cr3t@db/ledger")
+    with pytest.raises(UnreachableError, match=code) as raised, translated(engine):
+        raise OperationalError("", {}, Exception(f"connection to server failed: {said} s3cr3t"))
+    assert "s3cr3t" not in str(raised.value)

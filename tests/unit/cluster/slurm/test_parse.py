@@ -349,19 +349,21 @@ def test_associations_and_qos(version: str) -> None:
 def test_limits_of_an_association() -> None:
     """As 22.05 shows it."""
     text = (
-        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60||\n"
-        "c|vision|alice|gpu||normal||billing=1|||500\n"
+        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60|||cpu=9\n"
+        "c|vision|alice|gpu||normal||billing=1|||500|\n"
     )
     row, theirs = associations(text, text)
     assert (row.partition, theirs.partition) == ("", "gpu")
     assert row.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2, "mem": 1_572_864}
     assert row.grp_tres_run_mins == {"billing": 60}
+    assert (row.grp_tres_mins, theirs.grp_tres_mins) == ({"cpu": 9}, {})
     assert (row.bounds_submits, theirs.bounds_submits) == (False, True)
 
 
 def test_an_account_with_any_name_spoils_no_other_row() -> None:
     text = (
-        "c|a|b|||root|normal||billing=1|||\nc|new\nline|||root|normal|||||\nc|vision|||root||||||\n"
+        "c|a|b|||root|normal||billing=1||||\nc|new\nline|||root|normal||||||\n"
+        "c|vision|||root|||||||\n"
     )
     assert [row.account for row in associations(text, text)] == ["a|b", "vision"]
 
@@ -396,8 +398,8 @@ def test_prompts_are_no_rows(printed: str) -> None:
 
 def test_what_is_inherited_is_not_an_associations_own() -> None:
     """As 22.05 shows it, without ``wopl`` and with it."""
-    text = "c|vision|||root|long,normal|long||||\nc|vision|alice|||long,normal|long||||\n"
-    own = "c|vision|||root|long|long||||\nc|vision|alice||||||||\n"
+    text = "c|vision|||root|long,normal|long|||||\nc|vision|alice|||long,normal|long|||||\n"
+    own = "c|vision|||root|long|long|||||\nc|vision|alice|||||||||\n"
     account, alice = associations(text, own)
     assert (account.own_qos, account.own_default_qos) == ({"long"}, "long")
     assert alice == Association(

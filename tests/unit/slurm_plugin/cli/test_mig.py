@@ -1,8 +1,7 @@
-"""Tests slicewise node, slicewise mig and slicewise doctor, on an emulated GPU node."""
+"""Tests slicewise node and slicewise mig, on an emulated GPU node."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ import typer
 from emulated_gpus import gpu_node
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.language.jobs import NodeView, PartitionView
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
-from cluster.slurm.interface import Association
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
-from slurm_plugin.cli import node as node_cli
 from slurm_plugin.cli.mig import mig_app
 from slurm_plugin.cli.node import node_app
 
@@ -39,9 +35,6 @@ mig-configs:
   too-much:
     - {devices: all, mig-enabled: true, mig-devices: {3g.40gb: 3}}
 """
-
-doctor_app = typer.Typer()
-doctor_app.command()(node_cli.doctor)
 
 
 @pytest.fixture
@@ -149,122 +142,6 @@ def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
     assert second.startswith("# GPU 0: instance 1 (3g.40gb) has no capability device")
     assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1,gpu:pad1:7"
     assert len(answer(node_app, "gres")["faults"]) == 2
-
-
-CONSTRAINED = {
-    "TaskPlugin": "task/cgroup",
-    "ConstrainDevices": "yes",
-    "ProctrackType": "proctrack/cgroup",
-}
-
-
-def slurm_has(
-    monkeypatch: pytest.MonkeyPatch,
-    gpus: dict[str, int],
-    config: dict[str, str] = CONSTRAINED,
-    allow_qos: frozenset[str] | None = None,
-    deny_qos: frozenset[str] = frozenset(),
-) -> None:
-    class Slurm:
-        async def nodes(self) -> tuple[NodeView, ...]:
-            return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
-
-        async def config(self) -> dict[str, str]:
-            return config
-
-        async def partitions(self) -> tuple[PartitionView, ...]:
-            gpu = PartitionView("gpu", {}, "slicewise_gate")
-            return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
-
-        async def associations(self) -> tuple[Association, ...]:
-            assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
-            listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
-            return (Association("test", "vision", "", "root", listed, "", {}),)
-
-    monkeypatch.setattr(node_cli, "open_slurm", lambda _: Slurm())
-
-
-ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
-
-
-def test_doctor_is_content_with_a_node_that_slurm_has_as_it_is(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, ALL)
-    result = run(doctor_app, "--node", "gpu07")
-    assert result.exit_code == 0
-    assert "The node is well, and has what Slurm expects." in result.stdout
-    assert "gpu:nvidia_h200 is not a type of [gpus]" in result.stdout
-
-
-def test_doctor_finds_what_would_drain_the_node(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
-    result = run(doctor_app, "--node", "gpu07", "--json")
-    assert result.exit_code == 1
-    (fault,) = json.loads(result.stdout)["faults"]
-    assert fault.startswith("Slurm expects 7 gpu:1g.10gb, but the node has 1:")
-
-
-def test_doctor_warns_where_slurm_leaves_devices_open_to_all_jobs(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, ALL)
-    assert "[SW-DEVICES-OPEN]" not in run(doctor_app, "--node", "gpu07").stdout
-    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
-    result = run(doctor_app, "--node", "gpu07", "--json")
-    assert result.exit_code == 0
-    notes = json.loads(result.stdout)["notes"]
-    assert [one for one in notes if "ConstrainDevices=yes" in one and "[SW-DEVICES-OPEN]" in one]
-
-
-def test_doctor_says_how_late_slurm_starts_replicas(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {}
-    for words in ("(null)", "batch_sched_delay=0,bf_continue"):
-        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "SchedulerParameters": words})
-        result = run(doctor_app, "--node", "gpu07", "--json")
-        assert result.exit_code == 0
-        told[words] = "batch_sched_delay=3" in "".join(json.loads(result.stdout)["notes"])
-    assert told == {"(null)": True, "batch_sched_delay=0,bf_continue": False}
-
-
-def test_doctor_finds_a_partition_that_does_not_take_the_tenants_jobs(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
-    result = run(doctor_app, "--node", "gpu07", "--json")
-    assert result.exit_code == 1
-    (fault,) = json.loads(result.stdout)["faults"]
-    assert fault.startswith("Partition gpu has AllowQos without slicewise_vision_borrowed:")
-    both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
-    slurm_has(monkeypatch, ALL, allow_qos=both)
-    assert run(doctor_app, "--node", "gpu07").exit_code == 0
-    slurm_has(monkeypatch, ALL, deny_qos=frozenset({"long", "slicewise_vision"}))
-    (fault,) = json.loads(run(doctor_app, "--node", "gpu07", "--json").stdout)["faults"]
-    assert fault.startswith("Partition gpu has DenyQos with slicewise_vision:")
-
-
-def test_doctor_without_slurm_says_so(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Slurm:
-        async def nodes(self) -> tuple[NodeView, ...]:
-            raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.\nMore of it.")
-
-        async def config(self) -> dict[str, str]:
-            return {}
-
-        async def partitions(self) -> tuple[PartitionView, ...]:
-            return ()
-
-    monkeypatch.setattr(node_cli, "open_slurm", lambda _: Slurm())
-    result = run(doctor_app, "--node", "gpu07")
-    assert result.exit_code == 1
-    assert "Slurm does not say what the node has: slurmctld does not answer." in result.stdout
-    assert "More of it" not in result.stdout
 
 
 def test_profiles_show_one_board_or_all() -> None:

@@ -24,7 +24,7 @@ from slurm_plugin.limits.desired import (
     found_of,
     in_use,
 )
-from slurm_plugin.limits.warnings import crowding_warnings, unknown_qos, warnings
+from slurm_plugin.limits.warnings import crowding_findings, limit_findings, unknown_qos
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 
@@ -201,8 +201,8 @@ def test_the_root_account_is_never_limited():
 
 def test_a_quota_without_an_account_waits_and_is_reported():
     assert changes(tenants(ghost=1000), [ROOT]) == []
-    (said,) = warnings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG))
-    assert "ghost" in said
+    (said,) = limit_findings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG))
+    assert "ghost" in said.text
 
 
 def test_no_command_is_longer_than_linux_takes():
@@ -241,8 +241,8 @@ def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
 def test_a_tenant_whose_qos_would_be_another_of_ours_gets_none(name: str):
     rows = [ROOT, account(name)]
     assert changes(tenants(**{name: 1000}), rows) == []
-    (said,) = warnings(allowed(tenants(**{name: 1000})), found_of("c", rows, (), CONFIG))
-    assert said.startswith(f"Tenant {name} can't have limits")
+    (said,) = limit_findings(allowed(tenants(**{name: 1000})), found_of("c", rows, (), CONFIG))
+    assert said.text.startswith(f"Tenant {name} can't have limits")
 
 
 def test_another_preempted_qos_is_left_in_the_list():
@@ -469,8 +469,8 @@ def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
         Qos("limit", {"billing": 1}, frozenset()),
         Qos("far", {"billing": 1}, frozenset(), flags=OVER),
     ]
-    said = warnings(allowed(tenants(vision=6000)), found_of("c", rows, qos, CONFIG))
-    assert [words.split()[1] for words in said] == ["long"]
+    said = limit_findings(allowed(tenants(vision=6000)), found_of("c", rows, qos, CONFIG))
+    assert [one.text.split()[1] for one in said] == ["long"]
 
 
 def test_an_account_that_was_moved_below_another_tenant_is_reported():
@@ -482,7 +482,8 @@ def test_an_account_that_was_moved_below_another_tenant_is_reported():
     rows = [ROOT, account("nlp"), account("vision"), account("sub", "group")]
     for above, moved in (("vision", False), ("nlp", True), ("root", True)):
         has = found_of("c", [*rows, account("group", above)], (), CONFIG)
-        said = [words for words in warnings(allowed(policy), has) if "Account sub" in words]
+        texts = [one.text for one in limit_findings(allowed(policy), has)]
+        said = [words for words in texts if "Account sub" in words]
         assert len(said) == moved
         assert not moved or "set parent=vision;" in said[0]
 
@@ -498,21 +499,21 @@ def test_tenants_that_may_crowd_out_all_others_are_named():
     ]
     has = found_of("c", rows, (), CONFIG)
     policy = tenants(open=1000, bounded=1000, below=1000)
-    (said,) = crowding_warnings(allowed(policy), has, "10000")
-    assert "the users of open may have waiting" in said
-    assert "MaxJobCount=10000" in said
+    (said,) = crowding_findings(allowed(policy), has, "10000")
+    assert "the users of open may have waiting" in said.text
+    assert "MaxJobCount=10000" in said.text
     many = [account(f"t{number}") for number in range(9)]
     policy = tenants(**{row.account: 1000 for row in many})
-    (said,) = crowding_warnings(allowed(policy), found_of("c", [ROOT, *many], (), CONFIG), "9")
-    assert "of t0, t1, t2, t3, t4 and 4 more may" in said
-    assert crowding_warnings(allowed({}), has, "9") == ()
+    (said,) = crowding_findings(allowed(policy), found_of("c", [ROOT, *many], (), CONFIG), "9")
+    assert "of t0, t1, t2, t3, t4 and 4 more may" in said.text
+    assert crowding_findings(allowed({}), has, "9") == ()
 
 
 def test_accounts_nested_as_deep_as_a_coordinator_likes_end_no_look():
     deep = [account("d0"), *(account(f"d{n}", f"d{n - 1}") for n in range(1, 3000))]
     has = found_of("c", [ROOT, *deep], (), CONFIG)
-    (said,) = crowding_warnings(allowed(tenants(d2999=1000)), has, "9")
-    assert "the users of d2999 may" in said
+    (said,) = crowding_findings(allowed(tenants(d2999=1000)), has, "9")
+    assert "the users of d2999 may" in said.text
 
 
 def test_another_clusters_accounts_are_left_alone():
@@ -542,8 +543,8 @@ def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
     rows, qos = [ROOT, done("vision")], ours(vision=6000)
     policy = limited(type_limits={"9g.99gb": 1})
     assert changes(policy, rows, qos) == []
-    (said,) = warnings(allowed(policy), found_of("c", rows, qos, CONFIG))
-    assert "9g.99gb" in said
+    (said,) = limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG))
+    assert "9g.99gb" in said.text
 
 
 @pytest.mark.parametrize(("before", "word"), [("", "-1"), ("5", "5")])
@@ -772,4 +773,4 @@ def test_another_clusters_name_is_an_error_and_not_a_cluster_without_tenants(
 def test_a_qos_that_stands_for_a_class_and_is_not_there_is_told_of():
     qos = (Qos("urgent", {}, frozenset()),)
     (said,) = unknown_qos(["urgent", "lost"], found_of("c", [ROOT], qos, CONFIG))
-    assert "names lost, but slurmdbd has no such QOS" in said
+    assert "names lost, but slurmdbd has no such QOS" in said.text

@@ -19,7 +19,7 @@ from slurm_plugin.slurm_config.gres import (
     ProfileKind,
     devices,
     gres_conf,
-    gres_faults,
+    gres_findings,
     node_gres,
     types_by_kind,
     unmanaged,
@@ -118,27 +118,33 @@ def node(**gpus: int) -> NodeView:
     return NodeView("gpu07", "gpu07", frozenset(), {f"1{k}": n for k, n in counts.items()}, {})
 
 
+def gres_texts(name: str, node: NodeView | None, found: tuple[Device, ...]) -> tuple[str, ...]:
+    return tuple(one.text.rpartition(" [")[0] for one in gres_findings(name, node, found))
+
+
 def test_a_node_that_slurm_has_as_it_is_has_no_fault() -> None:
-    assert gres_faults("gpu07", node(g_10gb=2), TWO) == ()
+    assert gres_findings("gpu07", node(g_10gb=2), TWO) == ()
 
 
 def test_fewer_more_and_other_instances_are_faults() -> None:
-    (fewer,) = gres_faults("gpu07", node(g_10gb=3), TWO)
+    (fewer,) = gres_texts("gpu07", node(g_10gb=3), TWO)
     assert fewer.startswith("Slurm expects 3 gpu:1g.10gb, but the node has 2:")
-    (more,) = gres_faults("gpu07", node(g_10gb=1), TWO)
+    (more,) = gres_texts("gpu07", node(g_10gb=1), TWO)
     assert more == "The node has 2 gpu:1g.10gb, but Slurm expects 1: the rest lies idle."
-    both = gres_faults("gpu07", node(g_20gb=1), TWO)
+    both = gres_texts("gpu07", node(g_20gb=1), TWO)
     assert [fault.split()[0] for fault in both] == ["The", "Slurm"]
-    assert gres_faults("gpu07", None, TWO) == ("Slurm has no node gpu07.",)
+    assert gres_texts("gpu07", None, TWO) == (
+        "Slurm has no node gpu07. Name the node with --node, as slurm.conf does.",
+    )
 
 
 def test_pads_are_no_fault() -> None:
     slurm = NodeView("gpu07", "gpu07", frozenset(), {"1g.10gb": 2, "pad2": 5}, {})
-    assert gres_faults("gpu07", slurm, TWO) == ()
+    assert gres_texts("gpu07", slurm, TWO) == ()
 
 
 def test_types_without_a_cost_are_named_once() -> None:
     assert unmanaged(TWO, {"1g.10gb": 1000}) == ()
-    assert unmanaged(TWO, {}) == (
-        "gpu:1g.10gb is not a type of [gpus] in slicewise.toml: it is not charged.",
+    assert tuple(one.text for one in unmanaged(TWO, {})) == (
+        "gpu:1g.10gb is not a type of [gpus] in slicewise.toml: it is not charged. [SW-NODE-PRICE]",
     )

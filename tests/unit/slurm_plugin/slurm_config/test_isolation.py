@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.slurm.parse import parse_config
-from slurm_plugin.slurm_config.isolation import isolation_faults
+from slurm_plugin.slurm_config.isolation import isolation_findings
 
 RECORDED = Path(__file__).parents[3] / "assets" / "slurm"
 CGROUPS = """
@@ -21,8 +21,9 @@ KEPT_APART = f"ProctrackType = proctrack/cgroup\nTaskPlugin = task/affinity,task
 
 
 def codes(text: str) -> list[str]:
-    found = isolation_faults(parse_config(text))
-    return [one.rpartition("[")[2].removesuffix("].") for one in found]
+    found = isolation_findings(parse_config(text))
+    assert all(one.text.endswith(f" [{one.code}]") for one in found)
+    return [one.code for one in found]
 
 
 def test_a_site_that_constrains_devices_is_all_right() -> None:

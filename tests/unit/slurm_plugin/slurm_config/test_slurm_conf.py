@@ -1,5 +1,6 @@
 """Tests the lines for slurm.conf, and warnings of missing or wrong ones."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
@@ -8,9 +9,9 @@ from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import NodeView, PartitionView
 from slurm_plugin.slurm_config.slurm_conf import (
     closed_to_qos,
-    conf_faults,
+    conf_findings,
     conf_lines,
-    price_faults,
+    price_findings,
     slow_starts,
 )
 
@@ -23,6 +24,17 @@ CONFIG = {
     "PreemptType": "preempt/qos",
     "PreemptMode": "REQUEUE",
 }
+
+
+def conf_faults(
+    config: Mapping[str, str],
+    partitions: list[PartitionView],
+    managed: list[str],
+    costs: dict[str, int],
+    billing: BillingUnit,
+) -> tuple[str, ...]:
+    found = conf_findings(config, partitions, managed, costs, billing)
+    return tuple(one.text for one in found)
 
 
 def faults(config: dict[str, str] | None = None, weights: dict[str, float] | None = None):
@@ -128,7 +140,9 @@ def test_a_partition_that_does_not_take_our_qos_is_said():
         PartitionView("cpu", {}, "", allow_qos=frozenset({"normal"}), deny_qos=frozenset(ours)),
         PartitionView("not", {}, GATE, deny_qos=frozenset({"normal", "slicewise_a"})),
     ]
-    lacking, denied = closed_to_qos(views, {"all", "some", "both", "not"}, ours)
+    lacking, denied = (
+        one.text for one in closed_to_qos(views, {"all", "some", "both", "not"}, ours)
+    )
     assert lacking.startswith("Partition some has AllowQos without slicewise_a_borrowed:")
     assert denied.startswith("Partition not has DenyQos with slicewise_a:")
 
@@ -163,13 +177,14 @@ def test_gpus_without_a_price_are_said_once_for_each_type():
         node("d", {"h200": 8}, partition="other"),
         node("e", {}, untyped=8),
     ]
-    untyped, a100, l40s = price_faults(nodes, frozenset({"gpu"}), COSTS)
+    found = price_findings(nodes, frozenset({"gpu"}), COSTS)
+    untyped, a100, l40s = (one.text for one in found)
     assert untyped.startswith("e has GPUs without a type")
     assert a100.startswith("b and 1 more node have gpu:a100, which has no price")
     assert l40s.startswith("c has gpu:l40s, which has no price")
-    assert price_faults(nodes[:1], frozenset({"gpu"}), COSTS) == ()
+    assert price_findings(nodes[:1], frozenset({"gpu"}), COSTS) == ()
     priced = COSTS | {"a100": 7000, "l40s": 3500}
-    assert price_faults(nodes[1:4], frozenset({"gpu"}), priced) == ()
+    assert price_findings(nodes[1:4], frozenset({"gpu"}), priced) == ()
 
 
 @pytest.mark.parametrize(
@@ -183,6 +198,6 @@ def test_gpus_without_a_price_are_said_once_for_each_type():
 )
 def test_how_late_slurm_looks_at_a_released_replica(parameters: str, delay: str | None) -> None:
     found = slow_starts({"SchedulerParameters": parameters})
-    assert [f"batch_sched_delay={delay} " in one for one in found] == (
+    assert [f"batch_sched_delay={delay} " in one.text for one in found] == (
         [] if delay is None else [True]
     )

@@ -1,0 +1,125 @@
+"""Findings about a site: each has a stable code, what is wrong, why that matters, what mends it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cluster.language.errors import SlicewiseError
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """Something does not work, or does not hold, until this is mended."""
+    WARNING = "warning"
+    """It works, and will fail or harm somebody under some circumstances."""
+    HINT = "hint"
+    """A choice that the site should have made knowingly."""
+
+
+class Place(StrEnum):
+    """Where a line or a command that mends something goes, in the order in which to apply them."""
+
+    HOST = "host"
+    DATABASE = "database"
+    SETTINGS = "slicewise.toml"
+    SLURM_CONF = "slurm.conf"
+    CGROUP_CONF = "cgroup.conf"
+    RESTART = "restart"
+    ACCOUNTS = "sacctmgr"
+    DAEMON = "daemon"
+    SCRIPT = "job_submit.lua"
+    GATEWAY = "gateway"
+    NODE = "node"
+
+
+TITLES: Mapping[Place, str] = {
+    Place.HOST: "on this host, as root",
+    Place.DATABASE: "the ledger's database",
+    Place.SETTINGS: "slicewise.toml",
+    Place.SLURM_CONF: "slurm.conf; words for a partition go to the line that it has",
+    Place.CGROUP_CONF: "cgroup.conf, the same on all nodes",
+    Place.RESTART: "make Slurm read them",
+    Place.ACCOUNTS: "accounts, QOS and limits",
+    Place.DAEMON: "the daemon",
+    Place.SCRIPT: "job_submit.lua, on slurmctld's host",
+    Place.GATEWAY: "the gateway and the launcher, on their host",
+    Place.NODE: "the GPU node",
+}
+"""What to say before the lines of each place."""
+
+
+@dataclass(frozen=True)
+class Mend:
+    """One line of a file, or one command, that mends something."""
+
+    place: Place
+    line: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about the site that is not as it should be.
+
+    Attributes:
+        code: stable, documented in docs/reference/errors.md.
+        what: what is wrong, without the full stop.
+        why: why it matters, in the same way; "" where that is in ``what``.
+        advice: whole sentences on what to do, where the lines alone do not say it; or "".
+        mends: the lines to add and the commands to run.
+    """
+
+    code: str
+    severity: Severity
+    what: str
+    why: str = ""
+    advice: str = ""
+    mends: tuple[Mend, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All of it but the mends, in one line."""
+        said = f"{self.what}: {self.why}." if self.why else f"{self.what}."
+        return " ".join(part for part in (said, self.advice, f"[{self.code}]") if part)
+
+
+@dataclass(frozen=True)
+class SectionReport:
+    """What was found in one section of a site.
+
+    Attributes:
+        skipped: why nothing was looked at, on this host; "" if it was.
+    """
+
+    section: str
+    findings: tuple[Finding, ...] = ()
+    skipped: str = ""
+
+
+def error(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+    """Return a finding of severity error."""
+    return Finding(code, Severity.ERROR, what, why, advice, mends)
+
+
+def warning(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+    """Return a finding of severity warning."""
+    return Finding(code, Severity.WARNING, what, why, advice, mends)
+
+
+def hint(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+    """Return a finding of severity hint."""
+    return Finding(code, Severity.HINT, what, why, advice, mends)
+
+
+def failure(raised: SlicewiseError, severity: Severity = Severity.ERROR) -> Finding:
+    """Return a finding for what could not be read, with the failure's own code and words."""
+    refusal = raised.refusal
+    what = " ".join(refusal.message.split()).removesuffix(".")
+    return Finding(refusal.code, severity, what, advice=refusal.hint)
+
+
+def ordered(findings: Iterator[Finding] | tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings without repetitions, the worst first."""
+    ranks = list(Severity)
+    return tuple(sorted(dict.fromkeys(findings), key=lambda one: ranks.index(one.severity)))

@@ -1,0 +1,112 @@
+"""``slicewise doctor``: one look at the whole site, and what mends each finding."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.exit_codes import ExitCode
+from cluster.language.findings import Finding, SectionReport, Severity, ordered
+from cluster.mig.host import ROOT
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from launcher.cli.show_findings import fix_text, print_reports
+
+_GATHERERS = ("slurm_plugin.cli.doctor", "launcher.cli.gateway_report")
+"""Modules that look at sections of a site: SECTIONS names them, ``reports`` looks."""
+
+
+def doctor(
+    section: Annotated[
+        list[str] | None,
+        typer.Option(help="Look at this section only; may be repeated.", show_default=False),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", help="The node's name in slurm.conf; this host's name if left out."),
+    ] = None,
+    host_root: Annotated[
+        Path,
+        typer.Option(
+            envvar="SLICEWISE_HOST_ROOT",
+            help="Where the node's /proc and /dev are, if this runs in a container.",
+            show_default=False,
+        ),
+    ] = ROOT,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix", help="Print the lines and commands that mend it, in order; run none of them."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at the whole site, and say what is wrong, why it matters, and what mends it.
+
+    Run it as root on slurmctld's host, on the gateway's host and on each GPU node: it looks at
+    what belongs there, and changes nothing. Sections: settings, slurm, partitions, limits, script
+    (job_submit.lua), ledger, daemon, gateway, nodes, host. What can't be read is a finding, too.
+
+    Exits 1 if it finds an error, 9 if it finds warnings only, 0 with hints or nothing. Codes that
+    [doctor] accept of slicewise.toml names are left out.
+    """
+    parts: Sequence[Any] = [import_module(name) for name in _GATHERERS]
+    known = [name for part in parts for name in part.SECTIONS]
+    wanted = _wanted(section, known)
+    found = [one for part in parts for one in part.reports(wanted, node, host_root)]
+    reports, accepted = _without_accepted(found)
+    findings = ordered(tuple(one for report in reports for one in report.findings))
+    if as_json:
+        print_json(_as_json(reports, findings, accepted))
+    elif fix:
+        console().print(fix_text(findings), markup=False, highlight=False, soft_wrap=True, end="")
+    else:
+        print_reports(reports, accepted)
+    if (code := _exit_code(findings)) is not ExitCode.DONE:
+        raise typer.Exit(code)
+
+
+def _wanted(section: list[str] | None, known: Sequence[str]) -> Collection[str]:
+    for name in section or ():
+        if name not in known:
+            raise typer.BadParameter(f"--section {name}: choose of {', '.join(known)}.")
+    return section or known
+
+
+def _without_accepted(
+    reports: Sequence[SectionReport],
+) -> tuple[tuple[SectionReport, ...], tuple[str, ...]]:
+    """Return the reports without what the site accepts, and the codes of what was left out."""
+    try:
+        accepts = load_settings().doctor.accept
+    except SlicewiseError:
+        accepts = ()
+    kept = tuple(
+        replace(one, findings=ordered(tuple(f for f in one.findings if f.code not in accepts)))
+        for one in reports
+    )
+    codes = {f.code for one in reports for f in one.findings}
+    return kept, tuple(code for code in dict.fromkeys(accepts) if code in codes)
+
+
+def _exit_code(findings: Sequence[Finding]) -> ExitCode:
+    severities = {one.severity for one in findings}
+    if Severity.ERROR in severities:
+        return ExitCode.FAILED
+    return ExitCode.WARNED if Severity.WARNING in severities else ExitCode.DONE
+
+
+def _as_json(
+    reports: Sequence[SectionReport], findings: Sequence[Finding], accepted: Sequence[str]
+) -> dict[str, object]:
+    is_error = [one.severity is Severity.ERROR for one in findings]
+    return {
+        "faults": [one.text for one, bad in zip(findings, is_error, strict=True) if bad],
+        "notes": [one.text for one, bad in zip(findings, is_error, strict=True) if not bad],
+        "sections": [asdict(one) for one in reports],
+        "accepted": list(accepted),
+    }

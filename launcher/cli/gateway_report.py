@@ -1,0 +1,117 @@
+"""The doctor's section about the gateway and the launcher."""
+
+import asyncio
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.findings import Finding, SectionReport, failure
+from cluster.settings.file import load_settings
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway import haproxy
+from launcher.gateway.checks import GatewayFacts, gateway_checks
+from launcher.gateway.identity import KEY, ends_s
+from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
+
+SECTIONS = ("gateway",)
+_PROC = Path("/proc")
+_PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
+_START_TICKS = 19
+"""Place of a process's start, in ticks since boot, behind its name in /proc/PID/stat."""
+
+
+def reports(
+    sections: Collection[str], _node: str | None, _host_root: Path
+) -> tuple[SectionReport, ...]:
+    """Look at the gateway, if this is its host."""
+    if "gateway" not in sections:
+        return ()
+    try:
+        settings = load_settings().gateway
+    except SlicewiseError:
+        return ()  # Another section says so.
+    if not settings.directory.is_dir():
+        skipped = f"{settings.directory} is not here: run slicewise doctor on the gateway's host"
+        return (SectionReport("gateway", skipped=skipped),)
+    return (SectionReport("gateway", tuple(_findings(settings))),)
+
+
+def _findings(settings: GatewaySettings) -> Iterator[Finding]:
+    file = settings.directory / CONFIGURATION
+    text = _text(file) or ""
+    owners = owners_of(text)
+    if text:
+        try:
+            asyncio.run(haproxy.check_configuration(file))
+        except SlicewiseError as error:
+            yield failure(error)
+    ends: dict[str, float] = {}
+    for path in filter(None, (settings.certificate, settings.directory / KEY)):
+        try:
+            ends[str(path)] = ends_s(path)
+        except SlicewiseError as error:
+            yield failure(error)
+    info: Mapping[str, str] = {}
+    try:
+        info = asyncio.run(haproxy.process_facts(settings))
+    except SlicewiseError as error:
+        yield failure(error)
+    facts = GatewayFacts(
+        stale=tuple(_stale(settings, owners)),
+        ends_s=ends,
+        version=info.get("Version", ""),
+        loaded_s=float(info.get("Start_time_sec", 0)),
+        rendered_s=_written_s(file),
+        launcher_s=_launcher_s(),
+        program_s=_written_s(_PROGRAM),
+        has_master=settings.master_socket is not None,
+    )
+    yield from gateway_checks(facts, owners.options, time.time())
+
+
+def _stale(settings: GatewaySettings, owners: Owners) -> Iterator[str]:
+    for name, wanted in gateway_files(settings, owners).items():
+        if _text(settings.directory / name) != wanted:
+            yield name
+
+
+def _text(file: Path) -> str | None:
+    with suppress(FileNotFoundError):
+        return file.read_text(encoding="utf-8")
+    return None
+
+
+def _written_s(file: Path) -> float:
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0
+
+
+def _launcher_s() -> float | None:
+    """Return the Unix second at which the newest launcher of this host began; None without one."""
+    began = [
+        _began_s(process)
+        for process in _PROC.iterdir()
+        if process.name.isdigit() and _is_launcher(process)
+    ]
+    return max(began, default=None)
+
+
+def _is_launcher(process: Path) -> bool:
+    with suppress(OSError):
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return any(a.endswith(b"/slicewise") and b == b"launcher" for a, b in pairwise(words))
+    return False
+
+
+def _began_s(process: Path) -> float:
+    with suppress(OSError, ValueError, IndexError):
+        ticks = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        uptime_s = float((_PROC / "uptime").read_text(encoding="ascii").split()[0])
+        age_s = uptime_s - int(ticks[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - age_s
+    return time.time()

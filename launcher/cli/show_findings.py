@@ -1,0 +1,100 @@
+"""Shows what the doctor found, and the lines and commands that mend it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.text import Text
+
+from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity
+from cluster.runtime.console import console, printable
+
+_STYLES: Mapping[Severity, str] = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.HINT: "cyan",
+}
+_RESTARTS = (
+    *("TaskPlugin", "ProctrackType", "SelectType", "GresTypes", "JobSubmitPlugins", "MpiParams"),
+    *("AuthInfo", "PriorityType", "AccountingStorageType", "PreemptType", "MaxJobCount"),
+    *("MaxArraySize", "PrioritySiteFactorPlugin"),
+)
+"""Settings that Slurm's daemons read at their start only."""
+_INDENT = "  "
+
+
+def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> None:
+    """Print a block for each finding, by section, and a summary at the end."""
+    out = console()
+    for report in reports:
+        if not report.findings:
+            continue
+        out.print(Text(report.section, style="bold"))
+        for one in report.findings:
+            out.print(_head(one), soft_wrap=False)
+            for line in _lines(one):
+                out.print(line, soft_wrap=True)
+    counts = [one.severity for report in reports for one in report.findings]
+    looked = [one.section for one in reports if not one.skipped]
+    for report in reports:
+        if report.skipped:
+            out.print(Text(f"{report.section}: {report.skipped}", style="dim"), soft_wrap=True)
+    if accepted:
+        out.print(Text(f"accepted by slicewise.toml: {', '.join(accepted)}", style="dim"))
+    if counts:
+        out.print(Text(f"{_counted(counts)}. slicewise doctor --fix prints what mends them."))
+    else:
+        text = f"Looked at {', '.join(looked)}: nothing to mend."
+        out.print(Text(text, style="green"))
+
+
+def _head(one: Finding) -> Text:
+    text = Text(f"{_INDENT}{one.severity.value:8}", style=_STYLES[one.severity])
+    text.append(f"{one.code}\n", style="dim")
+    said = ". ".join(part for part in (one.what, one.why[:1].upper() + one.why[1:]) if part)
+    text.append(f"{_INDENT}{printable(said)}.", style="default")
+    if one.advice:
+        text.append(f" {printable(one.advice)}")
+    return text
+
+
+def _lines(one: Finding) -> Sequence[Text]:
+    return [
+        Text(f"{_INDENT * 2}{mend.place.value}: ", style="dim").append(
+            printable(mend.line), style="default not dim"
+        )
+        for mend in one.mends
+    ]
+
+
+def _counted(counts: Sequence[Severity]) -> str:
+    parts = [(counts.count(one), one.value) for one in Severity]
+    return ", ".join(f"{n} {word}{'s' * (n > 1)}" for n, word in parts if n)
+
+
+def fix_text(findings: Sequence[Finding]) -> str:
+    """Return the lines and commands that mend the findings, by place, in the order to apply them.
+
+    Each line stands once. What can't be given as a line is a comment.
+    """
+    lines: dict[Place, dict[str, None]] = {place: {} for place in Place}
+    for one in findings:
+        for mend in one.mends:
+            lines[mend.place][printable(mend.line)] = None
+    conf, has_cgroup = lines[Place.SLURM_CONF], bool(lines[Place.CGROUP_CONF])
+    if conf or has_cgroup:
+        restarts = dict.fromkeys(_restarts(conf, has_cgroup=has_cgroup))
+        lines[Place.RESTART] = {**restarts, **lines[Place.RESTART]}
+    blocks = [
+        "\n".join((f"# {TITLES[place]}", *lines[place], "")) for place in Place if lines[place]
+    ]
+    rest = [f"# {one.text}\n" for one in findings if not one.mends]
+    if rest:
+        blocks.append("# to do in your own way\n" + "".join(rest))
+    return "\n".join(blocks) or "# nothing to mend\n"
+
+
+def _restarts(conf: Iterable[str], *, has_cgroup: bool) -> tuple[str, ...]:
+    """Return what makes Slurm read the lines: some are read at a start only."""
+    if has_cgroup or any(line.startswith(_RESTARTS) for line in conf):
+        on_nodes = "systemctl restart slurmd    # on all nodes; running jobs go on"
+        return ("systemctl restart slurmctld", on_nodes)
+    return ("scontrol reconfigure",)

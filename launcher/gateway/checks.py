@@ -1,0 +1,131 @@
+"""Checks the gateway and the launcher of this host, for the doctor."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+
+SOON_S = 14 * 86400
+"""Seconds before a certificate's end from which on it is said."""
+_OLDEST = (2, 6)
+_RENDER = Mend(Place.GATEWAY, "slicewise gateway render --check")
+_RELOAD = Mend(Place.GATEWAY, "systemctl reload haproxy")
+_RESTART = Mend(Place.GATEWAY, "systemctl restart slicewise-launcher")
+
+
+@dataclass(frozen=True)
+class GatewayFacts:
+    """The gateway's files, its HAProxy and the launcher, as they are on this host.
+
+    Attributes:
+        stale: files of the gateway's directory that are not what would be rendered now.
+        ends_s: Unix seconds at which each certificate ends, by its file.
+        version: HAProxy's, as it says; "" if it does not answer.
+        loaded_s, rendered_s: Unix seconds at which HAProxy's process began, and at which its
+            configuration was written; 0 if unknown.
+        launcher_s, program_s: Unix seconds at which the launcher began, and at which its program
+            was installed; ``launcher_s`` is None if none runs here.
+        has_master: whether gateway.master_socket is set.
+    """
+
+    stale: tuple[str, ...] = ()
+    ends_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    version: str = ""
+    loaded_s: float = 0.0
+    rendered_s: float = 0.0
+    launcher_s: float | None = None
+    program_s: float = 0.0
+    has_master: bool = True
+
+
+def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Finding, ...]:
+    """Return what is wrong; ``owners`` are the options with which its files were rendered."""
+    return (
+        *_stale(facts, owners),
+        *_certificates(facts.ends_s, now_s),
+        *_haproxy(facts),
+        *_launcher(facts),
+        *_master(facts),
+    )
+
+
+def _stale(facts: GatewayFacts, owners: str) -> Iterator[Finding]:
+    if facts.stale:
+        yield warning(
+            "SW-GATEWAY-STALE",
+            f"{', '.join(facts.stale)} of gateway.directory are not what would be rendered now",
+            "settings or Slicewise have changed since",
+            Mend(Place.GATEWAY, f"slicewise gateway render --check{owners}"),
+            _RELOAD,
+        )
+
+
+def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding]:
+    for file, end_s in ends_s.items():
+        days = (end_s - now_s) / 86400
+        if end_s <= now_s:
+            yield error(
+                "SW-GATEWAY-CERTIFICATE",
+                f"The certificate in {file} has ended",
+                "clients or replicas refuse the gateway",
+                _RELOAD,
+                advice="Put a new one there first: docs/how-to/gateway.md.",
+            )
+        elif end_s - now_s < SOON_S:
+            yield warning(
+                "SW-GATEWAY-CERTIFICATE",
+                f"The certificate in {file} ends in {days:.0f} days",
+                "clients or replicas will refuse the gateway",
+                _RELOAD,
+                advice="Put a new one there first: docs/how-to/gateway.md.",
+            )
+
+
+def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
+    found = re.match(r"(\d+)\.(\d+)", facts.version)
+    if found and (int(found[1]), int(found[2])) < _OLDEST:
+        yield error(
+            "SW-GATEWAY-VERSION",
+            f"HAProxy is version {facts.version}",
+            "the configuration needs 2.6 or newer",
+            advice="Install HAProxy 2.6 or newer, with Lua.",
+        )
+    if facts.loaded_s and facts.rendered_s > facts.loaded_s + 1:
+        yield warning(
+            "SW-GATEWAY-RELOAD",
+            "HAProxy runs with an older configuration than the one in gateway.directory",
+            "what was rendered since is not in force",
+            _RENDER,
+            _RELOAD,
+        )
+
+
+def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
+    if facts.launcher_s is None:
+        yield error(
+            "SW-LAUNCHER-DOWN",
+            "No launcher runs on this host",
+            "services neither start nor end replicas",
+            Mend(Place.GATEWAY, "systemctl start slicewise-launcher"),
+            advice="It belongs beside HAProxy.",
+        )
+    elif facts.program_s > facts.launcher_s:
+        yield warning(
+            "SW-LAUNCHER-OLD",
+            "The launcher began before its program was installed",
+            "it runs another version than the commands",
+            _RESTART,
+        )
+
+
+def _master(facts: GatewayFacts) -> Iterator[Finding]:
+    if not facts.has_master:
+        yield hint(
+            "SW-GATEWAY-MASTER",
+            "gateway.master_socket is not set",
+            "after a reload of HAProxy the launcher does not see the requests that the replaced"
+            " process still has, and may end the replicas that answer them",
+            Mend(Place.SETTINGS, '[gateway] master_socket = "/run/haproxy/slicewise-master.sock"'),
+            advice="It is HAProxy's option -S: docs/how-to/gateway.md.",
+        )

@@ -1,0 +1,367 @@
+"""The doctor's sections about Slurm, the ledger, the daemon, this host and its GPUs."""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.findings import Finding, SectionReport, failure, warning
+from cluster.language.jobs import NodeView
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import StatusAnswer, StatusRequest
+from cluster.settings.file import (
+    DATABASE_VARIABLE,
+    Settings,
+    database_url,
+    load_settings,
+    settings_file,
+)
+from cluster.slurm_client.clock import slurmctld_ahead_s
+from cluster.slurm_client.open import open_slurm
+from slurm_plugin.cli.admission import MODULE, has_old_lines, off_file, problem, site_script
+from slurm_plugin.cli.node import node_findings, node_name
+from slurm_plugin.cli_common.options import opened_ledger
+from slurm_plugin.cli_views.limits import out_of_band_text
+from slurm_plugin.common.ledger_facts import LedgerFacts
+from slurm_plugin.common.qos_names import is_ours
+from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
+from slurm_plugin.doctor.facts import (
+    DaemonFacts,
+    ScriptFacts,
+    SlurmFacts,
+    Wanted,
+    WayBackFacts,
+)
+from slurm_plugin.doctor.host_checks import (
+    clock_checks,
+    daemon_checks,
+    host_checks,
+    node_programs_checks,
+)
+from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
+from slurm_plugin.doctor.limit_checks import drift_checks, group_checks, minutes_checks
+from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.doctor.script_checks import script_checks
+from slurm_plugin.doctor.this_host import (
+    host_facts,
+    is_here,
+    missing_programs,
+    user_namespaces,
+)
+from slurm_plugin.lua.site_script import version_of
+from slurm_plugin.quota_cycle.compile import look
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+
+SECTIONS = (
+    *("settings", "slurm", "partitions", "limits", "script", "ledger", "daemon"),
+    *("nodes", "host"),
+)
+_DUMP = "sacctmgr-before-slicewise.cfg"
+_ELSEWHERE = "slurmctld runs on another host: run slicewise doctor there"
+_NO_SLURM = "Slurm does not answer"
+_LOADED = re.compile(r'"([^"\n]*/slicewise\.lua)"')
+
+
+def reports(
+    sections: Collection[str], node: str | None, host_root: Path
+) -> tuple[SectionReport, ...]:
+    """Look at each of the sections, whatever fails in the others.
+
+    ``node`` is the node's name in slurm.conf, None for this host's.
+    """
+    site = _Site(node, host_root)
+    looks: Mapping[str, Callable[[], SectionReport]] = {
+        "settings": site.settings,
+        "slurm": site.slurm,
+        "partitions": site.partitions,
+        "limits": site.limits,
+        "script": site.script,
+        "ledger": site.ledger,
+        "daemon": site.daemon,
+        "nodes": site.nodes,
+        "host": site.host,
+    }
+    settings = _looked("settings", site.settings)
+    if settings.findings or settings.skipped:
+        # All but the node's GPUs is compared with slicewise.toml.
+        others = [_looked(name, looks[name]) for name in ("nodes",) if name in sections]
+        return (settings, *others)
+    return tuple(_looked(name, looks[name]) for name in SECTIONS if name in sections)
+
+
+def _looked(name: str, look_at: Callable[[], SectionReport]) -> SectionReport:
+    try:
+        return look_at()
+    except SlicewiseError as error:
+        return SectionReport(name, (failure(error),))
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return SectionReport(name, (_unread(why),))
+
+
+def _unread(why: str) -> Finding:
+    return warning(
+        "SW-DOCTOR-UNREAD",
+        f"This user can't read what is to be checked: {why}",
+        advice="Run slicewise doctor as root.",
+    )
+
+
+def _found(name: str, findings: Iterable[Finding]) -> SectionReport:
+    return SectionReport(name, tuple(findings))
+
+
+class _Site:
+    """The site as this host sees it; each part is read once, when a section first needs it."""
+
+    def __init__(self, node: str | None, host_root: Path) -> None:
+        self._node, self._host_root = node, host_root
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return load_settings()
+
+    @cached_property
+    def _has_settings(self) -> bool:
+        return settings_file().exists()
+
+    @cached_property
+    def _wanted(self) -> Wanted:
+        settings, daemon = self._settings, self._settings.daemon
+        return Wanted(
+            cluster=settings.cluster.name,
+            partitions=settings.cluster.partitions,
+            mode=daemon.mode,
+            slurm_user=daemon.slurm_user,
+            costs=settings.costs,
+            billing=settings.billing,
+            priority_max=settings.priority.max,
+            munge_socket=str(daemon.munge_socket or ""),
+            asks_by_munge=bool(daemon.listen or daemon.connect),
+            servers=settings.gateway.servers,
+        )
+
+    @cached_property
+    def _slurm(self) -> SlurmFacts | SlicewiseError:
+        try:
+            settings = self._settings if self._has_settings else None
+            return asyncio.run(_slurm_facts(settings))
+        except SlicewiseError as error:
+            return error
+
+    @cached_property
+    def _status(self) -> StatusAnswer | SlicewiseError:
+        try:
+            return DaemonClient(self._settings.daemon).call(StatusRequest())
+        except SlicewiseError as error:
+            return error
+
+    @cached_property
+    def _database(self) -> LedgerFacts | SlicewiseError:
+        # Imported here: SQLAlchemy takes longer to import than everything else.
+        from slurm_plugin.ledger_tables.server_facts import ledger_facts  # noqa: PLC0415
+
+        try:
+            return ledger_facts(database_url(self._settings.database))
+        except SlicewiseError as error:
+            return error
+
+    @cached_property
+    def _is_controller(self) -> bool:
+        """Whether slurmctld, and so the daemon, belongs on this host."""
+        if self._settings.daemon.run_dir.exists():
+            return True
+        config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
+        hosts = [text for key, text in config.items() if key.startswith("SlurmctldHost")]
+        return any(is_here(text.rpartition("(")[2].removesuffix(")")) for text in hosts)
+
+    def settings(self) -> SectionReport:
+        """Look whether slicewise.toml can be read; a GPU node may have none."""
+        is_node = self._node is not None or _has_gpus(self._nodes_seen(), node_name())
+        if not self._has_settings and is_node:
+            return SectionReport("settings", skipped=f"no {settings_file()} on this GPU node")
+        load_settings()
+        return SectionReport("settings")
+
+    def _nodes_seen(self) -> tuple[NodeView, ...]:
+        return () if isinstance(self._slurm, SlicewiseError) else self._slurm.nodes
+
+    def slurm(self) -> SectionReport:
+        """Look at slurm.conf."""
+        wanted = self._wanted
+        if isinstance(self._slurm, SlicewiseError):
+            raise self._slurm
+        return _found("slurm", conf_checks(self._slurm, wanted))
+
+    def partitions(self) -> SectionReport:
+        """Look at the managed partitions."""
+        wanted, seen = self._wanted, self._slurm
+        if isinstance(seen, SlicewiseError):
+            return SectionReport("partitions", skipped=_NO_SLURM)
+        return _found("partitions", (*partition_checks(seen, wanted), *self._closed(seen)))
+
+    def _closed(self, seen: SlurmFacts) -> tuple[Finding, ...]:
+        """Return which partitions bar a tenant's QOS.
+
+        slurmdbd, which a node may be unable to reach, is asked only where a partition restricts
+        QOS.
+        """
+        managed = self._wanted.partitions
+        views = [view for view in seen.partitions if view.name in managed]
+        if all(view.allow_qos is None and not view.deny_qos for view in views):
+            return ()
+        try:
+            rows = asyncio.run(open_slurm(self._settings).associations())
+        except SlicewiseError as error:
+            return (failure(error),)
+        ours = {qos for row in rows for qos in row.qos if is_ours(qos)}
+        return closed_to_qos(views, managed, ours)
+
+    def limits(self) -> SectionReport:
+        """Look at QOS and limits beside the ledger."""
+        wanted, settings = self._wanted, self._settings
+        if not self._is_controller:
+            return SectionReport("limits", skipped=_ELSEWHERE)
+        if isinstance(self._slurm, SlicewiseError):
+            return SectionReport("limits", skipped=_NO_SLURM)
+        if isinstance(self._database, SlicewiseError):
+            return SectionReport("limits", skipped="the ledger can't be read")
+        with opened_ledger(settings) as ledger:
+            seen = asyncio.run(look(open_slurm(settings), ledger, settings))
+        said = {
+            (one.code, one.what)
+            for report in (self.slurm(), self.partitions())
+            for one in report.findings
+        }
+        policy = seen.ledger_view.policy
+        return _found(
+            "limits",
+            (
+                *(one for one in seen.findings if (one.code, one.what) not in said),
+                *drift_checks(
+                    len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode
+                ),
+                *group_checks(policy),
+                *minutes_checks(seen.associations, policy),
+            ),
+        )
+
+    def script(self) -> SectionReport:
+        """Look at job_submit.lua."""
+        if not self._is_controller:
+            return SectionReport("script", skipped=_ELSEWHERE)
+        return _found("script", script_checks(self._script_facts(), self._wanted.mode))
+
+    def _script_facts(self) -> ScriptFacts:
+        settings, script = self._settings, site_script(self._settings)
+        text = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
+        loads = _LOADED.search(text or "")
+        known = None if isinstance(self._status, SlicewiseError) else self._status
+        return ScriptFacts(
+            script=str(script),
+            text=text,
+            problem=problem(settings) if text is not None else "",
+            has_old_lines=has_old_lines(settings),
+            is_off=off_file().exists(),
+            on_disk=version_of(MODULE.read_text(encoding="utf-8")),
+            module=loads[1] if loads else "",
+            is_module_there=Path(loads[1]).exists() if loads else True,
+            loaded=known.module if known else "",
+            loaded_mode=known.module_mode if known else "",
+            unadmitted=known.unadmitted if known else 0,
+        )
+
+    def ledger(self) -> SectionReport:
+        """Look at the ledger's database, and at what there would be without it."""
+        settings = self._settings
+        if not self._is_controller:
+            return SectionReport("ledger", skipped=_ELSEWHERE)
+        dump = settings_file().parent / _DUMP
+        way_back = WayBackFacts(str(dump), dump.exists(), settings.cluster.name)
+        database = self._database
+        if isinstance(database, SlicewiseError):
+            found: tuple[Finding, ...] = (failure(database),)
+        else:
+            found = ledger_checks(self._rights_known(database))
+        return _found("ledger", (*found, *way_back_checks(way_back, self._wanted.mode)))
+
+    @staticmethod
+    def _rights_known(database: LedgerFacts) -> LedgerFacts:
+        """Return the facts; without rights where the URL is an operator's, not the daemon's."""
+        if os.environ.get(DATABASE_VARIABLE):
+            return replace(database, lacks=(), is_owner=False)
+        return database
+
+    def daemon(self) -> SectionReport:
+        """Look at the daemon."""
+        settings = self._settings
+        if not (self._is_controller or settings.daemon.connect):
+            return SectionReport("daemon", skipped=_ELSEWHERE)
+        known = self._status
+        if isinstance(known, SlicewiseError):
+            raise known
+        facts = DaemonFacts(
+            version=known.version,
+            own_version=version("slicewise"),
+            mode=known.mode,
+            leads=known.leads,
+            complete=known.complete,
+            looked_s=time.time() - known.observed_s,
+        )
+        mode = settings.daemon.mode if self._is_controller else known.mode
+        return _found("daemon", daemon_checks(facts, mode, is_pair=settings.daemon.pair))
+
+    def nodes(self) -> SectionReport:
+        """Look at this host's GPUs, if it is a GPU node."""
+        name = self._node or node_name()
+        nodes = self._nodes_seen()
+        if self._node is None and not _has_gpus(nodes, name):
+            return SectionReport("nodes", skipped="no GPU node: run slicewise doctor on each")
+        settings = self._settings if self._has_settings else None
+        failed = (failure(self._slurm),) if isinstance(self._slurm, SlicewiseError) else ()
+        engines = settings.engines.values() if settings else ()
+        programs = missing_programs(one.python for one in engines)
+        is_needed = settings is None or settings.triton.private_shm
+        namespaces = user_namespaces() if is_needed else None
+        found = node_findings(name, self._host_root, settings, nodes if not failed else None)
+        return _found("nodes", (*failed, *found, *node_programs_checks(programs, namespaces)))
+
+    def host(self) -> SectionReport:
+        """Look at this host, and at the clocks of the servers that it asks."""
+        settings, seen, database = self._settings, self._slurm, self._database_if_here()
+        config = {} if isinstance(seen, SlicewiseError) else seen.config
+        ports = frozenset() if isinstance(seen, SlicewiseError) else reserved_ports(seen)
+        facts = host_facts(
+            settings,
+            MODULE,
+            is_controller=self._is_controller,
+            needs_munge=self._wanted.asks_by_munge or config.get("AuthType") == "auth/munge",
+        )
+        clocks = {
+            "slurmctld": None if isinstance(seen, SlicewiseError) else seen.clock_ahead_s,
+            "PostgreSQL": database.clock_ahead_s if database else None,
+        }
+        return _found("host", (*host_checks(facts, ports), *clock_checks(clocks)))
+
+    def _database_if_here(self) -> LedgerFacts | None:
+        if not self._is_controller or isinstance(self._database, SlicewiseError):
+            return None
+        return self._database
+
+
+async def _slurm_facts(settings: Settings | None) -> SlurmFacts:
+    slurm = open_slurm(settings)
+    config, partitions, nodes, ahead_s = await asyncio.gather(
+        slurm.config(), slurm.partitions(), slurm.nodes(), slurmctld_ahead_s()
+    )
+    return SlurmFacts(config, partitions, nodes, ahead_s)
+
+
+def _has_gpus(nodes: Iterable[NodeView], name: str) -> bool:
+    return any(node.name == name and (node.gpus or node.untyped_gpus) for node in nodes)

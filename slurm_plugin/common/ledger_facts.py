@@ -1,0 +1,36 @@
+"""What the doctor knows of the ledger's database."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LedgerFacts:
+    """The ledger's database and its server.
+
+    Attributes:
+        revision, head: of the tables, and what this version needs.
+        server_version: PostgreSQL's number, such as 150008.
+        role: as which this was asked.
+        lacks: what the role may not do and the daemon's duty needs, in words.
+        is_owner: whether the role owns the tables or is a superuser.
+        clock_ahead_s: seconds by which its clock is ahead of this host's.
+        settings: PostgreSQL's own settings, by name.
+        standbys: servers that read its write-ahead log.
+        unsealed_s: age of the oldest transfer that no seal covers; None if all are sealed.
+        dead_rows, live_rows: of ``bloated``, the table with the most dead rows.
+    """
+
+    role: str
+    revision: str
+    head: str
+    server_version: int
+    lacks: tuple[str, ...] = ()
+    is_owner: bool = False
+    clock_ahead_s: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    standbys: int = 0
+    unsealed_s: float | None = None
+    dead_rows: int = 0
+    live_rows: int = 0
+    bloated: str = ""

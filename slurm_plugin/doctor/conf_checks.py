@@ -1,0 +1,362 @@
+"""Checks slurm.conf as slurmctld has read it; one function for each thing that may be wrong."""
+
+import re
+from collections.abc import Iterator
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.slurm.fields import numbers
+from slurm_plugin.doctor.facts import SlurmFacts, Wanted
+from slurm_plugin.slurm_config.isolation import isolation_findings
+from slurm_plugin.slurm_config.slurm_conf import config_findings, slow_starts
+
+_OLDEST = (22, 5)
+_HELD_AGAIN = 187
+"""How the script of a service ends, so that Slurm holds its slot again."""
+_FEW_PORTS = 100
+_SHORT_KILL_WAIT_S, _LONG_KILL_WAIT_S = 5, 120
+_SHORT_JOB_AGE_S = 60
+_FEW_JOBS = 2000
+_CORE_WORDS = ("CR_CORE", "CR_CPU", "CR_SOCKET")
+
+
+def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
+    """Return everything that slurm.conf lacks, or has otherwise than Slicewise needs it."""
+    return (
+        *config_findings(facts.config, wanted.costs),
+        *isolation_findings(facts.config),
+        *slow_starts(facts.config),
+        *(found for check in _CHECKS for found in check(facts, wanted)),
+    )
+
+
+def _line(text: str) -> Mend:
+    return Mend(Place.SLURM_CONF, text)
+
+
+def _said(facts: SlurmFacts, key: str) -> str:
+    """Return a setting; "" for an unset one."""
+    text = facts.config.get(key, "")
+    return "" if text in {"(null)", "N/A"} else text
+
+
+def _number(facts: SlurmFacts, key: str) -> int | None:
+    """Return the number at the beginning of a setting such as ``30 sec``; None without one."""
+    found = re.match(r"\d{1,12}", facts.config.get(key, ""))
+    return int(found[0]) if found else None
+
+
+def _versions(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    parts = re.match(r"(\d+)\.(\d+)", _said(facts, "SLURM_VERSION"))
+    if parts and (int(parts[1]), int(parts[2])) < _OLDEST:
+        yield error(
+            "SW-CONF-VERSION",
+            f"slurmctld is version {_said(facts, 'SLURM_VERSION')}",
+            "Slicewise was tried with 22.05 and newer",
+            advice="Upgrade Slurm first.",
+        )
+
+
+def _cluster(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    name = _said(facts, "ClusterName")
+    if name.lower() != wanted.cluster.lower():
+        yield error(
+            "SW-CLUSTER-NAME",
+            f"Slurm's ClusterName is {name}, [cluster] name of slicewise.toml {wanted.cluster}",
+            "limits and charges would be those of another cluster",
+            Mend(Place.SETTINGS, f'[cluster] name = "{name}"'),
+        )
+
+
+def _slurm_user(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    name = _said(facts, "SlurmUser").partition("(")[0]
+    if name and name != wanted.slurm_user:
+        yield error(
+            "SW-CONF-USER",
+            f"SlurmUser is {name}, [daemon] slurm_user of slicewise.toml {wanted.slurm_user}",
+            "slurmctld can't reach the daemon's admission socket",
+            Mend(Place.SETTINGS, f'[daemon] slurm_user = "{name}"'),
+        )
+
+
+def _storage(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    if _said(facts, "AccountingStorageType") != "accounting_storage/slurmdbd":
+        yield error(
+            "SW-CONF-ACCOUNTING",
+            "AccountingStorageType is not accounting_storage/slurmdbd",
+            "there are no accounts and no QOS that quotas could be written into",
+            _line("AccountingStorageType=accounting_storage/slurmdbd"),
+        )
+
+
+def _preempt_mode(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    words = _said(facts, "PreemptMode").upper().split(",")
+    if "SUSPEND" in words:
+        yield error(
+            "SW-CONF-PREEMPT-MODE",
+            "PreemptMode has SUSPEND",
+            "a suspended job keeps its GPUs, so the lender gets none of them",
+            _line("PreemptMode=REQUEUE"),
+        )
+    if "CANCEL" in words:
+        yield warning(
+            "SW-CONF-PREEMPT-MODE",
+            "PreemptMode is CANCEL",
+            "what runs on borrowed quota is ended for good when the lender needs it, instead of"
+            " being requeued; a service then loses the slot",
+            _line("PreemptMode=REQUEUE"),
+        )
+
+
+def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    kind = _said(facts, "SelectType")
+    if kind not in {"select/cons_tres", "select/linear"} or kind == "select/linear":
+        yield error(
+            "SW-CONF-SELECT",
+            f"SelectType is {kind or 'not set'}",
+            "Slurm gives a job whole nodes, or can't count GPUs by their type",
+            _line("SelectType=select/cons_tres"),
+            _line("SelectTypeParameters=CR_Core_Memory"),
+        )
+    elif not _said(facts, "SelectTypeParameters").upper().startswith(_CORE_WORDS):
+        yield error(
+            "SW-CONF-SELECT",
+            f"SelectTypeParameters is {_said(facts, 'SelectTypeParameters') or 'not set'}",
+            "Slurm does not allot cores, so one job may take all of a node's",
+            _line("SelectTypeParameters=CR_Core_Memory"),
+        )
+
+
+def _gres_types(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    kinds = [kind for kind in _said(facts, "GresTypes").split(",") if kind]
+    if "gpu" not in kinds:
+        yield error(
+            "SW-CONF-GRES",
+            "GresTypes has no gpu",
+            "slurmctld ignores the Gres of all nodes: no job gets a GPU",
+            _line(f"GresTypes={','.join((*kinds, 'gpu'))}"),
+        )
+
+
+def reserved_ports(facts: SlurmFacts) -> frozenset[int]:
+    """Return the ports that ``srun --resv-ports`` allots; empty without MpiParams, or if unclear.
+
+    A range such as 21000-21999.
+    """
+    found = re.search(r"ports=([\d,-]+)", _said(facts, "MpiParams"))
+    try:
+        return frozenset(numbers(found[1])) if found else frozenset()
+    except SlicewiseError:
+        return frozenset()
+
+
+def _ports(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    ports = reserved_ports(facts)
+    if not ports:
+        yield error(
+            "SW-CONF-PORTS",
+            "MpiParams has no ports=",
+            'srun --resv-ports fails, and every replica "ended with 1"',
+            _line("MpiParams=ports=21000-21999"),
+            advice="Choose a range that nothing else on the nodes uses.",
+        )
+    elif len(ports) < _FEW_PORTS:
+        yield warning(
+            "SW-CONF-PORTS",
+            f"MpiParams has {len(ports)} ports",
+            "a replica takes up to three of them on all of its nodes, and fails to start where none"
+            " is left",
+            _line("MpiParams=ports=21000-21999"),
+        )
+
+
+def _held_again(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    text = _said(facts, "RequeueExitHold")
+    try:
+        codes = numbers(text)
+    except SlicewiseError:
+        codes = ()
+    if _HELD_AGAIN not in codes:
+        yield error(
+            "SW-CONF-REQUEUE-EXIT",
+            f"RequeueExitHold lacks {_HELD_AGAIN}",
+            "a replica that ends takes its slot with it: a service runs out of slots",
+            _line(f"RequeueExitHold={','.join(filter(None, (text, str(_HELD_AGAIN))))}"),
+        )
+
+
+def _requeue(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    if _said(facts, "JobRequeue") == "0":
+        yield warning(
+            "SW-CONF-REQUEUE",
+            "JobRequeue is 0",
+            "jobs on borrowed quota that do not say --requeue are ended for good when the lender"
+            " needs it",
+            _line("JobRequeue=1"),
+        )
+
+
+def _submit_plugin(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    plugins = [name for name in _said(facts, "JobSubmitPlugins").split(",") if name]
+    if "lua" not in plugins:
+        yield error(
+            "SW-CONF-SUBMIT",
+            "JobSubmitPlugins has no lua",
+            "slurmctld runs no job_submit.lua: no job is admitted, and untyped GPUs pass all"
+            f" quotas (mode {wanted.mode})",
+            _line(f"JobSubmitPlugins={','.join((*plugins, 'lua'))}"),
+            advice="Write job_submit.lua first (slicewise admission install): slurmctld does not"
+            " start without it.",
+        )
+
+
+def _priority_type(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    if _said(facts, "PriorityType") != "priority/multifactor":
+        yield error(
+            "SW-CONF-PRIORITY",
+            f"PriorityType is {_said(facts, 'PriorityType') or 'not set'}",
+            "Slurm ignores site_factor, so classes, shares and waiting times order no job",
+            _line("PriorityType=priority/multifactor"),
+        )
+    if plugin := _said(facts, "PrioritySiteFactorPlugin"):
+        yield error(
+            "SW-CONF-SITE-FACTOR",
+            f"PrioritySiteFactorPlugin is {plugin}",
+            "it overwrites the site_factor that Slicewise sets",
+            _line("#PrioritySiteFactorPlugin="),
+        )
+
+
+def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    beside = {
+        key: weight
+        for key in facts.config
+        if key.startswith("PriorityWeight") and key != "PriorityWeightAge"
+        if (weight := _number(facts, key))
+    }
+    total = sum(beside.values())
+    if not total or _said(facts, "PriorityType") != "priority/multifactor":
+        return
+    parts = ", ".join(f"{key}={weight}" for key, weight in sorted(beside.items()))
+    age = _number(facts, "PriorityWeightAge") or 0
+    if total >= wanted.priority_max:
+        yield warning(
+            "SW-CONF-WEIGHTS",
+            f"site_factor is {wanted.priority_max} at most, and Slurm's own weights add up to"
+            f" {total} ({parts})",
+            "the site's factors outweigh classes, shares and waiting: a job may wait for ever",
+            Mend(Place.SETTINGS, f"[priority] max = {min(10 * total, 1_000_000)}"),
+            advice="Or lower the weights: docs/explanation/priority.md, Beside Slurm's own"
+            " factors.",
+        )
+    elif age <= total and 10 * total > wanted.priority_max:
+        yield hint(
+            "SW-CONF-WEIGHTS",
+            f"Slurm's own weights add up to {total} ({parts}), beside a site_factor of"
+            f" {wanted.priority_max} at most",
+            "a newer job that has waited its full time may go before an older one",
+            Mend(Place.SETTINGS, f"[priority] max = {min(10 * total, 1_000_000)}"),
+        )
+
+
+def _kill_wait(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    wait_s = _number(facts, "KillWait")
+    if wait_s is not None and wait_s < _SHORT_KILL_WAIT_S:
+        yield warning(
+            "SW-CONF-KILL-WAIT",
+            f"KillWait is {wait_s} s",
+            "a replica that must go is killed with the requests that it still answers",
+            _line("KillWait=30"),
+        )
+    if wait_s is not None and wait_s > _LONG_KILL_WAIT_S:
+        yield hint(
+            "SW-CONF-KILL-WAIT",
+            f"KillWait is {wait_s} s",
+            "a lender may wait as long for GPUs that a job does not give up",
+            _line("KillWait=30"),
+        )
+
+
+def _job_age(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    age_s = _number(facts, "MinJobAge")
+    if age_s is not None and 0 < age_s < _SHORT_JOB_AGE_S:
+        yield warning(
+            "SW-CONF-JOB-AGE",
+            f"MinJobAge is {age_s} s",
+            "slurmctld forgets an ended job before the daemon, if it is away for a minute, has"
+            " seen how it ended: slots are lost, and charges come later, from accounting",
+            _line("MinJobAge=300"),
+        )
+
+
+def _job_counts(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    most = _number(facts, "MaxJobCount")
+    if most is not None and most < _FEW_JOBS:
+        yield warning(
+            "SW-CONF-MAX-JOBS",
+            f"MaxJobCount is {most}",
+            "each slot of a service counts as a job, held or not: soon nothing can be submitted",
+            _line("MaxJobCount=10000"),
+        )
+    size = _number(facts, "MaxArraySize")
+    if size is not None and size <= wanted.servers:
+        yield warning(
+            "SW-CONF-ARRAYS",
+            f"MaxArraySize is {size}, and [gateway] servers {wanted.servers}",
+            "a service with as many replicas can't be submitted: its slots are one array",
+            _line("MaxArraySize=1001"),
+        )
+
+
+def _private(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    if _said(facts, "PrivateData").lower() in {"", "none"}:
+        yield hint(
+            "SW-CONF-PRIVATE",
+            "PrivateData is not set",
+            "every user sees which tenant runs which service, and of every job name, account and"
+            " comment",
+            _line("PrivateData=jobs,accounts,users,usage"),
+            advice="In slurmdbd.conf, too. If your users may see that, accept the code.",
+        )
+
+
+def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    kind = _said(facts, "AuthType")
+    if kind != "auth/munge":
+        if wanted.asks_by_munge:
+            yield warning(
+                "SW-CONF-AUTH",
+                f"AuthType is {kind}, and commands on other hosts ask the daemon by munge",
+                "they are refused where no munged runs",
+                advice="Run munged with one key on these hosts, or leave [daemon] listen and"
+                " connect empty.",
+            )
+        return
+    found = re.search(r"socket=([^,]+)", _said(facts, "AuthInfo"))
+    socket = found[1] if found else ""
+    if socket != wanted.munge_socket:
+        yield warning(
+            "SW-CONF-AUTH",
+            f"Slurm's munge socket is {socket or 'the default'}, [daemon] munge_socket of"
+            f" slicewise.toml {wanted.munge_socket or 'not set'}",
+            "commands of other hosts may be checked by another munged, with another key",
+            *([Mend(Place.SETTINGS, f'[daemon] munge_socket = "{socket}"')] if socket else []),
+        )
+
+
+def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    if _said(facts, "AllowSpecResourcesUsage").lower() in {"yes", "1"}:
+        yield warning(
+            "SW-CONF-SPEC-CORES",
+            "AllowSpecResourcesUsage is set",
+            "by --core-spec a job takes cores that no limit counts, and other GPUs of its node lie"
+            " idle",
+            _line("AllowSpecResourcesUsage=No"),
+        )
+
+
+_CHECKS = (
+    *(_versions, _cluster, _slurm_user, _storage, _preempt_mode, _select, _gres_types, _ports),
+    *(_held_again, _requeue, _submit_plugin, _priority_type, _priority_weights, _kill_wait),
+    *(_job_age, _job_counts, _private, _auth, _spec_cores),
+)

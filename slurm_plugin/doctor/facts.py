@@ -1,0 +1,146 @@
+"""What the doctor knows of a site: one frozen value from each place that it asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.jobs import NodeView, PartitionView
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What slicewise.toml says that Slurm must agree with.
+
+    Attributes:
+        mode: the daemon's.
+        costs: millislices by GRES type.
+        priority_max: the highest site_factor.
+        munge_socket: "" where it is libmunge's default.
+        asks_by_munge: whether commands of other hosts ask the daemon.
+        servers: most replicas of one service.
+    """
+
+    cluster: str
+    partitions: tuple[str, ...]
+    mode: str
+    slurm_user: str
+    costs: Mapping[str, int] = field(hash=False)
+    billing: BillingUnit = MILLISLICES
+    priority_max: int = 10_000
+    munge_socket: str = ""
+    asks_by_munge: bool = False
+    servers: int = 16
+
+
+@dataclass(frozen=True)
+class SlurmFacts:
+    """What slurmctld says of itself.
+
+    Attributes:
+        config: ``scontrol show config``, with cgroup.conf.
+        clock_ahead_s: seconds by which its clock is ahead of this host's; None if unknown.
+    """
+
+    config: Mapping[str, str] = field(hash=False)
+    partitions: tuple[PartitionView, ...]
+    nodes: tuple[NodeView, ...]
+    clock_ahead_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ScriptFacts:
+    """job_submit.lua and slicewise.lua on this host, and what slurmctld has loaded of them.
+
+    Attributes:
+        script: path of job_submit.lua.
+        text: its text; None if there is none.
+        problem: why slurmctld's Lua can't run slicewise.lua; "" if it can.
+        has_old_lines: whether its lines are not those that would be proposed now.
+        is_off: whether the kill switch is set.
+        on_disk: version of slicewise.lua on disk.
+        module: path that the lines load; "" if it is not found in them.
+        is_module_there: whether that file exists.
+        loaded: version that slurmctld has loaded; "" if it has asked nothing yet, or if the daemon
+            does not say.
+        loaded_mode: its mode.
+        unadmitted: jobs with GPUs that it was not asked about.
+    """
+
+    script: str
+    text: str | None
+    problem: str = ""
+    has_old_lines: bool = False
+    is_off: bool = False
+    on_disk: str = ""
+    module: str = ""
+    is_module_there: bool = True
+    loaded: str = ""
+    loaded_mode: str = ""
+    unadmitted: int = 0
+
+
+@dataclass(frozen=True)
+class DaemonFacts:
+    """What the daemon answers.
+
+    Attributes:
+        own_version: version of the commands, which ask it.
+        looked_s: seconds since its last look at Slurm.
+    """
+
+    version: str
+    own_version: str
+    mode: str
+    leads: bool
+    complete: bool
+    looked_s: float
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file or directory of Slicewise.
+
+    Attributes:
+        duty: what it must be: ``secret``, only for owner and group; ``own``, written by nobody but
+            its owner.
+        owner: its owner's name, or number.
+        owners: who may own it.
+    """
+
+    path: str
+    duty: str
+    mode: int
+    owner: str
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """The host on which the doctor runs.
+
+    Attributes:
+        files: those of Slicewise that are here.
+        users: whether each user exists, by ``SETTING=USER``.
+        munge: why munge does not work here; "" if it does or is not needed.
+        client_ports: first and last port of outgoing connections; None if unknown.
+        kept_ports: ports that the kernel keeps out of these.
+    """
+
+    files: tuple[FileFacts, ...] = ()
+    users: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    munge: str = ""
+    client_ports: tuple[int, int] | None = None
+    kept_ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class WayBackFacts:
+    """What would bring Slurm back without the ledger.
+
+    Attributes:
+        dump: path of the dump of sacctmgr that was looked for.
+    """
+
+    dump: str
+    is_there: bool
+    cluster: str

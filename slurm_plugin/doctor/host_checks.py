@@ -1,0 +1,162 @@
+"""Checks the daemon, this host's files, users and ports, and clocks."""
+
+from collections.abc import Iterator, Mapping
+
+from cluster.language.findings import Finding, Mend, Place, error, warning
+from cluster.slurm.fields import numbers_text
+from slurm_plugin.doctor.facts import DaemonFacts, FileFacts, HostFacts
+
+_LATE_S = 30.0
+_SKEW_S = 2.0
+_WORLD, _OTHERS_WRITE = 0o007, 0o022
+_RESTART = Mend(Place.DAEMON, "systemctl restart slicewise-daemon")
+
+
+def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[Finding]:
+    """Say what is wrong with a daemon that answers; ``mode`` is that of the settings."""
+    if facts.version != facts.own_version:
+        yield warning(
+            "SW-DAEMON-OLD",
+            f"The daemon is version {facts.version}, the commands here {facts.own_version}",
+            "one of them may not understand the other",
+            _RESTART,
+        )
+    if facts.mode != mode:
+        yield warning(
+            "SW-DAEMON-MODE",
+            f"The daemon runs in mode {facts.mode}, slicewise.toml says {mode}",
+            "it reads its settings at its start only",
+            _RESTART,
+        )
+    if not facts.leads and not is_pair:
+        yield warning(
+            "SW-DAEMON-LEAD",
+            "The daemon does not lead, and [daemon] pair is false",
+            "another daemon with the same ledger acts on Slurm",
+            advice="Stop the other one, or set pair = true on both hosts.",
+        )
+    if not facts.complete:
+        yield error(
+            "SW-DAEMON-BLIND",
+            "The daemon's last look at Slurm was not complete",
+            "it decides by what it saw before, and changes nothing",
+            Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
+        )
+    elif facts.looked_s > _LATE_S:
+        yield warning(
+            "SW-DAEMON-LATE",
+            f"The daemon looked at Slurm {facts.looked_s:.0f} s ago",
+            "services and limits follow late",
+            Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
+        )
+
+
+def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Finding, ...]:
+    """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
+    return (
+        *(found for file in facts.files for found in _file(file)),
+        *_users(facts.users),
+        *_munge(facts.munge),
+        *_client_ports(facts, replica_ports),
+    )
+
+
+def _file(file: FileFacts) -> Iterator[Finding]:
+    if file.duty == "secret" and file.mode & _WORLD:
+        yield error(
+            "SW-FILE-OPEN",
+            f"{file.path} has mode {file.mode:04o}",
+            "every user of this host can read it, and act as Slicewise",
+            Mend(Place.HOST, f"chmod {file.mode & 0o770:04o} {file.path}"),
+        )
+    elif file.duty == "own" and file.mode & _OTHERS_WRITE:
+        yield error(
+            "SW-FILE-OPEN",
+            f"{file.path} has mode {file.mode:04o}",
+            "others than its owner can change it",
+            Mend(Place.HOST, f"chmod {file.mode & ~_OTHERS_WRITE & 0o7777:04o} {file.path}"),
+        )
+    if file.owner not in file.owners:
+        yield error(
+            "SW-FILE-OWNER",
+            f"{file.path} belongs to {file.owner}, not to {' or '.join(file.owners)}",
+            "who owns it can change it, and who needs it may not reach it",
+            Mend(Place.HOST, f"chown {file.owners[0]} {file.path}"),
+        )
+
+
+def _users(users: Mapping[str, bool]) -> Iterator[Finding]:
+    for key, is_there in sorted(users.items()):
+        setting, _, name = key.partition("=")
+        if not is_there:
+            yield error(
+                "SW-HOST-USER",
+                f"This host has no user {name}, which [daemon] {setting} names",
+                "the daemon knows the launcher, and slurmctld the daemon, by their uid: it must be"
+                " the same on all hosts",
+                Mend(Place.HOST, f"useradd --system {name}"),
+            )
+
+
+def _munge(problem: str) -> Iterator[Finding]:
+    if problem:
+        yield error(
+            "SW-MUNGE",
+            f"munge does not work here: {problem.removesuffix('.')}",
+            "commands on this host can't ask the daemon of another, nor can Slurm's",
+            Mend(Place.HOST, "systemctl restart munge"),
+            Mend(Place.HOST, "munge -n | unmunge"),
+        )
+
+
+def _client_ports(facts: HostFacts, replica_ports: frozenset[int]) -> Iterator[Finding]:
+    if facts.client_ports is None:
+        return
+    first, last = facts.client_ports
+    shared = frozenset(port for port in replica_ports - facts.kept_ports if first <= port <= last)
+    if shared:
+        text = numbers_text(shared)
+        yield warning(
+            "SW-HOST-PORTS",
+            f"The kernel gives ports {text}, of MpiParams, to outgoing connections, too",
+            "a replica whose port is taken does not start",
+            Mend(Place.HOST, f"sysctl -w net.ipv4.ip_local_reserved_ports={text}"),
+            advice=f"On all GPU nodes, and in /etc/sysctl.d; or choose MpiParams below {first}.",
+        )
+
+
+def clock_checks(ahead_s: Mapping[str, float | None]) -> Iterator[Finding]:
+    """Name servers whose clock differs from this host's, by seconds that they are ahead."""
+    for name, seconds in ahead_s.items():
+        if seconds is not None and abs(seconds) > _SKEW_S:
+            way = "ahead of" if seconds > 0 else "behind"
+            yield error(
+                "SW-CLOCK-SKEW",
+                f"The clock of {name} is {abs(seconds):.0f} s {way} this host's",
+                "munge refuses what is too old or too new, waiting times and charges are wrong",
+                Mend(Place.HOST, "systemctl enable --now chrony"),
+                advice="On all hosts.",
+            )
+
+
+def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> Iterator[Finding]:
+    """Say what a GPU node lacks for replicas; ``namespaces`` is None where it is unknown."""
+    for name in missing:
+        yield error(
+            "SW-NODE-PROGRAM",
+            f"This node has no {name}",
+            "a replica does not start without it",
+            Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}"),
+        )
+    if namespaces == 0:
+        yield error(
+            "SW-NODE-NAMESPACES",
+            "Users of this node may make no namespaces (user.max_user_namespaces is 0)",
+            "a replica gets no /dev/shm of its own, and does not start",
+            Mend(Place.NODE, "sysctl -w user.max_user_namespaces=15000"),
+            advice="Where job_container/tmpfs gives each job a /dev/shm: triton.private_shm ="
+            " false.",
+        )
+
+
+_PACKAGES = {"unshare": "util-linux"}

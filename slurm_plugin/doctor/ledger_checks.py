@@ -1,0 +1,122 @@
+"""Checks the ledger's database, its server, and what would be left without it."""
+
+from collections.abc import Iterator
+
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from slurm_plugin.common.ledger_facts import LedgerFacts
+from slurm_plugin.doctor.facts import WayBackFacts
+
+_OLDEST = 130000
+_UNSEALED_S = 3600
+_MANY_DEAD = 100_000
+
+
+def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
+    """Return what is wrong with the ledger's database and its server."""
+    return (
+        *_revision(facts),
+        *_rights(facts),
+        *_server(facts),
+        *_copies(facts),
+        *_seals(facts),
+        *_bloat(facts),
+    )
+
+
+def _revision(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.revision != facts.head:
+        yield error(
+            "SW-DATABASE-OLD",
+            f"The ledger's tables are at revision {facts.revision}, this version needs"
+            f" {facts.head}",
+            "",
+            Mend(Place.DATABASE, "slicewise ledger db upgrade"),
+            advice="If a newer version of Slicewise upgraded them: use that one here, too.",
+        )
+
+
+def _rights(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.lacks:
+        yield error(
+            "SW-DATABASE-RIGHTS",
+            f"Role {facts.role} lacks rights of a daemon: {', '.join(facts.lacks)}",
+            "the daemon waits, and neither charges nor lends",
+            Mend(Place.DATABASE, f"slicewise ledger db grant {facts.role} --as daemon"),
+            advice="As the tables' owner.",
+        )
+    elif facts.is_owner:
+        yield hint(
+            "SW-LEDGER-OWNER",
+            f"Role {facts.role} owns the ledger's tables or is a superuser",
+            "nothing in PostgreSQL keeps the daemon's role from changing what was booked",
+            Mend(Place.DATABASE, "createuser slicewise_daemon"),
+            Mend(Place.DATABASE, "slicewise ledger db grant slicewise_daemon --as daemon"),
+            advice="Let the URL name a role of its own.",
+        )
+
+
+def _server(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.server_version < _OLDEST:
+        yield warning(
+            "SW-LEDGER-VERSION",
+            f"PostgreSQL is version {facts.server_version // 10000}",
+            "Slicewise was tried with 15 and 18, and PostgreSQL keeps a version for five years",
+            advice="Upgrade PostgreSQL.",
+        )
+    if facts.settings.get("fsync") == "off":
+        yield error(
+            "SW-LEDGER-FSYNC",
+            "PostgreSQL runs with fsync = off",
+            "after a power failure the ledger may be unreadable",
+            Mend(Place.DATABASE, "psql -c \"ALTER SYSTEM SET fsync = 'on'\""),
+        )
+
+
+def _copies(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.settings.get("archive_mode", "off") == "off" and not facts.standbys:
+        yield hint(
+            "SW-LEDGER-BACKUP",
+            "PostgreSQL archives nothing and has no standby",
+            "the ledger can't be made again: quotas, budgets, keys, charges, and what Slurm's"
+            " limits were before",
+            Mend(Place.DATABASE, "sudo -u postgres pg_dump --format=custom slicewise > FILE"),
+            advice="docs/how-to/backup.md. If a dump is made each night, accept the code.",
+        )
+
+
+def _seals(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.unsealed_s is not None and facts.unsealed_s > _UNSEALED_S:
+        yield warning(
+            "SW-LEDGER-SEALS",
+            f"Transfers of the last {facts.unsealed_s / 3600:.0f} h have no seal",
+            "it would not show if they were changed",
+            Mend(Place.DATABASE, "slicewise ledger verify"),
+            advice="The daemon seals within a minute: its log says what keeps it from that.",
+        )
+
+
+def _bloat(facts: LedgerFacts) -> Iterator[Finding]:
+    if facts.dead_rows > max(_MANY_DEAD, facts.live_rows):
+        yield hint(
+            "SW-LEDGER-BLOAT",
+            f"Table {facts.bloated} has {facts.dead_rows:,} dead rows beside {facts.live_rows:,}",
+            "every look at it reads them, too",
+            Mend(Place.DATABASE, f"psql -c 'VACUUM (ANALYZE) slicewise.{facts.bloated}'"),
+            advice="A transaction that stays open, or autovacuum = off, keeps them.",
+        )
+
+
+def way_back_checks(facts: WayBackFacts, mode: str) -> Iterator[Finding]:
+    """Before mode enforce: ask for a dump of what slurmdbd has without Slicewise."""
+    if mode != "enforce" and not facts.is_there:
+        yield hint(
+            "SW-WAY-BACK",
+            f"There is no {facts.dump}",
+            "in mode enforce Slicewise changes limits, and only the ledger knows what they were:"
+            " without it they can be put back from such a dump alone",
+            Mend(
+                Place.ACCOUNTS,
+                f"sacctmgr dump {facts.cluster} file={facts.dump}",
+            ),
+            advice="Make it before mode enforce.",
+        )

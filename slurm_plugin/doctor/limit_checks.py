@@ -1,0 +1,61 @@
+"""Checks QOS, limits and quotas: what Slurm has beside what the ledger says."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cluster.language.findings import Finding, Mend, Place, hint, warning
+from cluster.slurm.interface import Association
+from slurm_plugin.quota.types import Policy
+
+_SHOWN = 5
+
+
+def drift_checks(differences: int, out_of_band: Sequence[str], mode: str) -> Iterator[Finding]:
+    """Say how many limits differ, in mode enforce, and which were changed outside Slicewise."""
+    if mode != "enforce":
+        return
+    if differences:
+        yield warning(
+            "SW-LIMITS-DRIFT",
+            f"{differences} settings in Slurm are not as the ledger says",
+            "quotas hold as Slurm has them",
+            Mend(Place.ACCOUNTS, "slicewise compile"),
+            advice="The daemon puts them right within seconds; if they stay, its log says why.",
+        )
+    for text in out_of_band[:_SHOWN]:
+        yield warning("SW-LIMITS-BY-HAND", text.removesuffix("."))
+
+
+def group_checks(policy: Policy) -> Iterator[Finding]:
+    """Name groups that lend nothing, so that tenants below them lend nothing outside either."""
+    for name, tenant in sorted(policy.items()):
+        below = [one for one in policy.values() if one.parent == name]
+        lenders = sorted(one.name for one in below if one.quota.lending_limit_millislices)
+        if lenders and not tenant.quota.lending_limit_millislices:
+            yield hint(
+                "SW-LENDING-GROUP",
+                f"{name} has no lending limit, but {', '.join(lenders[:_SHOWN])} below it has",
+                f"what is idle there is lent within {name} only, and to no tenant outside",
+                Mend(
+                    Place.ACCOUNTS,
+                    f"slicewise tenant-quota set {name} --lending-limit unlimited",
+                ),
+            )
+
+
+def minutes_checks(rows: Iterable[Association], policy: Policy) -> Iterator[Finding]:
+    """Name tenants whose jobs the site's own GrpTRESMins stops, which Slicewise can't foresee."""
+    for row in rows:
+        if row.user or row.account not in policy or not row.grp_tres_mins:
+            continue
+        limits = ",".join(f"{tres}={most}" for tres, most in sorted(row.grp_tres_mins.items()))
+        yield hint(
+            "SW-LIMITS-MINUTES",
+            f"Account {row.account} has GrpTRESMins={limits} of the site's own",
+            "once that is used up its jobs wait (AssocGrpBillingMinutes), whatever quota and budget"
+            " say",
+            Mend(
+                Place.ACCOUNTS,
+                f"slicewise budget set {row.account} --period month --amount SLICE_HOURS",
+            ),
+            advice="A budget does the same with slices; keep both only if you mean both.",
+        )

@@ -1,0 +1,67 @@
+"""Checks the managed partitions, and whether the GPUs of their nodes have prices."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cluster.language.findings import Finding, Mend, Place, Severity, error, warning
+from cluster.language.jobs import PartitionView
+from slurm_plugin.doctor.facts import SlurmFacts, Wanted
+from slurm_plugin.slurm_config.slurm_conf import partition_findings, price_findings
+
+
+def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
+    """Return what the managed partitions lack, or have otherwise than quotas need it."""
+    managed = frozenset(wanted.partitions)
+    own = [view for view in facts.partitions if view.name in managed]
+    return (
+        *(_by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
+        *price_findings(facts.nodes, managed, wanted.costs),
+        *(found for view in own for found in (*_preemption(view), *_state(view))),
+        *_without_nodes(facts, own),
+    )
+
+
+def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    return partition_findings(
+        facts.config, facts.partitions, wanted.partitions, wanted.costs, wanted.billing
+    )
+
+
+def _by_mode(found: Finding, mode: str) -> Finding:
+    """Return the finding; before mode enforce a gate that is missing is as it should be."""
+    if found.code == "SW-PARTITION-GATE" and mode != "enforce":
+        return replace(found, severity=Severity.HINT, why=f"{found.why}, once mode is enforce")
+    return found
+
+
+def _preemption(view: PartitionView) -> Iterator[Finding]:
+    if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"}:
+        yield error(
+            "SW-PARTITION-PREEMPT",
+            f"Partition {view.name} has PreemptMode={view.preempt_mode}",
+            "lenders wait for borrowed jobs there to end",
+            Mend(Place.SLURM_CONF, f"PartitionName={view.name} PreemptMode=REQUEUE"),
+        )
+
+
+def _state(view: PartitionView) -> Iterator[Finding]:
+    if not view.is_up:
+        yield warning(
+            "SW-PARTITION-DOWN",
+            f"Partition {view.name} is not up",
+            "no job is submitted to it, or none starts in it",
+            Mend(Place.RESTART, f"scontrol update PartitionName={view.name} State=UP"),
+        )
+
+
+def _without_nodes(facts: SlurmFacts, own: list[PartitionView]) -> Iterator[Finding]:
+    for view in own:
+        nodes = [node for node in facts.nodes if node.is_in(frozenset({view.name}))]
+        if not any(node.gpus or node.untyped_gpus for node in nodes):
+            yield error(
+                "SW-PARTITION-GPUS",
+                f"No node of partition {view.name} has GPUs in Slurm",
+                "nothing can be started there",
+                Mend(Place.NODE, "slicewise node gres"),
+                advice="The node's lines for gres.conf and slurm.conf: slicewise node gres, on it.",
+            )

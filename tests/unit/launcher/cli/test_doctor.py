@@ -1,0 +1,339 @@
+"""Tests slicewise doctor: its sections, what it accepts, --fix, --json and exit codes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from emulated_gpus import gpu_node
+from typer.testing import CliRunner, Result
+
+from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.exit_codes import ExitCode
+from cluster.language.findings import Mend, Place, error, hint, warning
+from cluster.language.jobs import NodeView, PartitionView
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
+from cluster.slurm.interface import Association
+from launcher.cli import gateway_report
+from launcher.cli.doctor import doctor
+from launcher.cli.show_findings import fix_text
+from launcher.gateway.checks import GatewayFacts, gateway_checks
+from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from slurm_plugin.cli import doctor as site_report
+
+SETTINGS = """
+[cluster]
+name = "test"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+[daemon]
+run_dir = "/nowhere/run"
+[gateway]
+directory = "/nowhere/gateway"
+"""
+CONSTRAINED = {
+    "AuthType": "auth/none",
+    "SlurmctldHost[0]": "head(192.0.2.1)",
+    "TaskPlugin": "task/cgroup",
+    "ConstrainDevices": "yes",
+    "ProctrackType": "proctrack/cgroup",
+    "SchedulerParameters": "batch_sched_delay=0",
+}
+ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
+
+app = typer.Typer()
+app.command()(doctor)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
+    """An A100 with 3g and 1g; an H200 that is not cut."""
+    settings(tmp_path, monkeypatch)
+    monkeypatch.setattr(site_report, "missing_programs", lambda _: ())
+    monkeypatch.setattr(site_report, "user_namespaces", lambda: 15000)
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
+        uuid = read_inventory(driver.host_root).gpus[0].uuid
+        create_instance(uuid, Placement("3g.40gb", 4, 4))
+        create_instance(uuid, Placement("1g.10gb", 1, 1))
+        yield driver
+
+
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    (tmp_path / "slicewise.toml").write_text(SETTINGS + more)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+
+
+def slurm_has(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: dict[str, int],
+    config: dict[str, str] = CONSTRAINED,
+    allow_qos: frozenset[str] | None = None,
+    deny_qos: frozenset[str] = frozenset(),
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
+
+        async def config(self) -> dict[str, str]:
+            return config
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            gpu = PartitionView("gpu", {}, "slicewise_gate")
+            return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
+
+        async def associations(self) -> tuple[Association, ...]:
+            assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
+            listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
+            return (Association("test", "vision", "", "root", listed, "", {}),)
+
+    slurm_is(monkeypatch, Slurm())
+
+
+def slurm_is(monkeypatch: pytest.MonkeyPatch, slurm: Any) -> None:
+    async def unknown() -> None:
+        return None
+
+    monkeypatch.setattr(site_report, "open_slurm", lambda _: slurm)
+    monkeypatch.setattr(site_report, "slurmctld_ahead_s", unknown)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+def found(*args: str) -> dict[str, str]:
+    """The texts of what it finds, by code."""
+    sections = json.loads(run(*args, "--json").stdout)["sections"]
+    return {f["code"]: f["what"] for one in sections for f in one["findings"]}
+
+
+OF_NODE = ("--section", "nodes", "--node", "gpu07")
+
+
+def test_it_is_content_with_a_node_that_slurm_has_as_it_is(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    result = run(*OF_NODE)
+    assert result.exit_code == 0
+    assert "gpu:nvidia_h200 is not a type of [gpus]" in result.stdout
+    assert set(found(*OF_NODE)) == {"SW-NODE-PRICE"}
+
+
+def test_it_finds_what_would_drain_the_node(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
+    result = run(*OF_NODE, "--json")
+    assert result.exit_code == 1
+    (fault,) = json.loads(result.stdout)["faults"]
+    assert fault.startswith("Slurm expects 7 gpu:1g.10gb, but the node has 1:")
+
+
+def test_it_warns_where_slurm_leaves_devices_open_to_all_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    assert "SW-DEVICES-OPEN" not in found("--node", "gpu07")
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
+    assert "ConstrainDevices=yes" in found("--node", "gpu07")["SW-DEVICES-OPEN"]
+
+
+def test_it_says_how_late_slurm_starts_replicas(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, is_late in (("(null)", True), ("batch_sched_delay=0,bf_continue", False)):
+        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "SchedulerParameters": words})
+        assert ("batch_sched_delay=3" in found().get("SW-CONF-SLOW-START", "")) == is_late
+
+
+def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
+    said = found("--section", "partitions")["SW-PARTITION-QOS"]
+    assert said == "Partition gpu has AllowQos without slicewise_vision_borrowed"
+    both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
+    slurm_has(monkeypatch, ALL, allow_qos=both)
+    assert "SW-PARTITION-QOS" not in found("--section", "partitions")
+    slurm_has(monkeypatch, ALL, deny_qos=frozenset({"long", "slicewise_vision"}))
+    said = found("--section", "partitions")["SW-PARTITION-QOS"]
+    assert said == "Partition gpu has DenyQos with slicewise_vision"
+
+
+def test_without_slurm_it_says_so_and_looks_at_the_rest(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.\nMore of it.")
+
+        async def config(self) -> dict[str, str]:
+            return {}
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            return ()
+
+    slurm_is(monkeypatch, Slurm())
+    result = run("--node", "gpu07")
+    assert result.exit_code == 1
+    assert "slurmctld does not answer. More of it." in result.stdout
+    assert "partitions: Slurm does not answer" in result.stdout
+    assert set(found("--node", "gpu07")) >= {"SW-SLURM-DOWN", "SW-NODE-PRICE", "SW-HOST-USER"}
+
+
+def test_a_node_without_settings_has_its_gpus_looked_at(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, {**ALL, "nvidia_a100_1g.10gb": 1})
+    (tmp_path / "slicewise.toml").unlink()
+    result = run("--node", "gpu07", "--json")
+    shown = json.loads(result.stdout)["sections"]
+    assert [one["section"] for one in shown] == ["settings", "nodes"]
+    assert "on this GPU node" in shown[0]["skipped"]
+
+
+def test_settings_that_can_not_be_read_are_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(tmp_path, monkeypatch, "[nonsense]\n")
+    slurm_has(monkeypatch, {})
+    result = run("--json")
+    assert result.exit_code == 1
+    assert "[SW-SETTINGS]" in json.loads(result.stdout)["faults"][0]
+
+
+def test_what_the_site_accepts_is_counted_and_not_shown(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    settings(tmp_path, monkeypatch, '[doctor]\naccept = ["SW-NODE-PRICE", "SW-CONF-PRIVATE"]\n')
+    result = run(*OF_NODE)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "accepted by slicewise.toml: SW-NODE-PRICE",
+        "Looked at nodes: nothing to mend.",
+    ]
+    assert json.loads(run(*OF_NODE, "--json").stdout)["accepted"] == ["SW-NODE-PRICE"]
+
+
+def test_a_section_that_does_not_exist_is_refused(node: EmulatedDriver) -> None:
+    result = run("--section", "gpus")
+    assert result.exit_code == 2
+    assert "choose of settings, slurm" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        ((), ExitCode.DONE),
+        ((hint("SW-A", "a"),), ExitCode.DONE),
+        ((hint("SW-A", "a"), warning("SW-B", "b")), ExitCode.WARNED),
+        ((warning("SW-B", "b"), error("SW-C", "c")), ExitCode.FAILED),
+    ],
+)
+def test_the_exit_code_follows_the_worst(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch, findings: Any, code: ExitCode
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    monkeypatch.setattr(site_report, "node_findings", lambda *_: findings)
+    assert run(*OF_NODE).exit_code == code
+
+
+def test_fix_prints_each_line_once_in_the_order_to_apply_them() -> None:
+    conf, restarted = Mend(Place.SLURM_CONF, "KillWait=30"), "systemctl restart slurmctld"
+    commands = Mend(Place.ACCOUNTS, "sacctmgr add qos x"), Mend(Place.HOST, "chmod 0640 /f")
+    text = fix_text((error("SW-A", "a", "", *commands, conf), hint("SW-B", "b", "", conf)))
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines == ["chmod 0640 /f", "KillWait=30", "scontrol reconfigure", "sacctmgr add qos x"]
+    ports = Mend(Place.SLURM_CONF, "MpiParams=ports=21000-21999")
+    assert restarted in fix_text((error("SW-A", "a", "", ports),))
+    assert "# Ask. Do it. [SW-C]" in fix_text((error("SW-C", "Ask", advice="Do it."),))
+    assert fix_text(()) == "# nothing to mend\n"
+
+
+def test_fix_runs_nothing(node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
+    result = run(*OF_NODE, "--fix")
+    assert result.exit_code == 1
+    assert "slicewise node gres --node gpu07" in result.stdout.splitlines()
+
+
+GATEWAY = GatewayFacts(
+    ends_s={"/g/identity.pem": 9e9}, version="2.6.12-1", loaded_s=90.0, launcher_s=50.0
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        ("SW-GATEWAY-STALE", replace(GATEWAY, stale=("haproxy.cfg",))),
+        ("SW-GATEWAY-CERTIFICATE", replace(GATEWAY, ends_s={"/c.pem": 5.0})),
+        ("SW-GATEWAY-CERTIFICATE", replace(GATEWAY, ends_s={"/c.pem": 7 * 86400.0})),
+        ("SW-GATEWAY-VERSION", replace(GATEWAY, version="2.4.22")),
+        ("SW-GATEWAY-RELOAD", replace(GATEWAY, rendered_s=99.0)),
+        ("SW-LAUNCHER-DOWN", replace(GATEWAY, launcher_s=None)),
+        ("SW-LAUNCHER-OLD", replace(GATEWAY, program_s=60.0)),
+        ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),
+    ],
+)
+def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts) -> None:
+    assert gateway_checks(GATEWAY, "", 100.0) == ()
+    (one,) = gateway_checks(facts, " --user haproxy", 100.0)
+    assert one.code == code
+    assert one.mends or one.advice
+
+
+def test_a_gateway_of_another_host_is_not_looked_at(node: EmulatedDriver) -> None:
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    assert "run slicewise doctor on the gateway's host" in report.skipped
+    assert report.findings == ()
+
+
+def test_the_gateways_files_are_compared_with_what_would_be_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # neither haproxy nor openssl
+    directory = tmp_path / "gateway"
+    directory.mkdir()
+    text = SETTINGS.replace("/nowhere/gateway", str(directory))
+    (tmp_path / "slicewise.toml").write_text(f'{text}runtime_socket = "{tmp_path}/none.sock"\n')
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    codes = [one.code for one in report.findings]
+    assert {"SW-GATEWAY-PROGRAM", "SW-GATEWAY-DOWN", "SW-GATEWAY-STALE"} <= set(codes)
+    stale = next(one for one in report.findings if one.code == "SW-GATEWAY-STALE")
+    assert "haproxy.cfg" in stale.what
+    assert not list(directory.iterdir())
+
+
+def test_a_failure_of_an_adapter_keeps_its_code(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+
+    def broken(*_: object) -> None:
+        raise OutsideError("SW-NVML", "The NVIDIA driver answered: no.", "Run it as root.")
+
+    monkeypatch.setattr(site_report, "node_findings", broken)
+    assert found(*OF_NODE)["SW-NVML"] == "The NVIDIA driver answered: no"
+
+
+def test_a_file_that_may_not_be_read_is_a_warning(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/etc/slurm/job_submit.lua")
+
+    monkeypatch.setattr(site_report, "node_findings", denied)
+    result = run(*OF_NODE)
+    assert result.exit_code == ExitCode.WARNED
+    assert "/etc/slurm/job_submit.lua: Permission denied" in result.stdout

@@ -1,0 +1,311 @@
+"""Plants faults into what the doctor knows of a good site: each is found, named and mended."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from cluster.language.findings import Finding, Severity
+from cluster.language.jobs import NodeView, PartitionView
+from cluster.slurm.interface import Association
+from slurm_plugin.common.ledger_facts import LedgerFacts
+from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
+from slurm_plugin.doctor.facts import (
+    DaemonFacts,
+    FileFacts,
+    HostFacts,
+    ScriptFacts,
+    SlurmFacts,
+    Wanted,
+    WayBackFacts,
+)
+from slurm_plugin.doctor.host_checks import (
+    clock_checks,
+    daemon_checks,
+    host_checks,
+    node_programs_checks,
+)
+from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
+from slurm_plugin.doctor.limit_checks import drift_checks, group_checks, minutes_checks
+from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.doctor.script_checks import script_checks
+from slurm_plugin.quota.types import Quota, Tenant
+
+ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
+CONFIG = {
+    "AccountingStorageEnforce": "associations,limits,qos",
+    "AccountingStorageTRES": "cpu,mem,billing,gres/gpu,gres/gpu:1g.10gb",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AllowSpecResourcesUsage": "No",
+    "AuthInfo": "(null)",
+    "AuthType": "auth/munge",
+    "ClusterName": "hpc",
+    "ConstrainDevices": "yes",
+    "DefMemPerCPU": "100",
+    "GresTypes": "gpu",
+    "JobRequeue": "1",
+    "JobSubmitPlugins": "lua",
+    "KillWait": "30 sec",
+    "MaxArraySize": "1001",
+    "MaxJobCount": "10000",
+    "MinJobAge": "300 sec",
+    "MpiParams": "ports=21000-21999",
+    "PreemptMode": "REQUEUE",
+    "PreemptType": "preempt/qos",
+    "PriorityFlags": "",
+    "PriorityType": "priority/multifactor",
+    "PriorityWeightAge": "0",
+    "PriorityWeightQOS": "0",
+    "PriorityWeightTRES": "(null)",
+    "PrioritySiteFactorPlugin": "(null)",
+    "PrivateData": "jobs,usage",
+    "ProctrackType": "proctrack/cgroup",
+    "RequeueExitHold": "187",
+    "SchedulerParameters": "bf_continue,batch_sched_delay=0",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CORE_MEMORY",
+    "SLURM_VERSION": "22.05.8",
+    "SlurmUser": "slurm(64030)",
+    "TaskPlugin": "task/cgroup,task/affinity",
+}
+WANTED = Wanted("hpc", ("gpu",), "enforce", "slurm", {"1g.10gb": 1000})
+WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0}
+GPU = PartitionView("gpu", WEIGHTS, "slicewise_gate", preempt_mode="REQUEUE")
+NODE = NodeView("n1", "n1", frozenset(), {"1g.10gb": 7}, {}, frozenset({"gpu"}))
+FACTS = SlurmFacts(CONFIG, (GPU, PartitionView("cpu", {}, "")), (NODE,), 0.0)
+SCRIPT = ScriptFacts(
+    script="/etc/slurm/job_submit.lua",
+    text='local slicewise = dofile("/opt/slicewise/lua/slicewise.lua")',
+    on_disk="12",
+    module="/opt/slicewise/lua/slicewise.lua",
+    loaded="12",
+    loaded_mode="enforce",
+)
+LEDGER = LedgerFacts(
+    role="slurm",
+    revision="0012",
+    head="0012",
+    server_version=150008,
+    settings={"fsync": "on", "archive_mode": "on"},
+)
+DAEMON = DaemonFacts("0.1.0", "0.1.0", "enforce", leads=True, complete=True, looked_s=0.4)
+SECRET = FileFacts("/etc/slicewise/database-url", "secret", 0o640, "root", ("slurm", "root"))
+TOML = FileFacts("/etc/slicewise/slicewise.toml", "own", 0o644, "root", ("root", "slurm"))
+HOST = HostFacts(
+    files=(SECRET, TOML),
+    users={"launcher_user=slicewise": True, "slurm_user=slurm": True},
+    client_ports=(32768, 60999),
+)
+PORTS = frozenset(range(21000, 22000))
+
+
+def conf(wanted: Wanted = WANTED, **changed: str) -> tuple[Finding, ...]:
+    return conf_checks(replace(FACTS, config={**CONFIG, **changed}), wanted)
+
+
+def partition(wanted: Wanted = WANTED, **changed: Any) -> tuple[Finding, ...]:
+    """What is found where the partition's view is changed so."""
+    return partition_checks(replace(FACTS, partitions=(replace(GPU, **changed),)), wanted)
+
+
+def script(mode: str = "enforce", **changed: Any) -> tuple[Finding, ...]:
+    return script_checks(replace(SCRIPT, **changed), mode)
+
+
+def ledger(**changed: Any) -> tuple[Finding, ...]:
+    return ledger_checks(replace(LEDGER, **changed))
+
+
+def daemon(mode: str = "enforce", **changed: Any) -> tuple[Finding, ...]:
+    return tuple(daemon_checks(replace(DAEMON, **changed), mode, is_pair=False))
+
+
+def host(**changed: Any) -> tuple[Finding, ...]:
+    return host_checks(replace(HOST, **changed), PORTS)
+
+
+def limits(
+    lending: Mapping[str, int] | None = None, minutes: Mapping[str, int] | None = None
+) -> Iterable[Finding]:
+    """What is found of a group with one tenant below it."""
+    lends = {"group": 4000, "team": 2000, **(lending or {})}
+    policy = {
+        name: Tenant(name, parent, Quota(4000, lending_limit_millislices=lends[name]))  # type: ignore[arg-type]
+        for name, parent in (("group", ""), ("team", "group"))
+    }
+    row = Association("hpc", "team", "", "group", frozenset(), "", {}, grp_tres_mins=minutes or {})
+    other = replace(row, account="physics", grp_tres_mins={"cpu": 7})
+    return (*group_checks(policy), *minutes_checks((row, other), policy))
+
+
+def test_a_good_site_has_nothing_to_mend() -> None:
+    found = (
+        *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
+        *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), 15000)),
+        *clock_checks({"slurmctld": 0.0, "PostgreSQL": -1.2, "unknown": None}),
+        *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", True, "hpc"), "observe"),
+        *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", False, "hpc"), "enforce"),
+    )
+    assert found == ()
+
+
+IN_OBSERVE = replace(WANTED, mode="observe")
+PLANTED = [
+    # slurm.conf
+    ("SW-CONF-VERSION", ERROR, conf(SLURM_VERSION="21.08.8")),
+    ("SW-CLUSTER-NAME", ERROR, conf(ClusterName="other")),
+    ("SW-CONF-USER", ERROR, conf(SlurmUser="root(0)")),
+    ("SW-CONF-ACCOUNTING", ERROR, conf(AccountingStorageType="accounting_storage/none")),
+    ("SW-CONF-ENFORCE", ERROR, conf(AccountingStorageEnforce="associations")),
+    ("SW-CONF-TRES", ERROR, conf(AccountingStorageTRES="cpu,gres/gpu")),
+    ("SW-CONF-PREEMPT", ERROR, conf(PreemptType="preempt/none")),
+    ("SW-CONF-PREEMPT", ERROR, conf(PreemptMode="OFF")),
+    ("SW-CONF-PREEMPT-MODE", ERROR, conf(PreemptMode="GANG,SUSPEND")),
+    ("SW-CONF-PREEMPT-MODE", WARNING, conf(PreemptMode="CANCEL")),
+    ("SW-CONF-MAX-TRES", ERROR, conf(PriorityFlags="CALCULATE_RUNNING,MAX_TRES")),
+    ("SW-DEVICES-OPEN", ERROR, conf(TaskPlugin="task/affinity")),
+    ("SW-DEVICES-OPEN", ERROR, conf(ConstrainDevices="no")),
+    ("SW-PROCESSES-LOOSE", WARNING, conf(ProctrackType="proctrack/pgid")),
+    ("SW-CONF-SELECT", ERROR, conf(SelectType="select/linear")),
+    ("SW-CONF-SELECT", ERROR, conf(SelectTypeParameters="CR_MEMORY")),
+    ("SW-CONF-GRES", ERROR, conf(GresTypes="(null)")),
+    ("SW-CONF-PORTS", ERROR, conf(MpiParams="(null)")),
+    ("SW-CONF-PORTS", WARNING, conf(MpiParams="ports=21000-21011")),
+    ("SW-CONF-REQUEUE-EXIT", ERROR, conf(RequeueExitHold="1-9,186")),
+    ("SW-CONF-REQUEUE", WARNING, conf(JobRequeue="0")),
+    ("SW-CONF-SUBMIT", ERROR, conf(JobSubmitPlugins="all_partitions")),
+    ("SW-CONF-PRIORITY", ERROR, conf(PriorityType="priority/basic")),
+    ("SW-CONF-SITE-FACTOR", ERROR, conf(PrioritySiteFactorPlugin="site_factor/x")),
+    ("SW-CONF-WEIGHTS", WARNING, conf(PriorityWeightQOS="16000", PriorityWeightAge="20000")),
+    ("SW-CONF-WEIGHTS", HINT, conf(PriorityWeightQOS="2000")),
+    ("SW-CONF-KILL-WAIT", WARNING, conf(KillWait="2 sec")),
+    ("SW-CONF-KILL-WAIT", HINT, conf(KillWait="600 sec")),
+    ("SW-CONF-JOB-AGE", WARNING, conf(MinJobAge="10 sec")),
+    ("SW-CONF-MAX-JOBS", WARNING, conf(MaxJobCount="500")),
+    ("SW-CONF-ARRAYS", WARNING, conf(MaxArraySize="16")),
+    ("SW-CONF-PRIVATE", HINT, conf(PrivateData="none")),
+    ("SW-CONF-AUTH", WARNING, conf(AuthInfo="socket=/run/other.sock,cred_expire=5")),
+    ("SW-CONF-AUTH", WARNING, conf(replace(WANTED, asks_by_munge=True), AuthType="auth/slurm")),
+    ("SW-CONF-SPEC-CORES", WARNING, conf(AllowSpecResourcesUsage="Yes")),
+    ("SW-CONF-SLOW-START", HINT, conf(SchedulerParameters="bf_continue")),
+    # partitions
+    ("SW-PARTITION-NONE", ERROR, partition(name="gpus")),
+    ("SW-PARTITION-BILLING", ERROR, partition(billing_weights={**WEIGHTS, "cpu": 1.0})),
+    (
+        "SW-PARTITION-BILLING",
+        ERROR,
+        partition(billing_weights={"gres/gpu:1g.10gb": Fraction(7)}),
+    ),
+    ("SW-PARTITION-GATE", ERROR, partition(qos="")),
+    ("SW-PARTITION-GATE", HINT, partition(IN_OBSERVE, qos="")),
+    ("SW-PARTITION-PREEMPT", ERROR, partition(preempt_mode="OFF")),
+    ("SW-PARTITION-DOWN", WARNING, partition(is_up=False)),
+    (
+        "SW-PARTITION-MEMORY",
+        WARNING,
+        partition_checks(
+            replace(
+                FACTS,
+                config={**CONFIG, "DefMemPerCPU": "UNLIMITED"},
+                partitions=(replace(GPU, has_default_memory=False),),
+            ),
+            WANTED,
+        ),
+    ),
+    ("SW-PARTITION-GPUS", ERROR, partition_checks(replace(FACTS, nodes=()), WANTED)),
+    (
+        "SW-GPU-PRICE",
+        ERROR,
+        partition_checks(replace(FACTS, nodes=(NODE, replace(NODE, gpus={"a": 1}))), WANTED),
+    ),
+    # limits
+    ("SW-LENDING-GROUP", HINT, limits({"group": 0})),
+    ("SW-LIMITS-MINUTES", HINT, limits(minutes={"billing": 900})),
+    ("SW-LIMITS-DRIFT", WARNING, drift_checks(3, (), "enforce")),
+    ("SW-LIMITS-BY-HAND", WARNING, drift_checks(0, ("QOS x was changed.",), "enforce")),
+    # job_submit.lua
+    ("SW-SCRIPT-NONE", ERROR, script(text=None)),
+    ("SW-SCRIPT-NONE", ERROR, script(text="return slurm.SUCCESS", module="")),
+    ("SW-SCRIPT-OLD", WARNING, script(has_old_lines=True)),
+    ("SW-SCRIPT-PATH", ERROR, script(is_module_there=False)),
+    ("SW-SCRIPT-PATH", HINT, script(module="/opt/v/lib/python3.11/x/slicewise.lua")),
+    ("SW-SCRIPT-LUA", ERROR, script(problem="no module socket")),
+    ("SW-SCRIPT-OFF", WARNING, script(is_off=True)),
+    ("SW-SCRIPT-LOADED", WARNING, script(loaded="11")),
+    ("SW-SCRIPT-MODE", WARNING, script(loaded_mode="observe")),
+    ("SW-SCRIPT-PASSED", WARNING, script(unadmitted=4)),
+    # the ledger
+    ("SW-DATABASE-OLD", ERROR, ledger(revision="0011")),
+    ("SW-DATABASE-RIGHTS", ERROR, ledger(lacks=("to charge",), is_owner=False)),
+    ("SW-LEDGER-OWNER", HINT, ledger(is_owner=True)),
+    ("SW-LEDGER-VERSION", WARNING, ledger(server_version=120004)),
+    ("SW-LEDGER-FSYNC", ERROR, ledger(settings={"fsync": "off", "archive_mode": "on"})),
+    ("SW-LEDGER-BACKUP", HINT, ledger(settings={"fsync": "on", "archive_mode": "off"})),
+    ("SW-LEDGER-SEALS", WARNING, ledger(unsealed_s=90_000.0)),
+    ("SW-LEDGER-BLOAT", HINT, ledger(dead_rows=200_000, live_rows=9, bloated="loans")),
+    ("SW-WAY-BACK", HINT, way_back_checks(WayBackFacts("/x.cfg", False, "hpc"), "advise")),
+    # the daemon
+    ("SW-DAEMON-OLD", WARNING, daemon(version="0.0.9")),
+    ("SW-DAEMON-MODE", WARNING, daemon(mode="observe")),
+    ("SW-DAEMON-LEAD", WARNING, daemon(leads=False)),
+    ("SW-DAEMON-BLIND", ERROR, daemon(complete=False)),
+    ("SW-DAEMON-LATE", WARNING, daemon(looked_s=90.0)),
+    # this host
+    ("SW-FILE-OPEN", ERROR, host(files=(replace(SECRET, mode=0o644),))),
+    ("SW-FILE-OPEN", ERROR, host(files=(replace(TOML, mode=0o666),))),
+    ("SW-FILE-OWNER", ERROR, host(files=(replace(SECRET, owner="olga"),))),
+    ("SW-HOST-USER", ERROR, host(users={"launcher_user=slicewise": False})),
+    ("SW-MUNGE", ERROR, host(munge="munged does not answer.")),
+    ("SW-HOST-PORTS", WARNING, host(client_ports=(1024, 60999))),
+    ("SW-CLOCK-SKEW", ERROR, clock_checks({"slurmctld": -7.0, "PostgreSQL": 0.1})),
+    ("SW-NODE-PROGRAM", ERROR, node_programs_checks(("unshare",), 15000)),
+    ("SW-NODE-NAMESPACES", ERROR, node_programs_checks((), 0)),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "found"), PLANTED)
+def test_a_planted_fault_is_found_and_says_what_mends_it(
+    code: str, severity: Severity, found: Iterable[Finding]
+) -> None:
+    found = tuple(found)
+    assert {(one.code, one.severity) for one in found} == {(code, severity)}
+    for one in found:
+        assert one.what
+        assert not one.what.endswith(".")
+        assert one.mends or one.advice or code == "SW-LIMITS-BY-HAND"
+        assert one.text.endswith(f"[{code}]")
+
+
+def test_the_lines_keep_what_the_site_has_beside() -> None:
+    found = (
+        *conf(GresTypes="mps", RequeueExitHold="1,99"),
+        *conf(SchedulerParameters="bf_continue,batch_sched_delay=3", JobSubmitPlugins="x"),
+        *conf(PriorityFlags="MAX_TRES,FAIR_TREE"),
+        *partition(deny_qos=frozenset({"long"})),
+    )
+    assert {mend.line for one in found for mend in one.mends} == {
+        "GresTypes=mps,gpu",
+        "RequeueExitHold=1,99,187",
+        "SchedulerParameters=bf_continue,batch_sched_delay=0",
+        "JobSubmitPlugins=x,lua",
+        "PriorityFlags=FAIR_TREE",
+    }
+
+
+def test_weights_below_a_tenth_or_with_age_above_them_are_all_right() -> None:
+    assert conf(PriorityWeightQOS="900") == ()
+    assert conf(PriorityWeightQOS="3000", PriorityWeightAge="4000") == ()
+
+
+def test_ports_that_the_kernel_keeps_are_all_right() -> None:
+    assert host(client_ports=(1024, 60999), kept_ports=PORTS) == ()
+    assert reserved_ports(FACTS) == PORTS
+
+
+def test_a_mode_of_files_keeps_what_their_owner_may_do() -> None:
+    (found,) = host(files=(replace(TOML, path="/etc/slicewise", mode=0o777),))
+    assert [mend.line for mend in found.mends] == ["chmod 0755 /etc/slicewise"]
+    (found,) = host(files=(replace(SECRET, mode=0o644),))
+    assert [mend.line for mend in found.mends] == ["chmod 0640 /etc/slicewise/database-url"]
