@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -156,6 +156,9 @@ bench-admission: setup ## What admission costs slurmctld and the daemon: build/r
 
 bench-autoscale: $(READY) ## Autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
 	@$(BIN)/python -m benchmarks.autoscale
+
+bench-lengths: $(READY) ## What forecasts by tokens would save, where lengths change: build/reports/autoscale_lengths.json (minutes)
+	@$(BIN)/python -m benchmarks.autoscale.lengths
 
 bench-capacity: $(READY) ## How well the concurrency of a replica is learnt, on ParvaGPU's tables: build/reports/capacity.json (minutes)
 	@$(BIN)/python -m benchmarks.capacity

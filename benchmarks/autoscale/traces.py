@@ -46,21 +46,39 @@ class TraceError(Exception):
     """A trace is not there or not in a known format. The message says what to do."""
 
 
-def _azure(path: Path, _: np.random.Generator) -> Requests:
+def _azure_tokens(path: Path, _: np.random.Generator) -> Requests:
     """Azure's trace: arrival times and tokens of one hour."""
     rows = _rows(path)
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
     tokens = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
-    return _from_zero(np.array(times), _by_tokens(np.array(tokens)))
+    return _from_zero(np.array(times), np.array(tokens))
 
 
-def _mooncake(path: Path, rng: np.random.Generator) -> Requests:
+def _mooncake_tokens(path: Path, rng: np.random.Generator) -> Requests:
     """Mooncake's trace: its clock ticks each 3 s, and arrivals are spread over a tick."""
     with opened(path) as text:
         rows = [json.loads(line) for line in text]
     times = np.array([row["timestamp"] / 1000 for row in rows])
     tokens = np.array([(row["input_length"], row["output_length"]) for row in rows])
-    return _from_zero(_spread(times, rng), _by_tokens(tokens))
+    return _from_zero(_spread(times, rng), tokens)
+
+
+def _by_tokens(read: Reader) -> Reader:
+    """Take the seconds of service from tokens."""
+
+    def seconds(path: Path, rng: np.random.Generator) -> Requests:
+        arrivals, tokens = read(path, rng)
+        return arrivals, token_seconds(tokens).sum(axis=1)
+
+    return seconds
+
+
+def token_seconds(tokens: Floats) -> Floats:
+    """Return the seconds of each request's prompt, and those of its answer."""
+    return tokens * np.array((PROMPT_TOKEN_S, OUTPUT_TOKEN_S))
+
+
+_azure, _mooncake = _by_tokens(_azure_tokens), _by_tokens(_mooncake_tokens)
 
 
 def _gentd26(path: Path, rng: np.random.Generator) -> Requests:
@@ -119,10 +137,35 @@ STORED: dict[str, tuple[str, Reader]] = {
 }
 
 
+TOKENS: dict[str, tuple[str, Reader]] = {
+    "azure": (STORED["azure"][0], _azure_tokens),
+    "mooncake": (STORED["mooncake"][0], _mooncake_tokens),
+}
+"""Those that have tokens, of prompts and of answers, in place of seconds."""
+
+
 def stored(name: str, traces: Path, seed: int) -> Workload:
     """The workload of one of the traces in ``STORED``."""
     file, reader = STORED[name]
     return _workload(name, traces / file, reader, traces, seed)
+
+
+def with_tokens(
+    name: str, traces: Path, seed: int, change: Callable[[Floats, Floats], Floats]
+) -> tuple[Workload, Floats]:
+    """The workload of a trace in ``TOKENS``, and the seconds of each request's prompt and answer.
+
+    ``change`` gets arrivals and tokens, and returns the tokens to replay with.
+    """
+    file, read = TOKENS[name]
+    seconds: list[Floats] = []
+
+    def changed(path: Path, rng: np.random.Generator) -> Requests:
+        arrivals, tokens = read(path, rng)
+        seconds.append(token_seconds(change(arrivals, tokens)))
+        return arrivals, seconds[0].sum(axis=1)
+
+    return _workload(name, traces / file, changed, traces, seed), seconds[0]
 
 
 def given(path: Path, traces: Path, seed: int) -> Workload:
@@ -166,10 +209,6 @@ def _within_a_day(arrivals: Floats, work: Floats, rng: np.random.Generator) -> R
     """The first day, thinned to about ``_MOST_REQUESTS``, so that a replay takes seconds."""
     keep = (arrivals < _DAY_S) & (rng.random(arrivals.size) * arrivals.size < _MOST_REQUESTS)
     return arrivals[keep], work[keep]
-
-
-def _by_tokens(tokens: Floats) -> Floats:
-    return tokens[:, 0] * PROMPT_TOKEN_S + tokens[:, 1] * OUTPUT_TOKEN_S
 
 
 def _spread(times: Floats, rng: np.random.Generator) -> Floats:
