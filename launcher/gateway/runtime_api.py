@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
+from string import digits
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -41,7 +42,8 @@ AGAIN = "again"
 """The backup server of each backend: leads back into HAProxy and is used while no replica is up."""
 GRPC = "-grpc"
 """Suffix of a backend's other half: its server ``rN`` is the gRPC port of the same replica. It
-tracks the HTTP server, so health and administrative state are set there only."""
+tracks the HTTP server, so health and administrative state are set there only. Backends of an engine
+without calls of gRPC have no other half."""
 COMPLETE_KEY = ".complete"
 """Key in the map of services that marks it as complete; no ``tenant/service`` looks like it."""
 HELD = "held"
@@ -174,23 +176,31 @@ def commands(change: GatewayChange, maps: Maps) -> tuple[str, ...]:
         case SetHealthy(backend, index):
             return (f"set server {_server(backend, index)} health up",)
         case EndSessions(backend, index):
-            halves = (backend, f"{backend}{GRPC}")
+            halves = _halves(backend)
             return tuple(f"shutdown sessions server {_server(half, index)}" for half in halves)
         case SetTarget() | SetConcurrency():
             target = _target_commands(change, maps) if isinstance(change, SetTarget) else ()
             return target or _room_commands(change)
         case SendRound(backend):
-            halves = (f"{backend}/{AGAIN}", f"{backend}{GRPC}/{AGAIN}")
-            return tuple(
-                f"set server {half} state maint;set server {half} state ready" for half in halves
-            )
+            rounds = [f"set server {half}/{AGAIN} state" for half in _halves(backend)]
+            return tuple(f"{one} maint;{one} ready" for one in rounds)
         case _:
             return (_map_command(change, maps),)
 
 
+def _halves(backend: str) -> tuple[str, ...]:
+    """Return the names of a backend's halves, HTTP first.
+
+    HAProxy may show one more: of a configuration rendered when each engine had both. No request
+    comes to it.
+    """
+    pool = backend.rstrip(digits).removesuffix(IDLE)
+    has_grpc = any(one.pool == pool and one.grpc_paths for one in ENGINES.values())
+    return (backend, f"{backend}{GRPC}") if has_grpc else (backend,)
+
+
 def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
-    http = _server(change.backend, change.index)
-    grpc = _server(f"{change.backend}{GRPC}", change.index)
+    http, *others = (_server(half, change.index) for half in _halves(change.backend))
     to = change.endpoint
     file = maps.certificate(http)
     return (
@@ -198,9 +208,9 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
         f"commit ssl ca-file {file}",
         # HAProxy may have kept connections to the previous replica. It closes them only when the
         # address changes, so it is changed even if the next replica has the same one.
-        *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, grpc)),
+        *(f"set server {half} addr {to.address} port {_NOBODY_S_PORT}" for half in (http, *others)),
         f"set server {http} addr {to.address} port {to.http_port}",
-        f"set server {grpc} addr {to.address} port {to.grpc_port}",
+        *(f"set server {grpc} addr {to.address} port {to.grpc_port}" for grpc in others),
         *_room_commands(change),
         # Deleting a key that is not there is an error, so the key is added first.
         f"add map {maps.replicas} {http} -",
@@ -210,9 +220,9 @@ def _target_commands(change: SetTarget, maps: Maps) -> tuple[str, ...]:
 
 
 def _room_commands(change: SetTarget | SetConcurrency) -> tuple[str, ...]:
-    halves = (change.backend, f"{change.backend}{GRPC}")
     return tuple(
-        f"set maxconn server {_server(half, change.index)} {change.concurrency}" for half in halves
+        f"set maxconn server {_server(half, change.index)} {change.concurrency}"
+        for half in _halves(change.backend)
     )
 
 
@@ -293,7 +303,7 @@ def files_needed(configuration: str) -> int:
 
 
 def servers(settings: GatewaySettings) -> tuple[str, ...]:
-    """Return each server that a replica may get, as ``BACKEND/rN``; without gRPC halves."""
+    """Return each server that a replica may get, as ``BACKEND/rN``; without halves for gRPC."""
     return tuple(
         _server(f"{engine.pool}{number}", index)
         for engine in ENGINES.values()
@@ -399,7 +409,7 @@ def glance_questions(maps: Maps, known: LastLook) -> tuple[str, ...]:
         rest = sorted(known.lines.keys() - known.routed - known.unused.keys())
         return (
             *_map_questions(maps),
-            *(f"show stat {half} 6 -1 no-maint" for name in rest for half in (name, name + GRPC)),
+            *(f"show stat {half} 6 -1 no-maint" for name in rest for half in _halves(name)),
             *(question for name in routed for question in _whole_questions(name)),
         )
     left_out = sum(lines for name, lines in known.lines.items() if name not in known.routed)
@@ -417,7 +427,7 @@ def _whole_questions(name: str) -> tuple[str, ...]:
 
 
 def _stat_questions(name: str) -> tuple[str, ...]:
-    return tuple(f"show stat {half} 6 -1" for half in (name, f"{name}{GRPC}"))
+    return tuple(f"show stat {half} 6 -1" for half in _halves(name))
 
 
 def idle_questions(text: str, known: LastLook) -> tuple[str, ...]:
@@ -449,11 +459,11 @@ def parse(text: str) -> Gateway:
     Raises KeyError, ValueError or IndexError for anything else.
     """
     shown = _parse_shown(text)
-    names = [name for name in shown.rows if f"{name}{GRPC}" in shown.rows]
-    lined = {name: shown.backend(name) for name in names if "r1" in shown.rows[name]}
+    names = [name for name, rows in shown.rows.items() if "r1" in rows]
+    lined = {name: shown.backend(name) for name in names if not name.endswith(GRPC)}
     if not lined:
         raise ValueError("no backend of the pool")
-    idle = {name: shown.vacant(name, 0) for name in names if _IDLE.fullmatch(name)}
+    idle = {name: shown.vacant(name, 0) for name in shown.rows if _IDLE.fullmatch(name)}
     return shown.gateway(lined | idle)
 
 
@@ -524,6 +534,10 @@ class _Row(NamedTuple):
         return int(self.statuses[-1])
 
 
+_NO_ROW = _Row(0, 0, 0, "", "", ("0", "0", "0"), "", "0", ("0", "0"), "", "0")
+"""The line of a server in a half that its backend does not have."""
+
+
 @dataclass(frozen=True)
 class _Shown:
     """HAProxy's answers, parsed.
@@ -567,7 +581,8 @@ class _Shown:
 
     def backend(self, name: str) -> Backend:
         """Return a backend with all its servers, which were all shown."""
-        http, grpc, admin = self.rows[name], self.rows[f"{name}{GRPC}"], self.admin[name]
+        http, admin = self.rows[name], self.admin[name]
+        grpc = self.rows.get(f"{name}{GRPC}", dict.fromkeys(http, _NO_ROW))
         lines = [f"r{number}" for number in range(1, len(http) - 1)]
         servers = tuple(
             _parse_server(
@@ -581,9 +596,14 @@ class _Shown:
         )
         return self._backend(name, servers, lines)
 
+    def _halves(self, name: str) -> tuple[Mapping[str, _Row], ...]:
+        """Return the lines of each half of a backend."""
+        grpc = self.rows.get(f"{name}{GRPC}")
+        return (self.rows[name],) if grpc is None else (self.rows[name], grpc)
+
     def is_vacant(self, name: str) -> bool:
         """Whether all servers of a backend are in maintenance."""
-        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        halves = self._halves(name)
         return all(half.keys() == {AGAIN, "BACKEND"} for half in halves)
 
     def vacant(self, name: str, lines: int) -> Backend:
@@ -596,7 +616,7 @@ class _Shown:
         HAProxy counts a request that goes through ``again`` twice: there, and where it came in
         again.
         """
-        halves = (self.rows[name], self.rows[f"{name}{GRPC}"])
+        halves = self._halves(name)
         sessions = sum(half["BACKEND"].sessions - half[AGAIN].sessions for half in halves)
         arrived = sum(half["BACKEND"].total - half[AGAIN].total for half in halves)
         carried = [half[line] for half in halves for line in lines]

@@ -552,3 +552,24 @@ async def test_a_body_that_comes_slowly_is_looked_through_to_its_end(gateway: Ha
         answer = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         assert b"\r\nlocation: /t/chat/v1/chat/completions\r\n" in answer
+
+
+async def test_a_call_of_grpc_to_an_engine_without_any_is_answered_by_the_gateway(
+    gateway: Harness, replicas
+):
+    """Its backends have no halves to which it could be sent."""
+    await serve(gateway, replicas[0])
+    for path, service, status, state in (
+        ("/health", "t/chat", "0", "ready"),
+        ("/health", "t/none", "0", "asleep"),
+        (CHAT, "t/chat", "7", None),
+        ("/inference.GRPCInferenceService/ModelInfer", "t/chat", "7", None),
+    ):
+        headers = {"content-type": "application/grpc", "slicewise-service": service}
+        async with gateway.session.post(
+            f"{gateway.settings.url}{path}", data=b"\0\0\0\0\0", headers=headers
+        ) as answer:
+            said = answer.headers.get("grpc-status", "0")
+            assert (answer.status, said) == (200, status), path
+            assert answer.headers.get("x-slicewise-state") == state
+    assert replicas[0].bodies == []

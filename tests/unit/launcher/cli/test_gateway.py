@@ -70,6 +70,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
         "sequence.lua",
         "sequences.map",
         "services.map",
+        "tenants.map",
         "used.map",
     ]
     assert said == (directory / "haproxy.cfg").read_text()

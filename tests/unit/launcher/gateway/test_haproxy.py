@@ -15,11 +15,13 @@ from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.routing import (
     AddRoute,
     EndSessions,
+    GatewayChange,
     MarkComplete,
     MoveRoute,
     RemoveRoute,
     SendRound,
     SetClosing,
+    SetConcurrency,
     SetDeadline,
     SetFailing,
     SetHealthy,
@@ -145,6 +147,43 @@ def test_a_backend_is_both_its_halves():
         # Of what servers have had, some came again: there was no connection.
         given_up=(75 - 5 + 11) - (37 + 19 + 7 + 1 - 7) - (14 - 2 + 3),
     )
+
+
+def test_a_backend_without_a_half_for_grpc_is_that_of_http():
+    """An engine without calls of gRPC; a configuration of before still has the half."""
+    with_half = SHOWN.replace("pool2", "llamacpp2")
+    without = "\n".join(line for line in with_half.split("\n") if "llamacpp2-grpc" not in line)
+    assert "-grpc" in without
+    assert parse(without) == parse(with_half)
+    assert parse(without).backends["llamacpp2"] == parse(SHOWN).backends["pool2"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        SetTarget("llamacpp2", 0, Endpoint("10.0.0.1", 21001, 21001, "QUJD"), 4),
+        SetConcurrency("llamacpp2", 0, 4),
+        EndSessions("llamacpp2", 0),
+        SendRound("llamacpp2"),
+    ],
+)
+def test_no_command_names_a_half_that_is_not_there(change: GatewayChange):
+    maps = Maps(Path("/gw"))
+    assert "-grpc" not in "".join(commands(change, maps))
+    assert "-grpc" in "".join(commands(replace(change, backend="pool2"), maps))
+
+
+def test_a_glance_asks_for_no_half_that_is_not_there():
+    with_half = parse(SHOWN.replace("pool2", "llamacpp2"))
+    idle = Backend(1, 0, ())
+    found = replace(with_half, backends={**with_half.backends, "llamacppidle7": idle})
+    asked = glance_questions(Maps(Path("/gw")), LastLook.of("1", found))
+    assert "show stat llamacpp2 6 -1" in asked
+    assert "show stat pool1-grpc 6 -1" in asked
+    assert not [one for one in asked if "llamacpp" in one and "-grpc" in one]
+    more = idle_questions(GLANCE, LastLook.of("1", found))
+    assert "show stat llamacppidle7 6 -1" in more
+    assert not [one for one in more if "-grpc" in one]
 
 
 def test_a_server_that_lets_a_health_check_run_out_of_time_is_silent():

@@ -209,7 +209,8 @@ def test_the_gateway_has_its_pool():
     assert text.count(pinned) == 2
     assert text.count(" disabled ssl verify required ") == len(ENGINES) * 2 * 3
     shown = ' crt "/etc/gw/identity.pem" ssl-min-ver TLSv1.3 '
-    assert text.count(shown) == len(ENGINES) * 2 * 2 * 3
+    by_grpc = sum(1 for engine in ENGINES.values() if engine.grpc_paths)
+    assert text.count(shown) == (len(ENGINES) + by_grpc) * 2 * 3
     assert text.count("alpn h2 maxconn 1 track pool2/r") == 3
     assert "user slicewise group clients mode 660" in text
     assert text.count("user haproxy\n") == 1
@@ -233,6 +234,15 @@ def test_services_beyond_those_with_replicas_have_backends_without_servers():
     idle = text.partition("\nbackend poolidle5\n")[2].partition("\nbackend pool1\n")[0]
     assert re.findall(r"^    server (\S+)", idle, re.MULTILINE) == ["again", "again"]
     assert "-m reg ^(pool(idle)?[0-9]+|successor)$" in text
+
+
+def test_an_engine_without_calls_of_grpc_has_no_halves_for_them():
+    """They took a third of HAProxy's memory, and no request ever came there."""
+    text = gateway_files(GatewaySettings(services=2, backends=1, servers=1))["haproxy.cfg"]
+    halves = set(re.findall(r"^backend (\w+)-grpc$", text, re.MULTILINE))
+    by_grpc = {engine.pool for engine in ENGINES.values() if engine.grpc_paths}
+    pools = {one.rstrip("0123456789").removesuffix("idle") for one in halves}
+    assert pools & {engine.pool for engine in ENGINES.values()} == by_grpc == {"pool"}
 
 
 def test_a_name_with_a_comma_is_not_read_as_another_one_when_a_request_comes_in_again():
@@ -351,8 +361,7 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
         for lines in text.split("\nbackend ")
         if "\n    option http-server-close\n" in lines
     }
-    pools = {"llamacpp1", "llamacpp2"}
-    assert closing == pools | {f"{one}-grpc" for one in pools}
+    assert closing == {"llamacpp1", "llamacpp2"}
     dropped = re.findall(r"http-request del-header (\S+) if of_(\w+)", text)
     assert [one for one, pool in dropped if pool == "llamacpp"] == ["x-conversation-id"]
     assert ("x-override-bootstrap-host", "sglang") in dropped
