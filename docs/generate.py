@@ -168,7 +168,7 @@ def _commands() -> Iterator[str]:
     for panel, commands in (("For everybody", FOR_EVERYBODY), ("For operators", FOR_OPERATORS)):
         yield from (f"## {panel}", "")
         for name, one in commands.items():
-            yield from _command(f"slicewise {name}", _loaded(one), 3)
+            yield from _command(f"slicewise {name}", loaded(one), 3)
     yield _OLD_SPELLINGS
     rows = [(f"`slicewise {old}`", f"`slicewise {new}`") for old, new in OLD_SPELLINGS.items()]
     yield from _table(("was", "is"), rows)
@@ -203,7 +203,7 @@ def _printed(schema: Mapping[str, Any]) -> Iterator[str]:
             yield "text"
 
 
-def _loaded(one: Command) -> Any:
+def loaded(one: Command) -> Any:
     """As ``launcher.main.loaded``, without what fits the help to terminals."""
     module, _, attribute = one.place.partition(":")
     target = getattr(import_module(module), attribute)
@@ -219,14 +219,14 @@ def _loaded(one: Command) -> Any:
 def _command(name: str, command: Any, level: int) -> Iterator[str]:
     if command.hidden:
         return
-    yield from (f"{'#' * level} {name}", "", _flowed(command.help), "")
+    yield from (f"{'#' * level} {name}", "", flowed(command.help), "")
     children = getattr(command, "commands", {})
     if not children or command.invoke_without_command:
         context = typer.Context(command, info_name=name)
         pieces = command.collect_usage_pieces(context)
         yield from ("```text", " ".join((name, *pieces)), "```", "")
         records = [one.get_help_record(context) for one in command.params]
-        rows = [(f"`{one[0]}`", _flowed(one[1])) for one in records if one is not None]
+        rows = [(f"`{one[0]}`", flowed(one[1])) for one in records if one is not None]
         if rows:
             yield from _table(("argument or option", "meaning"), rows)
     heading, _, examples = (command.epilog or "").partition(": ")
@@ -238,7 +238,8 @@ def _command(name: str, command: Any, level: int) -> Iterator[str]:
         yield from _command(f"{name} {word}", child, level + 1)
 
 
-def _flowed(text: str | None) -> str:
+def flowed(text: str | None) -> str:
+    """Return a docstring or help text with one line for each paragraph."""
     paragraphs = cleandoc(text or "").split("\n\n")
     return "\n\n".join(" ".join(one.split()) for one in paragraphs)
 
@@ -263,7 +264,7 @@ def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
     }
     if place:
         yield from (f"## [{place}]", "")
-        if words := re.sub(r"^\[[^]]*\](: )?", "", _flowed(model.__doc__)):
+        if words := re.sub(r"^\[[^]]*\](: )?", "", flowed(model.__doc__)):
             yield from (_linked(words[0].upper() + words[1:]), "")
         own = {name: one for name, one in model.model_fields.items() if name not in parts}
         yield from _table(

@@ -1,5 +1,5 @@
 # sbatch that shows what Slicewise decides about each job. For bash, zsh and dash:
-#     . /etc/slicewise/slicewise.sh      or      eval "$(slicewise sbatch --shell-function)"
+#     . /usr/share/slicewise/slicewise.sh      or      eval "$(slicewise sbatch --shell-function)"
 # Plain sbatch again: unset -f sbatch
 sbatch() {
     SLICEWISE_EXPLAIN=1 command sbatch "$@"

