@@ -11,7 +11,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -227,6 +227,9 @@ deb: build/package/root ## Debian packages by class of host: build/dist/*.deb
 
 rpm: build/package/root ## RPM packages by class of host: build/dist/*.rpm
 	$(call PACK,rpm)
+
+bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/reports/readers.json (SLURM=25.11.7; minutes)
+	@$(BIN)/python -m benchmarks.readers
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

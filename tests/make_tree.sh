@@ -24,6 +24,7 @@ echo "Debian $suite: about five minutes; $log"
         --no-install-recommends $packages git libexpat1 libffi8 libssl3t64 libsqlite3-0 lua5.1 make procps
     python=$(basename "$(realpath /usr/bin/python3)")
     cp -a "/usr/bin/$python" "$making/usr/bin/"
+    ln -sf "$python" "$making/usr/bin/python3"
     cp -a "/usr/lib/$python" "$making/usr/lib/"
     cp -a /usr/lib/*/lib"$python".so* "$making/usr/lib/$(uname -m)-linux-gnu/"
     grep -q localhost "$making/etc/hosts" 2>/dev/null || echo "127.0.0.1 localhost" >"$making/etc/hosts"

@@ -169,10 +169,21 @@ class DaemonSettings(_Section):
         description="HOST:PORT where commands on other hosts find the daemon; for a pair, a list "
         "of both.",
     )
-    slurm: Literal["auto", "commands", "pyslurm"] = Field(
+    slurm: Literal["auto", "commands", "pyslurm", "slurmrestd"] = Field(
         "auto",
         description="How jobs are read; auto: with pyslurm where it fits the running Slurm, else "
         "with Slurm's commands.",
+    )
+    slurmrestd: str = Field(
+        "",
+        pattern=r"^(/.+|http://[^/]+/?)?$",
+        description='Where slurmrestd is asked, for slurm = "slurmrestd": the path of its '
+        "socket, or http://HOST:PORT.",
+    )
+    slurmrestd_token: Path | None = Field(
+        None,
+        description="A file with slurmrestd's JSON web token, that only SlurmUser and root can "
+        "read; read at each question. None: by the socket's user.",
     )
     munge_socket: Path | None = Field(
         None, description="Socket of munged, if it is not libmunge's default."
@@ -183,6 +194,12 @@ class DaemonSettings(_Section):
         description="Extend the time limit of replicas that are still needed; false: a successor "
         "takes over.",
     )
+
+    @model_validator(mode="after")
+    def _slurmrestd_is_somewhere(self) -> Self:
+        if self.slurm == "slurmrestd" and not self.slurmrestd:
+            raise ValueError('slurm is "slurmrestd": say in slurmrestd where it is')
+        return self
 
     @property
     def admission_socket(self) -> Path:

@@ -69,6 +69,10 @@ _RUNNING = frozenset({"SIGNALING", "STOPPED", "RESIZING"})
 got STOP, and while it gives nodes back. The job holds its GPUs all the time.
 """
 HOLDABLE = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
+OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
+"""States of a job that is over. Without a time limit only such a job has an end: for a running one
+Slurm makes an end up.
+"""
 
 
 def job_format(fields: Sequence[str], separator: str) -> str:

@@ -1,4 +1,4 @@
-"""Chooses how Slurm is asked: through its commands, or through pyslurm.
+"""Chooses how Slurm is asked: through its commands, pyslurm or slurmrestd.
 
 Every program gets its ``Slurm`` here, so that a new way to ask Slurm is chosen in this module.
 """
@@ -23,8 +23,9 @@ def open_slurm(settings: Settings | None, told: ReportsUnread | None = None) -> 
     """
     which = "commands" if settings is None else settings.daemon.slurm
     match which:
-        case "auto" | "commands" | "pyslurm":
-            # The process that holds pyslurm takes longer to start than Slurm's commands to answer.
+        case "auto" | "commands" | "pyslurm" | "slurmrestd":
+            # The process that holds pyslurm takes longer to start than Slurm's commands to answer,
+            # and users may have no token of slurmrestd.
             return CommandSlurm(told)
 
 
@@ -39,6 +40,12 @@ async def open_lasting_slurm(
     what is used, and why pyslurm is not; ``told`` takes what can't be read.
     """
     which = settings.daemon.slurm
+    if which == "slurmrestd":
+        from cluster.slurm_client.rest_client import RestSlurm  # noqa: PLC0415 -- as below
+
+        place, token = settings.daemon.slurmrestd, settings.daemon.slurmrestd_token
+        yield RestSlurm(place, token, report, warn, told)
+        return
     if which == "pyslurm":
         await _require_pyslurm()
     elif which == "commands" or find_spec("pyslurm") is None:

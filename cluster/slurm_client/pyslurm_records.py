@@ -9,13 +9,9 @@ from typing import Any
 
 from cluster.language.jobs import JobState, JobView, StepView
 from cluster.slurm.fields import MOST_STEPS, hosts, numbers, tres
-from cluster.slurm.job_rows import HOLDABLE, job_state
+from cluster.slurm.job_rows import HOLDABLE, OVER, job_state
 from cluster.slurm.unread import Fields, ReportsUnread, each
 
-_OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
-"""States of a job that is over. Without a time limit only such a job has an end: for a running one
-Slurm makes an end up.
-"""
 _COUNTED = ("cpu", "node", "billing")
 
 
@@ -60,7 +56,7 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
         nodes=fields.read("nodes", "allocated_nodes", lambda text: hosts(text or ""), ()),
         submit_s=fields.read("submit_s", "submit_time", _whole, None),
         start_s=fields.read("start_s", "start_time", _whole, None),
-        end_s=end_s if limit_s is not None or state in _OVER else None,
+        end_s=end_s if limit_s is not None or state in OVER else None,
         eligible_s=fields.read("eligible_s", "eligible_time", _whole, None),
         time_limit_s=limit_s,
         restarts=fields.read("restarts", "requeue_count", int, 0),

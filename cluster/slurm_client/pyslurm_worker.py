@@ -9,7 +9,6 @@ without a request and has the versions. The process ends when its standard input
 import ctypes
 import os
 import pickle
-import pwd
 import struct
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 from cluster.language.jobs import JobView, StepView
 from cluster.slurm.unread import Unread
 from cluster.slurm_client.pyslurm_records import job_view, step_views
+from cluster.slurm_client.user_names import user_name
 
 Reply = tuple[bool, Any]
 """Whether the request succeeded; then its result, else the error's text."""
@@ -58,8 +58,9 @@ def _answer(pyslurm: Any, request: str, *arguments: str) -> Reply:
 
 
 def _jobs(pyslurm: Any) -> tuple[JobView, ...]:
-    user_name = cache(_user_name)
-    return tuple(job_view(job, user_name, _refuse) for job in pyslurm.Jobs.load().values())
+    # pyslurm's own ``user_name`` asks the system again for each job.
+    named = cache(user_name)
+    return tuple(job_view(job, named, _refuse) for job in pyslurm.Jobs.load().values())
 
 
 def _steps(pyslurm: Any, *job_ids: str) -> tuple[StepView, ...]:
@@ -83,17 +84,6 @@ _READS: Mapping[str, Callable[..., object]] = {
     "steps": _steps,
     "batch_script": _batch_script,
 }
-
-
-def _user_name(uid: int) -> str:
-    """The user's name as squeue shows it.
-
-    pyslurm's own ``user_name`` asks the system again for each job.
-    """
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)
 
 
 def _words(error: Exception) -> str:

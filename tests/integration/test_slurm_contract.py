@@ -1,20 +1,50 @@
 """Every door to Slurm that works here, at the same moment, on a real cluster."""
 
 import asyncio
+import random
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
+from effort import examples
 from slurm_contract import Look, SlurmContract, assert_same, look, scene_on
 
+from benchmarks.readers import fill, slurmrestd
+from cluster.language.jobs import JobState
 from cluster.slurm.unread import ignored
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_client import PyslurmSlurm
+from cluster.slurm_client.rest_client import RestSlurm
 from sandbox.cluster import Sandbox
+from sandbox.host.packages import SEARCH_PATH
+from sandbox.servers.slurm import slurmd_version
 
 pytestmark = pytest.mark.integration
 
-DOORS = ("commands", "pyslurm") if find_spec("pyslurm") else ("commands",)
+HAS_SLURMRESTD = shutil.which("slurmrestd", path=SEARCH_PATH) and slurmd_version() >= (25, 11)
+DOORS = (
+    "commands",
+    *(("pyslurm",) if find_spec("pyslurm") else ()),
+    *(("slurmrestd",) if HAS_SLURMRESTD else ()),
+)
+MANY = 5000
+SEED = 2511
+CHANGES = (
+    ("scontrol", "update", "TimeLimit={number}", "JobId={tasks}"),
+    ("scontrol", "update", "Comment=a|b {number}", "JobId={tasks}"),
+    ("scontrol", "update", "AdminComment=é {number}", "JobId={tasks}"),
+    ("scontrol", "update", "JobName=x y {number}", "JobId={tasks}"),
+    ("scontrol", "update", "StartTime=now+{number}hours", "JobId={tasks}"),
+    ("scontrol", "update", "Requeue=1", "JobId={tasks}"),
+    ("scontrol", "update", "Nice={number}", "JobId={tasks}"),
+    ("scontrol", "update", "Dependency=afterok:{dependent}", "JobId={tasks}"),
+    ("scontrol", "update", "Features=A100", "JobId={tasks}"),
+    ("scontrol", "hold", "{tasks}"),
+    ("scontrol", "uhold", "{tasks}"),
+    ("scancel", "{tasks}"),
+)
 UNFIT = ("pyslurm is for Slurm", "pyslurm of Slurm", "ImportError")
 
 
@@ -30,10 +60,28 @@ def looks(sandbox: Sandbox, without_admission: None) -> Iterator[Mapping[str, Lo
 
 async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
     async with scene_on(sandbox) as scene:
-        return scene, await _looks_at(scene)
+        found = await _looks_at(scene)
+        if "slurmrestd" in DOORS:
+            with by_slurmrestd(sandbox) as slurm:
+                found["slurmrestd"] = await look(slurm, scene)
+        return scene, found
 
 
-async def _looks_at(scene: frozenset[int]) -> Mapping[str, Look]:
+@contextmanager
+def by_slurmrestd(sandbox: Sandbox) -> Iterator[RestSlurm]:
+    troubles: list[Mapping[str, object]] = []
+    with slurmrestd(sandbox) as (socket, _):
+        yield RestSlurm(
+            str(socket),
+            None,
+            lambda *_, **__: None,
+            lambda *_, **fields: troubles.append(fields),
+            ignored,
+        )
+    assert troubles == []
+
+
+async def _looks_at(scene: frozenset[int]) -> dict[str, Look]:
     found = {"commands": await look(CommandSlurm(), scene)}
     if "pyslurm" in DOORS:
         troubles: list[Mapping[str, object]] = []
@@ -55,3 +103,55 @@ def seen(request: pytest.FixtureRequest, looks: Mapping[str, Look]) -> Look:
 class TestOnACluster(SlurmContract):
     def test_all_doors_say_the_same(self, looks: Mapping[str, Look], seen: Look) -> None:
         assert_same(seen, looks["commands"])
+
+
+@pytest.fixture
+def many(sandbox: Sandbox, without_admission: None) -> Iterator[tuple[list[str], random.Random]]:
+    """Arrays of 5,000 tasks with records of their own, and what to draw changes of them with."""
+    rng = random.Random(SEED)  # noqa: S311 -- an input of a test
+    arrays = fill(sandbox, MANY, rng)
+    yield arrays, rng
+    sandbox.run("root", ("scancel", *arrays))
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif("pyslurm" not in DOORS, reason="pyslurm is not installed")
+async def test_both_ways_say_the_same_of_thousands_of_jobs_whatever_users_change(
+    sandbox: Sandbox, many: tuple[list[str], random.Random], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays, rng = many
+    for name, value in sandbox.environment("root").items():
+        monkeypatch.setenv(name, value)
+    used: list[str] = []
+    commands = CommandSlurm()
+    slurm = PyslurmSlurm(
+        lambda _event, **fields: used.append(str(fields["implementation"])),
+        lambda _event, **fields: used.append(str(fields["why"])),
+        ignored,
+    )
+    try:
+        for turn in range(examples(2, nightly=20)):
+            for _ in range(10):
+                _change(sandbox, arrays, rng)
+            by_id = {job.job_id: job for job in await commands.jobs()}
+            assert len(by_id) > MANY
+            seen = {job.job_id: job for job in await slurm.jobs()}
+            assert seen.keys() == by_id.keys(), turn
+            assert [(seen[one], by_id[one]) for one in by_id if seen[one] != by_id[one]] == [], turn
+            running = [job for job in seen.values() if job.state is JobState.RUNNING]
+            assert set(await slurm.steps(running)) == set(await commands.steps(running))
+    finally:
+        await slurm.close()
+    assert used == ["pyslurm"]
+
+
+def _change(sandbox: Sandbox, arrays: list[str], rng: random.Random) -> None:
+    first = rng.randrange(400)
+    words = {
+        "tasks": f"{rng.choice(arrays)}_[{first}-{first + rng.randrange(20)}]",
+        "number": str(rng.randrange(1, 60)),
+        "dependent": rng.choice(arrays),
+    }
+    argv = tuple(word.format(**words) for word in rng.choice(CHANGES))
+    # Some are refused: of tasks that have ended.
+    sandbox.run("root", argv, check=False)

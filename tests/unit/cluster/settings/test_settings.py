@@ -118,6 +118,8 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (MINIMAL + "[lendin]\n", "lendin: there is no such key, but there is lending; keys: clu"),
         (MINIMAL + "[gateway]\nbuffer_kib = 257\n", "gateway.buffer_kib"),
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
+        (MINIMAL + "[daemon]\nslurm = 'slurmrestd'\n", "say in slurmrestd where it is"),
+        (MINIMAL + "[daemon]\nslurmrestd = 'head:6820'\n", "daemon.slurmrestd"),
         (MINIMAL.replace('name = "c"', ""), r"cluster\.name: missing\."),
         (MINIMAL + "[ledger]\ntime_zone = 'Europe/Atlantis'\n", "ledger.time_zone: write a time"),
         (MINIMAL + "[ledger]\ntime_zone = '../../etc/passwd'\n", "ledger.time_zone: write a time"),

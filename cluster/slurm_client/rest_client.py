@@ -1,0 +1,129 @@
+"""Access to Slurm through slurmrestd, for jobs: JSON over HTTP, by its socket or with a token.
+
+Everything else, and every call in which slurmrestd fails, goes through the commands.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from cluster.language.jobs import JobView
+from cluster.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, Unread
+from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.rest_records import job_view
+from cluster.slurm_client.run import DEADLINE_S
+from cluster.slurm_client.user_names import user_name
+
+_PARSERS: Mapping[tuple[int, ...], str] = {(25, 11): "v0.0.44", (26, 5): "v0.0.44"}
+"""Data parser to ask for, by the Slurm with which it was tested. Older ones write other JSON."""
+_FAILED_REST_S = 5.0
+_UNFIT_REST_S = 600.0
+_LONGEST = 120
+
+
+class RestError(Exception):
+    """slurmrestd can't answer; for the next ``rest_s`` seconds it is not worth asking again."""
+
+    def __init__(self, why: str, rest_s: float = _FAILED_REST_S) -> None:
+        super().__init__(why)
+        self.rest_s = rest_s
+
+
+class RestSlurm(CommandSlurm):
+    """Asks slurmrestd while it works and fits the running slurmctld, else the commands.
+
+    ``where`` is the absolute path of its socket or http://HOST:PORT; ``token_file`` has its JSON
+    web token, which is read for each question: tokens end. ``report`` and ``warn`` log which of
+    the two is used.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        token_file: Path | None,
+        report: LogsEvent,
+        warn: LogsEvent,
+        told: ReportsUnread,
+    ) -> None:
+        super().__init__(told)
+        self._where = where
+        self._token_file = token_file
+        self._report = report
+        self._warn = warn
+        self._parser: str | None = None
+        self._rest_until_s = 0.0
+
+    async def jobs(self) -> tuple[JobView, ...]:
+        """Ask for ``/slurm/PARSER/jobs/``."""
+        if self._rest_until_s <= time.monotonic():
+            try:
+                return await self._read()
+            except RestError as error:
+                self._parser = None
+                self._rest_until_s = time.monotonic() + error.rest_s
+                self._warn("slurmrestd_failed", why=error, retry_s=error.rest_s)
+        return await super().jobs()
+
+    async def _read(self) -> tuple[JobView, ...]:
+        if self._parser is None:
+            running = await self.version()
+            text = ".".join(map(str, running))
+            if running[:2] not in _PARSERS:
+                raise RestError(f"slurmrestd of Slurm {text} is not tested", _UNFIT_REST_S)
+            self._parser = _PARSERS[running[:2]]
+            self._report("slurm_by", implementation="slurmrestd", version=text)
+        text = await self._asked(f"/slurm/{self._parser}/jobs/")
+        try:
+            jobs = json.loads(text)["jobs"]
+            named = cache(user_name)
+            return tuple(job_view(job, named, _refuse) for job in jobs)
+        except UNREADABLE as error:
+            raise RestError(f"{type(error).__name__}: {error}") from None
+
+    async def _asked(self, path: str) -> str:
+        """What it answers; text that is no UTF-8, which users can write into jobs, is replaced."""
+        is_socket = self._where.startswith("/")
+        connector = aiohttp.UnixConnector(self._where) if is_socket else aiohttp.TCPConnector()
+        address = f"{'http://localhost' if is_socket else self._where.rstrip('/')}{path}"
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                aiohttp.ClientSession(connector=connector) as session,
+                session.get(address, headers=self._headers()) as answer,
+            ):
+                body = await answer.read()
+        except TimeoutError:
+            raise RestError(f"no answer within {DEADLINE_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            # aiohttp quotes all that slurmrestd wrote behind an answer that ended.
+            words = " ".join(str(error).split())[:_LONGEST]
+            raise RestError(f"{type(error).__name__}: {words}") from None
+        if answer.status != HTTPStatus.OK:
+            raise RestError(f"it answers {answer.status}: {_why(body)}")
+        return body.decode(errors="replace")
+
+    def _headers(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        token = self._token_file.read_text(encoding="utf-8").strip()
+        return {"X-SLURM-USER-TOKEN": token.removeprefix("SLURM_JWT=")}
+
+
+def _refuse(unread: Unread) -> None:
+    """Fail the request: the commands may be able to read the value, or can do without it."""
+    raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
+
+
+def _why(body: bytes) -> str:
+    try:
+        errors: list[dict[str, Any]] = json.loads(body)["errors"]
+        return "; ".join(str(one.get("description") or one.get("error")) for one in errors)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return body[:_LONGEST].decode(errors="replace")
