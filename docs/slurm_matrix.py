@@ -15,7 +15,8 @@ What differs between versions, and what was at fault where a test failed:
 [Slurm versions](slurm-versions.md).
 
 Each cell has the number of cases that passed, and the last day on which the module ran; *p* where
-the daemon read Slurm by pyslurm. – did not run.
+the daemon read Slurm by pyslurm. – did not run. *built* is a Slurm that was built from its source
+and runs on that Debian; the others are its packages.
 """
 _ROWS = (
     ("Debian", "system"),

@@ -93,20 +93,28 @@ def outcomes(cases: Iterable[ET.Element], **how: str) -> dict[str, dict[str, Any
 
 
 def merged(kept: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept, with the modules of ``fresh`` in the place of their earlier runs."""
+    """What is kept, with the modules of ``fresh`` in the place of their earlier runs.
+
+    The keys are versions, such as ``24.11.5``, or ``24.11.5 built`` of one that is no
+    distribution's.
+    """
     both = {version: dict(one) for version, one in kept.items()}
     for version, one in fresh.items():
         before = both.get(version, {"modules": {}})
         both[version] = {**one, "modules": dict(before["modules"]) | one["modules"]}
-    by_number = sorted(both, key=lambda version: tuple(map(int, version.split("."))))
+    by_number = sorted(both, key=lambda name: (_numbers(name.split()[0]), name))
     return {
         version: {**both[version], "modules": dict(sorted(both[version]["modules"].items()))}
         for version in by_number
     }
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
 def run_on(slurm: Slurm, options: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:
-    """Run the tests; return the Slurm's version and the report of it.
+    """Run the tests; return the report by the Slurm's version.
 
     Raises CalledProcessError if the tests could not be run.
     """
@@ -123,7 +131,8 @@ def run_on(slurm: Slurm, options: Sequence[str], modules: Sequence[str]) -> dict
     version = versions.pop("slurm")
     today = datetime.now(UTC).date().isoformat()
     modules_ran = outcomes(cases, on=today, reader=_reader(version))
-    return {version: {**versions, "modules": modules_ran}}
+    name = f"{version} built" if slurm.prefix else version
+    return {name: {**versions, "modules": modules_ran}}
 
 
 def _reader(version: str) -> str:

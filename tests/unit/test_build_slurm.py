@@ -2,6 +2,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+import build_slurm
 import pytest
 from build_slurm import Build, BuildError, build, check_sha256
 
@@ -110,3 +111,14 @@ def test_of_an_unknown_tarball_the_hash_is_shown(
     tarball = packed(tree)
     check_sha256(tarball)
     assert hashlib.sha256(tarball.read_bytes()).hexdigest() in capsys.readouterr().out
+
+
+def test_without_a_source_the_tarball_is_downloaded(
+    wanted: Build, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"file://{packed(tree)}"
+    monkeypatch.setattr(build_slurm, "_DOWNLOAD", place.replace("25.11.7", "{version}"))
+    prefix = build(Build("25.11.7", None, wanted.builds))
+    assert (prefix / "sbin" / "slurmctld").exists()
+    with pytest.raises(BuildError, match=r"25\.11\.9.*SOURCE="):
+        build(Build("25.11.9", None, wanted.builds))

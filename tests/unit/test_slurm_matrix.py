@@ -33,9 +33,9 @@ def test_outcomes_are_counted_by_module_with_the_reason_of_each_failure() -> Non
 
 def test_a_later_run_replaces_its_own_modules_and_no_others() -> None:
     kept = {"25.11.7": slurm(test_a=GOOD, test_b=GOOD)}
-    fresh = {"25.11.7": slurm(test_b={**GOOD, "passed": 9}), "9.5.1": slurm(test_a=GOOD)}
+    fresh = {"25.11.7": slurm(test_b={**GOOD, "passed": 9}), "9.5.1 built": slurm(test_a=GOOD)}
     both = merged(kept, fresh)
-    assert list(both) == ["9.5.1", "25.11.7"]
+    assert list(both) == ["9.5.1 built", "25.11.7"]
     assert both["25.11.7"]["modules"] == {"test_a": GOOD, "test_b": {**GOOD, "passed": 9}}
 
 
