@@ -223,11 +223,24 @@ def measured(requests: Sequence[Request], replicas: int, room: int, name: str) -
     }
 
 
+def traced(is_quick: bool) -> Sequence[Request]:
+    """Return the trace's requests, or a sixth of them; raises TraceError if it is not there."""
+    requests = read(Path(os.environ.get("SLICEWISE_TRACES", "traces")) / TRACE)
+    return requests[: len(requests) // 6] if is_quick else requests
+
+
+def prefix_hits(requests: Sequence[Request]) -> Mapping[str, float]:
+    """Replay what the gateway does and least connections, with most replicas and most room."""
+    chosen = {"hash": "hash if free, bound 1.25", "leastconn": "leastconn"}
+    return {
+        name: measured(requests, max(REPLICAS), max(CACHES), policy)["prefix_hits"]
+        for name, policy in chosen.items()
+    }
+
+
 def measure(is_quick: bool) -> Mapping[str, Any]:
     """Replay with all policies."""
-    requests = read(Path(os.environ.get("SLICEWISE_TRACES", "traces")) / TRACE)
-    if is_quick:
-        requests = requests[: len(requests) // 6]
+    requests = traced(is_quick)
     best = Pool(1, 10**9, None)
     hits = sum(best.replicas[0].cached_tokens(one) for one in requests)
     return {
