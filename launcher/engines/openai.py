@@ -16,6 +16,8 @@ from launcher.engines.statistics import StatisticsAnswer
 
 _ANSWERS = "/v1/(completions|chat/completions|responses)"
 """Paths whose answers may be streams."""
+SCORES = "/v1/score"
+"""Path of vLLM and SGLang at which pairs of texts get scores."""
 KEEP_ALIVE_S = 86_400
 """Seconds for which a server on uvicorn keeps an idle connection where a variable sets that: longer
 than HAProxy keeps one, so that HAProxy never takes one in the moment in which the server closes it.

@@ -11,7 +11,7 @@ from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
 from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.load import EngineCounts, EngineLoad
-from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
+from launcher.engines.openai import KEEP_ALIVE_S, SCORES, OpenAIEngine
 from launcher.engines.said import Said
 
 _GAUGES = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
@@ -56,6 +56,7 @@ class SGLang(OpenAIEngine):
     )
 
     pool = "sglang"
+    http_paths = (*OpenAIEngine.http_paths, SCORES)
     # /health generates a token each time, and takes a second.
     health_path = "/ready"
     health_paths = ("/health", "/v1/health", "/ready")

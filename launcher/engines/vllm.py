@@ -13,7 +13,7 @@ from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
 from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
 from launcher.engines.load import EngineCounts, EngineLoad
-from launcher.engines.openai import KEEP_ALIVE_S, OpenAIEngine
+from launcher.engines.openai import KEEP_ALIVE_S, SCORES, OpenAIEngine
 from launcher.engines.said import Said
 
 _PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
@@ -67,6 +67,7 @@ class Vllm(OpenAIEngine):
     )
 
     pool = "vllm"
+    http_paths = (*OpenAIEngine.http_paths, SCORES)
     # Most models' cache of keys and values is full before.
     slots = 256
 

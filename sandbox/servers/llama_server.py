@@ -2,8 +2,8 @@
 
 It takes those of llama-server's options that a service's batch script gives, and from variables the
 size of the context (``LLAMA_ARG_CTX_SIZE``) and whether it makes embeddings
-(``LLAMA_ARG_EMBEDDINGS``, ``LLAMA_ARG_POOLING``), and does the same. It is copied to where jobs can
-read it, and runs with nothing but that package.
+(``LLAMA_ARG_EMBEDDINGS``, ``LLAMA_ARG_POOLING``: with ``rank`` it reranks), and does the same. It
+is copied to where jobs can read it, and runs with nothing but that package.
 """
 
 import argparse

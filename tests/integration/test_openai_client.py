@@ -40,12 +40,12 @@ memory_mib = 512
 [service.environment]
 LLAMA_ARG_CTX_SIZE = "131072"
 LLAMA_ARG_EMBEDDINGS = "1"
-LLAMA_ARG_POOLING = "mean"
+LLAMA_ARG_POOLING = "{pooling}"
 """
 
 
 class Site:
-    """Two services of bob's, of which one is never asked for, and keys."""
+    """Two services of bob's, of which one sleeps until the last test and reranks, and keys."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -55,7 +55,13 @@ class Site:
 
     def apply(self, name: str) -> None:
         file = self._home / f"{name}.toml"
-        file.write_text(FILE.format(name=name, models=json.dumps(str(self._models))))
+        file.write_text(
+            FILE.format(
+                name=name,
+                models=json.dumps(str(self._models)),
+                pooling="rank" if name == ASLEEP else "mean",
+            )
+        )
         self.slicewise("bob", "service", "apply", str(file))
         until_routed(self.sandbox, f"{TENANT}/{name}")
 
@@ -306,3 +312,22 @@ async def test_a_timeout_and_a_client_that_leaves_free_their_places(
     await until_done(load, lambda seen: seen["in_flight"] == 0)
     answer = await client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=2)
     assert answer.choices
+
+
+async def test_documents_are_reranked_by_a_service_that_slept(
+    site: Site, keys: dict[str, str], client: openai.AsyncOpenAI
+) -> None:
+    """At both addresses. The other service was not started to rerank, and says so itself."""
+    body = {"query": "hello", "documents": ["good-bye", "hello, hello"], "model": ASLEEP}
+    async with site.client(keys["all"], f"{TENANT}/{ASLEEP}/v1") as direct:
+        for one in (client, direct):
+            answer: Any = await one.post("/rerank", body=body, cast_to=object)
+            assert sorted(found["index"] for found in answer["results"]) == [0, 1]
+            assert all(isinstance(found["relevance_score"], float) for found in answer["results"])
+    with pytest.raises(openai.InternalServerError, match="does not support reranking"):
+        await client.post("/rerank", body={**body, "model": NAME}, cast_to=object)
+    # llama.cpp has no scores.
+    with pytest.raises(openai.PermissionDeniedError, match="SW-GATEWAY-DENIED"):
+        await client.post(
+            "/score", body={"text_1": "a", "text_2": "b", "model": NAME}, cast_to=object
+        )

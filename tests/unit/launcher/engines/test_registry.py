@@ -22,7 +22,7 @@ from launcher.engines.engine import (
     SlottedEngine,
     TokenEngine,
 )
-from launcher.engines.openai import OpenAIEngine
+from launcher.engines.openai import SCORES, OpenAIEngine
 from launcher.engines.registry import (
     ENGINES,
     Engines,
@@ -102,9 +102,10 @@ def test_an_engine_of_openai_s_api_says_only_what_differs():
 
 
 def test_engines_of_openai_s_api_differ_in_what_they_say():
-    shared = ("http_paths", "stream_paths", "api", "served", "failure", "smallest_request")
+    shared = ("stream_paths", "api", "served", "failure", "smallest_request")
     for name in ("llamacpp", "vllm", "sglang"):
         assert isinstance(ENGINES[name], OpenAIEngine)
+        assert set(ENGINES[name].http_paths) - {SCORES} == set(OpenAIEngine.http_paths)
         assert not any(one in vars(type(ENGINES[name])) for one in shared)
 
 
@@ -246,3 +247,20 @@ def test_an_engine_that_is_not_there_or_has_no_section_is_refused():
         with pytest.raises(InvalidInputError) as caught:
             act()
         assert caught.value.refusal.code == "SW-SERVICE-ENGINE"
+
+
+def test_every_language_model_may_be_asked_to_rerank_and_those_that_score_for_scores():
+    asked = {
+        path: {name for name, one in ENGINES.items() if allows(one, path)}
+        for path in ("/v1/rerank", "/v1/score", "/v1/score/x", "/score")
+    }
+    assert asked == {
+        "/v1/rerank": {"llamacpp", "vllm", "sglang"},
+        "/v1/score": {"vllm", "sglang"},
+        "/v1/score/x": set(),
+        "/score": set(),
+    }
+
+
+def allows(engine: Engine, path: str) -> bool:
+    return any(re.fullmatch(one, path) for one in engine.http_paths)
