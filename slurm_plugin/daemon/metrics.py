@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from cluster.language.jobs import JobState, JobTag
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import gauge, served
+from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
@@ -94,7 +95,7 @@ class _State(Collector):
         yield from self._of_admission()
         yield from self._of_tenants()
         yield from self._of_budgets()
-        yield self._of_slurm()
+        yield from self._of_slurm()
         view = self._cluster_state.view
         yield gauge(
             "slicewise_uninstalled",
@@ -150,7 +151,7 @@ class _State(Collector):
             module.add_metric([], labels)
         yield module
 
-    def _of_slurm(self) -> Metric:
+    def _of_slurm(self) -> Iterator[Metric]:
         unread = CounterMetricFamily(
             "slicewise_slurm_unreadable",
             "Values from Slurm that could not be read, counted at each look.",
@@ -158,7 +159,15 @@ class _State(Collector):
         )
         for labels, count in tuple(self._unread.counts.items()):
             unread.add_metric(labels, count)
-        return unread
+        yield unread
+        asked = CounterMetricFamily(
+            "slicewise_slurm_requests",
+            "Questions that the daemon asked slurmctld; changes are not counted.",
+            labels=["command"],
+        )
+        for command, count in tuple(ASKED.reads.items()):
+            asked.add_metric([command], count)
+        yield asked
 
     def _of_tenants(self) -> Iterator[Metric]:
         tenants, quotas = self._cluster_state.view.tenants, self._cluster_state.quotas

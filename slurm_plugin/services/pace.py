@@ -24,6 +24,8 @@ QUICK_S = 0.5
 """A look that took no longer is followed immediately by another one if something was changed."""
 _ENDS_S = 60
 """A replica that must end within so many seconds is followed closely."""
+_PUBLISHES_S = 60
+"""Seconds from a run's start for which its certificate is waited for."""
 _LOOK = 4
 """Requests to slurmctld that a look makes."""
 _UNDER_WAY = frozenset({"released", "starting", "ending"})
@@ -104,14 +106,19 @@ def _wanted_s(looked: Looked, pace: Pace) -> float:
     return max(soon_s, looked.ended_s + pace.rest_s)
 
 
-def is_moving(services: Iterable[ServiceView]) -> bool:
-    """Whether a replica of these services is about to start or to end, or waits for a slice."""
-    return any(_is_moving(slot) for service in services for slot in service.slots)
+def is_moving(services: Iterable[ServiceView], now_s: float) -> bool:
+    """Whether a replica of these services is about to start or to end, or waits for a slice.
+
+    ``now_s``: Unix seconds of the look.
+    """
+    return any(_is_moving(slot, now_s) for service in services for slot in service.slots)
 
 
-def _is_moving(slot: SlotView) -> bool:
+def _is_moving(slot: SlotView, now_s: float) -> bool:
     if slot.state in _UNDER_WAY:
         return True
     ends = (slot.leaves_s, slot.time_left_s)
     is_near = any(left_s is not None and left_s < _ENDS_S for left_s in ends)
-    return slot.state == "running" and (is_near or not slot.certificate)
+    # A script of the site's own may publish none.
+    is_new = not slot.certificate and now_s - (slot.start_s or 0) < _PUBLISHES_S
+    return slot.state == "running" and (is_near or is_new)

@@ -220,7 +220,8 @@ class ClusterState:
             self.view = self.view.model_copy(update={"complete": False})
             raise
         waits = any(self.kept_back.values()) or self.evictions.has_waiting
-        self.pacing.end(time.monotonic() - began_monotonic_s, moves=waits or is_moving(found))
+        moves = waits or is_moving(found, self._seen.at_s)
+        self.pacing.end(time.monotonic() - began_monotonic_s, moves=moves)
         return found
 
     async def set_desired_slots(

@@ -5,6 +5,7 @@ import re
 import signal
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -115,6 +116,17 @@ class Daemon:
     def set_quota(self, tenant: str, slices: str, *limits: str) -> None:
         self.slicewise("tenant-quota", "set", tenant, "--nominal", slices, *limits)
         until_in_force(self.sandbox, tenant)
+
+    def looked_s(self) -> float:
+        """When the last look at Slurm began."""
+        return float(self.ask("root", op="status")["observed_s"])
+
+    def asked(self) -> Counter[str]:
+        """Requests to slurmctld by kind, without those of sdiag."""
+        shown = self.sandbox.run("root", ("sdiag",)).stdout
+        kinds = shown.partition("by message type")[2].partition("by user")[0]
+        rows = re.findall(r"(\w+) +\( *\d+\) count:(\d+)", kinds)
+        return Counter({kind: int(count) for kind, count in rows if kind != "REQUEST_STATS_INFO"})
 
     def job_states(self, user: str) -> list[str]:
         squeue = ("squeue", "--noheader", f"--user={user}", "--format=%T %r")
@@ -337,6 +349,30 @@ def test_a_slot_that_no_other_node_can_run_starts_on_one_that_it_avoids(
 
     until_is(state, "running")
     assert daemon.slots(array)[0]["node"] == "gpu01"
+
+
+def test_at_rest_slurmctld_is_asked_little_and_what_happens_ends_the_rest(
+    daemon: Daemon, array: int
+) -> None:
+    """At two looks a second it was asked 40 times in these five seconds."""
+
+    def next_look() -> tuple[float, float, Counter[str]]:
+        """When it began, the seconds from the look before, and what was asked for it."""
+        before_s, before = daemon.looked_s(), daemon.asked()
+        until(lambda: daemon.looked_s() != before_s)
+        now_s = daemon.looked_s()
+        return now_s, now_s - before_s, daemon.asked() - before
+
+    at_s, apart_s, asked = until(lambda: next((one for one in [next_look()] if one[1] > 4), None))
+    assert asked["REQUEST_JOB_INFO"] <= 1
+    assert asked["REQUEST_JOB_STEP_INFO"] == 0
+    # Limits are compiled every 15 s, and where nodes are is asked every 30 s.
+    assert asked.total() <= 12, (at_s, apart_s, asked)
+    assert daemon.set_desired_slots(array, 0)["released"] == [0]
+    until_is(lambda: daemon.states(array), ["running"] + ["held"] * 3)
+    # Its ports are known, so that they are not asked for any more.
+    until(lambda: not next_look()[2]["REQUEST_JOB_STEP_INFO"])
+    assert len(daemon.slots(array)[0]["ports"]) == 3
 
 
 def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:

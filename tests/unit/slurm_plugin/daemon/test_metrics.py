@@ -25,8 +25,9 @@ DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enfor
 
 
 @pytest.fixture
-async def samples() -> Iterator[dict[tuple[str, str], float]]:
+async def samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[str, str], float]]:
     """By name and labels, after two decisions, a look at Slurm, and a failed turn."""
+    monkeypatch.setattr("slurm_plugin.daemon.metrics.ASKED.reads", Counter(squeue=4))
     metrics, cluster_state = Metrics(), sync_of(ScriptedSlurm(job(0), job(1)))
     vision = tenant("vision", 2000)
     paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
@@ -63,6 +64,7 @@ SHOWN = {
     ("slicewise_turn_failures_total", "sync"): 0,
     ("slicewise_turn_failures_total", "limits"): 1,
     ("slicewise_slurm_unreadable_total", "EndTime,job"): 1,
+    ("slicewise_slurm_requests_total", "squeue"): 4,
     ("slicewise_uninstalled", ""): 0,
     ("slicewise_leads", ""): 1,
     ("slicewise_unadmitted_jobs", ""): 0,

@@ -67,7 +67,8 @@ def test_what_is_saved_of_the_allowance_is_a_minutes_worth() -> None:
         (SlotView(index=0, state="released"), True),
         (SlotView(index=0, state="starting"), True),
         (SlotView(index=0, state="ending"), True),
-        (SlotView(index=0, state="running"), True),
+        (SlotView(index=0, state="running", start_s=1000), True),
+        (SlotView(index=0, state="running", start_s=900), False),
         (SlotView(index=0, state="running", certificate="M", time_left_s=900), False),
         (SlotView(index=0, state="running", certificate="M", time_left_s=30), True),
         (SlotView(index=0, state="running", certificate="M", leaves_s=30), True),
@@ -75,4 +76,4 @@ def test_what_is_saved_of_the_allowance_is_a_minutes_worth() -> None:
     ],
 )
 def test_replicas_that_start_end_or_wait_move(slot: SlotView, moves: bool) -> None:
-    assert is_moving([a_service(slots=(slot,))]) is moves
+    assert is_moving([a_service(slots=(slot,))], 1005.0) is moves
