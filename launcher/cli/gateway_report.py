@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -9,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, failure
+from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
@@ -19,6 +20,8 @@ from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners
 
 SECTIONS = ("gateway",)
 _PROC = Path("/proc")
+_NAMES = (b"/slicewise", b"launcher.main")
+"""How the program is called in a process's arguments, before the word launcher."""
 _PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
 _START_TICKS = 19
 """Place of a process's start, in ticks since boot, behind its name in /proc/PID/stat."""
@@ -31,16 +34,22 @@ def reports(
     if "gateway" not in sections:
         return ()
     try:
-        settings = load_settings().gateway
+        settings = load_settings()
     except SlicewiseError:
         return ()  # Another section says so.
-    if not settings.directory.is_dir():
-        skipped = f"{settings.directory} is not here: run slicewise doctor on the gateway's host"
+    directory = settings.gateway.directory
+    if not directory.is_dir():
+        skipped = f"{directory} is not here: run slicewise doctor on the gateway's host"
         return (SectionReport("gateway", skipped=skipped),)
-    return (SectionReport("gateway", tuple(_findings(settings))),)
+    user = settings.daemon.launcher_user
+    return (
+        looked(
+            "gateway", lambda: SectionReport("gateway", tuple(_findings(settings.gateway, user)))
+        ),
+    )
 
 
-def _findings(settings: GatewaySettings) -> Iterator[Finding]:
+def _findings(settings: GatewaySettings, launcher_user: str) -> Iterator[Finding]:
     file = settings.directory / CONFIGURATION
     text = _text(file) or ""
     owners = owners_of(text)
@@ -66,7 +75,7 @@ def _findings(settings: GatewaySettings) -> Iterator[Finding]:
         version=info.get("Version", ""),
         loaded_s=float(info.get("Start_time_sec", 0)),
         rendered_s=_written_s(file),
-        launcher_s=_launcher_s(),
+        launcher_s=_launcher_s(launcher_user),
         program_s=_written_s(_PROGRAM),
         has_master=settings.master_socket is not None,
     )
@@ -91,20 +100,25 @@ def _written_s(file: Path) -> float:
     return 0.0
 
 
-def _launcher_s() -> float | None:
-    """Return the Unix second at which the newest launcher of this host began; None without one."""
+def _launcher_s(user: str) -> float | None:
+    """Return the Unix second at which the user's newest launcher began; None without one."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
     began = [
         _began_s(process)
         for process in _PROC.iterdir()
-        if process.name.isdigit() and _is_launcher(process)
+        if process.name.isdigit() and _is_launcher(process, uid)
     ]
     return max(began, default=None)
 
 
-def _is_launcher(process: Path) -> bool:
+def _is_launcher(process: Path, uid: int) -> bool:
     with suppress(OSError):
         words = (process / "cmdline").read_bytes().split(b"\0")
-        return any(a.endswith(b"/slicewise") and b == b"launcher" for a, b in pairwise(words))
+        is_one = any(a.endswith(_NAMES) and b == b"launcher" for a, b in pairwise(words))
+        return is_one and process.stat().st_uid == uid
     return False
 
 

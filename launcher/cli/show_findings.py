@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.padding import Padding
 from rich.text import Text
 
 from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity
@@ -29,7 +30,8 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
             continue
         out.print(Text(report.section, style="bold"))
         for one in report.findings:
-            out.print(_head(one), soft_wrap=False)
+            out.print(_head(one))
+            out.print(Padding(_words(one), (0, 0, 0, 2 * len(_INDENT)), expand=False))
             for line in _lines(one):
                 out.print(line, soft_wrap=True)
     counts = [one.severity for report in reports for one in report.findings]
@@ -48,19 +50,18 @@ def print_reports(reports: Sequence[SectionReport], accepted: Sequence[str]) -> 
 
 def _head(one: Finding) -> Text:
     text = Text(f"{_INDENT}{one.severity.value:8}", style=_STYLES[one.severity])
-    text.append(f"{one.code}\n", style="dim")
-    said = ". ".join(part for part in (one.what, one.why[:1].upper() + one.why[1:]) if part)
-    text.append(f"{_INDENT}{printable(said)}.", style="default")
-    if one.advice:
-        text.append(f" {printable(one.advice)}")
+    text.append(one.code, style="default")
     return text
+
+
+def _words(one: Finding) -> Text:
+    said = f"{one.what}: {one.why}." if one.why else f"{one.what}."
+    return Text(printable(" ".join(filter(None, (said, one.advice)))))
 
 
 def _lines(one: Finding) -> Sequence[Text]:
     return [
-        Text(f"{_INDENT * 2}{mend.place.value}: ", style="dim").append(
-            printable(mend.line), style="default not dim"
-        )
+        Text.assemble(_INDENT * 2, (f"{mend.place.value}: ", "dim"), (printable(mend.line), "bold"))
         for mend in one.mends
     ]
 

@@ -105,7 +105,7 @@ def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
     if facts.launcher_s is None:
         yield error(
             "SW-LAUNCHER-DOWN",
-            "No launcher runs on this host",
+            "No launcher runs on this host as [daemon] launcher_user",
             "services neither start nor end replicas",
             Mend(Place.GATEWAY, "systemctl start slicewise-launcher"),
             advice="It belongs beside HAProxy.",

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, failure, warning
+from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusAnswer, StatusRequest
@@ -87,30 +87,12 @@ def reports(
         "nodes": site.nodes,
         "host": site.host,
     }
-    settings = _looked("settings", site.settings)
+    settings = looked("settings", site.settings)
     if settings.findings or settings.skipped:
         # All but the node's GPUs is compared with slicewise.toml.
-        others = [_looked(name, looks[name]) for name in ("nodes",) if name in sections]
+        others = [looked(name, looks[name]) for name in ("nodes",) if name in sections]
         return (settings, *others)
-    return tuple(_looked(name, looks[name]) for name in SECTIONS if name in sections)
-
-
-def _looked(name: str, look_at: Callable[[], SectionReport]) -> SectionReport:
-    try:
-        return look_at()
-    except SlicewiseError as error:
-        return SectionReport(name, (failure(error),))
-    except OSError as error:
-        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return SectionReport(name, (_unread(why),))
-
-
-def _unread(why: str) -> Finding:
-    return warning(
-        "SW-DOCTOR-UNREAD",
-        f"This user can't read what is to be checked: {why}",
-        advice="Run slicewise doctor as root.",
-    )
+    return tuple(looked(name, looks[name]) for name in SECTIONS if name in sections)
 
 
 def _found(name: str, findings: Iterable[Finding]) -> SectionReport:

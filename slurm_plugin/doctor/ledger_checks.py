@@ -80,7 +80,7 @@ def _copies(facts: LedgerFacts) -> Iterator[Finding]:
             "the ledger can't be made again: quotas, budgets, keys, charges, and what Slurm's"
             " limits were before",
             Mend(Place.DATABASE, "sudo -u postgres pg_dump --format=custom slicewise > FILE"),
-            advice="docs/how-to/backup.md. If a dump is made each night, accept the code.",
+            advice="See docs/how-to/backup.md. If a dump is made each night, accept the code.",
         )
 
 

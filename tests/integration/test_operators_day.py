@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -60,6 +61,100 @@ def account(sandbox: Sandbox, parent: str = "root", user: str = "") -> str:
         member = sandbox.state.users[user].name
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", member, f"account={name}"))
     return name
+
+
+def diagnosed(sandbox: Sandbox, *words: str, **variables: str) -> tuple[int, dict[str, str]]:
+    """The doctor's exit code, and what it finds, by code."""
+    answer = doctor(sandbox, *words, "--json", **variables)
+    assert not answer.stderr, answer.stderr
+    sections = json.loads(answer.stdout)["sections"]
+    found = {one["code"]: one["what"] for part in sections for one in part["findings"]}
+    return answer.returncode, found
+
+
+def doctor(sandbox: Sandbox, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run it with settings that accept what these tests alone have: PostgreSQL with fsync off."""
+    settings = sandbox.layout.settings_file
+    known = settings.with_name("known.toml")
+    known.write_text(settings.read_text().replace("accept = [", 'accept = ["SW-LEDGER-FSYNC", '))
+    environment = {"SLICEWISE_CONFIG": str(known), **variables}
+    argv = ("env", *(f"{name}={value}" for name, value in environment.items()))
+    return sandbox.run("root", (*argv, "slicewise", "doctor", *words), check=False)
+
+
+def test_the_doctor_has_nothing_to_mend_on_a_good_site(sandbox: Sandbox):
+    # Right after a module before this one the daemon may still put limits back.
+    until_is(lambda: diagnosed(sandbox), (0, {}), 20)
+    assert "nothing to mend" in doctor(sandbox).stdout
+    assert doctor(sandbox, "--fix").stdout == "# nothing to mend\n"
+
+
+SPOILT_CONF = """\
+KillWait=2
+JobRequeue=0
+RequeueExitHold=99
+MinJobAge=20
+PriorityWeightQOS=16000
+PreemptMode=CANCEL
+"""
+
+
+def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
+    site = sandbox.layout.site_conf
+    before = site.read_text()
+    due = ("KILL-WAIT", "REQUEUE", "REQUEUE-EXIT", "JOB-AGE", "WEIGHTS", "PREEMPT-MODE")
+    wanted = {f"SW-CONF-{word}" for word in due}
+    try:
+        site.write_text(SPOILT_CONF)
+        sandbox.run("slurm", ("scontrol", "reconfigure"))
+        until_is(lambda: set(diagnosed(sandbox, "--section", "slurm")[1]), wanted, 20)
+        fixes = doctor(sandbox, "--fix").stdout
+        assert {"KillWait=30", "RequeueExitHold=99,187", "PreemptMode=REQUEUE"} <= set(
+            fixes.splitlines()
+        )
+    finally:
+        site.write_text(before)
+        sandbox.run("slurm", ("scontrol", "reconfigure"))
+    until_is(lambda: diagnosed(sandbox, "--section", "slurm"), (0, {}), 20)
+
+
+def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
+    sandbox: Sandbox,
+):
+    layout = sandbox.layout
+    (layout.etc / "database-url").chmod(0o644)
+    (layout.etc / "off").touch()
+    sandbox.stop("daemon")
+    sandbox.stop("launcher")
+    elsewhere = layout.database_url("olga")
+    try:
+        code, found = diagnosed(sandbox, SLICEWISE_DATABASE_URL=elsewhere)
+    finally:
+        (layout.etc / "database-url").chmod(0o600)
+        (layout.etc / "off").unlink()
+        sandbox.restore(print)
+    assert code == 1
+    down = ("DAEMON-DOWN", "LAUNCHER-DOWN", "DATABASE-LOGIN", "FILE-OPEN", "SCRIPT-OFF")
+    assert set(found) == {f"SW-{word}" for word in down}
+    assert "database-url has mode 0644" in found["SW-FILE-OPEN"]
+    until_is(lambda: diagnosed(sandbox), (0, {}), 60)
+
+    # Of settings that Slurm, the daemon and the gateway do not have.
+    text = layout.settings_file.read_text()
+    other = text.replace('mode = "enforce"', 'mode = "observe"').replace("[gateway]", OTHER)
+    copy = layout.etc / "other.toml"
+    copy.write_text(re.sub("munge_socket = .*", "", other))
+    try:
+        code, found = diagnosed(sandbox, SLICEWISE_CONFIG=str(copy))
+    finally:
+        copy.unlink()
+    wanted = {"DAEMON-MODE", "GATEWAY-STALE", "CONF-AUTH", "WAY-BACK"}
+    assert {f"SW-{word}" for word in wanted} <= set(found)
+    assert "haproxy.cfg" in found["SW-GATEWAY-STALE"]
+    assert code == 1  # no munged answers at the default socket
+
+
+OTHER = "[gateway]\nhold_s = 17"
 
 
 @pytest.fixture
