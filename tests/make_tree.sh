@@ -21,7 +21,7 @@ echo "Debian $suite: about five minutes; $log"
     chmod 755 "$making/usr/sbin/policy-rc.d"
     # What Python's own modules need, and what tests ask for.
     nice -n 19 chroot "$making" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
-        --no-install-recommends $packages git libexpat1 libffi8 libssl3t64 libsqlite3-0 lua5.1 make procps
+        --no-install-recommends $packages git libexpat1 libffi8 libssl3t64 libsqlite3-0 lua5.1 make procps slurmrestd
     python=$(basename "$(realpath /usr/bin/python3)")
     cp -a "/usr/bin/$python" "$making/usr/bin/"
     ln -sf "$python" "$making/usr/bin/python3"
