@@ -115,8 +115,9 @@ Every key of a service file and of `#SLICEWISE` lines in a batch script. A servi
 _IN_A_SCRIPT = """\
 ## In a batch script
 
-`#SLICEWISE key=value` lines before a script's first command say the same, with the same keys. The
-environment is percent-encoded there: `environment=A=1&B=two%20words`, 1900 bytes at most.
+`#SLICEWISE key=value` lines before a script's first command say the same, with the same keys.
+Tables are percent-encoded there: `environment=A=1&B=two%20words`, `adapters=legal=adapters/legal`,
+1900 bytes each at most.
 `slicewise service render FILE` prints such a script. The first 64 lines count, in the first 64 KiB,
 each of 2048 bytes at most. Lines without `name=` belong to a plain job, which has two keys:
 

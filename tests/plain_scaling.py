@@ -3,6 +3,7 @@
 This is for tests of what a turn does with a number of replicas, whatever led to that number.
 """
 
+from collections.abc import Mapping
 from math import ceil
 from unittest.mock import patch
 
@@ -12,15 +13,21 @@ from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook
 from launcher.gateway.types import Gateway
 from launcher.turn import plan
 from launcher.turn.generations import Answers
-from launcher.turn.plan import TurnPlan
+from launcher.turn.plan import NO_ADAPTERS, TurnPlan
 from launcher.turn.state import State
 
 
 def decide(
-    view: ViewAnswer, gateway: Gateway, answers: Answers, state: State, now_s: float
+    view: ViewAnswer,
+    gateway: Gateway,
+    answers: Answers,
+    state: State,
+    now_s: float,
+    *,
+    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
 ) -> tuple[State, TurnPlan] | None:
     with patch.object(plan, "autoscale", _plain):
-        return plan.decide(view, gateway, answers, state, now_s)
+        return plan.decide(view, gateway, answers, state, now_s, adapters=adapters)
 
 
 def _plain(scaling: Scaling, memory: Memory, look: ServiceLook) -> tuple[Memory, ScalingDecision]:

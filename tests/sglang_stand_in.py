@@ -5,8 +5,9 @@
 What it has of SGLang: the options and what they change; ``/ready``, which says 503 until it is
 warm; ``/model_info`` with the version of the weights; ``/v1/models``; completions and their
 streams, with ``usage`` at the end of each where that is set; its form of an error; ``/metrics``
-where that is enabled, in chunks, as uvicorn sends what says no length; that it listens on TCP only,
-and that INT ends it. A token takes a while.
+where that is enabled, in chunks, as uvicorn sends what says no length; LoRA adapters, which are
+loaded, unloaded, and asked for by a model with a colon; that it listens on TCP only, and that INT
+ends it. A token takes a while.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 WARM_UP_S, TOKEN_S = 0.3, 0.01
@@ -45,6 +47,7 @@ class State:
 
     def __init__(self, told: argparse.Namespace) -> None:
         self.told = told
+        self.adapters: dict[str, str] = {}
         self.warm_s = time.monotonic() + WARM_UP_S
         self.places = threading.Semaphore(told.max_running_requests)
         self.running = 0
@@ -77,7 +80,11 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(200, {**names, "weight_version": told.weight_version})
             case "/v1/models":
                 card = {"id": told.served_model_name, "object": "model", "owned_by": "sglang"}
-                self._json(200, {"object": "list", "data": [card]})
+                adapters = [
+                    card | {"id": name, "root": path, "parent": told.served_model_name}
+                    for name, path in self.state.adapters.items()
+                ]
+                self._json(200, {"object": "list", "data": [card, *adapters]})
             case "/metrics" if told.enable_metrics:
                 self._begin("text/plain; version=0.0.4; charset=utf-8")
                 self._piece(self._metrics().encode())
@@ -87,14 +94,38 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        if self.path != "/v1/completions":
+        if self.path in {"/load_lora_adapter", "/unload_lora_adapter"}:
+            self._adapt(json.loads(body))
+        elif self.path != "/v1/completions":
             self._json(404, {"detail": "Not Found"})
         elif self.headers.get("content-type", "").partition(";")[0] != "application/json":
             self._refuse("Unsupported Media Type: Only 'application/json' is allowed")
         elif not isinstance((asked := json.loads(body)).get("prompt"), str):
             self._refuse("prompt: Input should be a valid string")
+        elif (name := _adapter_of(asked)) and name not in self.state.adapters:
+            self._refuse(f"The following requested LoRA adapters are not loaded: {{'{name}'}}")
         else:
             self._complete(asked)
+
+    def _adapt(self, asked: dict[str, Any]) -> None:
+        """Load an adapter, of which only its configuration is read, or unload it."""
+        adapters, name, path = self.state.adapters, asked["lora_name"], asked.get("lora_path")
+        wrong = ""
+        if not self.state.told.enable_lora:
+            wrong = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
+        elif path is None:
+            wrong = (
+                "" if adapters.pop(name, None) else f"LoRA adapter with name {name} does not exist."
+            )
+        elif name in adapters:
+            wrong = f"Failed to load LoRA adapter {name} because it is already loaded"
+        elif not (config := Path(path, "adapter_config.json")).is_file():
+            wrong = f"Can't find 'adapter_config.json' at '{path}'"
+        elif json.loads(config.read_text())["r"] > self.state.told.max_lora_rank:
+            wrong = f"LoRA adapter {name} is not compatible with the current LoRA memory pool"
+        else:
+            adapters[name] = path
+        self._json(400 if wrong else 200, {"success": not wrong, "error_message": wrong or None})
 
     def _complete(self, asked: dict[str, Any]) -> None:
         state = self.state
@@ -192,6 +223,11 @@ class Handler(BaseHTTPRequestHandler):
         return "".join(lines)
 
 
+def _adapter_of(asked: dict[str, Any]) -> str:
+    """What stands behind the first colon of the model; "" for the base."""
+    return str(asked.get("model", "")).partition(":")[2]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("serve", choices=["serve"])
@@ -199,7 +235,11 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(text, required=True)
     for number in ("--port", "--max-running-requests", "--tp-size", "--pp-size"):
         parser.add_argument(number, type=int, required=True)
-    for flag in ("--enable-metrics", "--stream-response-default-include-usage"):
+    for number in ("--max-lora-rank", "--max-loras-per-batch"):
+        parser.add_argument(number, type=int)
+    parser.add_argument("--lora-target-modules", choices=["all"])
+    flags = ("--enable-metrics", "--stream-response-default-include-usage", "--enable-lora")
+    for flag in flags:
         parser.add_argument(flag, action="store_true")
     for text in ("--log-level-http", "--config"):
         parser.add_argument(text)

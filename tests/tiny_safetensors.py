@@ -8,10 +8,11 @@ The format: https://github.com/huggingface/safetensors#format
 import json
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _WIDTH, _INNER, _LAYERS, _HEADS, _TOKENS = 128, 256, 2, 2, 320
+_SPREAD = 0.02
 _SPECIAL = ("<s>", "</s>", "<pad>")
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -46,15 +47,36 @@ def write_tiny_model(directory: Path) -> None:
             {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, **names}
         )
     )
+    (directory / "model.safetensors").write_bytes(_safetensors(_tensors(), _SPREAD))
+
+
+def write_tiny_adapter(directory: Path, rank: int) -> None:
+    """Write a LoRA adapter of that model, as PEFT does, by which it says something else."""
+    directory.mkdir(parents=True)
+    modules = ["q_proj", "v_proj"]
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": modules}
+    (directory / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": "tiny", "bias": "none"})
+    )
+    tensors = [
+        (f"base_model.model.model.layers.{layer}.self_attn.{module}.lora_{part}.weight", shape)
+        for layer in range(_LAYERS)
+        for module in modules
+        for part, shape in (("A", [rank, _WIDTH]), ("B", [_WIDTH, rank]))
+    ]
+    (directory / "adapter_model.safetensors").write_bytes(_safetensors(tensors, 1.0))
+
+
+def _safetensors(tensors: Iterable[tuple[str, list[int]]], spread: float) -> bytes:
     header: dict[str, object] = {}
     content = b""
-    for name, shape in _tensors():
-        data = _weights(name, shape)
+    for name, shape in tensors:
+        data = _weights(name, shape, spread)
         place = [len(content), len(content) + len(data)]
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": place}
         content += data
     head = json.dumps(header).encode()
-    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + content)
+    return struct.pack("<Q", len(head)) + head + content
 
 
 def _tensors() -> Iterator[tuple[str, list[int]]]:
@@ -71,12 +93,12 @@ def _tensors() -> Iterator[tuple[str, list[int]]]:
         yield f"{layer}.mlp.down_proj.weight", [_WIDTH, _INNER]
 
 
-def _weights(name: str, shape: list[int]) -> bytes:
+def _weights(name: str, shape: list[int], spread: float) -> bytes:
     """In bfloat16: the upper half of a float's bytes."""
     chance = random.Random(name)  # noqa: S311 -- weights, no secrets
     is_norm = len(shape) == 1
     count = shape[0] * (1 if is_norm else shape[1])
-    numbers = [1.0 if is_norm else chance.gauss(0, 0.02) for _ in range(count)]
+    numbers = [1.0 if is_norm else chance.gauss(0, spread) for _ in range(count)]
     floats = struct.pack(f"<{count}f", *numbers)
     return b"".join(floats[at + 2 : at + 4] for at in range(0, len(floats), 4))
 

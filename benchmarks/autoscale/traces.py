@@ -75,7 +75,8 @@ def _by_tokens(read: Reader) -> Reader:
 
 def token_seconds(tokens: Floats) -> Floats:
     """Return the seconds of each request's prompt, and those of its answer."""
-    return tokens * np.array((PROMPT_TOKEN_S, OUTPUT_TOKEN_S))
+    seconds: Floats = tokens * np.array((PROMPT_TOKEN_S, OUTPUT_TOKEN_S))
+    return seconds
 
 
 _azure, _mooncake = _by_tokens(_azure_tokens), _by_tokens(_mooncake_tokens)

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, Adapters
 from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
@@ -231,6 +232,18 @@ class ServiceSpec(BaseModel):
     environment: Environment = Field(
         (), description='Environment variables of the engine: { NAME = "text" }.'
     )
+    adapters: Adapters = Field(
+        (),
+        description="LoRA adapters of the model, each a model of the name SERVICE:NAME: "
+        '{ NAME = "directory below model_repository" }. Only vllm and sglang.',
+    )
+    adapter_rank: int | None = Field(
+        None,
+        ge=1,
+        le=512,
+        description="Largest rank of an adapter that replicas can load; each takes more of the "
+        f"GPU's memory. Unset: {DEFAULT_RANK}.",
+    )
     readiness: Literal["inference", "model"] = Field(
         "inference",
         description="When a replica is ready: inference, once its model has answered a made-up "
@@ -306,6 +319,11 @@ class ServiceSpec(BaseModel):
         return self.gpus * self.nodes // self.layer_gpus
 
     @property
+    def largest_rank(self) -> int:
+        """Largest rank of an adapter that a replica can load."""
+        return self.adapter_rank or DEFAULT_RANK
+
+    @property
     def time_limit_min(self) -> int:
         """The lease as Slurm's time limit, in minutes."""
         return limit_min(self.lease_s)
@@ -317,9 +335,10 @@ class ServiceSpec(BaseModel):
 
     def values(self) -> Mapping[str, str]:
         """Every key that is set, with its value as text, as directives have it."""
-        dumped = self.model_dump(exclude_none=True, exclude={"environment"})
+        tables = {"environment": self.environment, "adapters": self.adapters}
+        dumped = self.model_dump(exclude_none=True, exclude=set(tables))
         said = {key: _plain(value) for key, value in dumped.items()}
-        return said | ({"environment": encoded(self.environment)} if self.environment else {})
+        return said | {key: encoded(pairs) for key, pairs in tables.items() if pairs}
 
     def directives(self) -> tuple[str, ...]:
         """The ``#SLICEWISE key=value`` lines of this service."""
@@ -565,6 +584,7 @@ _TEXTS = {
     "image": _IMAGE,
     "engine": ENGINE_NAME_WORDS,
     "environment": ENVIRONMENT,
+    "adapters": ADAPTERS,
 }
 
 

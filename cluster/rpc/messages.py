@@ -231,6 +231,23 @@ class ReplicaLoad(Message):
     prefix_hits: float | None = None
 
 
+class AdapterReport(Message):
+    """What the launcher saw of one LoRA adapter of a service.
+
+    Attributes:
+        name: without the service's.
+        requests: that have named it and were let in, since the launcher has counted.
+        loaded: replicas that have it; ``replicas`` is how many are to have it.
+        why: why one of them has not loaded it; "" if none has refused.
+    """
+
+    name: str = Field(max_length=64)
+    requests: int = 0
+    loaded: int = 0
+    replicas: int = 0
+    why: str = Field("", max_length=200, pattern=r"^[ -~]*$")
+
+
 class ServiceReport(Message):
     """What the launcher saw of a service last, and what it decided, for people.
 
@@ -254,6 +271,7 @@ class ServiceReport(Message):
         tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
         is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
         servers: what the replicas' servers say that they work on; None is not known.
+        adapters: its LoRA adapters.
     """
 
     tenant: str = Field(max_length=64)
@@ -277,6 +295,7 @@ class ServiceReport(Message):
     ttft_p95_ms: float | None = None
     tpot_ms: float | None = None
     servers: ReplicaLoad | None = None
+    adapters: tuple[AdapterReport, ...] = ()
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):

@@ -52,6 +52,18 @@ class ReplicaJson(TypedDict):
     last_log_line: str
 
 
+class AdapterJson(TypedDict):
+    """A LoRA adapter of a service: the model's name, the replicas that have loaded it, of how many;
+    why one of them has refused it, "" if none has.
+    """
+
+    model: str
+    requests: int
+    loaded: int
+    replicas: int
+    why: str
+
+
 class ServiceJson(TypedDict):
     """A service as it is now; null stands for what is not known."""
 
@@ -84,6 +96,7 @@ class ServiceJson(TypedDict):
     ttft_p95_ms: float | None
     tpot_ms: float | None
     servers: ReplicaLoadJson | None
+    adapters: Sequence[AdapterJson]
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]
     generations: list[GenerationJson]

@@ -14,6 +14,7 @@ from cluster.language.gres import parse_gpu_requests
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import CheckRequest, SubmitAnswer
+from cluster.rpc.order_messages import OrderRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
@@ -26,6 +27,7 @@ from launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
 from launcher.engines.registry import engine_named, start_settings
 from launcher.gateway.identity import certificate
 from launcher.scripts.render import service_script
+from launcher.services.adapter_files import require_adapter_engine, require_adapters
 from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
 from launcher.services.lookup import Json, SkipModelCheck, whole_view
 from launcher.services.model_repository import require_runnable, with_digest
@@ -113,7 +115,7 @@ def apply_service(
         _print_plan(settings, spec, plan, as_json=as_json)
     else:
         until = _Until(timeout_s, start=start) if wait or start else None
-        _apply(settings, spec, plan, until, as_json=as_json)
+        _apply(settings, spec, plan, until, as_json=as_json, force=force)
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,23 @@ class _Until:
 
 
 def _apply(
-    settings: Settings, spec: ServiceSpec, plan: ApplyPlan, until: _Until | None, *, as_json: bool
+    settings: Settings,
+    spec: ServiceSpec,
+    plan: ApplyPlan,
+    until: _Until | None,
+    *,
+    as_json: bool,
+    force: bool = False,
 ) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
     submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
+    if force and spec.adapters and plan.array_job_id is not None:
+        # Where nothing but adapters differs, replicas would stay.
+        restart = OrderRequest(array_job_id=plan.array_job_id, what="restart")
+        DaemonClient(settings.daemon).call(restart)
     if not as_json:
         _print_applied(spec, plan, submitted, url)
     outcome = _Outcome()
@@ -194,6 +206,7 @@ def _checked(
     if not skip_model_check:
         require_model(spec)
         needs = require_runnable(spec)
+        needs = replace(needs, notes=(*needs.notes, *require_adapters(spec)))
         spec = with_digest(spec)
         require_image(spec)
     require_writable(current_directory())
@@ -315,6 +328,7 @@ def _script(spec: ServiceSpec, settings: Settings) -> str:
     engine = engine_named(spec.engine)
     require_usable(engine, spec.replica_shape, settings)
     require_split(engine, spec)
+    require_adapter_engine(spec)
     return service_script(spec, started, certificate(settings.gateway))
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, get_args
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from cluster.language.adapters import model_name
 from cluster.language.units import slices_text, slices_words
-from cluster.rpc.messages import ReplicaLoad, ServiceQuality, ServiceReport
+from cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
 from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ReplicaJson, ServiceJson
+    from launcher.cli.json_shapes import AdapterJson, ReplicaJson, ServiceJson
 
 _STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {
@@ -70,6 +71,7 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "tpot_ms": report.tpot_ms if report is not None else None,
         "servers": _servers_as_json(report),
         "quality": service.quality.model_dump() if service.quality is not None else None,
+        "adapters": [_adapter_as_json(service, one) for one in service.adapters],
         "slots": _slots_by_state(service, service.array_job_id),
         "generations": [
             {"array_job_id": array, "slots": _slots_by_state(service, array)}
@@ -91,6 +93,16 @@ def _servers_as_json(report: ServiceReport | None) -> Mapping[str, object] | Non
 
 def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
     return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
+
+
+def _adapter_as_json(service: ServiceObservation, one: AdapterReport) -> "AdapterJson":
+    return {
+        "model": model_name(service.name, one.name),
+        "requests": one.requests,
+        "loaded": one.loaded,
+        "replicas": one.replicas,
+        "why": one.why,
+    }
 
 
 def _replica_as_json(one: ReplicaView) -> "ReplicaJson":
@@ -223,10 +235,19 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
             yield "tokens", Text(_tokens(service, service.report))
         if service.report.servers is not None:
             yield "servers", Text("; ".join(_servers(service.report.servers)))
+    for one in service.adapters:
+        yield "adapter", Text(_adapter(service, one), style="red" if one.why else "")
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
         yield heading, Text(text, style=style)
+
+
+def _adapter(service: ServiceObservation, one: AdapterReport) -> str:
+    name = model_name(service.name, one.name)
+    place = f"loaded by {one.loaded} of {one.replicas} replicas" if one.replicas else "no replica"
+    why = f"; refused: {one.why}" if one.why else ""
+    return f"{name}: {one.requests} requests, {place}{why}"
 
 
 def _carries(report: ServiceReport) -> str:

@@ -391,6 +391,35 @@ class BatchingEngine(TokenEngine, Protocol):
 
 
 @runtime_checkable
+class AdapterEngine(Engine, Protocol):
+    """An engine that loads and unloads LoRA adapters of its model while it serves.
+
+    Its server takes ``SERVICE:ADAPTER`` for the name of an adapter.
+    """
+
+    @property
+    def adapters_path(self) -> str:
+        """Path at which the server says which adapters it has."""
+
+    def loaded_adapters(self, said: bytes, service: str) -> Mapping[str, str]:
+        """Read the answer at ``adapters_path``: paths by the adapters' names.
+
+        ``service`` is the service's name without its tenant. Raises TypeError or ValueError if it
+        is no answer of the engine.
+        """
+
+    @property
+    def replaces_adapters(self) -> bool:
+        """Whether it loads an adapter in the place of one of that name; else that is unloaded."""
+
+    def load_adapter(self, service: str, adapter: str, path: str) -> Request:
+        """Build the request by which the server loads the adapter in that directory."""
+
+    def unload_adapter(self, service: str, adapter: str) -> Request:
+        """Build the request by which the server forgets an adapter."""
+
+
+@runtime_checkable
 class SlottedEngine(Engine, Protocol):
     """An engine that is told at its start how many requests it works on at the same time at most.
 

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from pydantic import Field
+
 from launcher.engines import openai_stream, safetensors_model
 from launcher.engines.engine import OPENAI_API, Request, TokenUsage
 from launcher.engines.model_files import ModelFiles, ModelNeeds
@@ -25,9 +27,48 @@ Unless set, it is 5 s."""
 
 _UNKNOWN = "SW-GATEWAY-UNKNOWN"
 
+BATCHED_ADAPTERS = 4
+"""Adapters of which requests are worked on in one batch at most: the GPU keeps memory for each."""
+_MOST_NAMES = 1000
+"""Models that a server names at most: one for each name, and one for each LoRA adapter."""
+
+
+class Card(Said):
+    """A model in a server's answer to /v1/models; an adapter has a parent."""
+
+    id: str = Field(max_length=1024)
+    root: str | None = Field(None, max_length=4096)
+    parent: str | None = Field(None, max_length=1024)
+
+
+class Cards(Said):
+    """A server's answer to /v1/models."""
+
+    data: list[Card] = Field(max_length=_MOST_NAMES)
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """Paths of its adapters, by the names that it has for them."""
+        return {one.id: one.root or "" for one in self.data if one.parent is not None}
+
+
+def json_request(path: str, body: Mapping[str, object]) -> Request:
+    """Build a request with a body in JSON."""
+    return Request("POST", path, {"Content-Type": "application/json"}, json.dumps(body).encode())
+
 
 class _Error(Said):
     message: str
+
+
+class _AdapterFailure(Said):
+    """SGLang's answer when it can't load or unload an adapter."""
+
+    error_message: str
+
+    @property
+    def message(self) -> str:
+        return self.error_message
 
 
 class _Failure(Said):
@@ -101,8 +142,7 @@ class OpenAIEngine:
     ) -> Request | None:
         """Build a completion of one token."""
         body = {"model": model, "prompt": "1", "max_tokens": 1}
-        headers = {"Content-Type": "application/json"}
-        return Request("POST", "/v1/completions", headers, json.dumps(body).encode())
+        return json_request("/v1/completions", body)
 
     def failure(self, said: bytes) -> str:
         """Return the server's own message, else all that was answered.
@@ -110,7 +150,7 @@ class OpenAIEngine:
         The message stands in ``error``; in SGLang's answers it may stand beside no other key of
         ours.
         """
-        for kind in (_Failure, _Error):
+        for kind in (_Failure, _Error, _AdapterFailure):
             try:
                 found = kind.parse(said)
             except (ValueError, TypeError):
@@ -142,25 +182,28 @@ class OpenAIEngine:
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A service as a model of OpenAI's API.
+    """A service, or an adapter of one, as a model of OpenAI's API.
 
     Attributes:
         created_s: Unix seconds at which it was last applied.
+        parent: the service of an adapter; "" for a service.
     """
 
     name: str
     tenant: str
     created_s: int
+    parent: str = ""
 
     @property
     def said(self) -> dict[str, object]:
         """The object ``model`` of OpenAI's API."""
-        return {
+        card = {
             "id": self.name,
             "object": "model",
             "created": self.created_s,
             "owned_by": self.tenant,
         }
+        return card | ({"parent": self.parent} if self.parent else {})
 
 
 def models_answer(models: Sequence[ListedModel], name: str) -> StatisticsAnswer:

@@ -5,13 +5,28 @@ stand-in. https://docs.sglang.io/advanced_features/server_arguments.html
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
-from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import (
+    MEASURED_SLOTS,
+    Answer,
+    Parallelism,
+    Probe,
+    Request,
+    TokenCounts,
+)
 from launcher.engines.load import EngineCounts, EngineLoad
-from launcher.engines.openai import KEEP_ALIVE_S, SCORES, OpenAIEngine
+from launcher.engines.openai import (
+    BATCHED_ADAPTERS,
+    KEEP_ALIVE_S,
+    SCORES,
+    Cards,
+    OpenAIEngine,
+    json_request,
+)
 from launcher.engines.said import Said
 
 _GAUGES = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
@@ -44,6 +59,8 @@ class SGLang(OpenAIEngine):
         {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S), "HF_HUB_OFFLINE": "1"}
     )
     options_file = "sglang.yaml"
+    adapters_path = "/v1/models"
+    replaces_adapters = False
     # By TERM it would finish its requests, and look every 5 s whether it has; but the step's TERM
     # is kept from the server, and with it from all that it starts.
     drain_signal = "INT"
@@ -83,6 +100,7 @@ class SGLang(OpenAIEngine):
             f"--host 127.0.0.1 --port {self.loopback_port}",
             f"--max-running-requests {slots}",
             f"--tp-size {spec.layer_gpus} --pp-size {spec.stages}",
+            *_lora(spec),
             "--enable-metrics --stream-response-default-include-usage --log-level-http warning",
             '${options_file:+--config "$options_file"}',
         )
@@ -112,3 +130,26 @@ class SGLang(OpenAIEngine):
         """Compare the version of the weights, which the identity is given as."""
         is_ours = _ModelInfo.parse(said).weight_version == identity
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def loaded_adapters(self, said: bytes, _service: str) -> Mapping[str, str]:
+        """Read its list of models: adapters have a parent."""
+        return Cards.parse(said).adapters
+
+    def load_adapter(self, _service: str, adapter: str, path: str) -> Request:
+        """Load it by its own name: it takes what stands behind a model's colon for an adapter."""
+        return json_request("/load_lora_adapter", {"lora_name": adapter, "lora_path": path})
+
+    def unload_adapter(self, _service: str, adapter: str) -> Request:
+        """Unload it; the server waits for requests that it works on."""
+        return json_request("/unload_lora_adapter", {"lora_name": adapter})
+
+
+def _lora(spec: ServiceSpec) -> tuple[str, ...]:
+    if not spec.adapters:
+        return ()
+    # Requests without an adapter take a place, too.
+    batched = 1 + min(len(spec.adapters), BATCHED_ADAPTERS)
+    return (
+        f"--enable-lora --max-lora-rank {spec.largest_rank} --lora-target-modules all",
+        f"--max-loras-per-batch {batched}",
+    )

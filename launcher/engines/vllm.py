@@ -5,16 +5,29 @@ https://docs.vllm.ai/en/stable/cli/serve/
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from pydantic import Field
-
+from cluster.language.adapters import MOST_ADAPTERS, model_name
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines import metrics_text
-from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import (
+    MEASURED_SLOTS,
+    Answer,
+    Parallelism,
+    Probe,
+    Request,
+    TokenCounts,
+)
 from launcher.engines.load import EngineCounts, EngineLoad
-from launcher.engines.openai import KEEP_ALIVE_S, SCORES, OpenAIEngine
-from launcher.engines.said import Said
+from launcher.engines.openai import (
+    BATCHED_ADAPTERS,
+    KEEP_ALIVE_S,
+    SCORES,
+    Cards,
+    OpenAIEngine,
+    json_request,
+)
 
 _PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
 _TIME = r"[0-9]{2}-[0-9]{2} [0-9:]{8} \[[^]]*\] "
@@ -27,18 +40,8 @@ _COUNTERS = tuple(
         *("prefix_cache_queries", "prefix_cache_hits"),
     )
 )
-_MOST_NAMES = 1000
-"""Models that it names at most: one for each name, and one for each LoRA adapter."""
-
-
-class _Model(Said):
-    id: str = Field(max_length=1024)
-
-
-class _Models(Said):
-    """vLLM's answer to /v1/models."""
-
-    data: list[_Model] = Field(max_length=_MOST_NAMES)
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What --max-lora-rank may be."""
 
 
 class Vllm(OpenAIEngine):
@@ -53,9 +56,13 @@ class Vllm(OpenAIEngine):
             # It would tell its project of each start, and look for models in the internet.
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            # Without --enable-lora it refuses to load one. The gateway lets in no client there.
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         }
     )
     options_file = "vllm.yaml"
+    adapters_path = "/v1/models"
+    replaces_adapters = True
     # It aborts them, or with --shutdown-timeout takes all that time even if it has none. New ones
     # get 500 meanwhile, and /health stays 200.
     finishes_requests = False
@@ -83,6 +90,7 @@ class Vllm(OpenAIEngine):
             f"--max-num-seqs {slots}",
             f"--tensor-parallel-size {spec.layer_gpus} --pipeline-parallel-size {spec.stages}",
             *_rank(spec.nodes),
+            *_lora(spec),
             "--enable-force-include-usage --disable-uvicorn-access-log",
             '${options_file:+--config "$options_file"}',
         )
@@ -105,8 +113,39 @@ class Vllm(OpenAIEngine):
 
     def identified(self, said: bytes, identity: str) -> Answer:
         """Look for the identity among the model's names."""
-        is_ours = any(one.id == identity for one in _Models.parse(said).data)
+        is_ours = any(one.id == identity for one in Cards.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def loaded_adapters(self, said: bytes, service: str) -> Mapping[str, str]:
+        """Read its list of models: adapters have a parent."""
+        before = model_name(service, "")
+        return {
+            name.removeprefix(before): path
+            for name, path in Cards.parse(said).adapters.items()
+            if name.startswith(before)
+        }
+
+    def load_adapter(self, service: str, adapter: str, path: str) -> Request:
+        """Load it in place: one of that name, from another path, is replaced without a gap."""
+        body = {"lora_name": model_name(service, adapter), "lora_path": path, "load_inplace": True}
+        return json_request("/v1/load_lora_adapter", body)
+
+    def unload_adapter(self, service: str, adapter: str) -> Request:
+        """Forget its name; requests that it works on go on."""
+        body = {"lora_name": model_name(service, adapter)}
+        return json_request("/v1/unload_lora_adapter", body)
+
+
+def _lora(spec: ServiceSpec) -> tuple[str, ...]:
+    if not spec.adapters:
+        return ()
+    rank = next(rank for rank in _RANKS if rank >= spec.largest_rank)
+    batched = min(len(spec.adapters), BATCHED_ADAPTERS)
+    # The host's memory has all: one that leaves the GPU need not be read again.
+    return (
+        f"--enable-lora --max-lora-rank {rank} --max-loras {batched}",
+        f"--max-cpu-loras {MOST_ADAPTERS}",
+    )
 
 
 def _rank(nodes: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.language.adapters import model_name
 from cluster.language.service import tenant_of
 from cluster.language.service_places import ServicePlaces
 from launcher.gateway.line_holders import LineHolders, is_unused
@@ -14,6 +15,7 @@ from launcher.gateway.types import (
     Gateway,
     Server,
     ServerMode,
+    adapter_of_entry,
     is_free,
 )
 
@@ -175,6 +177,14 @@ class SetSequences:
     together: bool
 
 
+@dataclass(frozen=True)
+class SetAdapter:
+    """Set whether clients may ask for ``tenant/service:adapter``, or remove a count of it."""
+
+    entry: str
+    there: bool
+
+
 MapChange = (
     AddRoute
     | MoveRoute
@@ -187,6 +197,7 @@ MapChange = (
     | SetDeadline
     | SetRetryOnce
     | SetSequences
+    | SetAdapter
 )
 """Changes that are one entry of one map."""
 
@@ -217,6 +228,7 @@ class Route:
         deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
         retry_once: whether a request that a replica's death has lost is sent to another one.
         sequences: whether all requests of a sequence go to one replica.
+        adapters: names of the adapters that clients may ask for.
         follows: whether replicas that serve follow ``concurrency``; if not, each keeps what it was
             given first: it was started for that.
     """
@@ -235,6 +247,7 @@ class Route:
     retry_once: bool = False
     sequences: bool = False
     follows: bool = False
+    adapters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -290,6 +303,11 @@ def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
     changes += [
         SetRetryOnce(name, retry_once=False) for name in sorted(gateway.retry_once - living)
     ]
+    adapters = {model_name(route.service, one) for route in routes for one in route.adapters}
+    there = gateway.adapter_entries
+    gone = (one for one in sorted(there) if adapter_of_entry(one) not in adapters)
+    changes += [SetAdapter(entry, there=False) for entry in gone]
+    changes += [SetAdapter(name, there=True) for name in sorted(adapters - there.keys())]
     used = {name for service, name in gateway.routes.items() if service in living}
     for name, backend in gateway.backends.items():
         if name not in used:

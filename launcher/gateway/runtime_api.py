@@ -24,6 +24,7 @@ from launcher.gateway.routing import (
     RemoveRoute,
     SendRound,
     ServerChange,
+    SetAdapter,
     SetClosing,
     SetConcurrency,
     SetDeadline,
@@ -128,6 +129,15 @@ class Maps:
         return self.directory / "tenants.map"
 
     @cached_property
+    def adapters(self) -> Path:
+        """Map of the adapters that clients may ask for, ``tenant/service:adapter``.
+
+        Beside each it has how many requests each of HAProxy's threads has let in for it, by
+        ``tenant/service:adapter/THREAD``.
+        """
+        return self.directory / "adapters.map"
+
+    @cached_property
     def keys(self) -> Path:
         """Map of tenants, by the SHA-256 of an API key in lower-case hexadecimal."""
         return self.directory / "keys.map"
@@ -157,7 +167,7 @@ class Maps:
         """All of these maps."""
         told = (self.services, self.closing, self.retry_after, self.in_time, self.failing)
         asked = (self.deadlines, self.retry_once, self.sequences, self.asked)
-        counted = (self.used, self.failed_calls, self.tenants)
+        counted = (self.used, self.failed_calls, self.tenants, self.adapters)
         return (*told, *asked, self.keys, self.protected, self.replicas, *counted)
 
     def certificate(self, server: str) -> Path:
@@ -248,8 +258,12 @@ def _mark_command(path: Path, service: str, there: bool) -> str:
     return f"{_verb(there)} map {path} {service}{' yes' * there}"
 
 
-def _told_command(change: SetRetryAfter | SetInTime | SetFailing | SetDeadline, maps: Maps) -> str:
+def _told_command(
+    change: SetRetryAfter | SetInTime | SetFailing | SetDeadline | SetAdapter, maps: Maps
+) -> str:
     match change:
+        case SetAdapter(entry, there):
+            return f"{_verb(there)} map {maps.adapters} {entry}{' 0' * there}"
         case SetRetryAfter(service, value, before):
             return _entry_command(maps.retry_after, service, value, before)
         case SetInTime(service, value, before):
@@ -332,7 +346,7 @@ def questions(maps: Maps) -> tuple[str, ...]:
 def _map_questions(maps: Maps) -> tuple[str, ...]:
     told = (maps.services, maps.closing, maps.retry_after, maps.in_time, maps.failing)
     asked = (maps.deadlines, maps.retry_once, maps.sequences, maps.asked)
-    shown = (*told, *asked, maps.replicas, maps.failed_calls)
+    shown = (*told, *asked, maps.replicas, maps.failed_calls, maps.adapters)
     return tuple(f"show map {path}" for path in shown)
 
 
@@ -560,6 +574,7 @@ class _Shown:
     asked: frozenset[str]
     digests: Mapping[str, str]
     failed: Mapping[str, int]
+    adapters: Mapping[str, int]
     rows: Mapping[str, Mapping[str, _Row]]
     admin: Mapping[str, Mapping[str, int]]
 
@@ -577,6 +592,7 @@ class _Shown:
             retry_once=self.retry_once,
             sequences=self.sequences,
             asked=self.asked,
+            adapter_entries=self.adapters,
         )
 
     def backend(self, name: str) -> Backend:
@@ -637,7 +653,7 @@ def _parse_shown(text: str) -> _Shown:
     lines = iter(text.split("\n"))
     routes, closing, retry_after, in_time, failing = (_parse_map(lines) for _ in range(5))
     deadlines, retried, sequences, asked, digests = (_parse_map(lines) for _ in range(5))
-    failed = _parse_map(lines)
+    failed, adapters = _parse_map(lines), _parse_map(lines)
     complete = routes.pop(COMPLETE_KEY, None) is not None
     rows: dict[str, dict[str, _Row]] = {}
     admin: dict[str, dict[str, int]] = {}
@@ -661,6 +677,7 @@ def _parse_shown(text: str) -> _Shown:
         frozenset(asked),
         digests,
         _numbers(failed),
+        _numbers(adapters),
         rows,
         admin,
     )

@@ -1,5 +1,6 @@
 """The gateway as HAProxy shows it: backends of pools, their servers, each service's backend."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -161,6 +162,8 @@ class Gateway:
         deadline_ms: milliseconds that a replica may take for a request, by ``tenant/service``.
         retry_once: services whose requests are sent again once if a replica's death has lost them.
         asked: services that HAProxy has marked because requests waited for them in an idle backend.
+        adapter_entries: the adapters that clients may ask for, ``tenant/service:adapter``, and how
+            many requests each of HAProxy's threads has let in, ``tenant/service:adapter/THREAD``.
         hold_s: seconds that a request waits for a replica at most.
     """
 
@@ -176,6 +179,7 @@ class Gateway:
     deadline_ms: Mapping[str, int] = field(default_factory=dict, hash=False)
     retry_once: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
+    adapter_entries: Mapping[str, int] = field(default_factory=dict, hash=False)
     hold_s: int = 0
 
     def pool(self, name: str) -> Mapping[str, Backend]:
@@ -185,9 +189,34 @@ class Gateway:
         """
         return {one: found for one, found in self.backends.items() if one.rstrip(digits) == name}
 
+    @cached_property
+    def adapters(self) -> Mapping[str, int]:
+        """How many requests each adapter has had, by ``tenant/service:adapter``."""
+        found: Counter[str] = Counter()
+        for entry, count in self.adapter_entries.items():
+            found[adapter_of_entry(entry)] += count
+        return found
+
+    def adapters_of(self, service: str) -> frozenset[str]:
+        """The names of the adapters that ``tenant/service`` has there."""
+        return self._names.get(service, frozenset())
+
+    @cached_property
+    def _names(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        for service, _, adapter in (name.partition(":") for name in self.adapters):
+            found.setdefault(service, set()).add(adapter)
+        return {service: frozenset(names) for service, names in found.items()}
+
     def backend_of(self, service: str) -> Backend | None:
         """The backend of ``tenant/service``; None if it has no route."""
         return self.backends.get(self.routes.get(service, ""))
+
+
+def adapter_of_entry(entry: str) -> str:
+    """Return ``tenant/service:adapter`` of ``tenant/service:adapter/THREAD``, or of itself."""
+    service, colon, adapter = entry.partition(":")
+    return f"{service}{colon}{adapter.partition('/')[0]}"
 
 
 def with_replaced(gateway: Gateway, replaced: Iterable[Gateway]) -> Gateway:

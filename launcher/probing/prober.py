@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from cluster.runtime.log import event_line
 from launcher.engines.engine import (
+    AdapterEngine,
     Answer,
     BatchingEngine,
     CountedEngine,
@@ -33,6 +34,8 @@ from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_siz
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0
 """Seconds for one inference: a model's first one may compile it."""
+_ADAPTERS_DEADLINE_S = 120.0
+"""Seconds for loading all adapters of a replica; what is left then is loaded once it is ready."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.03, 0.25, 5.0
 """Seconds from one question to the next: the first; the longest; and after a refused inference. A
 door lets a question wait for a server that starts, so that the next one comes right after it."""
@@ -84,6 +87,8 @@ class Replica:
         engine: its engine, which says what to ask and reads the answers.
         infers: whether its model must answer an inference; if not, its own word that it is ready is
             enough.
+        service: its service's name, without the tenant.
+        adapters: the LoRA adapters that it is to have: names and directories.
     """
 
     address: str
@@ -94,6 +99,8 @@ class Replica:
     identity: str
     engine: Engine
     infers: bool = True
+    service: str = ""
+    adapters: tuple[tuple[str, str], ...] = ()
 
 
 class Prober:
@@ -177,9 +184,60 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
         return _NOT_LET_IN
     except _NO_ANSWER:
         return _SILENT
+    if found.probe is Probe.OURS and replica.adapters:
+        # One that can't be loaded keeps neither the model nor other adapters from serving.
+        await fit_adapters(gateway, replica)
     if found.probe is not Probe.OURS or not replica.infers:
         return found
     return replace(await _inferred(peer), is_costly=True, too_old=found.too_old)
+
+
+async def fit_adapters(gateway: Path, replica: Replica) -> Mapping[str, str] | None:
+    """Let a replica load the adapters that it lacks, and unload those that it is not to have.
+
+    Return why some were refused, by name; None if the replica does not answer, so that nothing is
+    known. Never raises, whatever the engine's code does. Reads a bounded part of each answer.
+    """
+    engine = replica.engine
+    if not isinstance(engine, AdapterEngine):
+        return {}
+    try:
+        peer = _Peer(replica, context(gateway, replica.certificate))
+        async with asyncio.timeout(DEADLINE_S):
+            said = await _read(peer, engine.adapters_path, _MOST_BYTES)
+        async with asyncio.timeout(_ADAPTERS_DEADLINE_S):
+            return await _fitted(peer, engine, engine.loaded_adapters(said, replica.service))
+    except _NO_ANSWER:
+        return None
+    except Exception as error:  # noqa: BLE001 -- other engines' replicas are asked on
+        ENGINE_FAILURES.failed(engine, error)
+        return None
+
+
+async def _fitted(
+    peer: "_Peer", engine: AdapterEngine, loaded: Mapping[str, str]
+) -> Mapping[str, str]:
+    service, wanted = peer.replica.service, dict(peer.replica.adapters)
+    refused: dict[str, str] = {}
+    for name, path in loaded.items():
+        is_replaced = name in wanted and wanted[name] != path and not engine.replaces_adapters
+        if name not in wanted or is_replaced:
+            await _ordered(peer, engine.unload_adapter(service, name))
+    for name, path in wanted.items():
+        if loaded.get(name) != path and (
+            why := await _ordered(peer, engine.load_adapter(service, name, path))
+        ):
+            refused[name] = why
+    return refused
+
+
+async def _ordered(peer: "_Peer", request: Request) -> str:
+    """Return why the server refuses what it is told to do; "" if it does it."""
+    async with _exchange(peer, request, _MOST_WORDS_BYTES) as answer:
+        if answer.head.status == _OK:
+            return ""
+        said = _plain(peer.replica.engine.failure(await answer.body()))
+        return said or f"status {answer.head.status}"
 
 
 async def statistics(gateway: Path, replica: Replica) -> Counts | None:
@@ -387,9 +445,14 @@ async def _send(tls: BoundedTls, peer: _Peer, request: Request) -> None:
 
 
 def _refused(words: str) -> Answer:
-    plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
     return Answer(
         Probe.SILENT,
-        f"the model refused a made-up request: {plain[:_SAID]};"
+        f"the model refused a made-up request: {_plain(words)};"
         ' if it must refuse that, set readiness = "model"',
     )
+
+
+def _plain(words: str) -> str:
+    """Return the beginning of a server's words as one line that any terminal may show."""
+    plain = " ".join("".join(sign if " " <= sign <= "~" else " " for sign in words).split())
+    return plain[:_SAID]

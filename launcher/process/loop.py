@@ -21,7 +21,15 @@ from cluster.settings.file import LauncherSettings, Settings
 from launcher.engines.registry import ENGINES
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
-from launcher.probing.prober import Prober, Replica, engine_metrics, probe, statistics
+from launcher.probing.prober import (
+    Prober,
+    Replica,
+    engine_metrics,
+    fit_adapters,
+    probe,
+    statistics,
+)
+from launcher.process.adapter_watch import AdapterWatch
 from launcher.process.daemon_calls import DaemonCalls
 from launcher.process.leadership import leadership, own_store
 from launcher.process.metrics import Metrics
@@ -50,6 +58,8 @@ _USES_EVERY_S = 60.0
 """Seconds between two looks at which API keys were used; less than the gateway remembers it."""
 _HEAR_AGAIN_S = 0.02
 """Seconds between two connections by which the gateway says that it holds a request."""
+FIT_EVERY_S = 0.5
+"""Seconds between two looks at which replicas lack an adapter."""
 TELL_EVERY_S = 1.0
 """Seconds between two updates of what users can see of their services."""
 _ANY_GROUP = (
@@ -89,9 +99,17 @@ async def serve(settings: Settings) -> None:
     replicas = partial(Prober, ask=partial(probe, directory))
     counted = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
     tokens = TokenWatch(partial(engine_metrics, directory))
+    adapters = AdapterWatch(partial(fit_adapters, directory))
     if store is None:
         report("no_database", state="in memory only")
-        launcher = Launcher(daemon, runtime, replicas=replicas, statistics=counted, tokens=tokens)
+        launcher = Launcher(
+            daemon,
+            runtime,
+            replicas=replicas,
+            statistics=counted,
+            tokens=tokens,
+            adapters=adapters,
+        )
         await launcher.serve(settings.launcher, ended)
         return
     leader = leadership(store, pair=settings.launcher.pair)
@@ -105,6 +123,7 @@ async def serve(settings: Settings) -> None:
             saved=SavedState(store),
             statistics=counted,
             tokens=tokens,
+            adapters=adapters,
         )
         await launcher.serve(settings.launcher, ended)
 
@@ -128,6 +147,7 @@ class Launcher:
         saved: SavedState | None = None,
         statistics: StatisticsSocket | None = None,
         tokens: TokenWatch | None = None,
+        adapters: AdapterWatch | None = None,
     ) -> None:
         self._daemon = daemon
         self._runtime = runtime
@@ -145,8 +165,9 @@ class Launcher:
         self._metrics = Metrics(leader)
         self._statistics = statistics
         self._tokens = tokens or TokenWatch(_never)
+        self._adapters = adapters or AdapterWatch(_never)
         self._reporter_of_services = ServiceReporter(
-            daemon, runtime.timings, lambda: self._tokens.loads
+            daemon, runtime.timings, lambda: self._tokens.loads, self._adapters.reports
         )
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
@@ -169,6 +190,7 @@ class Launcher:
         beside.append(asyncio.create_task(_repeat(self.hear_held, _HEAR_AGAIN_S)))
         beside.append(asyncio.create_task(_repeat(self.serve_statistics, SIDE_EVERY_S)))
         beside.append(asyncio.create_task(_repeat(self.time_tokens, SIDE_EVERY_S)))
+        beside.append(asyncio.create_task(_repeat(self.fit_adapters, FIT_EVERY_S)))
         end = asyncio.create_task(ended.wait())
         while not ended.is_set():
             began_s = time.monotonic()
@@ -209,6 +231,7 @@ class Launcher:
                 left=self._left,
                 rests=self._rests,
                 tokens=self._tokens.counts,
+                adapters=self._adapters.tried,
                 now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)
@@ -231,6 +254,8 @@ class Launcher:
             self._rests = turned.plan.rests
             self._reporter_of_services.turned(turned.plan, turned.state)
             self._tokens.turned(turned.plan, turned.state)
+            self._adapters.turned(turned.plan, turned.state, turned.requests)
+            self._metrics.counted(self._adapters.requests)
             if self._statistics is not None:
                 self._statistics.turned(turned.plan, turned.state)
 
@@ -326,6 +351,11 @@ class Launcher:
         """Ask replicas what they work on, and how long their tokens take."""
         if self._leader.leads():
             self._tokens.look()
+
+    async def fit_adapters(self) -> None:
+        """Let replicas load and unload adapters, where their service says others."""
+        if self._leader.leads():
+            self._adapters.look()
 
     async def tell_users(self) -> None:
         """Tell the daemon what users may see of their services."""

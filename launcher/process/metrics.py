@@ -60,6 +60,10 @@ class Metrics:
         """Take how well each service answered lately, what was counted, and what servers say."""
         self._last.qualities, self._last.counts, self._last.loads = qualities, counts, loads
 
+    def counted(self, requests: Mapping[str, int]) -> None:
+        """Take how many requests each adapter has had, by ``tenant/service:adapter``."""
+        self._last.requests = requests
+
     def failed(self, code: str, took_s: float) -> None:
         """Count a turn that has failed."""
         self._turn_s.observe(took_s)
@@ -71,6 +75,7 @@ class Metrics:
         """Forget what this launcher has seen: another one leads, so it is no longer how it is."""
         self._last.turned = None
         self._last.qualities, self._last.counts, self._last.loads = {}, {}, {}
+        self._last.requests = {}
 
     def served(self, address: str) -> AbstractContextManager[None]:
         """Answer Prometheus at HOST:PORT: does and raises what ``prometheus.served`` does."""
@@ -88,6 +93,7 @@ class _Last(Collector):
         self.qualities: Mapping[str, ServiceQuality] = {}
         self.counts: Mapping[str, Counts] = {}
         self.loads: Mapping[str, ServersLoad] = {}
+        self.requests: Mapping[str, int] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -112,6 +118,7 @@ class _Last(Collector):
             yield from _of_tokens(turned, turned.plan.services)
             yield from _of_quality(self.qualities, self.counts)
             yield from _of_servers(self.loads)
+            yield _of_adapters(self.requests)
 
 
 def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
@@ -224,6 +231,16 @@ def _waiting(one: ServersLoad) -> float:
 
 def _kv_cache(one: ServersLoad) -> float | None:
     return one.kv_cache
+
+
+def _of_adapters(requests: Mapping[str, int]) -> Metric:
+    text = "Requests that named this LoRA adapter of the service and were let in."
+    labels = ["tenant", "service", "adapter"]
+    counter = CounterMetricFamily("slicewise_service_adapter_requests", text, labels=labels)
+    for name, count in requests.items():
+        service, _, adapter = name.partition(":")
+        counter.add_metric([*service.split("/", 1), adapter], count)
+    return counter
 
 
 def _p50_s(one: ServiceQuality) -> float | None:

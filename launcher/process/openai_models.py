@@ -1,7 +1,13 @@
-"""Lists a tenant's services that speak OpenAI's API, also those that sleep, as its models."""
+"""Lists a tenant's services that speak OpenAI's API as its models, and their adapters.
 
-from collections.abc import Mapping
+Those that sleep are models, too.
+"""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from cluster.language.adapters import model_name
 from cluster.language.service import tenant_of
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.openai import ListedModel, models_answer, openai_error
@@ -13,11 +19,26 @@ from launcher.turn.state import State
 MODELS_PATH = f"{OPENAI_API}/models"
 
 
+@dataclass(frozen=True)
+class _Service:
+    """When a service was last applied, in Unix seconds, and the names of its adapters."""
+
+    submit_s: int
+    adapters: tuple[str, ...]
+
+    def models(self, key: str) -> Iterator[ListedModel]:
+        """Yield the service as a model, then its adapters."""
+        tenant, _, name = key.partition("/")
+        yield ListedModel(name, tenant, self.submit_s)
+        for adapter in self.adapters:
+            yield ListedModel(model_name(name, adapter), tenant, self.submit_s, parent=name)
+
+
 class OpenAIModels:
     """The services that the last turns have found."""
 
     def __init__(self) -> None:
-        self._submit_s: Mapping[str, int] | None = None
+        self._known: Mapping[str, _Service] | None = None
 
     def turned(self, plan: TurnPlan, state: State) -> None:
         """Take over which services there are.
@@ -26,11 +47,11 @@ class OpenAIModels:
         """
         pools = {one.pool for one in ENGINES.values() if one.api == OPENAI_API}
         decided = {one.service for one in plan.services}
-        known = self._submit_s or {}
-        self._submit_s = {
+        known = self._known or {}
+        self._known = {
             **{key: known[key] for key in known if key in state and key not in decided},
             **{
-                one.service: one.submit_s
+                one.service: _Service(one.submit_s, tuple(sorted(one.route.adapters)))
                 for one in plan.services
                 if one.route.pool in pools and not one.route.closing
             },
@@ -41,12 +62,13 @@ class OpenAIModels:
 
         ``scope`` is what its key opens: TENANT, or TENANT/SERVICE.
         """
-        if self._submit_s is None:
+        if self._known is None:
             said = "the launcher has just started. Try again."
             return openai_error(503, "SW-GATEWAY-STATISTICS", said)
         models = [
-            ListedModel(key.partition("/")[2], tenant_of(key), submit_s)
-            for key, submit_s in sorted(self._submit_s.items())
+            model
+            for key, service in sorted(self._known.items())
             if scope in {key, tenant_of(key)}
+            for model in service.models(key)
         ]
-        return models_answer(models, path.removeprefix(MODELS_PATH).strip("/"))
+        return models_answer(models, unquote(path).removeprefix(MODELS_PATH).strip("/"))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
 from cluster.language.errors import SlicewiseError
-from cluster.rpc.messages import ServiceQuality, ServiceReport
+from cluster.rpc.messages import AdapterReport, ServiceQuality, ServiceReport
 from launcher.engines.load import ServersLoad
 from launcher.gateway.timings import Timings
 from launcher.turn.plan import TurnPlan
@@ -39,8 +39,11 @@ class ServiceReporter:
         daemon: ReceivesReports,
         timings: Callable[[], Awaitable[Mapping[str, Timings]]],
         loads: Callable[[], Mapping[str, ServersLoad]] = dict,
+        adapters: Callable[[str], tuple[AdapterReport, ...]] = lambda _: (),
     ) -> None:
+        """``adapters`` returns what is to be said of the adapters of ``tenant/service``."""
         self._daemon = daemon
+        self._adapters = adapters
         self._timings = timings
         self._loads = loads
         self._timed_s: float | None = None
@@ -129,12 +132,10 @@ class ServiceReporter:
                 self._state.get(key, ServiceState()),
                 plan.routes.unrouted.get(key, ""),
             )
-            yield (
-                key,
-                service_report(
-                    *(one, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
-                ),
+            report = service_report(
+                *(one, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
             )
+            yield key, report.model_copy(update={"adapters": self._adapters(key)})
 
     def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))

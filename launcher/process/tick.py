@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from cluster.language.adapters import adapters_of
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import (
@@ -23,7 +24,16 @@ from launcher.gateway.timings import Timings
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
-from launcher.turn.plan import NO_RESTS, NO_TOKENS, Rests, ServicePlan, TurnPlan, decide, key_of
+from launcher.turn.plan import (
+    NO_ADAPTERS,
+    NO_RESTS,
+    NO_TOKENS,
+    Rests,
+    ServicePlan,
+    TurnPlan,
+    decide,
+    key_of,
+)
 from launcher.turn.state import (
     GenerationState,
     ServiceState,
@@ -87,6 +97,7 @@ class Turned:
         failures: errors of desired slots and retirements that failed, by array job id.
         left: services for which the daemon was not asked in time; they come first next time.
         unkept: why the routes could not be written down for HAProxy's next start; "" if they were.
+        requests: how many each adapter has had, by ``tenant/service:adapter``, as HAProxy counts.
     """
 
     state: State
@@ -96,6 +107,7 @@ class Turned:
     failures: Mapping[int, SlicewiseError]
     left: frozenset[str] = frozenset()
     unkept: str = ""
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -115,12 +127,14 @@ async def turn(
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
     tokens: Mapping[str, TokenCounts] = NO_TOKENS,
+    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
     now_s: Callable[[], float] = time.time,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved; ``tokens`` is what their replicas have counted. ``now_s`` returns Unix
+    which nothing moved; ``tokens`` is what their replicas have counted,
+    ``adapters`` those that each of their replicas has loaded or refused. ``now_s`` returns Unix
     seconds of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a
     look or a change at the gateway fails; what was changed until then is seen by the next turn's
     look.
@@ -128,15 +142,16 @@ async def turn(
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
     answers = _ask_all(replicas, view, state)
-    decided = decide(view, gateway, answers, state, now_s(), rests=rests, tokens=tokens)
+    decided = decide(
+        *(view, gateway, answers, state, now_s()), rests=rests, tokens=tokens, adapters=adapters
+    )
     if decided is None:
         return Turned(state, None, {}, (), {})
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    return replace(
-        await _ask_daemon(daemon, _Turning(dict(found), plan, now_s), left), unkept=unkept
-    )
+    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, now_s), left)
+    return replace(turned, unkept=unkept, requests=gateway.adapters)
 
 
 def _keep(runtime: Runtime, routes: Mapping[str, str]) -> str:
@@ -243,6 +258,11 @@ def _replica(service: ServiceView, slot: SlotView) -> Replica:
         f"{service.name}.{service.array_job_id}.{slot.index}",
         engine_of(service.directives),
         infers=service.directives.get("readiness") != "model",
+        service=service.name,
+        adapters=tuple(
+            (name, f"{service.directives.get('model_repository', '')}/{path}")
+            for name, path in adapters_of(service.directives).items()
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import AUTO, ServiceSpec, service_spec
 from cluster.language.units import Millislices, slices_text, slices_words
@@ -40,6 +41,9 @@ class ApplyPlan:
     needs: ModelNeeds | None = None
 
 
+_STAY = ("replicas that run load and unload adapters; none of them is replaced",)
+
+
 def generations_of(views: Sequence[ServiceView], tenant: str, name: str) -> tuple[ServiceView, ...]:
     """Return the living job arrays of one service, the newest first."""
     found = (view for view in views if (view.tenant, view.name) == (tenant, name))
@@ -72,7 +76,9 @@ def plan_apply(
     lost = _lost_note(newest)
     if not (changes or lost or force):
         return ApplyPlan("nothing", newest.array_job_id, (), bounds)
-    notes = (*lost, *_surge_note(tenant, cost, _under_way(living)), *bounds)
+    stay = not force and follows_by_adapters(_values(newest.directives), spec.values())
+    surge = _STAY if stay else _surge_note(tenant, cost, _under_way(living))
+    notes = (*lost, *surge, *bounds)
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
 
 

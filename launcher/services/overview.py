@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import UnreachableError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    AdapterReport,
     ServiceQuality,
     ServiceReport,
     ServiceView,
@@ -138,6 +140,16 @@ class ServiceObservation:
         return tuple(
             one for one in self.replicas if one.is_outdated and one.state not in {"held", "gone"}
         )
+
+    @property
+    def adapters(self) -> tuple[AdapterReport, ...]:
+        """Its LoRA adapters, as far as the launcher has told."""
+        return self.report.adapters if self.report is not None else ()
+
+    @property
+    def ready(self) -> tuple[ReplicaView, ...]:
+        """Replicas that serve and that no newer ones replace."""
+        return tuple(one for one in self.in_state("ready") if not one.is_outdated)
 
     @property
     def failures(self) -> int:
@@ -283,7 +295,9 @@ def _service(
         load=_load(backend, look),
         report=look.report,
         replicas=tuple(
-            _replica(view, slot, _state(view, slot, backend, look), look, is_old=view is not newest)
+            _replica(
+                view, slot, _state(view, slot, backend, look), look, is_old=_is_old(view, newest)
+            )
             for view in living
             for slot in view.slots
         ),
@@ -292,6 +306,12 @@ def _service(
         note="; ".join(filter(None, (newest.note, waiting_text(newest)))),
         token_objective=", ".join(_said(newest, _TOKEN_OBJECTIVES)),
     )
+
+
+def _is_old(view: ServiceView, newest: ServiceView) -> bool:
+    """Whether newer replicas replace those of a generation: they can't just load other adapters."""
+    is_followed = follows_by_adapters(view.directives, newest.directives)
+    return view is not newest and not is_followed
 
 
 def _objective(newest: ServiceView) -> str:

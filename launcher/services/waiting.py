@@ -59,7 +59,7 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
         raise _fails(seen)
     if seen.condition == "asleep" and not seen.min_replicas:
         return waiting.may_sleep
-    ready = len(seen.in_state("ready", seen.array_job_id))
+    ready = len(seen.ready)
     return seen.condition == "ready" and ready >= max(1, seen.min_replicas)
 
 
@@ -94,7 +94,7 @@ def progress(seen: ServiceObservation | None) -> str:
     if seen is None:
         return "not there yet"
     counts = (
-        (len(seen.in_state("ready", seen.array_job_id)), "ready"),
+        (len(seen.ready), "ready"),
         (len(seen.in_state("starting", seen.array_job_id)), "starting"),
         (len(seen.outdated), "outdated"),
     )

@@ -102,7 +102,8 @@ class GenerationInput:
     """What was seen of one generation.
 
     Attributes:
-        is_newest: whether the service has no newer generation.
+        is_newest: whether the service has no newer generation, or none that its replicas can't
+            follow by loading other adapters.
         now_s: Unix seconds.
         service_s: mean seconds that a request takes.
         deadline_s: seconds that a request may take; None if the service does not say.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from cluster.language.adapters import adapters_of, follows_by_adapters
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import AUTO, ServiceSpec, service_spec, whole_number
 from cluster.rpc.messages import ServiceView, ViewAnswer
@@ -76,6 +77,8 @@ class ServicePlan:
         submit_s: Unix seconds at which its newest generation was submitted.
         concurrency: requests that a replica gets at the same time.
         times_tokens: whether it has an objective of its tokens.
+        adapters: directories of the LoRA adapters that it is to have, by name.
+        fits: array job ids of the generations with replicas that load and unload them.
     """
 
     array_job_id: int
@@ -95,6 +98,8 @@ class ServicePlan:
     submit_s: int = 0
     concurrency: int = 1
     times_tokens: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fits: frozenset[int] = frozenset()
 
     @property
     def desired(self) -> frozenset[int] | None:
@@ -106,6 +111,7 @@ class ServicePlan:
 Rests = Mapping[str, Rest]
 NO_RESTS: Rests = {}
 NO_TOKENS: Mapping[str, TokenCounts] = {}
+NO_ADAPTERS: Mapping[str, frozenset[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -145,12 +151,14 @@ def decide(
     *,
     rests: Rests = NO_RESTS,
     tokens: Mapping[str, TokenCounts] = NO_TOKENS,
+    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
     which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
-    those of the turn before; ``tokens`` is what replicas have counted, by ``tenant/service``.
+    those of the turn before; by ``tenant/service``, ``tokens`` is what replicas have counted, and
+    ``adapters`` are those that each of them has loaded or refused.
     """
     if not view.complete:
         return None
@@ -160,8 +168,7 @@ def decide(
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
-    users = {key_of(one): one.user for one in view.services}
-    avoided = AvoidedNodes(state, users, now_s)
+    avoided = AvoidedNodes(state, {key_of(one): one.user for one in view.services}, now_s)
     services = by_service(view)
     claims = LineClaims(gateway, services, rests)
     budgets = {tenant.name: tenant.budget for tenant in view.tenants}
@@ -177,25 +184,24 @@ def decide(
             known = before.ended(known)
         views, aborted = _unless_aborted(found_views, known)
         engine = engine_of(views[-1].directives)
-        pool = engine.pool
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
-            waiting.append(_as_it_is(gateway, key, 1, pool))
+            waiting.append(_as_it_is(gateway, key, 1, engine.pool))
             unreadable[key] = str(error)
             found[key] = known
             continue
         last = (known.generations.get(one.array_job_id) for one in views)
         if any(_is_stale(view, one, now_s) for one in last):
             concurrency = scaling_inputs.concurrency(spec, engine, known.memory)
-            waiting.append(_as_it_is(gateway, key, concurrency, pool))
+            waiting.append(_as_it_is(gateway, key, concurrency, engine.pool))
             found[key] = known
             continue
-        avoid = avoided.of(key)
         look = ServiceInput(
-            *(key, spec, views, *counted, most, answers, free, aborted, avoid),
+            *(key, spec, views, *counted, most, answers, free, aborted, avoided.of(key)),
             lineless=claims.why_none(key),
             tokens=tokens.get(key),
+            adapters=gateway.adapters_of(key) | adapters.get(key, frozenset()),
             used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
         )
         found[key], plan = decide_service(look, known, now_s)
@@ -247,6 +253,7 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
         deadline_ms=gateway.deadline_ms.get(key),
         retry_once=key in gateway.retry_once,
         sequences=key in gateway.sequences,
+        adapters=gateway.adapters_of(key),
     )
 
 
@@ -279,6 +286,8 @@ class ServiceInput:
         lineless: why no replica of it could get requests now; "" if one could.
         tokens: what its replicas have counted; None if that is not known.
         used_up: the budget under which no replica of it can start; None if there is none.
+        adapters: names of adapters that clients may ask for, or that each replica has tried to
+            load.
     """
 
     key: str
@@ -294,11 +303,17 @@ class ServiceInput:
     lineless: str = ""
     tokens: TokenCounts | None = None
     used_up: UsedUp | None = None
+    adapters: frozenset[str] = frozenset()
 
     @property
     def newest(self) -> ServiceView:
         """Its newest generation."""
         return self.views[-1]
+
+    def is_current(self, view: ServiceView) -> bool:
+        """Whether replicas of a generation need no successors: they load others' adapters."""
+        newest = self.newest
+        return view is newest or follows_by_adapters(view.directives, newest.directives)
 
     @property
     def engine(self) -> Engine:
@@ -342,7 +357,7 @@ def _generation(
         view,
         look.backend,
         look.answers,
-        view is look.newest,
+        look.is_current(view),
         now_s,
         service_s=known.memory.work.service_s if known.memory is not None else 1.0,
         deadline_s=look.spec.deadline_s,
@@ -496,6 +511,14 @@ def _service_plan(
         submit_s=newest.view.submit_s,
         concurrency=concurrency,
         times_tokens=look.spec.ttft_ms is not None or look.spec.tpot_ms is not None,
+        adapters={
+            name: f"{look.spec.model_repository}/{path}" for name, path in look.spec.adapters
+        },
+        fits=frozenset(
+            view.array_job_id
+            for view in look.views
+            if adapters_of(view.directives) and look.is_current(view)
+        ),
     )
 
 
@@ -536,7 +559,17 @@ def _route(
         retry_once=look.spec.retry_once,
         sequences=look.newest.directives.get("session_affinity") == "sequence",
         follows=look.spec.concurrency == AUTO,
+        adapters=_adapters(look, serves=serves),
     )
+
+
+def _adapters(look: ServiceInput, *, serves: bool) -> frozenset[str]:
+    """Return the adapters that clients may ask for: a new one once replicas that serve have it.
+
+    One that a replica has refused is let in, too, so that its clients hear what the server says.
+    """
+    names = frozenset(dict(look.spec.adapters))
+    return names & look.adapters if serves else names
 
 
 def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:

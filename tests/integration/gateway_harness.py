@@ -367,14 +367,20 @@ async def statistics_up(
     directory = gateway.settings.directory
     served = StatisticsSocket(directory, ServiceStatistics(partial(statistics, directory)))
 
-    def turned(*replicas: "Replica | ReplicaProcess", models: Mapping[str, str] = NONE) -> None:
+    def turned(
+        *replicas: "Replica | ReplicaProcess",
+        models: Mapping[str, str] = NONE,
+        adapters: frozenset[str] = frozenset(),
+    ) -> None:
         runs = {one.endpoint.http_port: ReplicaRun(1, 1, one.endpoint) for one in replicas}
         verified = {port: Verified(run, 1.0) for port, run in runs.items()}
         state = {"t/a": ServiceState(generations={1: GenerationState(verified=verified)})}
         plan: Any = SimpleNamespace(
             services=[
                 SimpleNamespace(
-                    service=key, route=SimpleNamespace(pool=pool, closing=False), submit_s=7
+                    service=key,
+                    route=SimpleNamespace(pool=pool, closing=False, adapters=adapters),
+                    submit_s=7,
                 )
                 for key, pool in {"t/a": "pool", **models}.items()
             ]

@@ -44,6 +44,7 @@ min_replicas = 0
 concurrency = 4
 keep_alive_s = 60
 memory_mib = 6000
+adapters = {{ {adapters} }}
 environment = {{ VLLM_CPU_KVCACHE_SPACE = "1", OMP_NUM_THREADS = "1", \
 VLLM_CPU_OMP_THREADS_BIND = "nobind" }}
 """
@@ -83,14 +84,19 @@ class Served:
         self._uid = sandbox.state.users["bob"].uid
         self._models = sandbox.layout.models / engine
 
-    def submit(self) -> None:
-        """Submit its script, in which the command of this site stands."""
+    def write_models(self) -> None:
         tiny_safetensors.write_tiny_model(self._models / MODEL)
         (self._models / MODEL / "vllm.yaml").write_text(VLLM_OPTIONS)
+        for name, rank in (("legal", 8), ("tax", 16), ("wide", 64)):
+            tiny_safetensors.write_tiny_adapter(self._models / "lora" / name, rank)
+
+    def submit(self, **adapters: str) -> None:
+        """Submit its script, in which the command of this site stands."""
         home = self.sandbox.layout.home / self.sandbox.state.users["bob"].name
         file = home / f"{self.engine}.toml"
         models = json.dumps(str(self._models))
-        file.write_text(FILE.format(engine=self.engine, models=models))
+        said = ", ".join(f'{name} = "lora/{path}"' for name, path in adapters.items())
+        file.write_text(FILE.format(engine=self.engine, models=models, adapters=said))
         script = self.sandbox.run("bob", ("slicewise", "service", "render", str(file))).stdout
         usual = f"/opt/{self.engine}/bin/{self.engine}"
         assert usual in script
@@ -165,7 +171,8 @@ def served(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Served]
     sandbox.run("root", ("slicewise", "tenant-quota", "set", "nlp", "--nominal", "4"))
     until_in_force(sandbox, "nlp")
     found = Served(sandbox, request.param, _command(sandbox, request.param))
-    found.submit()
+    found.write_models()
+    found.submit(legal="legal", wide="wide")
     until_routed(sandbox, found.name)
     yield found
     found.delete()
@@ -203,6 +210,47 @@ async def test_clients_reach_inference_and_nothing_else(
     if served.engine == "sglang":
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", PORT))
+
+
+async def test_adapters_are_models_that_come_and_go_while_a_replica_serves(
+    session: aiohttp.ClientSession, served: Served
+) -> None:
+    """One of too large a rank costs only itself."""
+    url = f"{served.sandbox.layout.gateway_url}/nlp/v1/completions"
+
+    async def said(model: str) -> tuple[int, str]:
+        body = {"model": model, "prompt": "hello", "max_tokens": 8, "temperature": 0}
+        code, answer = await asked(session, url, body)
+        return code, answer["choices"][0]["text"] if code == 200 else ""
+
+    def adapters() -> dict[str, tuple[int, bool, int]]:
+        """Replicas that have loaded each, whether one has refused it, and its requests."""
+        return {
+            one["model"].partition(":")[2]: (one["loaded"], bool(one["why"]), one["requests"])
+            for one in status(served.sandbox, served.name)["adapters"]
+        }
+
+    (before,) = served.processes()
+    name = served.engine
+    base, legal = await said(name), await said(f"{name}:legal")
+    assert (base[0], legal[0]) == (200, 200)
+    assert (base == legal) == (name == "sglang")  # The stand-in says the same whatever it is asked.
+    assert (await said(f"{name}:wide"))[0] in {400, 404}
+    assert (await said(f"{name}:tax"))[0] == 404
+    wanted = {"legal": (1, False, 1), "wide": (0, True, 1)}
+    await asyncio.to_thread(until, lambda: adapters() == wanted)
+    await asyncio.to_thread(served.submit, legal="tax", tax="tax")
+    await asyncio.to_thread(
+        until, lambda: adapters() == {"legal": (1, False, 1), "tax": (1, False, 0)}
+    )
+    await until_done(lambda: said(f"{name}:tax"), lambda one: one[0] == 200)
+    tax = await said(f"{name}:tax")
+    assert await said(f"{name}:legal") == tax
+    assert (tax == legal) == (name == "sglang")
+    assert (await said(f"{name}:wide"))[0] == 404
+    shown = await asyncio.to_thread(status, served.sandbox, served.name)
+    assert (shown["state"], served.processes()) == ("ready", [before])
+    assert not any(one["is_outdated"] for one in shown["replicas"])
 
 
 async def test_each_stream_ends_with_what_it_used(

@@ -20,6 +20,7 @@ from gateway_harness import (
     gateway_up,
     statistics_up,
 )
+from yarl import URL
 
 from launcher.gateway.routing import Route, SetFailing
 from launcher.gateway.types import Load, ServerMode
@@ -310,6 +311,108 @@ async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: 
     async with client_of(gateway) as client:
         with pytest.raises(openai.InternalServerError, match="SW-GATEWAY-STATISTICS"):
             await client.models.list()
+
+
+ADAPTERS = frozenset({"legal", "tax"})
+
+
+async def counted(gateway: Harness) -> Mapping[str, int]:
+    return (await gateway.runtime.observe()).adapters
+
+
+async def test_an_adapter_is_a_model_of_the_service_before_its_colon(gateway: Harness, replicas):
+    replicas[0].work_s = 0.0
+    await serve(gateway, replicas[0], adapters=ADAPTERS)
+    await gateway.runtime.set_keys(KEYS)
+    for key in (KEY, ONE):
+        body = b'{"model": "chat:legal"}'
+        status, answer = await posted(gateway, body, x_api_key=key)
+        assert (status, answer["by"]) == (200, replicas[0].port)
+        assert replicas[0].bodies[-1] == body
+        assert replicas[0].headers["x-slicewise-service"] == "t/chat"
+    for name, key, expected in (
+        ("chat:none", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        ("chat:", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        ("chat:legal:x", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        ("none:legal", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        ("legal", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        (":legal", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+        ("none:legal", ONE, (403, "SW-GATEWAY-KEY-SERVICE")),
+        ("u/secret:legal", KEY, (404, "SW-GATEWAY-UNKNOWN")),
+    ):
+        said = json.dumps({"model": name}).encode()
+        status, answer = await posted(gateway, said, x_api_key=key)
+        assert (status, coded(answer)) == expected, name
+    _, answer = await posted(gateway, b'{"model": "chat:none"}', x_api_key=KEY)
+    assert "'t/chat:none'" in answer["error"]["message"]
+    assert len(replicas[0].bodies) == 2
+    assert await counted(gateway) == {"t/chat:legal": 2, "t/chat:tax": 0}
+
+
+async def test_each_request_of_an_adapter_is_counted_once_also_at_its_service_s_address(
+    gateway: Harness, replicas
+):
+    replicas[0].work_s = 0.0
+    await serve(gateway, replicas[0], adapters=ADAPTERS)
+    one_address = [posted(gateway, b'{"model": "chat:legal"}') for _ in range(60)]
+    direct = [
+        posted(gateway, f'{{"model": "{name}"}}'.encode(), f"/t/chat{CHAT}")
+        for name in ("chat:tax", "chat:tax", "chat:none", "chat", "tax", "none:tax")
+    ]
+    found = await asyncio.gather(*one_address, *direct)
+    assert {status for status, _ in found} == {200}
+    assert await counted(gateway) == {"t/chat:legal": 60, "t/chat:tax": 2}
+    await serve(gateway, replicas[0], adapters=frozenset({"tax"}))
+    assert await counted(gateway) == {"t/chat:tax": 2}
+    assert (await posted(gateway, b'{"model": "chat:legal"}'))[0] == 404
+
+
+async def test_an_adapter_of_a_service_that_sleeps_wakes_it(gateway: Harness, replicas):
+    await gateway.route(Route("t/chat", 4, {}, POOL, adapters=ADAPTERS))
+    asked = asyncio.create_task(posted(gateway, b'{"model": "chat:tax"}'))
+
+    async def is_held() -> bool:
+        backend = (await gateway.runtime.observe()).backend_of("t/chat")
+        return backend is not None and backend.sessions == 1
+
+    await eventually(is_held)
+    await serve(gateway, replicas[0], adapters=ADAPTERS)
+    assert (await asked)[0] == 200
+
+
+async def test_no_client_loads_or_unloads_an_adapter(gateway: Harness, replicas):
+    await serve(gateway, replicas[0], adapters=ADAPTERS)
+    for path in (
+        "/t/v1/load_lora_adapter",
+        "/t/v1/unload_lora_adapter",
+        "/t/chat/v1/load_lora_adapter",
+        "/t/chat/v1/unload_lora_adapter",
+        "/t/chat/load_lora_adapter",
+        "/t/chat/unload_lora_adapter",
+        "/t/chat/load_lora_adapter_from_tensors",
+        "/t/chat/adapters",
+        "/t/chat/adapters/chat:legal",
+        "/t/chat/v1/load_lora_adapter/",
+        "/t/chat//v1/load_lora_adapter",
+        "/t/chat/v1/%6coad_lora_adapter",
+        "/t/chat/v1/completions/../load_lora_adapter",
+        "/t/chat/v1/chat/completions%2f..%2f..%2fload_lora_adapter",
+    ):
+        url = URL(f"{gateway.settings.url}{path}", encoded=True)
+        said = {"model": "chat", "lora_name": "chat:legal", "lora_path": "/etc"}
+        async with gateway.session.post(url, json=said) as answer:
+            assert answer.status == 403, path
+            assert "SW-GATEWAY-DENIED" in await answer.text()
+    assert replicas[0].headers == {}
+
+
+async def test_adapters_are_listed_with_their_service_as_parent(gateway: Harness, replicas):
+    await gateway.runtime.set_keys(KEYS)
+    async with statistics_up(gateway) as turned, client_of(gateway) as client:
+        turned(models={"t/chat": POOL}, adapters=ADAPTERS)
+        found = {one.id: one.to_dict().get("parent") async for one in client.models.list()}
+        assert found == {"chat": None, "chat:legal": "chat", "chat:tax": "chat"}
+        assert (await client.models.retrieve("chat:legal")).id == "chat:legal"
 
 
 async def test_made_up_tenants_have_the_questions_of_one_host(gateway: Harness):

@@ -49,6 +49,7 @@ def test_render_writes_all_files_and_prints_the_configuration(directory: Path):
     said = invoke("render", "--socket-user", "nobody")
     files = sorted(path.name for path in directory.iterdir())
     assert files == [
+        "adapters.map",
         "asked.map",
         "closing.map",
         "concurrent.map",

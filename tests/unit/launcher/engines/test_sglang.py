@@ -94,3 +94,37 @@ def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
     one = ServiceSpec.model_validate(service | {"profile": "h200"})
     words = " ".join(ENGINE.options(one, is_measured=True))
     assert '--max-running-requests "$(cat "$private/slots")"' in words
+
+
+def _options(**change: object) -> str:
+    values = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
+    one = ServiceSpec.model_validate(values | {"profile": "h200"} | change)
+    return " ".join(ENGINE.options(one, is_measured=False))
+
+
+def test_a_server_is_started_for_adapters_where_there_are_some():
+    assert "lora" not in _options()
+    said = _options(adapters={"legal": "x"}, adapter_rank=40)
+    lora = "--enable-lora --max-lora-rank 40 --lora-target-modules all --max-loras-per-batch 2"
+    assert lora in said
+
+
+def test_an_adapter_has_the_name_that_stands_behind_the_colon_of_a_model():
+    """It takes any model without a colon for the base."""
+    load = ENGINE.load_adapter("chat", "legal", "/m/legal")
+    assert (load.path, json.loads(load.head)) == (
+        "/load_lora_adapter",
+        {"lora_name": "legal", "lora_path": "/m/legal"},
+    )
+    assert json.loads(ENGINE.unload_adapter("chat", "legal").head) == {"lora_name": "legal"}
+    cards = [{"id": "m", "root": "m"}, {"id": "legal", "root": "/m/legal", "parent": "m"}]
+    said = json.dumps({"data": cards}).encode()
+    assert ENGINE.loaded_adapters(said, "chat") == {"legal": "/m/legal"}
+    # Two adapters can't have one name there.
+    assert not ENGINE.replaces_adapters
+
+
+def test_why_it_refuses_an_adapter_is_read():
+    said = {"success": False, "error_message": "rank 64 is too large", "loaded_adapters": None}
+    assert ENGINE.failure(json.dumps(said).encode()) == "rank 64 is too large"
+    assert ENGINE.failure(b'{"object": "error", "message": "bad prompt"}') == "bad prompt"

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Probe, PromptedEngine
+from launcher.engines.engine import AdapterEngine, Probe, PromptedEngine
 from launcher.engines.vllm import Vllm
 
 ENGINE = Vllm()
@@ -147,3 +147,46 @@ def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
     one = ServiceSpec.model_validate(service | {"profile": "h200"})
     words = " ".join(ENGINE.options(one, is_measured=True))
     assert '--max-num-seqs "$(cat "$private/slots")"' in words
+
+
+def test_a_server_without_adapters_is_started_for_none():
+    assert "lora" not in " ".join(ENGINE.options(spec(), is_measured=False))
+
+
+@pytest.mark.parametrize(
+    ("count", "rank", "expected"),
+    [
+        (1, None, "--enable-lora --max-lora-rank 16 --max-loras 1 --max-cpu-loras 32"),
+        (9, 100, "--enable-lora --max-lora-rank 128 --max-loras 4 --max-cpu-loras 32"),
+    ],
+)
+def test_a_server_with_adapters_has_room_for_more(count: int, rank: int | None, expected: str):
+    """Which ones it loads later may change without another start."""
+    one = spec(adapters={f"a{number}": "x" for number in range(count)}, adapter_rank=rank)
+    assert expected in " ".join(ENGINE.options(one, is_measured=False))
+    assert "a0" not in " ".join(ENGINE.options(one, is_measured=False))
+
+
+def test_its_adapters_are_those_of_the_service_with_a_parent():
+    cards = [
+        {"id": "chat", "root": "/m/tiny", "parent": None},
+        {"id": "chat:legal", "root": "/m/legal", "parent": "tiny"},
+        {"id": "static", "root": "/m/static", "parent": "tiny"},
+    ]
+    said = json.dumps({"object": "list", "data": cards}).encode()
+    assert ENGINE.loaded_adapters(said, "chat") == {"legal": "/m/legal"}
+    assert isinstance(ENGINE, AdapterEngine)
+
+
+def test_an_adapter_is_loaded_in_place_by_the_name_that_clients_use():
+    load = ENGINE.load_adapter("chat", "legal", "/m/legal-2")
+    assert (load.method, load.path) == ("POST", "/v1/load_lora_adapter")
+    assert json.loads(load.head) == {
+        "lora_name": "chat:legal",
+        "lora_path": "/m/legal-2",
+        "load_inplace": True,
+    }
+    assert ENGINE.replaces_adapters
+    unload = ENGINE.unload_adapter("chat", "legal")
+    assert unload.path == "/v1/unload_lora_adapter"
+    assert json.loads(unload.head) == {"lora_name": "chat:legal"}

@@ -72,6 +72,9 @@ SHOWN = f"""\
 
 0x7f0f9404bef0 pool1-grpc/r1 2
 
+0x7f0f9404bef0 nlp/bert:legal 0
+0x7f0f9404bef0 nlp/bert:legal/2 7
+
 1
 {STATES}
 3 pool1 1 r1 127.0.0.1 2 4 1
@@ -124,6 +127,9 @@ def test_state_is_read_as_haproxy_prints_it():
     found = parse(SHOWN)
     assert found.routes == {"vision/chat": "pool1", "nlp/bert": "pool2"}
     assert found.closing == {"nlp/bert"}
+    assert found.adapters == {"nlp/bert:legal": 7}
+    assert found.adapters_of("nlp/bert") == {"legal"}
+    assert found.adapters_of("nlp/ber") == frozenset()
     assert list(found.backends) == ["pool1", "pool2"]
 
 
@@ -405,6 +411,9 @@ GLANCE = f"""\
 
 0x7f0f9404bef0 pool1-grpc/r1 2
 
+0x7f0f9404bef0 nlp/bert:legal 0
+0x7f0f9404bef0 nlp/bert:legal/2 7
+
 {STATS}
 tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
 pool1,r1,0,0,0,0,2,0,0,UP,10.0.0.1:21001,30,4,3,2,L7OK,
@@ -485,7 +494,7 @@ def test_half_a_glance_is_no_observation(text: str):
 
 def test_a_glance_leaves_out_servers_in_maintenance_where_no_route_leads():
     asked = glance_questions(Maps(DIRECTORY), KNOWN)
-    assert asked[11:] == (
+    assert asked[12:] == (
         "show stat -1 6 -1 no-maint",
         "show servers state pool1",
         "show stat pool1 6 -1",
@@ -551,7 +560,7 @@ def test_a_backend_without_servers_is_seen_only_where_requests_wait():
     assert seen.pool("pool").keys() == known.lines.keys()
     asked = glance_questions(Maps(DIRECTORY), known)
     assert not any("idle" in question for question in asked)
-    assert asked[11:13] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
+    assert asked[12:14] == ("show stat pool2 6 -1 no-maint", "show stat pool2-grpc 6 -1 no-maint")
     known = replace(known, lines=KNOWN.lines)
     assert idle_questions(GLANCE, known) == ()
     assert idle_questions(of_idle(1), known) == (

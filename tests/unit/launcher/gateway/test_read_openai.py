@@ -17,6 +17,7 @@ from launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local act
+Map = { new = function() end }
 core = {
     register_action = function(name, _, one) act = name == "read_openai" and one or act end,
     register_service = function(_, _, one) find_model = one end,
@@ -25,7 +26,7 @@ core = {
 for line in io.lines() do
     local length, encoded = line:match("^(%%d*) (%%x*)$")
     local body = encoded:gsub("%%x%%x", function(one) return string.char(tonumber(one, 16)) end)
-    local vars = { ["txn.by_model"] = true }
+    local vars = { ["txn.by_model"] = true, ["txn.tenant"] = "t" }
     act({
         f = { req_body = function() return body end },
         http = { req_get_headers = function()
@@ -34,7 +35,8 @@ for line in io.lines() do
         get_var = function(_, name) return vars[name] end,
         set_var = function(_, name, value) vars[name] = value end,
     })
-    print(vars["txn.name"] or vars["txn.refused"], vars["txn.plain"] and "plain" or "stream")
+    local model = vars["txn.adapter"] and vars["txn.adapter"]:sub(3) or vars["txn.name"]
+    print(model or vars["txn.refused"], vars["txn.plain"] and "plain" or "stream")
 end
 """
 CODE, UNSEEN = "SW-GATEWAY-MODEL", "SW-GATEWAY-MODEL-UNSEEN"
@@ -80,7 +82,7 @@ def test_it_reads_what_a_parser_reads(bodies: list[dict[str, Any]], indent: int 
         expected = body.get("model")
         if isinstance(expected, str) and not set('"\\\n') & set(expected):
             # Bytes that no name has are written as question marks.
-            wanted = re.sub(rb"[^a-z]", b"?", expected.encode()).decode()
+            wanted = re.sub(rb"[^a-z:]", b"?", expected.encode()).decode()
         else:
             wanted = CODE
         assert model == wanted, text
@@ -230,6 +232,43 @@ def test_long_texts_and_runs_of_backslashes_are_passed_over_in_pieces() -> None:
     assert found_in_pieces(b"", b"{", b'{"a', b'{"model": "ch', b"[]", b'{"a": 1}}', size=2) == (
         [CODE] * 6
     )
+    assert found_in_pieces(b'{"model": "chat:legal"}', size=5) == ["/t/chat/v1/completions"]
+    assert found_in_pieces(b'{"model": "v1:a"}', b'{"model": ":a"}', size=5) == (
+        ["SW-GATEWAY-UNKNOWN"] * 2
+    )
     assert found_in_pieces(b'{"model": "v1"}', b'{"model": "a/b"}', size=5) == (
         ["SW-GATEWAY-UNKNOWN"] * 2
     )
+
+
+def names(body: bytes, *, by_model: bool) -> tuple[str, str]:
+    """The service and the adapter that a body names; of a direct request that of t/chat."""
+    here = '["txn.by_model"] = true, ["txn.tenant"] = "t"'
+    direct = '["txn.service"] = "t/chat", ["txn.tenant"] = "t"'
+    text = program() if by_model else program().replace(here, direct)
+    said = 'print(vars["txn.name"] or "-", vars["txn.adapter"] or "-") print(model'
+    text = text.replace("print(model", said)
+    line = f"{len(body)} {body.hex()}"
+    ran = subprocess.run(
+        ("lua5.3", "-e", text), input=line, text=True, capture_output=True, check=True
+    )
+    service, adapter = ran.stdout.splitlines()[0].split("\t")
+    return service, adapter
+
+
+def test_a_model_with_a_colon_is_an_adapter_of_the_service_before_it() -> None:
+    assert names(b'{"model": "chat"}', by_model=True) == ("chat", "-")
+    assert names(b'{"model": "chat:legal"}', by_model=True) == ("chat", "t/chat:legal")
+    assert names(b'{"model": "chat:a:b"}', by_model=True) == ("chat", "t/chat:a:b")
+    assert names(b'{"model": ":legal"}', by_model=True) == ("", "t/:legal")
+    longest = "s" * 32 + ":" + "a" * 63
+    said = json.dumps({"model": longest}).encode()
+    assert names(said, by_model=True) == ("s" * 32, f"t/{longest}")
+
+
+def test_at_a_service_s_own_address_only_its_own_adapters_count() -> None:
+    assert names(b'{"model": "chat:legal"}', by_model=False) == ("-", "t/chat:legal")
+    for text in ("other:legal", "chat", "legal", "chat2:legal", "u/chat:legal", ":"):
+        body = json.dumps({"model": text}).encode()
+        assert names(body, by_model=False) == ("-", "-"), text
+    assert names(b'{"model": "chat:a", "model": "chat:b"}', by_model=False) == ("-", "-")

@@ -1,6 +1,7 @@
 """Tests that changes at the gateway come in the order in which they are safe."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from launcher.gateway.routing import (
     RemoveRoute,
     Route,
     SendRound,
+    SetAdapter,
     SetClosing,
     SetConcurrency,
     SetDeadline,
@@ -25,6 +27,7 @@ from launcher.gateway.routing import (
     SetTarget,
     plan_routes,
 )
+from launcher.gateway.runtime_api import Maps, commands
 from launcher.gateway.types import (
     Backend,
     Endpoint,
@@ -495,3 +498,38 @@ def test_replicas_that_serve_follow_a_concurrency_that_is_learnt():
 def test_replicas_that_were_started_for_a_fixed_concurrency_keep_it():
     shown = gateway({"t/a": "pool1"}, pool1=backend(replace(at(7, READY), concurrency=2)))
     assert plan_routes(shown, [replace(route({7: READY}), concurrency=6)]).changes == ()
+
+
+def test_adapters_are_told_and_taken_back_and_no_service_s_prefix_is_mistaken():
+    shown = replace(
+        Gateway({}, {"pool1": Backend(0, 0, ())}, complete=True),
+        adapter_entries={
+            "t/a:old": 0,
+            "t/a:old/2": 3,
+            "t/a:kept": 0,
+            "t/a:kept/1": 1,
+            "t/a:kept/2": 4,
+            "t/ab:x": 0,
+            "u/gone:y": 0,
+        },
+    )
+    routes = (
+        Route("t/a", 1, None, "pool", adapters=frozenset({"kept", "new"})),
+        Route("t/ab", 1, None, "pool", adapters=frozenset({"x"})),
+    )
+    told = [one for one in plan_routes(shown, routes).changes if isinstance(one, SetAdapter)]
+    assert told == [
+        SetAdapter("t/a:old", there=False),
+        SetAdapter("t/a:old/2", there=False),
+        SetAdapter("u/gone:y", there=False),
+        SetAdapter("t/a:new", there=True),
+    ]
+    assert shown.adapters == {"t/a:old": 3, "t/a:kept": 5, "t/ab:x": 0, "u/gone:y": 0}
+    assert shown.adapters_of("t/a") == {"old", "kept"}
+    commands_of = [command for one in told for command in commands(one, Maps(Path("/gw")))]
+    assert commands_of == [
+        "del map /gw/adapters.map t/a:old",
+        "del map /gw/adapters.map t/a:old/2",
+        "del map /gw/adapters.map u/gone:y",
+        "add map /gw/adapters.map t/a:new 0",
+    ]

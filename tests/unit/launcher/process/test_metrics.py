@@ -79,6 +79,7 @@ async def test_services_and_turns_are_shown() -> None:
     counts = Counts(1.0, Timings((4,) * BUCKETS, errors=2), cold_starts=3)
     load = ServersLoad(7, 2, 0.75, EngineCounts(9.0, 33.0, 1702.0, 33.0, 16.0), 0.5)
     metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts}, {"nlp/bert": load})
+    metrics.counted({"nlp/bert:legal.v2": 7})
     metrics.turned(BLIND, 0.5)
     metrics.failed("SW-DAEMON-DOWN", 0.25)
     found = await samples(metrics)
@@ -111,6 +112,7 @@ SHOWN = {
     ("slicewise_service_output_tokens_total", "bert,nlp"): 1702,
     ("slicewise_service_cache_lookup_tokens_total", "bert,nlp"): 33,
     ("slicewise_service_cache_hit_tokens_total", "bert,nlp"): 16,
+    ("slicewise_service_adapter_requests_total", "bert,legal.v2,nlp"): 7,
     ("slicewise_launcher_suspect_nodes", ""): 0,
     ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
     ("slicewise_service_removed_replicas", "bert,nlp"): 2,

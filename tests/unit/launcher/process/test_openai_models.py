@@ -8,12 +8,16 @@ from launcher.process.openai_models import OpenAIModels
 from launcher.turn.state import ServiceState
 
 
-def turned(models: OpenAIModels, *known: str, **pools: str) -> None:
+def turned(
+    models: OpenAIModels, *known: str, adapters: frozenset[str] = frozenset(), **pools: str
+) -> None:
     """A turn that decides for services of t, by name, and knows these as well."""
     plans = [
         SimpleNamespace(
             service=f"t/{name}",
-            route=SimpleNamespace(pool=pool.removeprefix("-"), closing=pool.startswith("-")),
+            route=SimpleNamespace(
+                pool=pool.removeprefix("-"), closing=pool.startswith("-"), adapters=adapters
+            ),
             submit_s=5,
         )
         for name, pool in pools.items()
@@ -62,3 +66,13 @@ def test_one_model_is_found_by_its_name_within_the_scope():
     unknown = models.answer("t/b", "/v1/models/a")
     assert unknown.status == 404
     assert json.loads(unknown.body)["error"]["code"] == "SW-GATEWAY-UNKNOWN"
+
+
+def test_adapters_are_models_of_their_own_names_with_their_service_as_parent():
+    models = OpenAIModels()
+    turned(models, adapters=frozenset({"tax", "legal"}), chat="vllm")
+    assert listed(models) == listed(models, "t/chat") == ["chat", "chat:legal", "chat:tax"]
+    for path in ("/v1/models/chat:legal", "/v1/models/chat%3Alegal"):
+        found = json.loads(models.answer("t", path).body)
+        assert (found["id"], found["parent"]) == ("chat:legal", "chat")
+    assert models.answer("t", "/v1/models/chat:none").status == 404

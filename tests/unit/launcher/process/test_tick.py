@@ -161,7 +161,7 @@ async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     world = World(service(7, "a", RUNNING))
     turned = await turn(world, world, world, {})
     assert world.asked == [
-        Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", ENGINES["triton"], infers=True)
+        Replica("10.0.0.1", 5, "CCCC", 1, "model", "a.7.0", ENGINES["triton"], service="a")
     ]
     assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
     await turn(world, world, world, turned.state)

@@ -194,3 +194,17 @@ def test_sequences_that_would_block_each_other_are_told_of(
     assert (own, quota) == ("its own", "quota")
     start = f"concurrency {concurrency}: as many sequences"
     assert [note.startswith(start) for note in more] == [True] * said
+
+
+def test_where_only_adapters_differ_replicas_stay_unless_that_is_forced():
+    before = spec(engine="vllm", adapters={"legal": "x"})
+    living = generation(7, 2).model_copy(update={"directives": dict(before.values())})
+    after = spec(engine="vllm", adapters={"legal": "y", "tax": "z"})
+    plan = plan_apply(after, view(living, used=2000), COST)
+    assert plan.changes == (KeyChange("adapters", "legal=x", "legal=y&tax=z"),)
+    stay = "replicas that run load and unload adapters; none of them is replaced"
+    assert stay in plan.notes
+    assert not any("start beside" in note for note in plan.notes)
+    assert stay not in plan_apply(after, view(living, used=2000), COST, force=True).notes
+    first = generation(7, 2).model_copy(update={"directives": dict(spec(engine="vllm").values())})
+    assert stay not in plan_apply(after, view(first, used=2000), COST).notes

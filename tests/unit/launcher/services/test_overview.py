@@ -9,6 +9,7 @@ from service_views import a_service
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,
+    AdapterReport,
     ReplicaLoad,
     ServiceQuality,
     ServiceReport,
@@ -536,3 +537,37 @@ def test_the_schema_names_every_key():
     assert rows["need_gib"]["type"] == "number"
     assert rows["environment"]["type"] == "table"
     assert all(row["meaning"] for row in rows.values())
+
+
+def test_replicas_that_load_other_adapters_are_not_outdated_and_what_they_have_is_shown():
+    order = {"adapters": "legal=x"}
+    old = service(5, slot(0, "running")).model_copy(update={"directives": order})
+    new = service(12, slot(0, "held")).model_copy(update={"directives": {"adapters": "tax=y"}})
+    adapter = AdapterReport(name="tax", requests=3, loaded=0, replicas=1, why="too large")
+    report = ServiceReport(
+        tenant="vision",
+        name="chat",
+        in_flight=0,
+        queued=0,
+        held=0,
+        rate_per_s=0.0,
+        wanted=1,
+        reason="1 wanted",
+        ready=((5, 0),),
+        adapters=(adapter,),
+    )
+    seen = ViewAnswer(
+        observed_s=1.0, complete=True, services=(old, new), tenants=(), news=(report,)
+    )
+    (found,) = join(seen, None, "http://g", last_line=lambda _view, _slot: "")
+    assert (found.condition, found.outdated) == ("ready", ())
+    assert [one.array_job_id for one in found.ready] == [5]
+    said = show_services.as_json(found)
+    assert said["adapters"] == [
+        {"model": "chat:tax", "requests": 3, "loaded": 0, "replicas": 1, "why": "too large"}
+    ]
+    console = Console(width=120, record=True)
+    console.print(show_services.service_details(found))
+    assert "chat:tax: 3 requests, loaded by 0 of 1 replicas; refused: too large" in (
+        console.export_text()
+    )

@@ -376,3 +376,60 @@ def test_room_is_what_quota_leaves_and_what_is_replaced(
     seen = view(old, new).model_copy(update={"tenants": tenants})
     generations = (seen_as(old, is_newest=False), seen_as(new, is_newest=True))
     assert scaling_inputs.room(generations, scaling_inputs.free_millislices(seen)) == room
+
+
+ADAPTERS = {"engine": "vllm", "adapters": "legal=x"}
+
+
+def with_adapters(shown: Gateway, *names: str) -> Gateway:
+    backends = {"vllm1": shown.backends["pool1"]}
+    adapters = {f"{SERVICE}:{name}": 0 for name in names}
+    return Gateway({SERVICE: "vllm1"}, backends, complete=True, adapter_entries=adapters)
+
+
+def test_replicas_stay_where_only_adapters_differ_and_are_told_the_newest():
+    seen = view(
+        service(OLD, running(OLD), **ADAPTERS),
+        service(NEW, in_state("held"), **{**ADAPTERS, "adapters": "legal=y&tax=z"}),
+    )
+    shown = with_adapters(gateway(server(OLD, ServerMode.READY, 1)), "legal")
+    plan = decided(seen, shown)
+    assert desired_slots(plan).get(OLD, {0}) == {0}
+    assert desired_slots(plan).get(NEW, frozenset()) == frozenset()
+    assert plan.adapters == {"legal": "/models/y", "tax": "/models/z"}
+    assert plan.fits == {OLD, NEW}
+    (slot,) = (one for one in plan.slots if one.id.array_job_id == OLD)
+    assert not slot.is_outdated
+    # The new one is not there before replicas that serve have it; nothing is taken away meanwhile.
+    assert plan.route.adapters == {"legal"}
+
+
+def test_a_new_adapter_is_let_in_once_replicas_have_tried_it_and_all_are_at_zero():
+    one = service(NEW, running(NEW), **{**ADAPTERS, "adapters": "legal=y&tax=z"})
+    shown = with_adapters(gateway(server(NEW, ServerMode.READY, 1)))
+    tried = {SERVICE: frozenset({"tax", "gone"})}
+    found = decide(view(one), shown, {}, {}, NOW_S, adapters=tried)
+    assert found is not None
+    assert found[1].services[0].route.adapters == {"tax"}
+    asleep = service(NEW, in_state("held"), **{**ADAPTERS, "adapters": "legal=y&tax=z"})
+    assert decided(view(asleep), with_adapters(gateway())).route.adapters == {"legal", "tax"}
+
+
+def test_replicas_that_were_started_for_no_adapters_are_replaced():
+    seen = view(
+        service(OLD, running(OLD), engine="vllm"), service(NEW, in_state("held"), **ADAPTERS)
+    )
+    plan = decided(seen, with_adapters(gateway(server(OLD, ServerMode.READY, 1))))
+    assert desired_slots(plan) == {OLD: {0}, NEW: {0}}
+    assert plan.fits == {NEW}
+
+
+def test_an_order_to_restart_replaces_them_all_the_same():
+    order = ServiceOrder(restart_s=90.0)
+    changed = {**ADAPTERS, "adapters": "tax=z"}
+    seen = view(
+        service(OLD, running(OLD), order=order, **ADAPTERS),
+        service(NEW, in_state("held"), order=order, **changed),
+    )
+    plan = decided(seen, with_adapters(gateway(server(OLD, ServerMode.READY, 1))))
+    assert desired_slots(plan) == {OLD: {0}, NEW: {0}}

@@ -1,0 +1,97 @@
+"""LoRA adapters of a service's model, and their form as one word of a ``#SLICEWISE`` line.
+
+An adapter is a model of its own name, ``SERVICE:ADAPTER``. No service's name has a colon, so an
+adapter never takes the name of a service, nor of another service's adapter.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from cluster.language.environment import ENCODED_BYTES, encoded
+
+MOST_ADAPTERS = 32
+"""Adapters of one service at most."""
+DEFAULT_RANK = 16
+"""The largest rank of an adapter unless a service says another."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_PATH = re.compile(r"[A-Za-z0-9_.@+-]+(/[A-Za-z0-9_.@+-]+)*")
+_MOST_PATH = 255
+ADAPTERS = (
+    f"a table of at most {MOST_ADAPTERS} NAME = path; a name has 1 to 63 letters, digits and "
+    "_ . -, the first a letter or digit; a path is relative to model_repository, of letters, "
+    "digits and _ . @ + - /, with no part '.' or '..'; all together at most "
+    f"{ENCODED_BYTES} bytes"
+)
+
+
+def model_name(service: str, adapter: str) -> str:
+    """Return the name of an adapter as a model; ``service`` without its tenant."""
+    return f"{service}:{adapter}"
+
+
+def adapters_of(directives: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the paths of the adapters in a service's directives, by name; {} if unreadable."""
+    try:
+        return dict(_adapters(directives.get("adapters", "")))
+    except ValueError:
+        return {}
+
+
+def follows_by_adapters(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether replicas with the directives ``before`` need no successors with those of ``after``.
+
+    They load and unload adapters instead, if nothing else has changed and their servers were
+    started for adapters.
+    """
+    return bool(adapters_of(before)) and _without(before) == _without(after)
+
+
+def _without(directives: Mapping[str, str]) -> Mapping[str, str]:
+    return {key: text for key, text in directives.items() if key != "adapters"}
+
+
+def _adapters(value: object) -> tuple[tuple[str, str], ...]:
+    """The adapters of a table, or of a directive's text, sorted by name.
+
+    ValueError for a name, a path or a number of them that is refused.
+    """
+    pairs = _pairs(value)
+    if len({name for name, _ in pairs}) != len(pairs) or not all(map(_is_allowed, pairs)):
+        raise ValueError("a name or a path")
+    if len(pairs) > MOST_ADAPTERS or len(encoded(pairs)) > ENCODED_BYTES:
+        raise ValueError("too many")
+    return tuple(sorted(pairs))
+
+
+def _pairs(value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, str):
+        found = parse_qsl(value, keep_blank_values=True, strict_parsing=True, errors="strict")
+        return found if value else []
+    if isinstance(value, Mapping):
+        return list(value.items())
+    raise ValueError("not a table")
+
+
+def _is_allowed(pair: tuple[object, object]) -> bool:
+    name, path = pair
+    return (
+        isinstance(name, str)
+        and isinstance(path, str)
+        and _NAME.fullmatch(name) is not None
+        and len(path) <= _MOST_PATH
+        and _PATH.fullmatch(path) is not None
+        and not {".", ".."} & set(path.split("/"))
+    )
+
+
+Adapters = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(_adapters),
+    WithJsonSchema({"type": "table", "additionalProperties": {"type": "string"}}),
+]
+"""Pairs of name and path, sorted by name."""

@@ -1,0 +1,176 @@
+"""Lets replicas that serve load and unload LoRA adapters as their service's newest file says."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cluster.language.adapters import model_name
+from cluster.language.service import tenant_of
+from cluster.rpc.messages import AdapterReport
+from launcher.engines.engine import AdapterEngine
+from launcher.engines.registry import ENGINES
+from launcher.probing.prober import Replica
+from launcher.process.saved_statistics import Run
+from launcher.process.statistics import replicas_of
+from launcher.process.tenant_share import CpuTimed, TenantShare
+from launcher.turn.plan import ServicePlan, TurnPlan
+from launcher.turn.state import State
+
+_ASKED_IN_ALL = 256
+"""Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""
+_AGAIN_S = 30.0
+"""Seconds after which a replica is asked again that has refused an adapter, or not answered."""
+_MOST_COUNTED = 2**53
+
+Fit = Callable[[Replica], Awaitable[Mapping[str, str] | None]]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What a replica has done.
+
+    Attributes:
+        adapters: those that it was to have.
+        refused: why it has not loaded some, by name; None if it did not answer.
+        at_s: when that was, in seconds of a clock that nothing sets.
+    """
+
+    adapters: tuple[tuple[str, str], ...]
+    refused: Mapping[str, str] | None
+    at_s: float
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The adapters that it has, or has refused."""
+        return frozenset() if self.refused is None else frozenset(dict(self.adapters))
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """The adapters that it has."""
+        return self.tried - frozenset(self.refused or {})
+
+    def why(self, adapter: str) -> str:
+        """Why it has refused that adapter; "" if it has not."""
+        return (self.refused or {}).get(adapter, "")
+
+
+class AdapterWatch:
+    """Knows which adapters each replica has, while this launcher leads."""
+
+    def __init__(self, fit: Fit) -> None:
+        """``fit`` is ``launcher.probing.prober.fit_adapters``."""
+        self._fit = fit
+        self._places = asyncio.Semaphore(_ASKED_IN_ALL)
+        self._tenants: dict[str, TenantShare] = {}
+        self._asking: dict[tuple[str, Run], asyncio.Task[None]] = {}
+        self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
+        self._fitted: dict[tuple[str, Run], _Fitted] = {}
+        self._names: Mapping[str, tuple[str, ...]] = {}
+        self._counted: Mapping[str, int] = {}
+        self._requests: Mapping[str, int] = {}
+
+    def turned(self, plan: TurnPlan, state: State, counted: Mapping[str, int]) -> None:
+        """Take over which replicas are to have which adapters.
+
+        ``counted`` is how many requests each adapter has had since the gateway began to count.
+        """
+        self._names = {one.service: tuple(one.adapters) for one in plan.services if one.adapters}
+        self._replicas = {
+            one.service: dict(_replicas(one, state)) for one in plan.services if one.fits
+        }
+        self._count(counted)
+        tenants = set(map(tenant_of, state))
+        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
+        self._fitted = {
+            (key, run): one
+            for (key, run), one in self._fitted.items()
+            if run in self._replicas.get(key, {})
+        }
+
+    def _count(self, counted: Mapping[str, int]) -> None:
+        """Add up what the gateway counts; a count that is less than before has begun again at 0."""
+        before, self._counted = self._counted, counted
+        known = {name: self._requests.get(name, 0) for name in counted}
+        since = {name: before.get(name, 0) for name in counted}
+        self._requests = {
+            name: min(known[name] + count - since[name] * (count >= since[name]), _MOST_COUNTED)
+            for name, count in counted.items()
+        }
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests each adapter has had, by ``tenant/service:adapter``."""
+        return self._requests
+
+    @property
+    def tried(self) -> Mapping[str, frozenset[str]]:
+        """The adapters that each replica has loaded or refused, by ``tenant/service``."""
+        return {key: self._tried(key) for key in self._names}
+
+    def _tried(self, key: str) -> frozenset[str]:
+        found = [self._of(key, run) for run in self._replicas.get(key, {})]
+        names = frozenset(self._names[key])
+        return names.intersection(*(frozenset() if one is None else one.tried for one in found))
+
+    def _of(self, key: str, run: Run) -> _Fitted | None:
+        """Return what the replica has done since it is to have what it is to have now."""
+        found = self._fitted.get((key, run))
+        return found if found and found.adapters == self._replicas[key][run].adapters else None
+
+    def reports(self, key: str) -> tuple[AdapterReport, ...]:
+        """Return what users are told of the adapters of ``tenant/service``."""
+        runs = self._replicas.get(key, {})
+        found = [one for run in runs if (one := self._of(key, run)) is not None]
+        return tuple(
+            AdapterReport(
+                name=name,
+                requests=self._requests.get(model_name(key, name), 0),
+                loaded=sum(name in one.loaded for one in found),
+                replicas=len(runs),
+                why=next((why for one in found if (why := one.why(name))), ""),
+            )
+            for name in self._names.get(key, ())
+        )
+
+    def look(self) -> None:
+        """Begin to ask each replica that lacks an adapter, or has one too many.
+
+        None waits for those of other tenants, nor for the slow ones of its own service.
+        """
+        now_s = time.monotonic()
+        for key, replicas in self._replicas.items():
+            tenant = self._tenants.setdefault(tenant_of(key), TenantShare())
+            if now_s < tenant.rests_until_s:
+                continue
+            for run, replica in replicas.items():
+                if (key, run) not in self._asking and self._is_due(key, run, now_s):
+                    asked = self._asked(tenant, key, run, replica)
+                    self._asking[key, run] = asyncio.create_task(asked)
+
+    def _is_due(self, key: str, run: Run, now_s: float) -> bool:
+        found = self._of(key, run)
+        return found is None or (found.refused != {} and now_s - found.at_s >= _AGAIN_S)
+
+    async def _asked(self, tenant: TenantShare, key: str, run: Run, replica: Replica) -> None:
+        try:
+            async with tenant.asking, self._places:
+                asking = CpuTimed(self._fit(replica))
+                refused = await asking
+            tenant.has_taken(asking.cpu_s)
+        finally:
+            del self._asking[key, run]
+        if run in self._replicas.get(key, {}):
+            self._fitted[key, run] = _Fitted(replica.adapters, refused, time.monotonic())
+
+
+def _replicas(one: ServicePlan, state: State) -> Iterator[tuple[Run, Replica]]:
+    """Yield the replicas that can be told, with what they are to have."""
+    engines = {engine.pool: engine for engine in ENGINES.values()}
+    engine = engines.get(one.route.pool)
+    if not isinstance(engine, AdapterEngine):
+        return
+    for run, replica in replicas_of(state[one.service], engine):
+        if run[0] in one.fits:
+            name = one.service.partition("/")[2]
+            yield run, replace(replica, service=name, adapters=tuple(one.adapters.items()))
