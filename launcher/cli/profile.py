@@ -31,7 +31,6 @@ from cluster.slurm_client.sbatch import submit
 from launcher.cli.json_shapes import CheapestJson
 from launcher.cli.profile_options import (
     Account,
-    Asked,
     Batches,
     Concurrency,
     Cpus,
@@ -45,6 +44,7 @@ from launcher.cli.profile_options import (
     P95Ms,
     Partition,
     Processes,
+    ProfileChoice,
     PromptTokens,
     Repository,
     Runtime,
@@ -153,7 +153,9 @@ def measure(
         "partition": partition,
     }
     settings = load_settings()
-    asked = Asked(batches, processes, concurrency, prompt_tokens, output_tokens, seconds, data)
+    asked = ProfileChoice(
+        batches, processes, concurrency, prompt_tokens, output_tokens, seconds, data
+    )
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
     found = _measurable(specs[0].engine)

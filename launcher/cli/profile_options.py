@@ -172,7 +172,7 @@ P95Ms = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileChoice:
     """What the user wants to have measured; None is what is left out."""
 
     batches: tuple[int, ...] | None

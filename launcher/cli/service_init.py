@@ -6,9 +6,13 @@ from typing import Annotated
 import typer
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.measurements import read_measurements
+from cluster.language.serving_cost import TokenObjective
 from cluster.rpc.own_tenant import own_tenant
 from cluster.runtime.console import print_json
-from launcher.services.draft import DraftChoice, draft
+from cluster.settings.file import load_settings
+from launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
+from launcher.services.draft import DraftChoice, MeasuredModels, draft
 from launcher.services.lookup import Json
 
 init_app = typer.Typer()
@@ -17,7 +21,8 @@ init_app = typer.Typer()
 @init_app.command(
     "init",
     epilog="Examples: slicewise service init /models/bert"
-    " | slicewise service init /models --model bert --tenant vision --profile 1g.10gb",
+    " | slicewise service init /models --model bert --tenant vision --profile 1g.10gb"
+    " | slicewise service init /models --model llama --measured llama.profile.json --ttft-ms 500",
 )
 def init_service(
     repository: Annotated[Path, typer.Argument(help="A model repository.", show_default=False)],
@@ -30,6 +35,15 @@ def init_service(
     profile: Annotated[
         str, typer.Option(help="GRES type of a replica; unset: need_gib, by the files' size.")
     ] = "",
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of slicewise profile: the cheapest type and concurrency for tokens."
+        ),
+    ] = None,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    p95_ms: P95Ms = None,
     output: Annotated[
         Path | None, typer.Option(help="The file; unset: NAME.toml in this directory.")
     ] = None,
@@ -40,7 +54,16 @@ def init_service(
     Its values follow from the model's files (of Triton config.pbtxt): look them over, then run plan
     and apply.
     """
-    found = draft(repository, DraftChoice(own_tenant(tenant or None), model, name, profile))
+    objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
+    if (objective.keys and measured is None) or (profile and measured is not None):
+        raise typer.BadParameter(
+            "give --ttft-ms, --tpot-ms, --p95-ms with --measured, and then no --profile."
+        )
+    figures = None
+    if measured is not None:
+        figures = MeasuredModels(read_measurements(measured), load_settings().costs, objective)
+    chosen = DraftChoice(own_tenant(tenant or None), model, name, profile, figures)
+    found = draft(repository, chosen)
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)
     if as_json:

@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.measurements import Measurement
 from cluster.language.service import AUTO, ServiceSpec, service_spec
-from launcher.engines.engine import Engine, MeasuredEngine
+from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
+from launcher.engines.engine import Engine, MeasuredEngine, PromptedEngine
 from launcher.engines.model_files import ModelNeeds
 from launcher.engines.registry import ENGINES
 from launcher.services.model_repository import (
@@ -44,13 +46,50 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class MeasuredModels:
+    """Figures of ``slicewise profile``, from which GPU type and concurrency are chosen.
+
+    Attributes:
+        costs: millislices by GRES type.
+    """
+
+    rows: Sequence[Measurement]
+    costs: Mapping[str, int]
+    objective: TokenObjective
+
+    def cheapest(self, model: str) -> TokenCost:
+        """Return the cheapest point of a model that keeps the objective.
+
+        Raises InvalidInputError: SW-PROFILE-FILE if there are no figures of its tokens, or of
+        different requests, SW-SLO-UNREACHABLE if none keeps the objective.
+        """
+        rows = [row for row in self.rows if row.model == model and row.tokens is not None]
+        loads = {row.load for row in rows}
+        if len(loads) != 1:
+            raise InvalidInputError(
+                "SW-PROFILE-FILE",
+                f"The measurements of {model} are of {len(loads) or 'no'} kinds of prompts.",
+                "Name a file with figures of its tokens; of others: slicewise mig instances.",
+            )
+        found = cheapest(rows, self.costs, self.objective)
+        if found is None:
+            raise InvalidInputError(
+                "SW-SLO-UNREACHABLE",
+                f"No measured configuration of {model} keeps the objective.",
+                "Raise it, or measure fewer requests at a time or larger types.",
+            )
+        return found
+
+
+@dataclass(frozen=True)
 class DraftChoice:
-    """What the user has chosen of a draft; "" leaves it to what is found."""
+    """What the user has chosen of a draft; "" and None leave it to what is found."""
 
     tenant: str
     model: str = ""
     name: str = ""
     profile: str = ""
+    measured: MeasuredModels | None = None
 
 
 def draft(repository: Path, chosen: DraftChoice) -> Draft:
@@ -123,17 +162,30 @@ def _keys(
             "longer than any answer; a replica that hangs is replaced",
         ),
     }
-    if chosen.profile:
+    if chosen.measured is not None:
+        keys |= _measured_keys(chosen.measured, needs.name)
+    elif chosen.profile:
         keys["profile"] = (chosen.profile, "")
     else:
         size = sum(_bytes(repository / one) for one in (needs.name, *needs.parts))
-        measures = "; slicewise profile measures it"
-        by = measures if isinstance(ENGINES[engine], MeasuredEngine) else ""
+        has_figures = isinstance(ENGINES[engine], MeasuredEngine | PromptedEngine)
+        by = "; slicewise profile measures it" if has_figures else ""
         remark = f"estimated from {size / _GIB:.1f} GiB of files{by}"
         keys["need_gib"] = (_need_gib(size), remark)
     if has_sequences:
         keys["session_affinity"] = ("sequence", "the model keeps the state of sequences")
     return keys
+
+
+def _measured_keys(measured: MeasuredModels, model: str) -> Keys:
+    """Return what the cheapest point says, and the objective that it keeps."""
+    found = measured.cheapest(model)
+    cost = f"measured: {slice_hours(found.millislice_s)} slice-hours per million output tokens"
+    return {
+        "profile": (found.row.type, cost),
+        "concurrency": (found.row.batch, "as measured"),
+        **{name: (bound, "") for name, bound in measured.objective.keys.items()},
+    }
 
 
 def _concurrency(needs: ModelNeeds, *, has_sequences: bool) -> tuple[int | str, str]:

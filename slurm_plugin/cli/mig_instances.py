@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import Measurement, read_measurements
 from cluster.language.mig_profiles import Board, board, boards, cost_millislices, profile_of
+from cluster.language.serving_cost import TokenObjective
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
@@ -69,7 +70,8 @@ def _service(
 def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[Measurement]:
     """Return the rows of ``models``.
 
-    Raises InvalidInputError (SW-PROFILE-FILE) unless they are of exactly one model.
+    Raises InvalidInputError (SW-PROFILE-FILE) unless they are of exactly one model, and of the
+    same requests.
     """
     found = [row for row in rows if row.model in models]
     if len({row.model for row in found}) != 1:
@@ -78,6 +80,12 @@ def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[
             "SW-PROFILE-FILE",
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
+        )
+    if len(loads := {row.load for row in found}) > 1:
+        raise InvalidInputError(
+            "SW-PROFILE-FILE",
+            f"The measurements are of different requests: {', '.join(sorted(loads))} tokens.",
+            "Give files that were measured with the same ones.",
         )
     return found
 
@@ -104,6 +112,14 @@ def instances(
             metavar="NAME=FILE,RATE,SLO_MS",
             help="Instead of the above: one of several services that share GPUs.",
         ),
+    ] = None,
+    ttft_ms: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of language models: 99 % had their first token within these ms."),
+    ] = None,
+    tpot_ms: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of language models: ms from one token to the next, of 99 %."),
     ] = None,
     gpu_model: Annotated[
         str | None,
@@ -133,12 +149,32 @@ def instances(
             "No load is given.",
             "Give FILE with --rate and --slo-ms, or --service NAME=FILE,RATE,SLO_MS.",
         )
+    objective = TokenObjective(ttft_ms, tpot_ms)
+    services = [_keeping(one, objective) for one in services]
     on = _board(services, gpu_model)
     chosen = _choose(services, on, _costs(on))
     if as_json_:
         print_json(as_json(chosen))
     else:
         console().print(report(chosen))
+
+
+def _keeping(one: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
+    """Leave out what does not keep the objective.
+
+    Raises InvalidInputError (SW-SLO-UNREACHABLE) if that is everything.
+    """
+    if not objective.keys:
+        return one
+    rows = [row for row in one.rows if objective.is_kept(row)]
+    if not rows:
+        bounds = ", ".join(f"{name} {bound}" for name, bound in objective.keys.items())
+        raise InvalidInputError(
+            "SW-SLO-UNREACHABLE",
+            f"No measured configuration of {one.name!r} keeps {bounds}.",
+            "Raise it, or measure the model with fewer requests at a time or on larger profiles.",
+        )
+    return replace(one, rows=rows)
 
 
 def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:

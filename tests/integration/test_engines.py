@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -45,9 +46,13 @@ concurrency = 4
 keep_alive_s = 60
 memory_mib = 6000
 adapters = {{ {adapters} }}
-environment = {{ VLLM_CPU_KVCACHE_SPACE = "1", OMP_NUM_THREADS = "1", \
-VLLM_CPU_OMP_THREADS_BIND = "nobind" }}
+environment = {{ {environment} }}
 """
+VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
 VLLM_OPTIONS = "enforce-eager: true\nmax-model-len: 1024\n"
 
 
@@ -96,7 +101,14 @@ class Served:
         file = home / f"{self.engine}.toml"
         models = json.dumps(str(self._models))
         said = ", ".join(f'{name} = "lora/{path}"' for name, path in adapters.items())
-        file.write_text(FILE.format(engine=self.engine, models=models, adapters=said))
+        environment = ", ".join(f'{name} = "{value}"' for name, value in VARIABLES.items())
+        values = {
+            "engine": self.engine,
+            "models": models,
+            "environment": environment,
+            "adapters": said,
+        }
+        file.write_text(FILE.format(**values))
         script = self.sandbox.run("bob", ("slicewise", "service", "render", str(file))).stdout
         usual = f"/opt/{self.engine}/bin/{self.engine}"
         assert usual in script
@@ -138,6 +150,26 @@ class Served:
         found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         by_name = {key.partition("{")[0]: float(value) for key, value in found.items()}
         return by_name[names.running], by_name[names.waiting]
+
+    def profile(self) -> list[dict[str, Any]]:
+        """Measure its model with the command of this site."""
+        home = self.sandbox.layout.home / self.sandbox.state.users["bob"].name
+        settings = home / f"{self.engine}.slicewise.toml"
+        command = json.dumps(str(self._command))
+        text = self.sandbox.layout.settings_file.read_text()
+        settings.write_text(f"{text}\n[{self.engine}]\ncommand = {command}\n")
+        settings.chmod(0o644)
+        words = (
+            *("env", f"SLICEWISE_CONFIG={settings}", "slicewise", "profile", MODEL, "--json"),
+            *("--model-repository", str(self._models), "--engine", self.engine),
+            *("--account", "nlp", "--types", "1g.18gb", "--memory-mib", "6000"),
+            *("--concurrency", "1,4", "--prompt-tokens", "30", "--output-tokens", "8"),
+            *("--seconds", "2", "--output", f"{self.engine}.profile.json"),
+            *(word for pair in VARIABLES.items() for word in ("--environment", "=".join(pair))),
+        )
+        done = self.sandbox.run("bob", words, timeout_s=900)
+        found: list[dict[str, Any]] = json.loads(done.stdout)["measurements"]
+        return found
 
     def end_lease(self) -> None:
         (replica,) = status(self.sandbox, self.name)["replicas"]
@@ -280,3 +312,16 @@ async def test_a_replica_whose_lease_ends_finishes_its_streams(
         *_, finish, _ = events(await answer.read())
         assert finish["choices"][0]["finish_reason"] == "length"
     await asyncio.to_thread(until, lambda: before not in served.processes())
+
+
+def test_its_models_are_measured(served: Served) -> None:
+    rows = served.profile()
+    assert [(row["batch"], row["reason"]) for row in rows] == [(1, ""), (4, "")]
+    for row in rows:
+        figures = row["tokens"]
+        assert figures["output_tokens"] == 8
+        assert figures["prompt_tokens"] >= 1
+        # In whole thousandths, and of the same answers.
+        assert abs(figures["output_mtps"] - 8 * row["throughput_mrps"]) <= 8
+        assert 0 < figures["ttft_p50_us"] <= figures["ttft_p99_us"]
+        assert figures["tpot_p50_us"] > 0

@@ -161,3 +161,56 @@ def test_a_directory_with_safetensors_is_a_model_of_vllm(repository: Path):
     spec = read_service_file(Path("tiny.toml"))
     assert (spec.engine, spec.model) == ("vllm", "Tiny")
     require_runnable(spec)
+
+
+def measured(*loads: str) -> Path:
+    """Figures of 1 and 8 requests at a time: the second is cheaper, and slower."""
+    figures = {"ttft_p50_us": 1, "tpot_p50_us": 1, "tpot_p99_us": 9_000}
+    row = {
+        "model": "tiny", "board": "A100-80GB", "type": "1g.10gb", "processes": 1, "samples": 9,
+        "throughput_mrps": 1000, "latency_us": 900_000, "steady": True, "reason": "",
+    }  # fmt: skip
+    rows = [
+        row
+        | {"batch": many}
+        | {
+            "tokens": figures
+            | {"load": load, "output_mtps": 100_000 * many, "ttft_p99_us": 100_000 * many}
+        }
+        for many, load in zip((1, 8), loads, strict=True)
+    ]
+    file = Path("tiny.profile.json")
+    file.write_text(json.dumps({"version": 1, "measurements": rows}))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("bound", "concurrency", "cost"), [("800", 8, "0.347"), ("799", 1, "2.78")]
+)
+def test_type_and_concurrency_may_be_those_where_tokens_cost_the_least(
+    repository: Path, bound: str, concurrency: int, cost: str
+):
+    (repository / "tiny").mkdir(parents=True)
+    (repository / "tiny" / "tiny.gguf").touch()
+    file = measured("9+9", "9+9")
+    invoke(str(repository), "--measured", str(file), "--ttft-ms", bound, "--tpot-ms", "9")
+    text = Path("tiny.toml").read_text()
+    assert f"measured: {cost} slice-hours per million output tokens" in text
+    spec = read_service_file(Path("tiny.toml"))
+    assert (spec.profile, spec.concurrency, spec.need_gib) == ("1g.10gb", concurrency, None)
+    assert (spec.ttft_ms, spec.tpot_ms) == (int(bound), 9)
+
+
+def test_figures_that_do_not_say_it_are_refused(repository: Path):
+    (repository / "tiny").mkdir(parents=True)
+    (repository / "tiny" / "tiny.gguf").touch()
+    words = (str(repository), "--measured", str(measured("9+9", "9+9")))
+    refusal(*words, "--ttft-ms", "99", code="SW-SLO-UNREACHABLE")
+    measured("9+9", "8+8")
+    refusal(*words, code="SW-PROFILE-FILE")
+    put(repository, "bert")
+    refusal(*words, "--model", "bert", code="SW-PROFILE-FILE")
+    assert not list(Path.cwd().glob("*.toml"))[1:]
+    for wrong in (("--profile", "1g.10gb"), ("--ttft-ms", "9")):
+        asked = words if wrong[0] == "--profile" else words[:1]
+        assert invoke(*asked, *wrong).exit_code == 2

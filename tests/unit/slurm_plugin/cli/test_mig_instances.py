@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, update_measurements
+from cluster.language.measurements import Measurement, TokenFigures, update_measurements
 from slurm_plugin.cli.mig import mig_app
 
 SETTINGS = """
@@ -146,3 +146,27 @@ def test_a_load_is_a_number_above_zero(place: Path, number: str) -> None:
 @pytest.mark.parametrize("text", ["bert.json,1,9", "a=bert.json,1", "=bert.json,1,9", "a=b,x,9"])
 def test_a_service_has_a_name_a_file_and_two_numbers(place: Path, text: str) -> None:
     assert run("--service", text).exit_code == 2
+
+
+def of_tokens(kind: str, rps: int, ttft_ms: int, load: str = "9+9") -> Measurement:
+    figures = TokenFigures(
+        load=load, output_mtps=rps * 9_000, ttft_p50_us=1, ttft_p99_us=1000 * ttft_ms
+    )
+    return row(kind, rps, batch=8, processes=1).model_copy(update={"tokens": figures})
+
+
+def test_language_models_are_chosen_by_the_times_of_their_tokens(place: Path):
+    rows = [of_tokens("nvidia_a100_1g.10gb", 100, 500), of_tokens("3g.40gb", 120, 100)]
+    update_measurements(Path("llama.json"), rows)
+    load = ("llama.json", "--rate", "90", "--slo-ms", "100")
+    assert [one["type"] for one in found(*load)["instances"]] == ["nvidia_a100_1g.10gb"]
+    assert [one["type"] for one in found(*load, "--ttft-ms", "499")["instances"]] == ["3g.40gb"]
+    with pytest.raises(InvalidInputError, match=r"keeps ttft_ms 99.*SW-SLO-UNREACHABLE"):
+        found(*load, "--ttft-ms", "99")
+
+
+def test_figures_of_different_prompts_are_not_compared(place: Path):
+    rows = [of_tokens("nvidia_a100_1g.10gb", 100, 500), of_tokens("3g.40gb", 120, 100, "8+8")]
+    update_measurements(Path("llama.json"), rows)
+    with pytest.raises(InvalidInputError, match=r"different requests: 8\+8, 9\+9 tokens"):
+        found("llama.json", "--rate", "90", "--slo-ms", "100")
