@@ -147,7 +147,7 @@ def test_a_directory_with_a_gguf_file_is_a_model_of_llama_cpp(repository: Path):
     result = invoke("models")
     assert result.stderr == ""
     text = Path("tiny.toml").read_text()
-    assert "slicewise profile measures" not in text
+    assert "slicewise profile measures it" in text
     spec = read_service_file(Path("tiny.toml"))
     assert (spec.engine, spec.model, spec.need_gib) == ("llamacpp", "Tiny", 1.0)
     require_runnable(spec)
