@@ -426,7 +426,7 @@ def _of_launcher() -> CollectorRegistry:
     known = SimpleNamespace(
         backoff=SimpleNamespace(failures=0), watched={}, removed_s=(), failures=()
     )
-    timed = SimpleNamespace(tokens=TokensDone(None, 1, 1, 1, 1, firsts=(0.0, 1.0)))
+    timed = SimpleNamespace(tokens=TokensDone(None, 1, 1, 1, 1, firsts=(0.0, 20.0)))
     turned: Any = SimpleNamespace(
         plan=SimpleNamespace(services=(service,)),
         state={service.service: SimpleNamespace(generations={generation: known}, memory=timed)},

@@ -16,6 +16,7 @@ from launcher.autoscale.capacity import (
     ReplicaCapacity,
     learn_capacity,
 )
+from launcher.autoscale.crowding import Crowding, learn_crowding
 from launcher.autoscale.forecasts import (
     AFTER,
     QUIET,
@@ -28,7 +29,7 @@ from launcher.autoscale.forecasts import (
 from launcher.autoscale.idle import Pauses, is_worth_keeping, learn_pause
 from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
-from launcher.autoscale.tokens import TokensDone, learn_tokens
+from launcher.autoscale.tokens import TokensDone, learn_tokens, without_firsts
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
 
@@ -66,6 +67,9 @@ _FIRST_SHARE = _BATCHED_TAIL * SERVICE_SHARE
 """Share of an objective of first tokens that 95 % of the requests may take in a full replica."""
 _TOKEN_SHARE = 0.9
 """Share of an objective of tokens to plan with: the mean is kept below it."""
+_FEWER = 0.75
+"""Share of its requests with which a replica is another one: how long first tokens took with more
+says nothing of it. The histogram would say it for hundreds of requests."""
 _FULL = 0.75
 """Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
@@ -105,6 +109,7 @@ class Memory:
         woke_s: when a request woke it from rest last, in Unix seconds; 0: not yet.
         capacity: how many requests a replica works on, if that is learnt.
         tokens: how long tokens take, if the service has an objective of that.
+        crowding: how many requests its servers can work on, if it has one of first tokens.
     """
 
     seen: LastCounters | None = None
@@ -120,6 +125,7 @@ class Memory:
     woke_s: float = 0.0
     capacity: ReplicaCapacity = field(default_factory=ReplicaCapacity)
     tokens: TokensDone = field(default_factory=TokensDone)
+    crowding: Crowding = field(default_factory=Crowding)
 
     @property
     def service_s(self) -> float:
@@ -211,8 +217,11 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     places = min(memory.capacity.limit, scaling.concurrency) * look.serving
     is_full = before.queued > 0 < load.queued and _fills(places, before.in_flight, load.in_flight)
     memory = replace(memory, work=work, tokens=_tokens(memory.tokens, look, answered, scaling))
-    capacity = _capacity(memory, done, scaling, is_full=is_full)
+    memory = _crowded(memory, look, elapsed_s, answered, scaling)
+    limit, capacity = memory.capacity.limit, _capacity(memory, done, scaling, is_full=is_full)
     memory = replace(memory, capacity=capacity)
+    if memory.tokens.firsts and capacity.limit <= _FEWER * limit:
+        memory = replace(memory, tokens=without_firsts(memory.tokens))
     unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
     seen_load = SeenLoad(memory.in_full(load).total, min(load.total, ceil(unqueued)))
     made = _forecasts_now(memory, arrivals, load, horizon_of(delays))
@@ -249,6 +258,19 @@ def _tokens(known: TokensDone, look: ServiceLook, answered: int, scaling: Scalin
     return replace(found, answers=found.answers + answered if is_stated else 0.0)
 
 
+def _crowded(
+    memory: Memory, look: ServiceLook, elapsed_s: float, answered: int, scaling: Scaling
+) -> Memory:
+    """Learn whether requests wait in servers, where that counts: before the first token."""
+    if scaling.ttft_s is None or not scaling.learns or look.servers is None:
+        return memory
+    found = learn_crowding(memory.crowding, look.servers, elapsed_s, answered)
+    if not found.is_new:
+        return replace(memory, crowding=found)
+    # How long first tokens took while requests waited says nothing of fewer requests.
+    return replace(memory, crowding=found, tokens=without_firsts(memory.tokens))
+
+
 def _fills(places: int, before: int, now: int) -> bool:
     """Whether replicas had nearly as many requests as they may get, at both looks.
 
@@ -273,7 +295,7 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     it is not known how long they take, no more requests are tried than before; if replicas never
     tell it, the other objectives count.
     """
-    tokens, took_s = memory.tokens, memory.work.service_s
+    tokens, took_s = memory.tokens, memory.work.mean_s
     within: list[float] = []
     if scaling.p95_s is not None:
         within.append(scaling.p95_s * SERVICE_SHARE)
@@ -282,6 +304,8 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
         (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
     )
     most = scaling.concurrency
+    if scaling.ttft_s is not None and memory.crowding.most is not None:
+        most = min(most, memory.crowding.most)
     for objective_s, share, found_s in pairs:
         if objective_s is not None and found_s is not None:
             within.append(took_s * objective_s * share / found_s)

@@ -28,9 +28,14 @@ class WorkDone:
     lately_answers: float = 0.0
 
     @property
+    def mean_s(self) -> float:
+        """The mean of all that count, which other means of hundreds of requests stand beside."""
+        return max(self.busy_s / self.answers, _LEAST_S)
+
+    @property
     def service_s(self) -> float:
-        """Mean seconds that a request spends in a replica."""
-        mean_s = max(self.busy_s / self.answers, _LEAST_S)
+        """Mean seconds that a request spends in a replica, also where that has just changed."""
+        mean_s = self.mean_s
         if self.lately_answers < _ENOUGH_ANSWERS:
             return mean_s
         lately_s = max(self.lately_busy_s / self.lately_answers, _LEAST_S)

@@ -7,7 +7,7 @@ from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
 
 _FADE_REQUESTS = 200.0
 """Number of requests that count, the newest most."""
-_TAIL = 0.95
+_TAIL, _ENOUGH = 0.95, 20.0
 _PATIENCE = 200.0
 """Answers after which replicas that have not told a time of tokens are taken never to tell it."""
 
@@ -49,14 +49,20 @@ class TokensDone:
     def first_p95_s(self) -> float | None:
         """Seconds in a replica within which 95 % of the requests had their first token.
 
-        None if replicas have no histogram, or none had any request yet.
+        None if replicas have no histogram, or too few requests for one in 20 to be slow.
         """
-        return quantile(self.firsts, FIRST_TOKEN_S, _TAIL) if any(self.firsts) else None
+        is_enough = sum(self.firsts) >= _ENOUGH
+        return quantile(self.firsts, FIRST_TOKEN_S, _TAIL) if is_enough else None
 
     @property
     def per_token_s(self) -> float | None:
         """Mean seconds from one token to the next; None if not known."""
         return self.token_s / self.tokens if self.tokens and self.token_s else None
+
+
+def without_firsts(known: TokensDone) -> TokensDone:
+    """Forget how long first tokens took."""
+    return replace(known, requests=0.0, first_s=0.0, firsts=())
 
 
 def learn_tokens(known: TokensDone, now: TokenCounts | None, answered: int) -> TokensDone:

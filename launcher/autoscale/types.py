@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from launcher.engines.engine import TokenCounts
+from launcher.engines.load import ServersLoad
 from launcher.gateway.types import Load
 
 
@@ -87,6 +88,7 @@ class ServiceLook:
             is not known.
         is_known: whether the gateway could be seen; if not, ``load`` says nothing.
         tokens: what replicas have counted since the launcher's start; None if not known.
+        servers: what replicas' servers say that they work on; None if not known.
         serving: replicas of all generations that get requests; 0 if others finish requests, too.
     """
 
@@ -98,6 +100,7 @@ class ServiceLook:
     is_known: bool = True
     serving: int = 0
     tokens: TokenCounts | None = None
+    servers: ServersLoad | None = None
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class ServersLoad:
         kv_cache: share of the cache in use where it is fullest; None if none says it.
         counts: what was counted while this launcher led.
         prefix_hits: share of the prompts' tokens that caches had, lately; None if not known.
+        replicas: how many have said it.
     """
 
     running: int
@@ -86,6 +87,7 @@ class ServersLoad:
     kv_cache: float | None = None
     counts: EngineCounts = EngineCounts()
     prefix_hits: float | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,4 +119,5 @@ def servers_load(loads: Iterable[EngineLoad], seen: CountsSeen) -> ServersLoad |
         max((one.kv_cache for one in found if one.kv_cache is not None), default=None),
         seen.total,
         hits,
+        len(found),
     )

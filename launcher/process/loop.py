@@ -232,6 +232,7 @@ class Launcher:
                 rests=self._rests,
                 tokens=self._tokens.counts,
                 adapters=self._adapters.tried,
+                loads=self._tokens.loads,
                 now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)

@@ -18,6 +18,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from launcher.engines.engine import Answer, TokenCounts
+from launcher.engines.load import ServersLoad
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import GatewayChange
 from launcher.gateway.timings import Timings
@@ -26,6 +27,7 @@ from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
 from launcher.turn.plan import (
     NO_ADAPTERS,
+    NO_LOADS,
     NO_RESTS,
     NO_TOKENS,
     Rests,
@@ -128,13 +130,14 @@ async def turn(
     rests: Rests = NO_RESTS,
     tokens: Mapping[str, TokenCounts] = NO_TOKENS,
     adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
+    loads: Mapping[str, ServersLoad] = NO_LOADS,
     now_s: Callable[[], float] = time.time,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved; ``tokens`` is what their replicas have counted,
-    ``adapters`` those that each of their replicas has loaded or refused. ``now_s`` returns Unix
+    which nothing moved; ``tokens`` is what their replicas have counted, ``loads`` what these work
+    on, ``adapters`` those that each of their replicas has loaded or refused. ``now_s`` returns Unix
     seconds of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a
     look or a change at the gateway fails; what was changed until then is seen by the next turn's
     look.
@@ -143,7 +146,11 @@ async def turn(
     gateway = await runtime.observe()
     answers = _ask_all(replicas, view, state)
     decided = decide(
-        *(view, gateway, answers, state, now_s()), rests=rests, tokens=tokens, adapters=adapters
+        *(view, gateway, answers, state, now_s()),
+        rests=rests,
+        tokens=tokens,
+        adapters=adapters,
+        loads=loads,
     )
     if decided is None:
         return Turned(state, None, {}, (), {})

@@ -17,6 +17,7 @@ from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import ScalingDecision, Supply
 from launcher.engines.engine import Engine, TokenCounts
+from launcher.engines.load import ServersLoad
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import Route, RoutePlan, plan_routes
 from launcher.gateway.types import Backend, Endpoint, Gateway, Load, ServerMode, load_of
@@ -112,6 +113,7 @@ Rests = Mapping[str, Rest]
 NO_RESTS: Rests = {}
 NO_TOKENS: Mapping[str, TokenCounts] = {}
 NO_ADAPTERS: Mapping[str, frozenset[str]] = {}
+NO_LOADS: Mapping[str, ServersLoad] = {}
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,14 @@ def decide(
     rests: Rests = NO_RESTS,
     tokens: Mapping[str, TokenCounts] = NO_TOKENS,
     adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
+    loads: Mapping[str, ServersLoad] = NO_LOADS,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
     which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
-    those of the turn before; by ``tenant/service``, ``tokens`` is what replicas have counted, and
-    ``adapters`` are those that each of them has loaded or refused.
+    those of the turn before; by ``tenant/service``, ``tokens`` and ``loads`` are what replicas have
+    counted and work on, and ``adapters`` those that each of them has loaded or refused.
     """
     if not view.complete:
         return None
@@ -202,6 +205,7 @@ def decide(
             lineless=claims.why_none(key),
             tokens=tokens.get(key),
             adapters=gateway.adapters_of(key) | adapters.get(key, frozenset()),
+            servers=loads.get(key),
             used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
         )
         found[key], plan = decide_service(look, known, now_s)
@@ -285,6 +289,7 @@ class ServiceInput:
         avoid: nodes on which its next replicas are rather not to start.
         lineless: why no replica of it could get requests now; "" if one could.
         tokens: what its replicas have counted; None if that is not known.
+        servers: what their servers say that they work on; None if that is not known.
         used_up: the budget under which no replica of it can start; None if there is none.
         adapters: names of adapters that clients may ask for, or that each replica has tried to
             load.
@@ -302,6 +307,7 @@ class ServiceInput:
     avoid: tuple[str, ...] = ()
     lineless: str = ""
     tokens: TokenCounts | None = None
+    servers: ServersLoad | None = None
     used_up: UsedUp | None = None
     adapters: frozenset[str] = frozenset()
 
@@ -422,6 +428,7 @@ def _scaled(
             is_known=look.backend is not None,
             serving=scaling_inputs.serving(slots),
             tokens=look.tokens,
+            servers=look.servers,
         ),
     )
     if lineless := _lineless(look):

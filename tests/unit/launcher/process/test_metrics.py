@@ -145,7 +145,7 @@ async def test_what_servers_do_not_say_is_not_shown() -> None:
 
 
 async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
-    firsts = tuple(float(edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
+    firsts = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
     memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts))
     state = {"nlp/bert": ServiceState(memory, {7: GENERATION})}
     names = [

@@ -159,13 +159,13 @@ async def test_what_replicas_work_on_and_have_counted_is_added_up():
     replicas.loads = {1: load(3.0, 0.5, 7.0, 50.0, 9.0, 50.0, 10.0), 2: load(4.0, None)}
     await looked(watch)
     zeros = EngineCounts(0.0, 0.0, 0.0, 0.0, 0.0)
-    assert watch.loads == {CHAT: ServersLoad(7, 2, 0.5, zeros)}
+    assert watch.loads == {CHAT: ServersLoad(7, 2, 0.5, zeros, replicas=2)}
     replicas.loads = {1: load(3.0, 0.9, 8.0, 90.0, 19.0, 90.0, 40.0), 2: load(0.0, 0.2, 5.0)}
     await looked(watch)
     replicas.loads[2] = load(0.0, 0.2, 6.0)
     await looked(watch)
     found = watch.loads[CHAT]
-    assert found == ServersLoad(3, 2, 0.9, EngineCounts(2.0, 40.0, 10.0, 40.0, 30.0), 0.75)
+    assert found == ServersLoad(3, 2, 0.9, EngineCounts(2.0, 40.0, 10.0, 40.0, 30.0), 0.75, 2)
 
 
 async def test_one_that_has_started_again_or_says_nothing_leaves_what_was_counted():

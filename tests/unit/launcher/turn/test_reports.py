@@ -72,7 +72,7 @@ def test_requests_replicas_and_failed_starts():
 
 
 def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
-    firsts = tuple(float(edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
+    firsts = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
     known = TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts)
     memory = Memory(tokens=known)
     timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), times_tokens=True)
