@@ -207,8 +207,7 @@ def measure(size: Size) -> Mapping[str, Any]:
         scenes["many_jobs"] = bench.watch()
     return {
         "idle_per_min": scenes["idle"]["per_min"],
-        "per_replica_per_min": (scenes["replicas"]["per_min"] - scenes["idle"]["per_min"])
-        / REPLICAS,
+        "replicas_per_min": scenes["replicas"]["per_min"],
         "busy": max(one["busy"] for one in scenes.values()),
         "scenes": scenes,
         "replicas": REPLICAS,

@@ -21,11 +21,12 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import NodeView
 from cluster.runtime.systemd import tell_systemd
 from cluster.slurm.interface import Association
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.daemon.main import serve
+from slurm_plugin.state.controller import ClusterState
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (
@@ -233,26 +234,23 @@ async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:
             pass
 
 
-class CountedLooks(Slurm):
-    """Counts looks."""
-
-    looks = 0
-
-    async def jobs(self) -> tuple[JobView, ...]:
-        self.looks += 1
-        return await super().jobs()
-
-
 async def test_at_rest_a_submission_makes_looks_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would rest until the end of this test."""
+    looks, look = [], ClusterState.turn
+
+    async def counted(self: ClusterState) -> None:
+        looks.append(self)
+        await look(self)
+
+    monkeypatch.setattr(ClusterState, "turn", counted)
     monkeypatch.setattr("slurm_plugin.services.pace.LONGEST_S", 1e6)
-    slurm = CountedLooks()
+    slurm = Slurm()
     free = {"1g.10gb": 7}
     slurm.known_nodes = (NodeView("gpu01", "", frozenset({"IDLE"}), free, {}, frozenset({"gpu"})),)
     async with serving(tmp_path, slurm, ScriptedLedger(), rest_interval_s=1e6) as path:
-        await until(lambda: slurm.looks >= 2)
-        before = slurm.looks
+        await until(lambda: len(looks) >= 2)
+        before = len(looks)
         assert (await ask(path))["action"] == "admit"
-        await until(lambda: slurm.looks >= before + 2)
+        await until(lambda: len(looks) >= before + 2)
