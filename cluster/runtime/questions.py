@@ -16,7 +16,7 @@ def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
     """
     if yes:
         return
-    if as_json or not _is_at_a_terminal():
+    if as_json or not is_at_a_terminal():
         raise SlicewiseError(
             "SW-ABORTED",
             f"This needs a confirmation, and nothing was done: {question}",
@@ -25,6 +25,7 @@ def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _is_at_a_terminal() -> bool:
+def is_at_a_terminal() -> bool:
+    """Whether a person can answer on stdin."""
     # Python has no stdin where the caller has closed it.
     return sys.stdin is not None and sys.stdin.isatty()

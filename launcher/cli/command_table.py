@@ -81,6 +81,11 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs;"
         " for cron.",
     ),
+    "setup": Command(
+        "slurm_plugin.cli.setup:setup_command",
+        "Ask what the site is like, and write proposals of all files, with the steps in order.",
+        "Examples: slicewise setup | slicewise setup --answers site.toml --output proposals",
+    ),
     "doctor": Command(
         "launcher.cli.doctor:doctor",
         "Look at the whole site, and say what is wrong, why it matters, and what mends it.",

@@ -120,6 +120,14 @@ def install(
     _print_proposal(proposal, written, version)
 
 
+def proposed_script(settings: Settings) -> str:
+    """Return the site's job_submit.lua with the protected lines, or a minimal one.
+
+    Raises UnreachableError (SW-SLURM-DOWN), InvalidInputError (SW-ADMISSION-FILE).
+    """
+    return _proposal(site_script(settings), _wiring(settings)).after
+
+
 def off_file() -> Path:
     """Return the path of the kill switch: while the file exists, slicewise.lua does nothing."""
     return settings_file().parent / "off"

@@ -12,6 +12,7 @@ from slurm_plugin.common.qos_names import GATE_QOS
 from slurm_plugin.slurm_config.pads import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
+_COUNTED_ANYWAY = frozenset({"cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages"})
 _BATCH_SCHED_DELAY = "3"
 """Slurm's default, in seconds."""
 _NO_PREEMPTION = "lenders wait for borrowed jobs to end"
@@ -208,7 +209,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
             "SW-CONF-ENFORCE",
             f"AccountingStorageEnforce lacks {', '.join(enforced)}",
             "no limit is enforced",
-            Mend(Place.SLURM_CONF, f"AccountingStorageEnforce={','.join(_ENFORCED)}"),
+            Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageEnforce", enforced)),
         )
     counted = _lacking(_counted(costs), config.get("AccountingStorageTRES", ""))
     if counted:
@@ -216,7 +217,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
             "SW-CONF-TRES",
             f"AccountingStorageTRES lacks {', '.join(counted)}",
             "such GPUs are not charged",
-            Mend(Place.SLURM_CONF, f"AccountingStorageTRES={accounting_tres(costs)}"),
+            Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageTRES", counted)),
         )
     if config.get("PreemptType") != "preempt/qos":
         yield error(
@@ -241,6 +242,16 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
             "a job is billed for one of its GPU types only",
             Mend(Place.SLURM_CONF, f"PriorityFlags={kept}"),
         )
+
+
+def _longer(config: Mapping[str, str], key: str, lacking: Sequence[str]) -> str:
+    """Return the setting's line with what it lacks behind what it has.
+
+    What Slurm counts by itself is left out.
+    """
+    has = [word for word in config.get(key, "").split(",") if word.strip()]
+    own = [word for word in has if word not in {"none", "(null)", *_COUNTED_ANYWAY}]
+    return f"{key}={','.join((*own, *lacking))}"
 
 
 def _lacking(needed: Iterable[str], text: str) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from quotas import until_in_force
 from waiting import until, until_is
 
 from cluster.language.exit_codes import exit_code_of
+from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
@@ -137,7 +139,8 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
     down = ("DAEMON-DOWN", "LAUNCHER-DOWN", "DATABASE-LOGIN", "FILE-OPEN", "SCRIPT-OFF")
     assert set(found) == {f"SW-{word}" for word in down}
     assert "database-url has mode 0644" in found["SW-FILE-OPEN"]
-    until_is(lambda: diagnosed(sandbox), (0, {}), 60)
+    back = ("--section", "daemon", "--section", "gateway", "--section", "host")
+    until_is(lambda: diagnosed(sandbox, *back), (0, {}), 60)
 
     # Of settings that Slurm, the daemon and the gateway do not have.
     text = layout.settings_file.read_text()
@@ -155,6 +158,26 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
 
 
 OTHER = "[gateway]\nhold_s = 17"
+
+
+def test_setup_proposes_what_the_site_has_and_changes_nothing(sandbox: Sandbox):
+    etc = sandbox.layout.etc
+    before = {path: path.read_bytes() for path in etc.rglob("*") if path.is_file()}
+    answers, output = sandbox.layout.home / "answers.toml", sandbox.layout.home / "proposals"
+    answers.write_text('login_hosts = ["login1"]\n')
+    words = ("slicewise", "setup", "--answers", str(answers), "--output", str(output))
+    sandbox.run("root", words)
+    assert {path: path.read_bytes() for path in etc.rglob("*") if path.is_file()} == before
+    proposed, own = (load_settings(path) for path in (output / "slicewise.toml", settings(sandbox)))
+    assert proposed.cluster == own.cluster
+    assert proposed.costs.keys() <= own.costs.keys()
+    lines = (output / "slurm.conf.lines").read_text()
+    assert "TaskPlugin=task/cgroup,task/affinity" in lines
+    assert "RequeueExitHold" not in lines  # the sandbox has it
+
+
+def settings(sandbox: Sandbox) -> Path:
+    return sandbox.layout.settings_file
 
 
 @pytest.fixture

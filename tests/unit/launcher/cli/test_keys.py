@@ -85,7 +85,7 @@ class Daemon:
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: True)
+    monkeypatch.setattr(questions, "is_at_a_terminal", lambda: True)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_script_is_not_asked(
 ) -> None:
     ran = CliRunner().invoke(key_app, ["create", "nlp", "--name", "ci", "--json"], input="y")
     assert "SW-ABORTED" in str(ran.exception)
-    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: False)
+    monkeypatch.setattr(questions, "is_at_a_terminal", lambda: False)
     ran = CliRunner().invoke(key_app, words, input="y")
     assert "SW-ABORTED" in str(ran.exception)
     assert daemon.told == []

@@ -352,7 +352,7 @@ def test_a_tenant_is_removed_on_confirmation_only(
     for words in (("remove", "bio"), ("remove", "bio", "--json")):
         asked = CliRunner().invoke(app, ["tenant", *words], input="y\n")
         assert "SW-ABORTED" in str(asked.exception)
-    monkeypatch.setattr(questions, "_is_at_a_terminal", lambda: True)
+    monkeypatch.setattr(questions, "is_at_a_terminal", lambda: True)
     asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="n\n")
     assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (1, True)
     asked = CliRunner().invoke(app, ["tenant", "remove", "bio", "--json"], input="y\n")

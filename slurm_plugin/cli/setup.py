@@ -1,0 +1,161 @@
+"""``slicewise setup``: asks what a site is like, and writes proposals; it changes nothing."""
+
+import asyncio
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.findings import Place
+from cluster.runtime.console import console
+from cluster.runtime.questions import is_at_a_terminal
+from cluster.settings.file import Settings
+from cluster.slurm_client.open import open_slurm
+from slurm_plugin.cli.admission import proposed_script
+from slurm_plugin.doctor.conf_checks import conf_checks
+from slurm_plugin.doctor.facts import SlurmFacts, Wanted
+from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.setup.answers import Answers, guessed
+from slurm_plugin.setup.proposals import (
+    answers_text,
+    conf_text,
+    daemon_text,
+    gateway_text,
+    gres_text,
+    settings_text,
+    steps_text,
+)
+
+_SECRET = "database-url"  # noqa: S105 -- a file's name
+_LISTS = ("partitions", "login_hosts")
+
+
+def setup_command(
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with answers; what it leaves out is as Slurm has it."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Directory for the proposals; it must not exist yet.")
+    ] = Path("slicewise-setup"),
+) -> None:
+    """Ask what the site is like, and write proposals of all files, with the steps in order.
+
+    Run it on slurmctld's host. It reads partitions, GPUs, hosts and settings from Slurm first, so
+    that most answers need Enter only; with --answers it asks nothing. It writes into its own
+    directory and changes nothing else: you compare and copy. STEPS.md there says in which order.
+    """
+    facts = _slurm_facts()
+    known = guessed(facts.config, facts.partitions, facts.nodes)
+    given = _answered(known, _read(answers)) if answers is not None else _asked(known)
+    settings = _settings(given)
+    files = _files(given, settings, facts)
+    _write(output, files)
+    for name in files:
+        console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
+    console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
+
+
+def _slurm_facts() -> SlurmFacts:
+    async def asked() -> SlurmFacts:
+        slurm = open_slurm(None)
+        return SlurmFacts(*await asyncio.gather(slurm.config(), slurm.partitions(), slurm.nodes()))
+
+    return asyncio.run(asked())
+
+
+def _read(file: Path) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise _refused(f"{file}: {why}") from None
+
+
+def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answers:
+    try:
+        return Answers.model_validate({**known, **said})
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise _refused("; ".join(problems)) from None
+
+
+def _refused(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SETUP-ANSWERS",
+        f"The answers can't be taken: {why}.",
+        f"Keys of the file: {', '.join(Answers.model_fields)}. Nothing was written.",
+    )
+
+
+def _asked(known: Mapping[str, object]) -> Answers:
+    """Ask for each answer at the terminal, with what is known as its default."""
+    if not is_at_a_terminal():
+        raise _refused("there is no terminal to ask at; give a file with --answers")
+    given: dict[str, object] = {"gpus": known.get("gpus", {})}
+    for key, field in Answers.model_fields.items():
+        if key == "gpus":
+            continue
+        default = known.get(key, field.get_default())
+        shown = ",".join(default) if isinstance(default, tuple) else default
+        missing = field.is_required() and key not in known
+        text = typer.prompt(str(field.description), default=None if missing else str(shown))
+        given[key] = tuple(filter(None, text.split(","))) if key in _LISTS else text
+    return _answered({}, given)
+
+
+def _settings(answers: Answers) -> Settings:
+    """Return the proposed settings, checked as any slicewise.toml is."""
+    try:
+        return Settings.model_validate(tomllib.loads(settings_text(answers)))
+    except ValidationError as error:
+        raise _refused("; ".join(str(one["msg"]) for one in error.errors())) from None
+    except SlicewiseError as error:
+        raise _refused(error.refusal.message.removesuffix(".")) from None
+
+
+def _files(answers: Answers, settings: Settings, facts: SlurmFacts) -> Mapping[str, str]:
+    wanted = Wanted(
+        cluster=answers.cluster,
+        partitions=answers.partitions,
+        mode="observe",
+        slurm_user=answers.slurm_user,
+        costs=settings.costs,
+        billing=settings.billing,
+        priority_max=settings.priority.max,
+        asks_by_munge=answers.is_spread,
+    )
+    lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
+    nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
+    found = {
+        "slicewise.toml": settings_text(answers),
+        _SECRET: f"{answers.database_url}\n",
+        "slurm.conf.lines": conf_text(lacks, Place.SLURM_CONF),
+        "cgroup.conf.lines": conf_text(lacks, Place.CGROUP_CONF),
+        "gres.conf.hint": gres_text(nodes),
+        "job_submit.lua": proposed_script(settings),
+        "daemon.conf": daemon_text(answers),
+        "gateway.sh": gateway_text(),
+        "answers.toml": answers_text(answers),
+    }
+    written = {name: text for name, text in found.items() if text}
+    return {**written, "STEPS.md": steps_text(answers, written)}
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    try:
+        directory.mkdir(mode=0o755)
+        for name, text in files.items():
+            path = directory / name
+            path.touch(mode=0o600 if name == _SECRET else 0o644)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(
+            "SW-SETUP-ANSWERS",
+            f"{error.filename}: {error.strerror}.",
+            "Name a directory that does not exist yet, in one that you may write: --output",
+        ) from None

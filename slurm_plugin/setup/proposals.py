@@ -1,0 +1,142 @@
+"""Writes the proposed files of a site as text, and the steps in their order."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from cluster.language.findings import Finding, Place
+from slurm_plugin.setup.answers import Answers, fitting_models, is_profile
+
+_PORT = 6830
+
+
+def settings_text(answers: Answers) -> str:
+    """Return a slicewise.toml, in mode observe."""
+    lines = [
+        "# Proposed by slicewise setup; /usr/share/slicewise/slicewise.toml explains every key.",
+        "[cluster]",
+        f"name = {_toml(answers.cluster)}",
+        f"partitions = {_toml(answers.partitions)}",
+    ]
+    for model, kinds in answers.gpus.items():
+        cut = [kind for kind in kinds if is_profile(model, kind)]
+        whole = [kind for kind in kinds if kind not in cut]
+        lines += ["", *_guess(model, cut), f"[gpus.{_toml(model)}]", 'weight = "1"']
+        lines += [f"types = {_toml(cut)}"] if cut else []
+        lines += [f"whole = {_toml(whole)}"] if whole else []
+    lines += ["", "[daemon]", 'mode = "observe"', f"slurm_user = {_toml(answers.slurm_user)}"]
+    if answers.is_spread:
+        address = _toml(f"{answers.controller}:{_PORT}")
+        lines += [f"listen = {address}", f"connect = {address}"]
+    lines += [
+        *("", "[database]", 'url_file = "/etc/slicewise/database-url"'),
+        *("", "[gateway]", f"url = {_toml(f'http://{answers.gateway}:8080')}"),
+        'bind = "0.0.0.0:8080"',
+        'master_socket = "/run/haproxy/slicewise-master.sock"',
+        *("", "[launcher]", 'url_file = "/etc/slicewise/launcher-database-url"'),
+    ]
+    return "\n".join((*lines, ""))
+
+
+def _guess(model: str, cut: Iterable[str]) -> list[str]:
+    """Return a comment that names the other models whose profiles have the same names."""
+    others = [name for name in fitting_models(cut) if name != model] if cut else []
+    return [f"# The types fit these models, too: {', '.join(others)}."] if others else []
+
+
+def answers_text(answers: Answers) -> str:
+    """Return the answers as TOML, without the database's URL, which may hold a password."""
+    given = answers.model_dump(mode="json", exclude={"database_url", "gpus"})
+    lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
+    gpus = [f"{_toml(model)} = {_toml(kinds)}" for model, kinds in answers.gpus.items()]
+    return "\n".join((*lines, "", "[gpus]", *gpus, ""))
+
+
+def _toml(value: object) -> str:
+    """Write text, or a list of texts, as TOML does: JSON's strings are strings of TOML."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def conf_text(findings: Iterable[Finding], place: Place) -> str:
+    """Return the lines that one of Slurm's files lacks, each below why; "" if it lacks none."""
+    lines: dict[str, None] = {}
+    for one in findings:
+        own = [mend.line for mend in one.mends if mend.place is place]
+        if own and not all(line in lines for line in own):
+            lines |= dict.fromkeys((f"# {one.what}: {one.why}." if one.why else f"# {one.what}.",))
+            lines |= dict.fromkeys(own)
+    return "\n".join((*lines, "")) if lines else ""
+
+
+def daemon_text(answers: Answers) -> str:
+    """Return a drop-in of the daemon's unit; "" where the unit is right as it is."""
+    if answers.slurm_user == "slurm":
+        return ""
+    return f"[Service]\nUser={answers.slurm_user}\nGroup={answers.slurm_user}\n"
+
+
+def gateway_text() -> str:
+    """Return the commands that prepare the gateway's host."""
+    return """\
+#!/bin/sh
+# On the gateway's host, as root; read it first. Nothing of it was run.
+set -eu
+from=/usr/share/slicewise
+install -d -m 711 -o slicewise -g slicewise /etc/haproxy/slicewise
+install -D -m 644 $from/haproxy-slicewise.conf /etc/systemd/system/haproxy.service.d/slicewise.conf
+install -D -m 644 $from/haproxy-openssl.cnf /etc/haproxy/slicewise-openssl.cnf
+slicewise gateway render --check --user haproxy --group haproxy --socket-user slicewise
+systemctl daemon-reload
+systemctl restart haproxy
+systemctl enable --now slicewise-launcher
+"""
+
+
+def gres_text(nodes: Iterable[str]) -> str:
+    """Return how to get the lines of gres.conf, which only a node's own driver knows."""
+    commands = (
+        f"ssh {node} slicewise node gres --node {node}    # gres.conf and slurm.conf of {node}"
+        for node in nodes
+    )
+    return "\n".join(("# Compare with the lines that you have, on each GPU node:", *commands, ""))
+
+
+_STEPS = """\
+# Steps
+
+Nothing was changed. In this order; sections are those of docs/how-to/install.md:
+
+1. Read `slicewise.toml`, and put it into /etc/slicewise on {hosts} (0644).
+2. On {controller}: `install -m 640 -g {slurm_user} database-url /etc/slicewise/`, then
+   `slicewise ledger db upgrade`. The database and its role: section 2.
+3. {conf}
+   Leave `QOS=slicewise_gate` out until mode enforce: slurmctld exits if that QOS does not exist.
+4. Compare `gres.conf.hint` with the lines of the GPU nodes.
+5. On {controller}: {drop_in}`systemctl enable --now slicewise-daemon`. It only observes.
+6. On {controller}: `mv` `job_submit.lua` beside slurm.conf. It is your own, with Slicewise's
+   lines.
+7. On {gateway}: give the launcher its database (section 6), then read and run `gateway.sh`.
+   Copy /etc/slicewise/gateway.crt to all hosts of step 1.
+8. `slicewise tenant import --dry-run` shows the tree below account {parent_account}; then import,
+   and set quotas: `slicewise tenant-quota plan --example`. Models lie in {model_repository}, on
+   nodes and login hosts.
+9. `slicewise doctor` on each host until it is clean. Observe for some days; then advise and
+   enforce: section 7.
+"""
+
+
+def steps_text(answers: Answers, written: Mapping[str, str]) -> str:
+    """Return the steps in the order in which they are safe; ``written`` are the other files."""
+    hosts = dict.fromkeys((answers.controller, answers.gateway, *answers.login_hosts))
+    conf = [name for name in ("slurm.conf.lines", "cgroup.conf.lines") if name in written]
+    added = f"Add what `{'` and `'.join(conf)}` say, and restart slurmctld and slurmd."
+    drop_in = "put `daemon.conf` into /etc/systemd/system/slicewise-daemon.service.d/,\n   then "
+    return _STEPS.format(
+        hosts=", ".join(hosts),
+        controller=answers.controller,
+        slurm_user=answers.slurm_user,
+        gateway=answers.gateway,
+        parent_account=answers.parent_account,
+        model_repository=answers.model_repository,
+        conf=added if conf else "slurm.conf has all that it needs.",
+        drop_in=drop_in if "daemon.conf" in written else "",
+    )

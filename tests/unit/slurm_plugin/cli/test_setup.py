@@ -1,0 +1,176 @@
+"""Tests slicewise setup: what it guesses of Slurm, what it asks, and the files that it writes."""
+
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from cluster.language.jobs import NodeView, PartitionView
+from cluster.settings.file import Settings
+from slurm_plugin.cli import admission, setup
+from slurm_plugin.setup.answers import guessed
+
+CONFIG = {
+    "AccountingStorageEnforce": "associations,safe",
+    "AccountingStorageTRES": "cpu,mem,billing,gres/tmpdisk",
+    "AuthType": "auth/munge",
+    "ClusterName": "hpc",
+    "MpiParams": "(null)",
+    "SlurmUser": "slurmadm(900)",
+    "SlurmctldHost[0]": "head(10.0.0.1)",
+    "SlurmctldHost[1]": "spare(10.0.0.2)",
+}
+
+
+def node(name: str, partition: str, **gpus: int) -> NodeView:
+    kinds = {kind.replace("_", "."): count for kind, count in gpus.items()}
+    named = {kind.removeprefix("g"): count for kind, count in kinds.items()}
+    return NodeView(name, name, frozenset(), named, {}, frozenset({partition}))
+
+
+NODES = (
+    node("a1", "gpu", g1g_10gb=7, pad4=7),
+    node("a2", "gpu", g1g_10gb=3, g3g_40gb=1),
+    node("h1", "big", g1g_18gb=3, g3g_71gb=1, l40s=2),
+    node("c1", "cpu"),
+)
+PARTITIONS = (
+    PartitionView("gpu", {}, ""),
+    PartitionView("big", {}, ""),
+    PartitionView("cpu", {}, ""),
+)
+SCRIPT = "-- the site's own\nreturn slurm.SUCCESS\n"
+
+app = typer.Typer()
+app.command()(setup.setup_command)
+
+
+@pytest.fixture(autouse=True)
+def _slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slurm:
+        async def config(self) -> dict[str, str]:
+            return CONFIG
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            return PARTITIONS
+
+        async def nodes(self) -> tuple[NodeView, ...]:
+            return NODES
+
+    (tmp_path / "job_submit.lua").write_text(SCRIPT)
+    (tmp_path / "slurm.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("SLICEWISE_CONFIG", "/etc/slicewise/slicewise.toml")
+    monkeypatch.setattr(setup, "open_slurm", lambda _: Slurm())
+    monkeypatch.setattr(admission, "open_slurm", lambda _: Slurm())
+
+
+def run(tmp_path: Path, answers: str = "", **options: Any) -> Result:
+    (tmp_path / "answers.toml").write_text(answers)
+    words = ["--answers", str(tmp_path / "answers.toml"), "--output", str(tmp_path / "out")]
+    return CliRunner().invoke(app, words, **options)
+
+
+def test_slurm_says_most_answers() -> None:
+    assert guessed(CONFIG, PARTITIONS, NODES) == {
+        "cluster": "hpc",
+        "partitions": ("gpu", "big"),
+        "gpus": {
+            "A100-80GB": ("1g.10gb", "3g.40gb"),
+            "H200-141GB": ("1g.18gb", "3g.71gb"),
+            "L40S": ("l40s",),
+        },
+        "slurm_user": "slurmadm",
+        "controller": "head",
+        "gateway": "head",
+    }
+
+
+def test_it_writes_proposals_and_changes_nothing_else(tmp_path: Path) -> None:
+    before = {path: path.read_text() for path in tmp_path.iterdir()}
+    url = "postgresql://slicewise:s3cr3t@db/slicewise"
+    result = run(tmp_path, f'database_url = "{url}"\nlogin_hosts = ["login1"]\ngateway = "gate"\n')
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir()} == {
+        *("slicewise.toml", "database-url", "slurm.conf.lines", "cgroup.conf.lines"),
+        *("gres.conf.hint", "job_submit.lua", "daemon.conf", "gateway.sh", "answers.toml"),
+        "STEPS.md",
+    }
+    assert {path: path.read_text() for path in before if path.name != "answers.toml"} == {
+        path: text for path, text in before.items() if path.name != "answers.toml"
+    }
+    settings = Settings.model_validate(tomllib.loads((out / "slicewise.toml").read_text()))
+    assert (settings.daemon.mode, settings.daemon.slurm_user) == ("observe", "slurmadm")
+    assert settings.daemon.connect == ("head:6830",)
+    assert settings.gpus["L40S"].whole == ("l40s",)
+    assert settings.gateway.url == "http://gate:8080"
+    assert "fit these models, too: H100-80GB" in (out / "slicewise.toml").read_text()
+
+    secret = out / "database-url"
+    assert (secret.read_text(), stat.S_IMODE(secret.stat().st_mode)) == (f"{url}\n", 0o600)
+    others = [path for path in out.iterdir() if path != secret]
+    assert not [path.name for path in others if "s3cr3t" in path.read_text()]
+
+    lines = (out / "slurm.conf.lines").read_text().splitlines()
+    assert "MpiParams=ports=21000-21999" in lines
+    assert "AccountingStorageEnforce=associations,safe,limits,qos" in lines
+    assert [line for line in lines if line.startswith("AccountingStorageTRES=gres/tmpdisk,gres")]
+    assert "ConstrainDevices=yes" in (out / "cgroup.conf.lines").read_text()
+    assert "User=slurmadm" in (out / "daemon.conf").read_text()
+    script = (out / "job_submit.lua").read_text()
+    assert script.startswith("-- the site's own")
+    assert 'mode = "observe"' in script
+    steps = (out / "STEPS.md").read_text()
+    assert "on head, gate, login1" in steps
+    assert max(map(len, steps.splitlines())) <= 100
+    # They can be given again.
+    again = tomllib.loads((out / "answers.toml").read_text())
+    assert (again["gateway"], again["gpus"]["L40S"]) == ("gate", ["l40s"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ("colour = 1\n", "colour"),
+        ("partitions = []\n", "partitions"),
+        ("[gpus]\nX = ['1g.10gb', '1g.10gb']\nY = ['1g.10gb']\n", "1g.10gb"),
+        ("= nonsense", "answers.toml"),
+    ],
+)
+def test_answers_that_can_not_be_taken_are_refused(tmp_path: Path, answers: str, says: str) -> None:
+    result = run(tmp_path, answers)
+    assert getattr(result.exception, "refusal").code == "SW-SETUP-ANSWERS"  # noqa: B009
+    assert says in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    result = run(tmp_path)
+    assert "exist yet" in str(result.exception)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_it_asks_with_what_slurm_says_as_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    said = "\ngpu\nscience\n\n\ngate\nlogin1,login2\n\n/models\n"
+    words = ["--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, words, input=said)
+    assert result.exit_code == 0, result.output
+    assert "Slurm's ClusterName [hpc]:" in result.output
+    given = tomllib.loads((tmp_path / "out" / "answers.toml").read_text())
+    assert (given["partitions"], given["parent_account"]) == (["gpu"], "science")
+    assert (given["login_hosts"], given["controller"]) == (["login1", "login2"], "head")
+    assert given["model_repository"] == "/models"
+
+
+def test_without_a_terminal_it_wants_a_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--output", str(tmp_path / "out")])
+    assert "--answers" in str(result.exception)
