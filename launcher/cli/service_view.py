@@ -20,6 +20,7 @@ from launcher.services.logs import (
     Chosen,
     Line,
     chosen_slots,
+    followed_generation,
     last_lines,
     log_file,
     new_lines,
@@ -187,7 +188,7 @@ def service_logs(
     since_s = None if since is None else local_time(since).timestamp()
     if lines is None and since_s is None and not previous:
         lines = 20
-    view = asyncio.run(find(load_settings(), name))[0]
+    view = followed_generation(asyncio.run(find(load_settings(), name)))
     shown = chosen_slots(view, slot)
     found, read = last_lines(view, shown, Chosen(lines, since_s, previous))
     _print_lines(found, as_json=as_json)

@@ -8,10 +8,12 @@ from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from ssl import SSLContext
 from typing import TypeVar
 
+from cluster.language.adapters import MOST_ADAPTERS
 from cluster.runtime.log import event_line
 from launcher.engines.engine import (
     AdapterEngine,
@@ -36,6 +38,8 @@ INFERENCE_DEADLINE_S = 60.0
 """Seconds for one inference: a model's first one may compile it."""
 _ADAPTERS_DEADLINE_S = 120.0
 """Seconds for loading all adapters of a replica; what is left then is loaded once it is ready."""
+_MOST_UNLOADED = 2 * MOST_ADAPTERS
+"""Adapters that a replica is told to unload at a time: its tenant controls how many it names."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.03, 0.25, 5.0
 """Seconds from one question to the next: the first; the longest; and after a refused inference. A
 door lets a question wait for a server that starts, so that the next one comes right after it."""
@@ -219,7 +223,7 @@ async def _fitted(
 ) -> Mapping[str, str]:
     service, wanted = peer.replica.service, dict(peer.replica.adapters)
     refused: dict[str, str] = {}
-    for name, path in loaded.items():
+    for name, path in islice(loaded.items(), _MOST_UNLOADED):
         is_replaced = name in wanted and wanted[name] != path and not engine.replaces_adapters
         if name not in wanted or is_replaced:
             await _ordered(peer, engine.unload_adapter(service, name))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
@@ -63,6 +64,18 @@ def log_file(view: ServiceView, index: int) -> Path:
 def _earlier(log: Path) -> Path:
     """Return the file that has what the batch script has cut off the log last."""
     return log.with_name(f"{log.name}.1")
+
+
+def followed_generation(living: Sequence[ServiceView]) -> ServiceView:
+    """Return the generation with logs to show, of those that live, the newest first.
+
+    That is the newest, unless its replicas are those of one before it: they have only loaded other
+    adapters.
+    """
+    newest = living[0]
+    current = (one for one in living if follows_by_adapters(one.directives, newest.directives))
+    runs = (one for one in (newest, *current) if any(s.state in _UNDER_WAY for s in one.slots))
+    return next(runs, newest)
 
 
 def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.service import directives_of_script
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import (
     CheckRequest,
     SubmitAnswer,
@@ -19,6 +20,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
     ViewRequest,
 )
+from cluster.rpc.order_messages import OrderRequest
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher import main
@@ -281,6 +283,43 @@ def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, che
     said = invoke("apply", "chat.toml")
     assert "vision/chat rolls over from array job 800 to 814; its address stays: http" in said
     assert "#SLICEWISE concurrency=4" in submitted[0]
+
+
+def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas(
+    place, submitted, checked, monkeypatch
+):
+    ordered: list[tuple[int, str]] = []
+
+    def order(request: OrderRequest) -> DoneAnswer:
+        ordered.append((request.array_job_id, request.what))
+        return DoneAnswer()
+
+    answer_in_its_place(monkeypatch, OrderRequest, order)
+    model, file = place / "models" / "m", place / "chat.toml"
+    for name in ("config.json", "w.safetensors"):
+        (model / name).touch()
+    told = file.read_text() + 'adapters = { legal = "lora" }\n'
+    file.write_text(told)
+    for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+        assert refusal(*words) == "SW-SERVICE-CONFIG"
+    told += 'engine = "vllm"\n'
+    file.write_text(told)
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-CONFIG"
+    lora = place / "models" / "lora"
+    lora.mkdir()
+    (lora / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "x/other"}')
+    (lora / "adapter_model.safetensors").touch()
+    assert "chat:legal was made for other, not for m" in invoke("plan", "chat.toml")
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    (lora / "adapter_model.safetensors").write_text("other weights")
+    assert "as the file says" in invoke("plan", "chat.toml")
+    file.write_text(told.replace('"lora"', '"lora", tax = "lora"'))
+    stay = "replicas that run load and unload adapters; none of them is replaced"
+    assert stay in invoke("apply", "chat.toml")
+    assert "#SLICEWISE adapters=legal=lora&tax=lora" in submitted[0]
+    assert ordered == []
+    assert stay not in invoke("apply", "chat.toml", "--force")
+    assert ordered == [(800, "restart")]
 
 
 def test_other_files_in_the_repository_roll_over_and_unknown_ones_do_not(

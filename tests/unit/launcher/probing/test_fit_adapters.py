@@ -76,6 +76,14 @@ async def test_one_that_it_refuses_keeps_no_other_from_it(
     assert state.adapters == {"c": good}
 
 
+async def test_one_that_names_hundreds_of_adapters_is_told_few_things(
+    replica: Replica, state: sglang_stand_in.State
+):
+    state.adapters.update({f"a{number}": "/m" for number in range(900)})
+    assert await fitted(replica) == {}
+    assert len(state.adapters) == 900 - 64
+
+
 async def test_of_one_that_does_not_answer_nothing_is_known(replica: Replica):
     assert await fit_adapters(gateway_directory(), replace(replica, port=1)) is None
     triton = replace(replica, engine=ENGINES["triton"], adapters=(("a", "/m/a"),))

@@ -17,6 +17,7 @@ from launcher.services.logs import (
     Chosen,
     Line,
     chosen_slots,
+    followed_generation,
     last_line,
     last_lines,
     log_file,
@@ -46,6 +47,18 @@ def test_slots_under_way_are_shown_else_the_last_that_wrote(tmp_path: Path, view
     os.utime(tmp_path / "chat.logs" / "814_2.log", (0, 0))
     assert chosen_slots(service(tmp_path, "held", "held", "held"), None) == (0,)
     assert chosen_slots(view, 0) == (0,)
+
+
+def test_replicas_that_have_only_loaded_other_adapters_have_the_logs_of_their_generation():
+    def one(array: int, state: str, **directives: str) -> ServiceView:
+        return a_service(array_job_id=array, slots=slots_in(state), directives=directives)
+
+    new, old = one(9, "held", adapters="tax=y"), one(7, "running", adapters="legal=x")
+    other = one(5, "running", adapters="legal=x", model="other")
+    assert followed_generation((new, old, other)) == old
+    assert followed_generation((new, other)) == new
+    started = one(9, "running", adapters="tax=y")
+    assert followed_generation((started, old)) == started
 
 
 def code_of(call) -> str:
