@@ -3,7 +3,6 @@
 This is for tests of what a turn does with a number of replicas, whatever led to that number.
 """
 
-from collections.abc import Mapping
 from math import ceil
 from unittest.mock import patch
 
@@ -13,7 +12,7 @@ from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook
 from launcher.gateway.types import Gateway
 from launcher.turn import plan
 from launcher.turn.generations import Answers
-from launcher.turn.plan import NO_ADAPTERS, TurnPlan
+from launcher.turn.plan import NOTHING_HEARD, Heard, TurnPlan
 from launcher.turn.state import State
 
 
@@ -24,10 +23,10 @@ def decide(
     state: State,
     now_s: float,
     *,
-    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
+    heard: Heard = NOTHING_HEARD,
 ) -> tuple[State, TurnPlan] | None:
     with patch.object(plan, "autoscale", _plain):
-        return plan.decide(view, gateway, answers, state, now_s, adapters=adapters)
+        return plan.decide(view, gateway, answers, state, now_s, heard=heard)
 
 
 def _plain(scaling: Scaling, memory: Memory, look: ServiceLook) -> tuple[Memory, ScalingDecision]:

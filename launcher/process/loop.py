@@ -41,7 +41,7 @@ from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.process.token_watch import TokenWatch
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.outliers import Verdict
-from launcher.turn.plan import NO_RESTS, ServicePlan, TurnPlan
+from launcher.turn.plan import NO_RESTS, Heard, ServicePlan, TurnPlan
 from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
 from launcher.turn.suspects import suspect_nodes, suspects_text
@@ -230,9 +230,7 @@ class Launcher:
                 *(self._daemon, self._runtime, self._replicas, self._state),
                 left=self._left,
                 rests=self._rests,
-                tokens=self._tokens.counts,
-                adapters=self._adapters.tried,
-                loads=self._tokens.loads,
+                heard=Heard(self._tokens.counts, self._tokens.loads, self._adapters.tried),
                 now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)

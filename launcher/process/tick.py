@@ -17,8 +17,7 @@ from cluster.rpc.messages import (
     SlotView,
     ViewAnswer,
 )
-from launcher.engines.engine import Answer, TokenCounts
-from launcher.engines.load import ServersLoad
+from launcher.engines.engine import Answer
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import GatewayChange
 from launcher.gateway.timings import Timings
@@ -26,10 +25,9 @@ from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
 from launcher.turn.generations import Answers, unverified
 from launcher.turn.plan import (
-    NO_ADAPTERS,
-    NO_LOADS,
     NO_RESTS,
-    NO_TOKENS,
+    NOTHING_HEARD,
+    Heard,
     Rests,
     ServicePlan,
     TurnPlan,
@@ -128,19 +126,15 @@ async def turn(
     *,
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
-    tokens: Mapping[str, TokenCounts] = NO_TOKENS,
-    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
-    loads: Mapping[str, ServersLoad] = NO_LOADS,
+    heard: Heard = NOTHING_HEARD,
     now_s: Callable[[], float] = time.time,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved; ``tokens`` is what their replicas have counted, ``loads`` what these work
-    on, ``adapters`` those that each of their replicas has loaded or refused. ``now_s`` returns Unix
-    seconds of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a
-    look or a change at the gateway fails; what was changed until then is seen by the next turn's
-    look.
+    which nothing moved, ``heard`` is what their replicas have said. ``now_s`` returns Unix seconds
+    of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a look or
+    a change at the gateway fails; what was changed until then is seen by the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
@@ -148,9 +142,7 @@ async def turn(
     decided = decide(
         *(view, gateway, answers, state, now_s()),
         rests=rests,
-        tokens=tokens,
-        adapters=adapters,
-        loads=loads,
+        heard=heard,
     )
     if decided is None:
         return Turned(state, None, {}, (), {})

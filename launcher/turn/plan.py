@@ -111,9 +111,24 @@ class ServicePlan:
 
 Rests = Mapping[str, Rest]
 NO_RESTS: Rests = {}
-NO_TOKENS: Mapping[str, TokenCounts] = {}
-NO_ADAPTERS: Mapping[str, frozenset[str]] = {}
-NO_LOADS: Mapping[str, ServersLoad] = {}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What replicas' servers have said besides their answers, by ``tenant/service``.
+
+    Attributes:
+        tokens: what they have counted.
+        loads: what they work on.
+        adapters: names of the adapters that each of them has loaded or refused.
+    """
+
+    tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
+    loads: Mapping[str, ServersLoad] = field(default_factory=dict)
+    adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+NOTHING_HEARD = Heard()
 
 
 @dataclass(frozen=True)
@@ -152,16 +167,13 @@ def decide(
     now_s: float,
     *,
     rests: Rests = NO_RESTS,
-    tokens: Mapping[str, TokenCounts] = NO_TOKENS,
-    adapters: Mapping[str, frozenset[str]] = NO_ADAPTERS,
-    loads: Mapping[str, ServersLoad] = NO_LOADS,
+    heard: Heard = NOTHING_HEARD,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
     which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
-    those of the turn before; by ``tenant/service``, ``tokens`` and ``loads`` are what replicas have
-    counted and work on, and ``adapters`` those that each of them has loaded or refused.
+    those of the turn before.
     """
     if not view.complete:
         return None
@@ -203,9 +215,9 @@ def decide(
         look = ServiceInput(
             *(key, spec, views, *counted, most, answers, free, aborted, avoided.of(key)),
             lineless=claims.why_none(key),
-            tokens=tokens.get(key),
-            adapters=gateway.adapters_of(key) | adapters.get(key, frozenset()),
-            servers=loads.get(key),
+            tokens=heard.tokens.get(key),
+            adapters=gateway.adapters_of(key) | heard.adapters.get(key, frozenset()),
+            servers=heard.loads.get(key),
             used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
         )
         found[key], plan = decide_service(look, known, now_s)

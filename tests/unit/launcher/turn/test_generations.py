@@ -15,7 +15,7 @@ from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMod
 from launcher.turn import scaling_inputs
 from launcher.turn.backoff import Backoff
 from launcher.turn.generations import Generation, GenerationInput, generation
-from launcher.turn.plan import ASK_AGAIN_S, ServicePlan
+from launcher.turn.plan import ASK_AGAIN_S, Heard, ServicePlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot, SlotId
 from launcher.turn.state import GenerationState, ServiceState, State
 
@@ -408,7 +408,7 @@ def test_a_new_adapter_is_let_in_once_replicas_have_tried_it_and_all_are_at_zero
     one = service(NEW, running(NEW), **{**ADAPTERS, "adapters": "legal=y&tax=z"})
     shown = with_adapters(gateway(server(NEW, ServerMode.READY, 1)))
     tried = {SERVICE: frozenset({"tax", "gone"})}
-    found = decide(view(one), shown, {}, {}, NOW_S, adapters=tried)
+    found = decide(view(one), shown, {}, {}, NOW_S, heard=Heard(adapters=tried))
     assert found is not None
     assert found[1].services[0].route.adapters == {"tax"}
     asleep = service(NEW, in_state("held"), **{**ADAPTERS, "adapters": "legal=y&tax=z"})

@@ -51,6 +51,8 @@ async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
     await cluster_state.turn()
     assert cluster_state.unadmitted.count == 0
     slurm.known_nodes = (replace(node, partitions=own),)
+    # Nodes are read again at once only where something was changed.
+    cluster_state.acted.set()
     await cluster_state.turn()
     assert cluster_state.unadmitted.count == 1
 
