@@ -75,7 +75,9 @@ mount --bind /dev "$TOP/root/dev"
 mount -t proc proc "$TOP/root/proc"
 mount -t tmpfs tmpfs "$TOP/root/run"
 mkdir "$TOP/root/run/packages"
-cp "$PACKAGES"/* "$TOP/root/run/packages"
+cp -r "$PACKAGES"/* "$TOP/root/run/packages"
+# Nothing of what follows may reach the host itself.
+test "$(chroot "$TOP/root" stat --file-system --format %T /)" = overlayfs
 exec chroot "$TOP/root" sh -c "$STEPS"
 """
 """Makes a host of this one: what is changed there is in memory, and gone with the process."""
@@ -148,7 +150,7 @@ def lived(steps: Mapping[str, str], packages: Path, top: Path) -> dict[str, str]
     """Run the steps one after the other on a host, and return what each printed."""
     script = "".join(f"echo '@@{name}'\n{{ {words}\n}} 2>&1\n" for name, words in steps.items())
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-euc", LIFE],
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", LIFE],
         env=os.environ | {"TOP": str(top), "PACKAGES": str(packages), "STEPS": f"cd /\n{script}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -158,6 +160,37 @@ def lived(steps: Mapping[str, str], packages: Path, top: Path) -> dict[str, str]
     assert "@@" in done.stdout, done.stderr
     parts = (part.partition("\n") for part in done.stdout.split("@@")[1:])
     return {name: text.strip() for name, _, text in parts}
+
+
+_VALUES = (
+    "slicewise_packages=/run/packages slicewise_toml=/usr/share/slicewise/slicewise.toml"
+    " slicewise_slurm_group=daemon slicewise_database_url=postgresql://ledger@db/slicewise"
+    " slicewise_launcher_database_url=postgresql://launcher@db/slicewise"
+    " slicewise_bind=0.0.0.0:8080"
+)
+_PLAY = f"ansible-playbook -i /run/packages/hosts /run/packages/ansible/site.yml -e '{_VALUES}'"
+ROLE = {
+    "play": f"export HOME=/run; cp {ROOT}/etc/slicewise.toml /run/toml; "
+    + _PLAY.replace("/usr/share/slicewise/slicewise.toml", "/run/toml"),
+    "packages": "dpkg-query -W -f '${Package} ' 'slicewise*'",
+    "urls": "stat -c '%n %U:%G %a' /etc/slicewise/*-url; cat /etc/slicewise/*-url",
+    "user": "id -u slicewise",
+    "port": "cat /etc/systemd/system/haproxy-slicewise.socket.d/bind.conf",
+    "enabled": "find /etc/systemd -type l -name '*slicewise*' -printf '%f\n' | sort",
+    "certificate": "openssl x509 -noout -in /etc/slicewise/gateway.crt && echo read",
+    "again": _PLAY,
+}
+HOSTS = """\
+[slicewise_controller]
+controller
+[slicewise_gateway]
+gateway
+[slicewise_login]
+login
+[all:vars]
+ansible_connection=local
+ansible_python_interpreter=/usr/bin/python3
+"""
 
 
 @pytest.fixture
@@ -199,3 +232,34 @@ def test_rpm_packages_are_installed_upgraded_put_back_and_removed(host: tuple[Pa
     assert said["kept"].splitlines() == ["# ours", "URL", "slicewise 0.1.0"]
     assert said["back"].endswith("# ours")
     assert said["left"].split() == ["database-url", "gateway.crt", "slicewise.toml.rpmsave", "0"]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("ansible-playbook") is None, reason="no Ansible here")
+def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_renders(
+    host: tuple[Path, Path],
+) -> None:
+    """The three are one host here, on which Ansible itself runs: it can reach no other."""
+    packed("deb", host[0])
+    for newer in host[0].glob("*_0.1.1-*"):
+        newer.unlink()
+    shutil.copytree(ROOT / "etc" / "ansible", host[0] / "ansible")
+    (host[0] / "hosts").write_text(HOSTS)
+    said = lived(ROLE, *host)
+    assert set(said["packages"].split()) == set(NAMES), said["play"]
+    assert said["urls"].splitlines() == [
+        "/etc/slicewise/database-url root:daemon 640",
+        "/etc/slicewise/launcher-database-url slicewise:slicewise 600",
+        "postgresql://ledger@db/slicewise",
+        "postgresql://launcher@db/slicewise",
+    ]
+    assert said["user"] == "642"
+    assert said["port"].splitlines()[-1] == "ListenStream=0.0.0.0:8080"
+    assert said["enabled"].split() == [
+        "haproxy-slicewise.socket",
+        "slicewise-daemon.service",
+        "slicewise-launcher.service",
+    ]
+    assert said["certificate"] == "read"
+    changed = {line.split()[0]: "changed=0" in line for line in said["again"].splitlines()[-3:]}
+    assert changed == {"controller": True, "gateway": False, "login": True}
