@@ -40,8 +40,11 @@ def test_without_jobs_there_is_none() -> None:
     assert unadmitted((), MANAGED) == Unadmitted(0, None, 0)
 
 
-async def test_gpus_that_are_had_beside_managed_partitions_count() -> None:
+async def test_gpus_that_are_had_beside_managed_partitions_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In a partition on the same nodes no tenant is charged for them."""
+    monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
     slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY | {"partition": "cpu"}))
     held: dict[str, int] = {}
     own = frozenset({"gpu", "cpu"})
