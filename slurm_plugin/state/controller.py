@@ -253,6 +253,8 @@ class ClusterState:
             plan = self._planned(service, run)
             if plan.kept_back and self._may_be_outdated():
                 await self._look()
+                # What else it shows is followed by the next turn.
+                self.acted.set()
                 service = self.service(array_job_id)
                 plan = self._planned(service, run)
             if self._desired_slots is not None:

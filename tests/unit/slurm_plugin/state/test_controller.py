@@ -266,7 +266,18 @@ async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> 
     slurm.shown = held
     assert (await cluster_state.set_desired_slots(814, frozenset({0}))).kept_back == (0,)
     cluster_state.looked_monotonic_s -= 3
+    cluster_state.acted.clear()
     assert (await cluster_state.set_desired_slots(814, frozenset({0}))).released == (0,)
+    assert cluster_state.acted.is_set()
+
+
+async def test_a_look_for_a_wish_that_stays_kept_back_is_followed_by_a_whole_turn() -> None:
+    other = job(7, JobState.RUNNING, array_job_id=None, tres={"gres/gpu:1g.10gb": "2"})
+    cluster_state = sync_of(ScriptedSlurm(job(0), other))
+    await cluster_state.turn()
+    cluster_state.looked_monotonic_s -= 3
+    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).kept_back == (0,)
+    assert cluster_state.acted.is_set()
 
 
 async def test_a_wish_is_done_and_lasts() -> None:
