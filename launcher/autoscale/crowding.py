@@ -39,6 +39,11 @@ class Crowding:
     since: float = 0.0
 
     @property
+    def is_told(self) -> bool:
+        """Whether servers have said what they work on."""
+        return bool(self.seconds or self.since or self.most)
+
+    @property
     def is_new(self) -> bool:
         """Whether the last look has shown that requests have to wait in servers."""
         return self.most is not None and not self.since and not self.seconds

@@ -220,7 +220,7 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     memory = _crowded(memory, look, elapsed_s, answered, scaling)
     limit, capacity = memory.capacity.limit, _capacity(memory, done, scaling, is_full=is_full)
     memory = replace(memory, capacity=capacity)
-    if memory.tokens.firsts and capacity.limit <= _FEWER * limit:
+    if memory.crowding.is_told and memory.tokens.firsts and capacity.limit <= _FEWER * limit:
         memory = replace(memory, tokens=without_firsts(memory.tokens))
     unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
     seen_load = SeenLoad(memory.in_full(load).total, min(load.total, ceil(unqueued)))
@@ -300,7 +300,7 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     if scaling.p95_s is not None:
         within.append(scaling.p95_s * SERVICE_SHARE)
     pairs = (
-        (scaling.ttft_s, _FIRST_SHARE, _late_first_s(tokens)),
+        (scaling.ttft_s, _FIRST_SHARE, _late_first_s(memory)),
         (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
     )
     most = scaling.concurrency
@@ -315,14 +315,16 @@ def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
     return CapacityBounds(most, min(within, default=None), wait_s)
 
 
-def _late_first_s(tokens: TokensDone) -> float | None:
+def _late_first_s(memory: Memory) -> float | None:
     """Return the seconds within which 95 % have their first token in a replica.
 
-    Where replicas tell the mean only, a multiple of that.
+    Where replicas tell the mean only, a multiple of that; also where servers do not tell their
+    queue, without which a number of requests that follows the slowest ones never settles.
     """
-    if tokens.first_p95_s is not None or tokens.to_first_s is None:
+    tokens = memory.tokens
+    if memory.crowding.is_told and tokens.first_p95_s is not None:
         return tokens.first_p95_s
-    return _BATCHED_TAIL * tokens.to_first_s
+    return None if tokens.to_first_s is None else _BATCHED_TAIL * tokens.to_first_s
 
 
 def _untold(scaling: Scaling, tokens: TokensDone) -> tuple[str, ...]:
@@ -485,7 +487,7 @@ def _wait_s(scaling: Scaling, memory: Memory) -> float:
         tail = _BATCHED_TAIL if scaling.learns else _TAIL
         return max(0.0, scaling.p95_s - tail * service_s)
     if scaling.ttft_s is not None:
-        return max(0.0, scaling.ttft_s - (_late_first_s(memory.tokens) or 0.0))
+        return max(0.0, scaling.ttft_s - (_late_first_s(memory) or 0.0))
     return _USUAL_WAIT_S
 
 

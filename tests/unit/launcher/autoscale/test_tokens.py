@@ -11,6 +11,7 @@ from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.tokens import TokensDone, learn_tokens
 from launcher.autoscale.types import Scaling, ServiceLook, Supply
 from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
+from launcher.engines.load import ServersLoad
 from launcher.gateway.types import Load
 
 SCALING = Scaling(0, 1, 64, learns=True)
@@ -32,6 +33,7 @@ def lived(
     *,
     is_timed: bool = True,
     has_tail: bool = False,
+    tells_queue: bool = True,
     memory: Memory | None = None,
 ) -> Memory:
     """A service with one replica that is always full."""
@@ -55,6 +57,8 @@ def lived(
         told = TokenCounts(firsts_s, tokens, tokens_s, None, firsts) if is_timed else None
         load = Load(places, 500, 0, int(arrived), int(answered))
         look = ServiceLook(float(second), load, Supply(ready=1), serving=1, tokens=told)
+        if has_tail and tells_queue:
+            look = replace(look, servers=ServersLoad(places, 0))
         memory, _ = autoscale(scaling, memory, look)
     return memory
 
@@ -79,6 +83,8 @@ def test_where_it_is_known_the_slowest_of_20_have_two_thirds_of_the_objective():
     assert 7 <= even.capacity.limit <= 9
     assert some.tokens.first_p95_s == pytest.approx(3 * first_s(some.capacity.limit), rel=0.5)
     assert some.capacity.limit < even.capacity.limit
+    untold = lived(replace(SCALING, ttft_s=2.4), has_tail=True, tells_queue=False)
+    assert untold.capacity == even.capacity
 
 
 def test_what_was_long_ago_fades_from_the_histogram():
