@@ -143,7 +143,12 @@ def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[
     """
     # Variables are set inside the container, for the server and no other program. Words of its
     # command line could be read by everybody.
-    inside = ("sh", "-c", shlex.quote('. "$0" && exec "$@"'), '"$private/environment"')
+    read, *rank = ('. "$0" && exec "$@"',)
+    if spec.nodes > 1:
+        # The first rank's file is read once more for each of the others.
+        read = '. "$0" && { [ "$1" = 0 ] || rm -f "$0"; } && shift && exec "$@"'
+        rank = ['"$node_rank"']
+    inside = ("sh", "-c", shlex.quote(read), '"$private/environment"', *rank)
     python = settings.python if spec.runtime == "bare" else "python3"
     before = (*(inside if spec.environment else ()), *_own_network(engine, python))
     match spec.runtime:

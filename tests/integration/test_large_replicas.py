@@ -9,9 +9,10 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -83,6 +84,12 @@ class Toys:
         request = Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 -- http
         with urlopen(request, timeout=120) as answer:  # noqa: S310
             return json.load(answer)
+
+    def answers(self, name: str) -> bool:
+        """Whether the gateway refuses no requests of it."""
+        with suppress(HTTPError):
+            return bool(self.ask(name))
+        return False
 
     def ranks(self, name: str) -> dict[str, dict[str, Any]]:
         """What each rank that lives has said, by identity and rank."""
@@ -232,6 +239,26 @@ def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, ran
     assert {one["pid"] for one in after.values()}.isdisjoint(old)
 
 
+def test_when_slurm_ends_a_replica_all_ranks_end_and_the_slot_serves_again(toys: Toys) -> None:
+    """As in a preemption."""
+    end_by_slurm(toys, "wide", "scontrol", "requeue")
+    assert toys.in_use() == 4 * SLICE
+
+
+def end_by_slurm(toys: Toys, name: str, *words: str) -> None:
+    """TERM comes to all steps together, KILL only after KillWait; the slot serves again."""
+    before = until(lambda: both(toys.ranks(name)))
+    old = {one["pid"] for one in before.values()}
+    _, array, slot, _ = min(before).split(".")
+    toys.sandbox.run("slurm", (*words, f"{array}_{slot}"))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
+    until(lambda: all(is_gone(one["tmp"]) for one in before.values()))
+    until(lambda: both(toys.ranks(name), without=old))
+    # Where it is the third in a row that has ended, requests are refused until one serves.
+    until(lambda: toys.answers(name))
+    assert toys.ask(name) == {"ranks": 2}
+
+
 def both(
     ranks: dict[str, dict[str, Any]], without: frozenset[int] | set[int] = frozenset()
 ) -> dict[str, dict[str, Any]]:
@@ -241,14 +268,24 @@ def both(
 
 
 def test_each_run_is_charged_for_all_of_it(toys: Toys) -> None:
-    """Three at least: each rank was killed once."""
+    """Four at least: each rank was killed once, and Slurm has ended one."""
     toys.delete("wide")
     until_is(toys.in_use, 0)
     assert toys.ranks("wide") == {}
     array = toys.arrays["wide"]
-    until(lambda: len(toys.seconds(array)) >= 3)
+    until(lambda: len(toys.seconds(array)) >= 4)
     until(lambda: toys.charged(array).keys() == toys.seconds(array).keys())
     assert toys.charged(array) == {k: 4 * SLICE * s for k, s in toys.seconds(array).items()}
+
+
+def test_a_replica_that_is_cancelled_leaves_nothing_and_its_slot_comes_back(toys: Toys) -> None:
+    """Behind the charges: once the task is requeued, accounting has another end of its run."""
+    toys.apply("cut", gpus=2, nodes=2, replicas=1)
+    assert toys.ask("cut") == {"ranks": 2}
+    end_by_slurm(toys, "cut", "scancel")
+    toys.delete("cut")
+    until_is(toys.in_use, 0)
+    assert toys.ranks("cut") == {}
 
 
 def test_ranks_that_wait_for_each_other_in_vain_give_their_slot_back(toys: Toys) -> None:

@@ -123,7 +123,7 @@ def test_triton_is_told_to_end_and_nothing_is_left(told: Path):
     start(told).wait(timeout=30)
     assert words(told, "ended") == ["ended"]
     assert words(told, "starts") == ["start"]
-    assert list(told.glob("tmp.*")) == []
+    assert list(told.glob("slicewise-replica.*")) == []
 
 
 def test_a_triton_that_dies_is_started_again(told: Path):

@@ -4,6 +4,9 @@ The script runs whole, under bash; Slurm's commands, the container runtime and t
 stand-ins.
 """
 
+import fcntl
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,8 @@ STAND_INS = {
         exec "$@" """,
     # All but the rank that ends would go on for long.
     "server": """printf '%s\\0' "$@" >"$TOLD/words.$node_rank"
+        [ -e "${TMPDIR%/*}/environment" ] && said=there || said=gone
+        echo "$said" >"$TOLD/variables.$node_rank"
         env -0 >"$TOLD/new.$node_rank"
         mv "$TOLD/new.$node_rank" "$TOLD/environment.$node_rank"
         until [ -e "$TOLD/environment.0" ] && [ -e "$TOLD/environment.1" ] &&
@@ -154,6 +159,41 @@ def test_a_step_that_never_starts_leaves_no_variables_on_its_node(told: Path) ->
     run(told, 0, fails="bash -c start_rank")
     assert list((told / "tmp").rglob("server"))
     assert not list((told / "tmp").rglob("environment"))
+
+
+@pytest.mark.parametrize("container", IMAGES)
+def test_the_variables_of_a_rank_are_nowhere_once_its_server_has_them(
+    told: Path, container: dict[str, object]
+) -> None:
+    """A step that is killed removes nothing; the first rank's file is read for the others."""
+    run(told, 1, **container)
+    assert [(told / f"variables.{rank}").read_text().strip() for rank in range(3)] == [
+        *("there", "gone", "gone")
+    ]
+
+
+def test_what_a_killed_replica_has_left_goes_with_the_next_one(told: Path) -> None:
+    """Not what is young, in use, a link, or no replica's."""
+    place = told / "tmp"
+    names = {one: f"slicewise-replica.{one * 6}" for one in "abcd"}
+    for name in (*names.values(), "slicewise-replica.mine", "other"):
+        (place / name / "tmp").mkdir(parents=True)
+    (told / "elsewhere").mkdir()
+    (place / "slicewise-replica.eeeeee").symlink_to(told / "elsewhere")
+    (told / "elsewhere" / "file").touch()
+    old_s = time.time() - 3600
+    for one in place.iterdir():
+        os.utime(one, (old_s, old_s), follow_symlinks=False)
+    os.utime(place / names["b"])
+    lock = os.open(place / names["c"], os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run(told, 0)
+    os.close(lock)
+    assert {one.name for one in place.iterdir()} == {
+        *(names["b"], names["c"]),
+        *("slicewise-replica.mine", "slicewise-replica.eeeeee", "other"),
+    }
+    assert (told / "elsewhere" / "file").exists()
 
 
 @pytest.mark.parametrize("container", IMAGES)
