@@ -10,6 +10,13 @@ from cluster.language.errors import InvalidInputError
 AUTO = "auto"
 """Used as a GPU type: the cheapest type that fits."""
 
+SHARED = ("shard", "mps")
+"""Slurm's GRES of a GPU that several jobs use at a time.
+
+Wherever counts, costs and limits are by GPU type, these names stand beside the types. Slurm does
+not count such a GPU among the ``gpu`` that a job has.
+"""
+
 _TEXT_LIMIT = 4096
 _PREFIX = r"(?:gres[:/])?gpu"
 _COUNT = r"[:=](?P<count>[0-9]{1,8})"
@@ -19,6 +26,7 @@ _TYPED = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]+[kmgtp]", re.IGNORECASE)
 _SHARED = re.compile(r"(?:gres[:/])*(?P<name>shard|mps)(?![^:=])")
+_SHARED_COUNT = re.compile(rf"(?:gres[:/])?(?P<name>shard|mps)(?:{_COUNT})?")
 _OPEN = re.compile(rf"(?P<head>\s*{_PREFIX})(?::{AUTO})?(?P<count>[:=][0-9]{{1,8}})?(?P<end>\s*)")
 """GPUs with no type, or with type auto."""
 
@@ -56,6 +64,23 @@ def shared_gpus(text: str) -> str:
         return ""
     found = (_SHARED.match(part.strip(whitespace)) for part in text.split(","))
     return next((match["name"] for match in found if match is not None), "")
+
+
+def parse_shared(text: str) -> tuple[GpuRequest, ...]:
+    """The parts ``shard:N`` and ``mps:N`` of a --gres text; the name stands in ``gres_type``.
+
+    Raises InvalidInputError (SW-GRES) for every other form, such as ``shard:a100:1`` or
+    ``shard:1k``.
+    """
+    parts = (part.strip(whitespace) for part in text.split(","))
+    return tuple(_shared_request(part) for part in parts if _SHARED.match(part))
+
+
+def _shared_request(part: str) -> GpuRequest:
+    match = _SHARED_COUNT.fullmatch(part)
+    if match is None:
+        raise InvalidInputError("SW-GRES", f"GRES {part!r} can't be read.", "Write shard:N.")
+    return GpuRequest(match["name"], int(match["count"] or 1))
 
 
 def with_type(text: str, gres_type: str) -> str:
@@ -109,8 +134,15 @@ def _unreadable(what: str) -> InvalidInputError:
 
 def gres_text(request: GpuRequest) -> str:
     """The request as every Slurm version takes it in ``gres``: ``gpu:1g.10gb:1``."""
+    if request.gres_type in SHARED:
+        return f"{request.gres_type}:{request.count}"
     kind = f":{request.gres_type}" if request.gres_type else ""
     return f"gpu{kind}:{request.count}"
+
+
+def tres_name(gres_type: str) -> str:
+    """The TRES by which Slurm counts a type: ``gres/gpu:1g.10gb``, or ``gres/shard``."""
+    return f"gres/{gres_type}" if gres_type in SHARED else f"gres/gpu:{gres_type}"
 
 
 def parse_tres(text: str) -> Mapping[str, str]:
@@ -122,8 +154,14 @@ def parse_tres(text: str) -> Mapping[str, str]:
 def gpu_types_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
     """Counts by GPU type of an allocation's TRES: ``{"1g.10gb": 1}``, without the untyped total."""
     prefix = "gres/gpu:"
-    return {
+    found = {
         name.removeprefix(prefix): int(value)
         for name, value in tres.items()
         if name.startswith(prefix)
     }
+    return {**found, **shared_of_tres(tres)}
+
+
+def shared_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
+    """Counts of ``SHARED`` in an allocation's TRES: ``{"shard": 3}``."""
+    return {name: int(tres[f"gres/{name}"]) for name in SHARED if f"gres/{name}" in tres}

@@ -129,6 +129,8 @@ class NodeView:
         cpus, memory_mib: CPUs and memory for jobs, free or not; 0 if Slurm does not say.
         threads_per_core: CPUs that Slurm gives to a job together.
         untyped_gpus: GPUs configured without a type; they are not among ``gpus``.
+        shared, shared_allotted: parts of GPUs that jobs share, by name: ``{"shard": 8}``. They are
+            of the same devices as ``gpus``, so they add nothing to what the node has.
     """
 
     name: str
@@ -144,6 +146,8 @@ class NodeView:
     threads_per_core: int = 1
     memory_mib: int = 0
     untyped_gpus: int = 0
+    shared: Mapping[str, int] = field(default_factory=dict, hash=False)
+    shared_allotted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def is_shapes(self) -> bool:

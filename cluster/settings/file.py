@@ -25,6 +25,7 @@ from pydantic import (
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.engine_names import EngineName
 from cluster.language.errors import InvalidInputError
+from cluster.language.gres import SHARED
 from cluster.language.job_class import JobClass
 from cluster.language.mig_profiles import (
     Board,
@@ -125,6 +126,32 @@ class GpuSettings(_Section):
         if not self.types and not self.whole:
             raise ValueError("types: name at least one GRES type, or one of whole GPUs")
         return self
+
+
+_Part = Annotated[int, Field(ge=1, le=1_000_000)] | None
+
+
+class SharedSettings(_Section):
+    """[shared]: GPUs that several jobs use at a time, by Slurm's GRES shard and mps.
+
+    Nothing keeps the memory of such jobs apart: docs/reference/mig.md.
+    """
+
+    shard_millislices: _Part = Field(
+        None,
+        description="Cost of one shard, in thousandths of a slice: 875 where 8 are a GPU of weight"
+        " 1. Unset: jobs that ask for shards are refused.",
+    )
+    mps_millislices: _Part = Field(
+        None,
+        description="Cost of one mps, in the same way: 70 where 100 are a GPU. Unset: refused.",
+    )
+
+    @property
+    def costs(self) -> Mapping[str, Millislices]:
+        """Millislices of one part, by the name of its GRES; only those with a price."""
+        priced = {"shard": self.shard_millislices, "mps": self.mps_millislices}
+        return {name: Millislices(cost) for name, cost in priced.items() if cost is not None}
 
 
 class DaemonSettings(_Section):
@@ -439,6 +466,7 @@ class Settings(_Section):
 
     cluster: ClusterSettings
     gpus: Mapping[str, GpuSettings] = Field(min_length=1)
+    shared: SharedSettings = SharedSettings()
     daemon: DaemonSettings = DaemonSettings()
     database: DatabaseSettings = DatabaseSettings()
     ledger: LedgerSettings = LedgerSettings()
@@ -466,12 +494,15 @@ class Settings(_Section):
     @model_validator(mode="after")
     def _types_are_unambiguous(self) -> Self:
         types = [kind for gpu in self.gpus.values() for kind in (*gpu.types, *gpu.whole)]
+        types += SHARED
         twice = sorted({gres_type for gres_type in types if types.count(gres_type) > 1})
         if twice:
             raise ValueError(
                 f"gpus: type {', '.join(twice)} is listed for two models, but Slurm bills by type; "
                 "give the nodes' GRES types distinct names"
             )
+        if self.admission.untyped in SHARED:
+            raise ValueError("admission.untyped: name a type of GPUs that jobs do not share")
         return self
 
     @model_validator(mode="after")
@@ -514,12 +545,14 @@ class Settings(_Section):
 
     @cached_property
     def costs(self) -> Mapping[str, Millislices]:
-        """Millislices of one instance, or of one whole GPU, by GRES type."""
-        return {
+        """Millislices of one instance, one whole GPU, or one part of a shared one, by GRES type."""
+        whole = {kind: whole_cost(gpu.weight) for gpu in self.gpus.values() for kind in gpu.whole}
+        of_instances = {
             gres_type: cost_millislices(board(model), gres_type, gpu.weight)
             for model, gpu in self.gpus.items()
             for gres_type in gpu.types
-        } | {kind: whole_cost(gpu.weight) for gpu in self.gpus.values() for kind in gpu.whole}
+        }
+        return {**of_instances, **whole, **self.shared.costs}
 
     @cached_property
     def whole_boards(self) -> Mapping[str, WholeBoard]:

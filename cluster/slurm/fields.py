@@ -27,6 +27,7 @@ _COUNTED = ("cpu", "node", "billing", "gres/")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 _DURATION = re.compile(r"(?:(?P<days>[0-9]{1,7})-)?[0-9]{1,9}(?::[0-9]{1,2}){0,2}")
 _GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
+_SHARED_GPUS = re.compile(r"(?<![^,])(?P<name>shard|mps):(?:[^:,()]+:)?(?P<count>\d{1,8})(?![^,(])")
 _UNTYPED = re.compile(r"(?<![^,])gpu:([0-9]{1,8})(?![^,(])")
 _GPU_IDS = re.compile(r"\bgpu:[^(),]*\(IDX:(\d{1,5}(?:[,-]\d{1,5})*)\)")
 _HOST_PART = re.compile(r"\[([^\]]*)\]|([^\[,]+)")
@@ -127,6 +128,14 @@ def gpu_counts(text: str) -> Mapping[str, int]:
 def untyped_gpus(text: str) -> int:
     """Number of GPUs without a type: ``gpu:8(S:0-1)`` is 8."""
     return sum(int(count) for count in _UNTYPED.findall(text))
+
+
+def shared_counts(text: str) -> Mapping[str, int]:
+    """Parts of shared GPUs, from ``gpu:a100:1,shard:a100:8``; Slurm adds the GPU's type itself."""
+    counts: dict[str, int] = {}
+    for match in _SHARED_GPUS.finditer(text):
+        counts[match["name"]] = counts.get(match["name"], 0) + int(match["count"])
+    return counts
 
 
 def gpu_indices(text: str) -> frozenset[int]:

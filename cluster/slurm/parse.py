@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import eq
 
+from cluster.language.gres import shared_of_tres
 from cluster.language.jobs import NodeView, PartitionView, StepView
 from cluster.slurm.fields import (
     duration_s,
@@ -24,6 +25,8 @@ from cluster.slurm.fields import (
     node_blocked,
     numbers,
     plain,
+    shared_counts,
+    tres,
     unreadable,
     untyped_gpus,
     weights,
@@ -112,6 +115,9 @@ def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
         gpus=gpu_counts(block.get("Gres", "")),
         gpus_allotted=gpu_counts(block.get("GresUsed", "")),
         untyped_gpus=untyped_gpus(block.get("Gres", "")),
+        shared=shared_counts(block.get("Gres", "")),
+        # GresUsed counts the GPUs that are shared, not their parts.
+        shared_allotted=fields.read("shared_allotted", "AllocTRES", _shared_of, {}),
         partitions=names(block.get("Partitions", "")),
         weight=fields.read("weight", "Weight", lambda text: int(text or 1), 1),
         gpus_held=fields.read("gpus_held", "GresUsed", gpu_indices, frozenset()),
@@ -124,6 +130,10 @@ def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
 
 def _amount(text: str) -> int:
     return int(text or 0)
+
+
+def _shared_of(text: str) -> Mapping[str, int]:
+    return shared_of_tres(tres(text))
 
 
 def parse_partitions(text: str, told: ReportsUnread) -> tuple[PartitionView, ...]:

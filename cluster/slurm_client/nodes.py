@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.language.jobs import NodeView
-from cluster.slurm.fields import answers, gpu_counts, untyped_gpus
+from cluster.slurm.fields import answers, gpu_counts, shared_counts, untyped_gpus
 from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
 from cluster.slurm.planned_starts import parse_threads
 from cluster.slurm.unread import ReportsUnread, Unread, each, quoted
@@ -141,8 +141,8 @@ def _at(place: NodeConfig, node: NodeView) -> NodeView:
 
     No more is allotted of a type than there is, as free GPUs are summed up over all nodes.
     """
-    gpus = gpu_counts(place.gres)
-    allotted = node.gpus_allotted
+    gpus, shared = gpu_counts(place.gres), shared_counts(place.gres)
+    allotted, parts = node.gpus_allotted, node.shared_allotted
     return replace(
         node,
         address=place.address,
@@ -151,4 +151,6 @@ def _at(place: NodeConfig, node: NodeView) -> NodeView:
         untyped_gpus=untyped_gpus(place.gres),
         weight=place.weight,
         gpus_allotted={name: min(allotted[name], gpus[name]) for name in gpus if name in allotted},
+        shared=shared,
+        shared_allotted={name: min(parts[name], shared[name]) for name in shared if name in parts},
     )

@@ -7,9 +7,11 @@ from functools import lru_cache
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import (
     AUTO,
+    SHARED,
     GpuRequest,
     counted,
     parse_gpu_requests,
+    parse_shared,
     plain_gres,
     shared_gpus,
     with_type,
@@ -81,6 +83,8 @@ def resolved_request(
     instances = _instances(parts, chosen)
     if need_mib is not None:
         for name in instances:
+            if name in SHARED:
+                raise _no_memory_of_its_own(name, need_mib, snapshot)
             _check_memory(gpu_type(name, snapshot), need_mib, snapshot)
     named, cost = _named_cost(instances, snapshot), _cost(request, instances, snapshot)
     texts = dict(_rewritten(request, chosen))
@@ -141,18 +145,36 @@ def _texts(request: SubmitRequest) -> Iterator[tuple[str, str, int]]:
 
 def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
     for name, text, times in _texts(request):
-        if shared := shared_gpus(text):
-            raise InvalidInputError(
-                "SW-GRES-SHARED",
-                f"Shared GPUs ({shared}) have no price here, so they can't be charged.",
-                f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
-            )
+        for one in _shared(name, text, snapshot):
+            yield _Part(one, times)
         gpus, is_open, _ = _read(text)
         if is_open:
             # With protocol 1, slicewise.lua rewrites no field but gres.
             _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
         for one in gpus:
             yield _Part(one, times)
+
+
+def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
+    """Return the parts of shared GPUs that a field asks for, each of a kind that has a price."""
+    shared = shared_gpus(text)
+    if not shared:
+        return ()
+    found = parse_shared(text) if shared in snapshot.shared else ()
+    unpriced = next((one.gres_type for one in found if one.gres_type not in snapshot.shared), None)
+    if not found or unpriced:
+        raise InvalidInputError(
+            "SW-GRES-SHARED",
+            f"Shared GPUs ({unpriced or shared}) have no price here, so they can't be charged.",
+            f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
+        )
+    if name != "gres":
+        raise InvalidInputError(
+            "SW-GRES-SHARED",
+            f"{shared} in {name}: parts of shared GPUs are counted by node.",
+            f"Write --gres={shared}:N.",
+        )
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -247,10 +269,23 @@ def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
         )
 
 
-def _named_cost(instances: Mapping[str, int], snapshot: Snapshot) -> int:
-    return sum(
-        gpu_type(name, snapshot).cost_millislices * count for name, count in instances.items()
+def _no_memory_of_its_own(name: str, need_mib: int, snapshot: Snapshot) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-NEED-TOO-LARGE",
+        f"need: {need_mib / 1024:g} GiB; a job with {name} has no memory of its own: others use the"
+        " same GPU.",
+        f"Write gpu:{AUTO}, or a type; {types_text(snapshot.gpu_types.values())}.",
     )
+
+
+def _named_cost(instances: Mapping[str, int], snapshot: Snapshot) -> int:
+    return sum(_cost_of(name, snapshot) * count for name, count in instances.items())
+
+
+def _cost_of(name: str, snapshot: Snapshot) -> int:
+    if name in SHARED:
+        return snapshot.shared[name]
+    return gpu_type(name, snapshot).cost_millislices
 
 
 def _cost(request: SubmitRequest, instances: Mapping[str, int], snapshot: Snapshot) -> int:

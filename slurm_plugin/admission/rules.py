@@ -9,10 +9,10 @@ The first rule that applies decides, in this order:
 5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
 6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
    a class, but that the user may not name: SW-QOS
-7. GPUs (``request.py``): shared GPUs: SW-GRES-SHARED; unreadable requests: SW-GRES; GPUs without a
-   type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a type that no node has:
-   SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE-GRES if
-   its script asks for anything but the GPUs of one replica
+7. GPUs (``request.py``): shared GPUs without a price: SW-GRES-SHARED; unreadable requests:
+   SW-GRES; GPUs without a type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a
+   type that no node has: SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN,
+   and SW-SERVICE-GRES if its script asks for anything but the GPUs of one replica
 8. the QOS (``qos.py``): another tenant's QOS: SW-QOS; the borrowed QOS of a tenant that may
    borrow nothing: SW-QUOTA-BORROW; one task that costs more than the tenant could ever have:
    SW-QUOTA-EXCEEDED
@@ -32,7 +32,7 @@ from math import ceil
 from typing import Literal
 
 from cluster.language.errors import InvalidInputError, Refusal
-from cluster.language.gres import gres_text
+from cluster.language.gres import SHARED, gres_text
 from cluster.language.job_class import JobClass
 from cluster.language.jobs import JobTag
 from cluster.language.replica_shape import ReplicaShape
@@ -231,8 +231,10 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
     gpus = resolved_request(request, directives.need_mib, limits, snapshot)
     # A job without a script can't be requeued, so it can't move between the two QOS. Loans are of
     # what waiting jobs ask for: nothing is lent for GPUs that come with whole nodes.
+    # Nor for shards, since Slurm frees none where a GPU is free that a lender waits for.
     is_whole = gpus.unnamed_millislices > 0
-    may_move = request.requeue is not False and not request.interactive and not is_whole
+    shares = not gpus.instances.keys().isdisjoint(SHARED)
+    may_move = not (request.requeue is False or request.interactive or is_whole or shares)
     wants = submission.wants(gpus, may_move=may_move)
     if standing is not None:
         wants = replace(wants, qos="")

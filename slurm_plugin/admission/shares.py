@@ -28,7 +28,7 @@ class GpuSize:
     """The size of a GRES type.
 
     Attributes:
-        model: model of its GPU.
+        model: model of its GPU; "" for a part of a shared GPU, whatever that is.
         millislices: its part of a GPU; a whole GPU is 7000, whatever weight the model has.
         board: the board that a MIG instance is a part of; None for a whole GPU.
     """
@@ -88,7 +88,8 @@ def _rates(nodes: Iterable[NodeView], sizes: Mapping[str, GpuSize]) -> Iterator[
     boards = {kind: size.board for kind, size in sizes.items() if size.board is not None}
     for node in nodes:
         slices = Fraction(node_capacity(node, costs, boards), _SLICE)
-        models = {sizes[kind].model for kind, count in node.gpus.items() if count and kind in sizes}
+        kinds = [kind for kind, count in (*node.gpus.items(), *node.shared.items()) if count]
+        models = {sizes[kind].model for kind in kinds if kind in sizes} if slices else ()
         has_memory = node.memory_mib > _NO_MEMORY_MIB
         for model in models:
             cores = node.cpus // node.threads_per_core / slices

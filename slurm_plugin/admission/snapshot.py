@@ -78,6 +78,8 @@ class Snapshot:
         shares: ``priority.share`` of tenants that used something lately; 1 for others.
         gpu_types: GPU types by name.
         node_costs: cost of all GPUs of a managed node, each amount once; 0 if it has none.
+        shared: cost of one part of shared GPUs, by name (shard, mps), of those that managed nodes
+            have and that have a price.
         services: living services by tenant and name.
         accounts_by_uid: accounts that a user may submit to, each with the QOS of
             ``rules.class_of_qos`` that the user may name there. Absent users are unknown.
@@ -104,6 +106,7 @@ class Snapshot:
     newest: frozenset[str] = frozenset()
     highest_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     is_uninstalled: bool = False
+    shared: Mapping[str, Millislices] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def unadmitted(jobs: Iterable[JobView], partitions: frozenset[str]) -> Unadmitte
         for job in jobs
         if (job.state in WAITING or job.state in ALLOTTED)
         and not partitions.isdisjoint(job.partition.split(","))
-        and any(name.startswith("gres/gpu") for name in job.tres)
+        and (job.gpus or any(name.startswith("gres/gpu") for name in job.tres))
         and JobTag.find(job.admin_comment) is None
     ]
     if not found:

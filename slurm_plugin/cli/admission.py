@@ -245,6 +245,7 @@ def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Map
         for model, gpu in settings.gpus.items()
         for kind in gpu.whole
     }
+    sizes |= {name: GpuSize("", cost) for name, cost in settings.shared.costs.items()}
     memory_mib = memory_gib * 1024 if isinstance(memory_gib, float) else memory_gib
     partitions = frozenset(settings.cluster.partitions)
     own = (node for node in nodes if node.is_in(partitions))

@@ -8,7 +8,7 @@ import typer
 
 from cluster.language.mig_profiles import boards, cost_millislices, whole_cost, whole_memory_mib
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import GpuSettings, load_settings
+from cluster.settings.file import GpuSettings, SharedSettings, load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views import headroom as present
 from slurm_plugin.cli_views.headroom import ProfileCost
@@ -36,11 +36,13 @@ def print_costs(
     if every:
         costs = [cost for model in sorted(boards()) for cost in profile_costs(model, Fraction(1))]
     else:
+        settings = load_settings()
         costs = [
             cost
-            for model, gpu in sorted(load_settings().gpus.items())
+            for model, gpu in sorted(settings.gpus.items())
             for cost in (*profile_costs(model, gpu.weight), *_whole_costs(model, gpu))
         ]
+        costs += _shared_costs(settings.shared)
     if as_json:
         print_json([present.cost_json(cost) for cost in costs])
     else:
@@ -65,6 +67,12 @@ def profile_costs(model: str, weight: Fraction) -> Iterable[ProfileCost]:
         for profile in on.profiles.values()
     ]
     return sorted(found, key=lambda cost: (cost.cost_millislices, cost.profile))
+
+
+def _shared_costs(shared: SharedSettings) -> Iterable[ProfileCost]:
+    """Parts of GPUs that jobs share: what such a job gets of its GPU is not known."""
+    for name, cost in shared.costs.items():
+        yield ProfileCost("any", Fraction(1), name, "shared", "shared", None, cost)
 
 
 def _whole_costs(model: str, gpu: GpuSettings) -> Iterable[ProfileCost]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError
+from cluster.language.gres import SHARED, tres_name
 from cluster.language.jobs import ALLOTTED, JobState, JobView, PartitionView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Association, Qos
@@ -26,7 +27,8 @@ from slurm_plugin.quota.tenants import downward, parent
 from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
 
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
-TYPE = "grptres=gres/gpu:"
+_TYPE = "grptres=gres/gpu:"
+_SHARED_TYPES = frozenset(f"grptres={tres_name(name)}" for name in SHARED)
 PER_ACCOUNT = "maxtresperaccount=billing"
 """Earlier versions limited a tenant's own QOS by this, and the tenant's account by BILLING."""
 EXEMPT, PREEMPT_MODE, FLAGS = "preemptexempttime", "preemptmode", "flags"
@@ -282,9 +284,14 @@ def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings
     fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
     for gres_type, count in limits.items():
-        if f"gres/gpu:{gres_type}" in found.tres:
-            fields[TYPE + gres_type] = Setting(str(count), "limit on the type or its model")
+        if (tres := tres_name(gres_type)) in found.tres:
+            fields[f"grptres={tres}"] = Setting(str(count), "limit on the type or its model")
     return {LimitKey("account", name, field): setting for field, setting in fields.items()}
+
+
+def limits_type(field: str) -> bool:
+    """Whether a setting limits the instances of one GPU type."""
+    return field.startswith(_TYPE) or field in _SHARED_TYPES
 
 
 def type_limits(
@@ -507,7 +514,7 @@ def _handed_back(
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
             return key.field in {EXEMPT, RUN_MINUTES} and key.name in found.qos
-        is_over = key.field.startswith(TYPE) or key.field in once
+        is_over = limits_type(key.field) or key.field in once
         is_over |= key.field == RUN_MINUTES and key.name not in kept
         return is_over and key.name in found.accounts
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from cluster.language.findings import Finding, Mend, Place, error, warning
+from cluster.language.gres import tres_name
 from cluster.slurm.interface import Association
 from slurm_plugin.common.qos_names import can_have_qos, is_ours, qos_name
 from slurm_plugin.limits.desired import (
@@ -126,7 +127,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             kind
             for tenant in tenants
             for kind in type_limits(allowed.policy[tenant].quota, allowed.costs, allowed.models)
-            if f"gres/gpu:{kind}" not in found.tres
+            if tres_name(kind) not in found.tres
         }
     )
     places = {name: row.parent for name, row in found.accounts.items()}

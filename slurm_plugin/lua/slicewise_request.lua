@@ -167,13 +167,16 @@ end
 
 local GPU_NAMES = { gpu = true, shard = true, mps = true }
 
---- The GPUs of a text in order: each one's `kind`, nil if it has no type, and `count`.
+--- The GPUs of a text in order: each one's `kind`, nil if it has no type, and `count`. Parts of
+-- shared GPUs have their GRES as kind: "shard", "mps".
 function M.gpus_of(asked)
     local found = {}
     for part in asked:gmatch("[^,]+") do
         local gres = unprefixed(stripped(part))
         if GPU_NAMES[gres:match("^[^:=]*")] then
-            local kind = is_typed(gres) and gres:match("^gpu:([^:=]*)") or nil
+            local shared = gres:match("^[^:=]*")
+            local kind = is_typed(gres) and gres:match("^gpu:([^:=]*)")
+                or shared ~= "gpu" and shared or nil
             local count = tonumber(gres:match("[:=](%d+)$") or 1)
             found[#found + 1] = { kind = kind, count = count }
         end

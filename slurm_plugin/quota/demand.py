@@ -345,6 +345,14 @@ def node_costs(
     return frozenset(run_cost(node.gpus, costs) for node in nodes if node.is_in(partitions))
 
 
+def shared_costs(
+    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Mapping[str, Millislices]:
+    """Return the cost of one part of shared GPUs, by name, of those that managed nodes have."""
+    found = {name for node in nodes if node.is_in(partitions) for name in node.shared}
+    return {name: costs[name] for name in sorted(found & costs.keys())}
+
+
 def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
     """Whether the node has GPUs and is in one of the partitions."""
     return node.is_in(partitions) and any(node.gpus.values())

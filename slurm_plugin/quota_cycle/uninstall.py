@@ -20,7 +20,7 @@ from slurm_plugin.common.qos_names import GATE_QOS, is_marked, is_ours, uninstal
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.limits.budget_parts import runs_of
 from slurm_plugin.limits.changes import LimitChange, Stage, removal, stages_back
-from slurm_plugin.limits.desired import NAME, TYPE, Difference, SlurmLimits, found_of
+from slurm_plugin.limits.desired import NAME, Difference, SlurmLimits, found_of, limits_type
 from slurm_plugin.limits.drift import (
     KnownLimits,
     limits_by,
@@ -484,7 +484,7 @@ def _unknown(found: SlurmLimits) -> Iterator[str]:
     limited = sorted(
         name
         for name, row in found.accounts.items()
-        if any(f"grptres={tres}".startswith(TYPE) for tres in row.grp_tres)
+        if any(limits_type(f"grptres={tres}") for tres in row.grp_tres)
     )
     if limited:
         yield (

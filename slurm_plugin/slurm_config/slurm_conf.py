@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from cluster.language.billing import BillingUnit
 from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.language.gres import SHARED, tres_name
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.fields import has_default_memory
 from slurm_plugin.common.qos_names import GATE_QOS
@@ -41,7 +42,10 @@ def conf_lines(
 
 def billing_weights(costs: Mapping[str, int], billing: BillingUnit) -> str:
     """``TRESBillingWeights`` of a managed partition, with which a job's billing is its slices."""
-    weights = (f"GRES/gpu:{kind}={billing.held(cost)}" for kind, cost in costs.items())
+    weights = (
+        f"{tres_name(kind).replace('gres', 'GRES')}={billing.held(cost)}"
+        for kind, cost in costs.items()
+    )
     return ",".join(("CPU=0", "Mem=0", *weights))
 
 
@@ -169,6 +173,7 @@ def price_findings(
                 for kind, count in node.gpus.items()
                 if count and kind not in costs and not is_pad(kind)
             ]
+            kinds += [name for name, count in node.shared.items() if count and name not in costs]
             for kind in (*kinds, *(["gpu"] if node.untyped_gpus else [])):
                 unpriced[kind].append(node.name)
     return tuple(_unpriced(kind, names) for kind, names in sorted(unpriced.items()))
@@ -184,6 +189,16 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
             "Slurm bills by type, so they are not charged and no quota counts them",
             advice="Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of slicewise.toml:"
             " whole.",
+        )
+    if kind in SHARED:
+        return error(
+            "SW-GPU-PRICE",
+            f"{has} GPUs that jobs share by {kind}, which has no price",
+            "its jobs are refused, but where slicewise.lua does not run they are neither charged"
+            " nor counted",
+            Mend(Place.SETTINGS, f"[shared] {kind}_millislices = 875"),
+            advice=f"Give {kind} a price in [shared] of slicewise.toml, or take it out of Gres of"
+            " the nodes.",
         )
     name = kind.removeprefix("gpu:")
     return error(
@@ -260,7 +275,7 @@ def _lacking(needed: Iterable[str], text: str) -> list[str]:
 
 
 def _counted(costs: Iterable[str]) -> tuple[str, ...]:
-    return ("gres/gpu", *(f"gres/gpu:{kind}" for kind in costs))
+    return ("gres/gpu", *map(tres_name, costs))
 
 
 def _weight_findings(
@@ -273,7 +288,7 @@ def _weight_findings(
         Place.SLURM_CONF,
         f'PartitionName={partition.name} TRESBillingWeights="{billing_weights(costs, billing)}"',
     )
-    expected = {f"gres/gpu:{kind}".lower(): billing.held(cost) for kind, cost in costs.items()}
+    expected = {tres_name(kind).lower(): billing.held(cost) for kind, cost in costs.items()}
     scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
     if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
         yield error(

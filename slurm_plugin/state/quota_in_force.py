@@ -14,7 +14,13 @@ from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
-from slurm_plugin.quota.demand import capacity, guaranteed_use, node_costs, waiting_instances
+from slurm_plugin.quota.demand import (
+    capacity,
+    guaranteed_use,
+    node_costs,
+    shared_costs,
+    waiting_instances,
+)
 from slurm_plugin.quota.tenants import (
     downward,
     effective_nominal,
@@ -195,6 +201,7 @@ class QuotaInForce:
             shares=shares,
             gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
             node_costs=node_costs(nodes, partitions, costs),
+            shared=shared_costs(nodes, partitions, costs),
             services=living(found, jobs),
             accounts_by_uid=self.accounts_by_uid,
             formula=formula_of(settings.priority),

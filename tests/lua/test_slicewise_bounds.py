@@ -191,6 +191,21 @@ def test_a_job_has_its_gpus_share_of_a_node(
     assert run_case(path, job_desc=job, configure=ONLY_GPU)["code"] == SUCCESS
 
 
+@pytest.mark.parametrize(
+    ("gres", "cpus", "is_beyond"),
+    [("shard:2", 2, False), ("shard:2", 3, True), ("gres/shard", 2, True), ("mps:50", 64, False)],
+)
+def test_parts_of_shared_gpus_have_their_own_share(
+    path: Path, listening: Any, gres: str, cpus: int, is_beyond: bool
+) -> None:
+    """An mps has no price and no share here: the daemon refuses it, whatever it asks for beside."""
+    listening(ADMIT)
+    shares = {**SHARES, "shard": {"cpus": 1}}
+    job = NOT_SET | {"tres_per_node": gres, "cpus_per_task": cpus}
+    told = run_case(path, job_desc=job, configure=ONLY_GPU | {"shares": shares})["told"]
+    assert ("SW-SHARE" in told) == is_beyond
+
+
 ONE_OF_TWO: list[tuple[dict[str, Any], bool]] = [
     # what Slurm gives of cores with two threads (NumCPUs of 22.05), and whether it is too much
     ({"num_tasks": 2, "min_cpus": 2}, False),

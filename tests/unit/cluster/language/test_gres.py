@@ -6,9 +6,11 @@ from cluster.language.gres import (
     gpu_types_of_tres,
     gres_text,
     parse_gpu_requests,
+    parse_shared,
     parse_tres,
     plain_gres,
     shared_gpus,
+    tres_name,
     with_type,
 )
 
@@ -114,3 +116,32 @@ def test_without_slurms_prefix(text: str, plain: str) -> None:
 )
 def test_shared_gpus_are_known(text: str, name: str) -> None:
     assert shared_gpus(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gres:shard:2", (GpuRequest("shard", 2),)),
+        ("shard", (GpuRequest("shard", 1),)),
+        ("license:1, gres/mps:50", (GpuRequest("mps", 50),)),
+        ("shard=3,gpu:1g.10gb:1", (GpuRequest("shard", 3),)),
+        ("gpu:shard:1,shards:2", ()),
+    ],
+)
+def test_parts_of_shared_gpus_are_read(text: str, found: tuple[GpuRequest, ...]) -> None:
+    assert parse_shared(text) == found
+    assert all(shared_gpus(gres_text(one)) == one.gres_type for one in found)
+
+
+@pytest.mark.parametrize("text", ["shard:a100:1", "mps:1k", "gres:gres:shard:1", "shard:-1"])
+def test_other_forms_of_shared_gpus_are_refused(text: str) -> None:
+    """Slurm may read such a text as another number than Slicewise would charge."""
+    with pytest.raises(InvalidInputError) as caught:
+        parse_shared(text)
+    assert caught.value.refusal.code == "SW-GRES"
+
+
+def test_parts_of_shared_gpus_are_counted_beside_the_types() -> None:
+    tres = parse_tres("cpu=1,gres/gpu=1,gres/gpu:1g.10gb=1,gres/shard=3,gres/shardx=2")
+    assert gpu_types_of_tres(tres) == {"1g.10gb": 1, "shard": 3}
+    assert [tres_name(kind) for kind in ("1g.10gb", "mps")] == ["gres/gpu:1g.10gb", "gres/mps"]

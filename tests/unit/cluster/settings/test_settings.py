@@ -241,3 +241,24 @@ def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(ValidationError, match="HOST:PORT"):
         DaemonSettings(connect=text)
+
+
+def test_shared_gpus_cost_what_the_settings_say(tmp_path: Path) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(MINIMAL + "[shared]\nshard_millislices = 875\n")
+    assert load_settings(place).costs == {"1g.10gb": 1500, "3g.40gb": 5250, "shard": 875}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[shared]\nshard_millislices = 0\n", "shared.shard_millislices"),
+        ("[admission]\nuntyped = 'shard'\n", "admission.untyped"),
+        ("[gpus.L40S]\nwhole = ['mps']\n", "gpus: type mps"),
+    ],
+)
+def test_what_shared_gpus_may_not_be(tmp_path: Path, more: str, said: str) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(MINIMAL + more)
+    with pytest.raises(InvalidInputError, match=f"{said}.*SW-SETTINGS"):
+        load_settings(place)

@@ -140,3 +140,16 @@ def test_a_node_of_which_slurm_says_nothing_is_not_blocked() -> None:
 )
 def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
     assert fields.untyped_gpus(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("gpu:a100:1,shard:a100:8", {"shard": 8}),
+        ("gpu:2(S:0-1),shard:16(S:0-1)", {"shard": 16}),
+        ("shard:a100:8,shard:h200:4,mps:100", {"shard": 12, "mps": 100}),
+        ("gpu:shard:2,xshard:2", {}),
+    ],
+)
+def test_parts_of_shared_gpus(text: str, counts: dict[str, int]) -> None:
+    assert fields.shared_counts(text) == counts

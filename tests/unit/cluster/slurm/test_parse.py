@@ -498,3 +498,14 @@ def test_odd_versions() -> None:
     assert parse.parse_version("26.05.0-0rc1") == (26, 5, 0)
     with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
         parse.parse_version("master")
+
+
+def test_parts_of_shared_gpus_in_use_are_those_of_alloc_tres() -> None:
+    """GresUsed has the number of GPUs that are shared: as 22.05 prints a node with jobs."""
+    text = (
+        "NodeName=a Gres=gpu:a100:1,shard:a100:8\n"
+        " GresUsed=gpu:a100:0(IDX:N/A),shard:a100:1(IDX:0),mps:0\n AllocTRES=cpu=3,gres/shard=6\n"
+    )
+    (node,) = parse.parse_nodes(text, ignored)
+    assert (node.shared, node.shared_allotted) == ({"shard": 8}, {"shard": 6})
+    assert (node.gpus, node.gpus_allotted) == ({"a100": 1}, {"a100": 0})

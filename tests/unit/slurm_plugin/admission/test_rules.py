@@ -869,3 +869,45 @@ class TestAdmission:
         answer = admission.submit(submit())
         assert (answer.action, answer.code) == ("pass", "")
         assert admission.submit(service()).code == "SW-SERVICE-MODE"
+
+
+SHARED = replace(SNAPSHOT, shared={"shard": Millislices(875)}, guaranteed_used={"vision": 6000})
+
+
+@pytest.mark.parametrize(
+    ("changes", "cost"),
+    [
+        ({"gres": "gres:shard:4"}, 3500),
+        ({"gres": "shard"}, 875),
+        ({"gres": "shard:2", "min_nodes": 2}, 3500),
+        ({"gres": "shard:1", "exclusive": True}, 5000),
+    ],
+)
+def test_parts_of_shared_gpus_with_a_price_are_admitted_on_the_own_quota(
+    changes: dict[str, Any], cost: int
+) -> None:
+    """Vision may borrow, and its own 6 slices are held: a slice is borrowed, a shard waits."""
+    assert decide(submit(), SHARED, TOKEN).qos == "slicewise_vision_borrowed"
+    found = decision(submit(**changes), SHARED, TOKEN)
+    assert (found.answer.action, found.answer.qos) == ("admit", "slicewise_vision")
+    assert found.answer.gres is None
+    assert found.cost_millislices == cost
+    assert found.tag is not None
+    assert not found.tag.is_flexible
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"gres": "mps:50"}, "SW-GRES-SHARED"),
+        ({"gres": "shard:1,mps:1"}, "SW-GRES-SHARED"),
+        ({"gres": "", "tres_per_task": "gres/shard:1"}, "SW-GRES-SHARED"),
+        ({"gres": "shard:a100:1"}, "SW-GRES"),
+        ({"gres": "shard:8"}, "SW-QUOTA-EXCEEDED"),
+        ({"gres": "shard:1", "directives": ("#SLICEWISE need=1GiB",)}, "SW-NEED-TOO-LARGE"),
+        ({"gres": "shard:1", "directives": directives(), "array": "0-3"}, "SW-SERVICE-GRES"),
+        ({"gres": "", "directives": directives(profile="shard")}, "SW-PROFILE-UNKNOWN"),
+    ],
+)
+def test_what_shared_gpus_are_refused_for(changes: dict[str, Any], code: str) -> None:
+    assert decide(submit(**changes), SHARED, TOKEN).code == code

@@ -91,3 +91,14 @@ def test_nothing_is_bound_by_what_nobody_knows() -> None:
     """RealMemory is 1 where slurm.conf says none; a node without GPUs has no share of them."""
     nodes = (node({"1g.10gb": 7}, 0, 1), node({}, 64, 64000), node({"other": 4}, 1, 100))
     assert shares(SIZES, nodes, None, None) == {}
+
+
+def test_a_part_of_a_shared_gpu_has_its_share_of_a_node_that_has_such() -> None:
+    sizes = {**SIZES, "shard": GpuSize("", Millislices(875))}
+    shared = replace(node({"7g.141gb": 1}, 16, 16000), shared={"shard": 8})
+    found = shares(sizes, (shared, node({"1g.10gb": 7}, 7, 7000)), None, None)
+    assert found["shard"] == {"cpus": 2, "memory_mib": 2000}
+    assert "shard" not in shares(sizes, (node({"1g.10gb": 7}, 7, 7000),), None, None)
+    # Its GPU has no price, so nothing says what a slice of the node is.
+    other = replace(shared, gpus={"unpriced": 1})
+    assert "shard" not in shares(sizes, (other,), None, None)

@@ -20,6 +20,7 @@ PASSED_BY = {"admin_comment": "", "partition": "gpu", "tres": GPU, "untouched": 
     [
         ({}, 1),
         ({"tres": {"gres/gpu:1g.10gb": "2"}}, 1),
+        ({"tres": {"cpu": "1", "gres/shard": "2"}}, 1),
         ({"state": JobState.RUNNING}, 1),
         ({"partition": "cpu,gpu"}, 1),
         ({"admin_comment": "slicewise is nice"}, 1),

@@ -23,6 +23,7 @@ from slurm_plugin.limits.desired import (
     differences,
     found_of,
     in_use,
+    limits_type,
 )
 from slurm_plugin.limits.warnings import crowding_findings, limit_findings, unknown_qos
 from slurm_plugin.quota.ceilings import ceilings
@@ -545,6 +546,17 @@ def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
     assert changes(policy, rows, qos) == []
     (said,) = limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG))
     assert "9g.99gb" in said.text
+
+
+def test_parts_of_shared_gpus_are_limited_by_their_own_tres():
+    rows, qos = [ROOT, done("vision")], ours(vision=6000)
+    policy = limited(type_limits={"shard": 4})
+    config = {**CONFIG, "AccountingStorageTRES": "gres/gpu,gres/shard"}
+    found = found_of("c", rows, qos, config)
+    settings = desired_limits(allowed(policy), found, {}).settings
+    assert settings[LimitKey("account", "vision", "grptres=gres/shard")].value == "4"
+    assert limits_type("grptres=gres/shard")
+    assert not limits_type("grptres=gres/shardx")
 
 
 @pytest.mark.parametrize(("before", "word"), [("", "-1"), ("5", "5")])

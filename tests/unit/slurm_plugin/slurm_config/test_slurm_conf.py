@@ -201,3 +201,31 @@ def test_how_late_slurm_looks_at_a_released_replica(parameters: str, delay: str 
     assert [f"batch_sched_delay={delay} " in one.text for one in found] == (
         [] if delay is None else [True]
     )
+
+
+def test_the_lines_of_shared_gpus():
+    lines = conf_lines(["gpu"], {**COSTS, "shard": 875}, MILLISLICES)
+    assert lines[1].endswith(",gres/gpu:3g.40gb,gres/shard")
+    assert lines[-1].endswith(',GRES/gpu:3g.40gb=3500,GRES/shard=875"')
+    views = [PartitionView("gpu", WEIGHTS, GATE)]
+    (fault,) = conf_faults(
+        {
+            **CONFIG,
+            "AccountingStorageTRES": "gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb,gres/shard",
+        },
+        views,
+        ["gpu"],
+        {**COSTS, "shard": 875},
+        MILLISLICES,
+    )
+    assert "gres/shard is not set, not 875" in fault
+
+
+def test_shared_gpus_without_a_price_are_said():
+    node = NodeView(
+        "a", "a", frozenset(), {"1g.10gb": 1}, {}, frozenset({"gpu"}), shared={"shard": 8}
+    )
+    (fault,) = price_findings([node], frozenset({"gpu"}), COSTS)
+    assert fault.code == "SW-GPU-PRICE"
+    assert "shard, which has no price" in fault.what
+    assert price_findings([node], frozenset({"gpu"}), {**COSTS, "shard": 875}) == ()
