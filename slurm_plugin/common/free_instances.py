@@ -13,18 +13,23 @@ def is_usable(node: NodeView) -> bool:
 
 
 def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
-    """Count free instances by type on nodes where a job could start.
+    """Count free instances by type, and parts of shared GPUs, on nodes where a job could start.
 
     Nodes that are out of use, have no CPUs or memory left, or are kept for one user, have none.
     """
     free: Counter[str] = Counter()
     for node in nodes:
         could_start = is_usable(node) and not node.blocked
-        for name in node.gpus:
+        for name in (*node.gpus, *node.shared):
             free[name] += idle(node, name) * could_start
     return free
 
 
 def idle(node: NodeView, gres_type: str) -> int:
-    """Return the instances of a type that no job on the node holds."""
+    """Return the instances of a type, or parts of shared GPUs, that no job on the node holds.
+
+    Parts count as free also while a job holds their GPU as a whole.
+    """
+    if gres_type in node.shared:
+        return node.shared[gres_type] - node.shared_allotted.get(gres_type, 0)
     return node.gpus.get(gres_type, 0) - node.gpus_allotted.get(gres_type, 0)

@@ -236,7 +236,7 @@ def _blocked(nodes: Iterable[NodeView], kind: str) -> str:
 
 
 def _there(nodes: Iterable[NodeView], kind: str) -> int:
-    return sum(node.gpus.get(kind, 0) for node in nodes)
+    return sum(node.gpus.get(kind, 0) + node.shared.get(kind, 0) for node in nodes)
 
 
 def _instances(

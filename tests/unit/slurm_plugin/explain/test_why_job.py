@@ -349,6 +349,15 @@ def test_gpus_of_nodes_without_anything_left_are_not_free():
     assert answer.sentences[1].endswith("node4 (all of its CPUs are taken) and 7 more nodes.")
 
 
+def test_parts_of_shared_gpus_are_counted_by_themselves():
+    waits = job(99, "Resources", tres={"node": "1", "gres/shard": "3"})
+    now = sight(waits, tenants=(tenant("vision", 5000),), allotted=4)
+    (node,) = now.nodes
+    shared = replace(node, shared={"shard": 8}, shared_allotted={"shard": 6})
+    answer = asked("99", replace(now, nodes=(shared,)))
+    assert answer.sentences[1] == "2 of 8 shard are free; this one needs 3."
+
+
 def test_what_gpus_could_be_cut_into_is_not_counted_among_them():
     now = full(job(99, "Resources"))
     shapes = replace(now.nodes[0], name=SHAPES_NODE, states=frozenset({"DOWN"}))
