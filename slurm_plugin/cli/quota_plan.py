@@ -85,7 +85,9 @@ def plan(
         changed_s = time.monotonic()
         change_id = _apply(planned.updates, ledger, settings, reason) if apply else None
         took_s = (
-            None if change_id is None else wait_until_compiled(ledger, change_id, changed_s, wait_s)
+            wait_until_compiled(ledger, settings, change_id, changed_s, wait_s)
+            if change_id is not None
+            else None
         )
         force = force_text(ledger, settings, took_s) if apply else ""
     if as_json:

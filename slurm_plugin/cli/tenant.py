@@ -189,7 +189,7 @@ def remove_tenant(
         )
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
+        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, wait_s)
         running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
         force = force_text(ledger, settings, took_s)
     if as_json:

@@ -122,7 +122,7 @@ def set_quota(
             check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
         change = _changed(ledger, policy, update, reason)
-        took_s = wait_until_compiled(ledger, change.change_id, began_s, wait_s)
+        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, wait_s)
         force = force_text(ledger, settings, took_s)
     outcome = present.QuotaOutcome(
         policy.get(tenant), changed(policy, update)[tenant], change, took_s, force

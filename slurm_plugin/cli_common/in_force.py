@@ -24,6 +24,18 @@ def force_text(ledger: "Ledger", settings: Settings, took_s: float | None) -> st
     return f"recorded, and not in force yet: {why_not}"
 
 
+def sets_no_limits(settings: Settings) -> bool:
+    """Whether the daemon says that its mode leaves Slurm's limits as they are.
+
+    It is not asked where slicewise.toml says enforce. Other hosts' files may not name the mode, so
+    the file alone proves nothing.
+    """
+    if settings.daemon.mode == "enforce":
+        return False
+    status = _status(settings)
+    return not isinstance(status, SlicewiseError) and status.mode != "enforce"
+
+
 def _status(settings: Settings) -> "StatusAnswer | SlicewiseError":
     # Imported here: nearly every change is in force at once, and then the daemon is not asked.
     from cluster.rpc.client import DaemonClient  # noqa: PLC0415

@@ -13,6 +13,7 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.rpc.own_tenant import complete_tenant
 from cluster.settings.file import Settings, database_url
+from slurm_plugin.cli_common.in_force import sets_no_limits
 from slurm_plugin.common.known_names import names_text
 from slurm_plugin.quota.types import Budget, Policy, Tenant
 
@@ -108,15 +109,21 @@ def resets_s(budget: Budget | None, settings: Settings) -> int | None:
 
 
 def wait_until_compiled(
-    ledger: "Ledger", change_id: int, began_s: float, wait_s: int | None = None
+    ledger: "Ledger",
+    settings: Settings,
+    change_id: int,
+    began_s: float,
+    wait_s: int | None = None,
 ) -> float | None:
     """Wait until Slurm's limits have the change; return the seconds since ``began_s`` (monotonic).
 
-    None if they don't within ``wait_s`` (5 s if it is None), or if Slicewise was taken out of
-    Slurm: then they never will.
+    None if they don't within ``wait_s`` (5 s if it is None). Where they never will, because
+    Slicewise was taken out of Slurm or the daemon sets no limits, nothing is waited for.
     """
     if ledger.limits.is_uninstalled():
         return None
+    if sets_no_limits(settings):
+        wait_s = 0
     in_force = wait_until(lambda: ledger.limits.compiled(change_id), wait_s)
     return time.monotonic() - began_s if in_force else None
 

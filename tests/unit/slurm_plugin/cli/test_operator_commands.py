@@ -510,6 +510,24 @@ def test_after_an_uninstall_nobody_waits_for_limits(
     assert "slicewise compile --again" in said("tenant", "remove", "bio", "--yes")
 
 
+@pytest.mark.parametrize(("mode", "waits"), [("observe", False), ("enforce", True)])
+def test_limits_that_the_daemon_never_sets_are_not_waited_for(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, mode: str, waits: bool
+):
+    waited: list[int | None] = []
+
+    def no_change(_condition: object, wait_s: int | None) -> bool:
+        waited.append(wait_s)
+        return False
+
+    monkeypatch.setattr(options, "wait_until", no_change)
+    status = STATUS.model_copy(update={"mode": mode})
+    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
+    text = said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert waited == ([None] if waits else [0])
+    assert ("in mode observe, in which Slurm's limits stay" in text) == (not waits)
+
+
 def test_a_quotas_outcome_as_values(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     found = read("tenant-quota", "set", "bio", "--nominal", "7", "--reason", "more")
