@@ -92,6 +92,9 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Examples: slicewise doctor | slicewise doctor --fix"
         " | slicewise doctor --section nodes --node gpu07 --json",
     ),
+    "observe": Command(
+        "slurm_plugin.cli.observe:observe_app", "What the days in mode observe have shown."
+    ),
     "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
     "gateway": Command("launcher.cli.gateway:gateway_app", "The gateway in front of all services."),
     "daemon": Command(

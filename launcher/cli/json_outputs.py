@@ -132,6 +132,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "repartition show": _one(_REPARTITION),
     "repartition close": _one(_REPARTITION),
     "repartition survey": _one(f"{_SITE}:SurveyJson"),
+    "observe report": _one("slurm_plugin.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),
         *_one(f"{_SITE}:RebalancePlannedJson"),

@@ -99,6 +99,15 @@ def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...
     return tuple(GpuRequest(one.gpus.gres_type, one.count) for one in _parts(request, snapshot))
 
 
+def named_types(request: SubmitRequest) -> tuple[str, ...]:
+    """Return the GPU types that a request names, sorted; none if it can't be read."""
+    try:
+        parts = [one for _, text, _ in _texts(request) for one in _read(text)[0]]
+    except InvalidInputError:
+        return ()
+    return tuple(sorted({one.gres_type for one in parts if one.gres_type and not one.is_open}))
+
+
 def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
     """Return a GPU type by name.
 

@@ -27,7 +27,8 @@ The first rule that applies decides, in this order:
 ``as_mode_allows`` then adapts the answer to the daemon's mode.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
@@ -71,11 +72,15 @@ class AdmissionDecision:
     Attributes:
         tag: the tag of the job; None unless the job is admitted.
         cost_millislices: the cost of one task.
+        instances: GPU instances of one task, by type.
+        is_type_chosen: whether their type was chosen for it.
     """
 
     answer: SubmitAnswer
     tag: JobTag | None = None
     cost_millislices: int = 0
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    is_type_chosen: bool = False
 
 
 def decide(
@@ -253,7 +258,7 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
     answer = _admitted(tag, where, gpus, snapshot)
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
-    return AdmissionDecision(answer, tag, gpus.cost_millislices)
+    return _decision(answer, tag, gpus)
 
 
 def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecision:
@@ -281,7 +286,14 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     )
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
-    return AdmissionDecision(answer, tag, gpus.cost_millislices)
+    return _decision(answer, tag, gpus)
+
+
+def _decision(answer: SubmitAnswer, tag: JobTag, gpus: ResolvedRequest) -> AdmissionDecision:
+    return AdmissionDecision(
+        *(answer, tag, gpus.cost_millislices, gpus.instances),
+        is_type_chosen=gpus.chosen is not None,
+    )
 
 
 def _admitted(

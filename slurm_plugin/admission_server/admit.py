@@ -75,10 +75,14 @@ class Admission:
 
     def submit(self, request: SubmitRequest) -> SubmitAnswer:
         """Answer, and count what is admitted."""
+        return self.decided(request)[0]
+
+    def decided(self, request: SubmitRequest) -> tuple[SubmitAnswer, AdmissionDecision | None]:
+        """Answer as ``submit`` does; also return what was decided before the mode changed it."""
         answer, decision = self._decide(request)
         if answer.action == "admit" and decision is not None:
             self._remember(decision, request.uid)
-        return answer
+        return answer, decision
 
     def preview(self, request: SubmitRequest) -> SubmitAnswer:
         """The answer that a submission would get; nothing is counted."""

@@ -82,6 +82,27 @@ class Taken:
     """The worker now answers by the last changes; after the first of these the socket is there."""
 
 
+class Verdict(NamedTuple):
+    """What was decided of a submission that asked for GPUs, whatever the mode lets pass.
+
+    Attributes:
+        code: why it is or would be refused; "" if it is or would be admitted.
+        gpu_type: the types asked for, or given, joined by "+"; "" if none was named.
+        is_borrowed: whether its QOS is that of borrowed quota.
+        is_qos_moved: whether the job named another QOS.
+        is_type_chosen: whether the type was chosen for it.
+        cost_millislices: of one task; 0 of a refused one.
+    """
+
+    tenant: str
+    code: str
+    gpu_type: str
+    is_borrowed: bool
+    is_qos_moved: bool
+    is_type_chosen: bool
+    cost_millislices: int
+
+
 class Decided(NamedTuple):
     """A question and its answer, for log, status and metrics.
 
@@ -90,6 +111,7 @@ class Decided(NamedTuple):
             answered.
         module, module_mode: version and mode of the slicewise.lua that asked.
         at_s: Unix seconds; ``took_s``: seconds from the line's arrival to the answer's text.
+        verdict: None for a job without GPUs, or outside the managed partitions.
     """
 
     action: str
@@ -102,6 +124,7 @@ class Decided(NamedTuple):
     module_mode: str
     at_s: float
     took_s: float
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from pydantic import BaseModel
 from cluster.language.errors import Refusal
 from cluster.rpc.message import build
 from cluster.rpc.messages import SubmitAnswer, SubmitRequest
+from slurm_plugin.admission.request import named_types
+from slurm_plugin.admission.rules import AdmissionDecision
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.admission_server.pipe import (
@@ -29,9 +31,11 @@ from slurm_plugin.admission_server.pipe import (
     Frames,
     Setup,
     Taken,
+    Verdict,
     framed,
 )
 from slurm_plugin.common.log import configure_logging
+from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.common.sockets import BACKLOG, bound, failure, failure_of, peer_uid, too_long
 
 _CONNECTIONS = 64
@@ -46,6 +50,8 @@ _REPORT_S = 0.1
 _REPORT_BYTES = 1024 * 1024
 """Bytes of reports unread by the daemon from which on further reports are dropped and counted."""
 _NICE = -5
+_WORD = 64
+"""Characters of a user's word that are kept."""
 
 
 def main() -> None:
@@ -169,15 +175,18 @@ class AdmissionDesk:
         began_s = time.perf_counter()
         self._open[conversation] = self._open.pop(conversation)
         request: SubmitRequest | None = None
+        decision: AdmissionDecision | None = None
         answer: BaseModel
         try:
             # Text from a batch script may be in any encoding.
             request = SubmitRequest.model_validate_json(line.decode("utf-8", "replace"))
-            answer = self.admission.submit(request)
+            answer, decision = self.admission.decided(request)
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the process
             answer = failure_of(error, conversation.uid)
         conversation.write(encoded(answer))
-        self._worker.report(_decided(request, answer, time.perf_counter() - began_s))
+        took_s = time.perf_counter() - began_s
+        verdict = _verdict(request, decision) if request and decision else None
+        self._worker.report(_decided(request, answer, took_s)._replace(verdict=verdict))
 
 
 class _Conversation(asyncio.BufferedProtocol):
@@ -272,6 +281,25 @@ def _decided(request: SubmitRequest | None, answer: BaseModel, took_s: float) ->
         module_mode=request.mode if request else "",
         at_s=time.time(),
         took_s=took_s,
+    )
+
+
+def _verdict(request: SubmitRequest, decision: AdmissionDecision) -> Verdict | None:
+    """Return what the daemon keeps of a decision; None for one that is not about GPUs."""
+    answer, tag = decision.answer, decision.tag
+    if tag is None and not answer.code:
+        return None
+    named = request.account or request.default_account
+    types = sorted(decision.instances) if tag else named_types(request)
+    qos = (answer.qos or "") if tag else ""
+    return Verdict(
+        tenant=(tag.tenant if tag else named.lower())[:_WORD],
+        code=answer.code,
+        gpu_type="+".join(types)[:_WORD],
+        is_borrowed=is_borrowed(qos),
+        is_qos_moved=bool(tag and request.qos) and request.qos.lower() != qos,
+        is_type_chosen=decision.is_type_chosen,
+        cost_millislices=decision.cost_millislices,
     )
 
 

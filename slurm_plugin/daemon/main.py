@@ -36,6 +36,7 @@ from slurm_plugin.daemon.leadership import Leadership, led_slurm
 from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.daemon.metrics import Metrics
 from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
+from slurm_plugin.daemon.observations import ObservationLoop
 from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
 from slurm_plugin.daemon.priority_loop import PriorityLoop
 from slurm_plugin.daemon.qos_loop import QosLoop
@@ -93,6 +94,7 @@ class _Daemon:
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
         self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)
         self._priorities = PriorityLoop(settings, slurm, ledger, self._cluster_state)
+        self._observations = ObservationLoop(ledger)
         self._limits = QuotaLoop(
             settings,
             slurm,
@@ -100,6 +102,7 @@ class _Daemon:
             self._cluster_state,
             self._leader,
             held_lately=self._priorities.held_lately,
+            on_imagined=self._observations.imagined,
         )
         self._moves = QosLoop(settings, slurm, self._cluster_state)
         self._leases = LeaseLoop(settings, slurm, self._cluster_state)
@@ -157,6 +160,7 @@ class _Daemon:
         loops.create_task(repeat("limits", self._limits.turn, interval_s))
         loops.create_task(repeat("orders", self._orders.turn, interval_s))
         loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
+        loops.create_task(repeat("observations", self._observations.turn, interval_s))
         for name, turn, otherwise in (
             ("bookkeeping", self._ledger_view.turn, None),
             ("generations", self._generations.turn, None),
@@ -208,6 +212,9 @@ class _Daemon:
 
     def _decided(self, decided: Decided) -> None:
         self._metrics.decided(decided)
+        if decided.verdict is not None:
+            mode = self._cluster_state.mode
+            self._observations.decided(decided.verdict, mode, decided.uid, decided.at_s)
         if decided.action in {"admit", "pass"}:
             self._cluster_state.pacing.stir()
         # slurmctld does not wait for a look: whoever was added just now is admitted the next time.

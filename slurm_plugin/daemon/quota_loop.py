@@ -8,6 +8,7 @@ import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.units import slices_text
@@ -20,9 +21,9 @@ from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
-from slurm_plugin.quota.calendar import in_force
+from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota.types import Loan, Policy
 from slurm_plugin.quota_cycle.compile import (
     Compiled,
     Conf,
@@ -34,8 +35,10 @@ from slurm_plugin.quota_cycle.compile import (
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
+from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
+from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
 from slurm_plugin.reclaim.hold_back import about_to_start
 from slurm_plugin.reclaim.recalls import short_lenders
@@ -79,8 +82,14 @@ class QuotaLoop:
         leader: Leader = ALONE,
         *,
         held_lately: Callable[[], Mapping[str, int]] = dict,
+        on_imagined: Callable[[ImaginedRound], None] = lambda _: None,
     ) -> None:
-        """``held_lately`` returns the millislices that each tenant has held on average."""
+        """``held_lately`` returns the millislices that each tenant has held on average.
+
+        ``on_imagined`` is told of each round of lending that a mode other than enforce leaves out.
+        """
+        self._on_imagined = on_imagined
+        self._imagined: tuple[Loan, ...] = ()
         self._settings = settings
         self._held_lately = held_lately
         self._leader = leader
@@ -159,6 +168,8 @@ class QuotaLoop:
             await self._publish(ledger_view, await self._slurm.associations())
             if self._compiles:
                 await self._finish_uninstall()
+            elif self._imagines:
+                self._on_imagined(await asyncio.to_thread(self._imagine, ledger_view))
         self._in_force = ledger_view
         self._compile_due_s = time.monotonic() + rest_s
 
@@ -332,6 +343,14 @@ class QuotaLoop:
                 report("recalled", lender=one.lender, borrower=one.borrower, slices=amount)
         return self._written
 
+    def _imagine(self, ledger_view: LedgerView) -> ImaginedRound:
+        """Plan a round as if those before had been carried out, and write nothing."""
+        policy, windows = ledger_view.policy, ledger_view.windows
+        loans = loosely_within(policy, windows, self._imagined)
+        inputs = inputs_of(replace(ledger_view, loans=loans), self._settings, self._seen())
+        self._imagined = plan(inputs).loans
+        return imagined(inputs, self._imagined)
+
     def _seen(self) -> SlurmView:
         seen = self._cluster_state
         return SlurmView(
@@ -352,6 +371,13 @@ class QuotaLoop:
     def _compiles(self) -> bool:
         """Whether this daemon compiles; if not, another daemon does, or none."""
         return self._settings.daemon.mode == "enforce" and self._led
+
+    @property
+    def _imagines(self) -> bool:
+        """Whether this daemon says what it would lend: it would compile, but for its mode."""
+        state = self._cluster_state
+        stays = self._settings.daemon.mode != "enforce" and not state.is_uninstalled
+        return stays and self._led and state.view.complete
 
     @property
     def _lends(self) -> bool:

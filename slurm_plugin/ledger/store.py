@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.audit import Audit
     from slurm_plugin.ledger.generations import Generations
     from slurm_plugin.ledger.keys import Keys
+    from slurm_plugin.ledger.observations import ObservationSums
     from slurm_plugin.ledger.orders import Orders
     from slurm_plugin.ledger.rebalances import Rebalances
     from slurm_plugin.ledger.repartitions import Repartitions
@@ -88,6 +89,13 @@ class Ledger:
         from slurm_plugin.ledger.repartitions import Repartitions  # noqa: PLC0415 -- as above
 
         return Repartitions(self._database)
+
+    @cached_property
+    def observations(self) -> "ObservationSums":
+        """Sums by day of what was decided and of what could be lent."""
+        from slurm_plugin.ledger.observations import ObservationSums  # noqa: PLC0415 -- as above
+
+        return ObservationSums(self._database)
 
     @cached_property
     def rebalances(self) -> "Rebalances":

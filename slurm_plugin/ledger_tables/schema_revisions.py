@@ -10,6 +10,7 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, select
 
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import postgres_engine, reading, translated, writing
+from slurm_plugin.ledger_tables.observation_tables import OBSERVED
 from slurm_plugin.ledger_tables.rebalance_tables import quota_window_ends, quota_windows
 from slurm_plugin.ledger_tables.tables import (
     SCHEMA,
@@ -41,7 +42,10 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 """Columns that the database itself writes, so that neither order nor time of a row can be
 forged."""
 
-_KEPT = ("compilations", "known_limits", "watermarks", "api_key_uses")
+_KEPT = (
+    *("compilations", "known_limits", "watermarks", "api_key_uses"),
+    *(table.name for table in OBSERVED),
+)
 """Tables with rows that the daemon overwrites. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")

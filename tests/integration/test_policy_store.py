@@ -22,6 +22,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
 from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.common.observations import Observations, QuotaUse
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
@@ -643,6 +644,8 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     own.limits.mark_compiled(own.tenants.change_id())
     own.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
     own.limits.forget()
+    own.observations.add(Observations(quota=(QuotaUse(0, "a", 1, 1, 0, 0, 0),)), 0.0)
+    assert own.observations.since(0).quota != ()
     own.charges.set_accounted_until_s(own.charges.accounted_until_s() + 1)
     reserved, end = settled(1)
     assert len(own.charges.post([reserved])) == 1
@@ -657,7 +660,9 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     all_tables_refuse(
         database,
         role,
-        kept=JOURNALS | {"compilations", "known_limits", "watermarks", "api_key_uses"},
+        kept=JOURNALS
+        | {"compilations", "known_limits", "watermarks", "api_key_uses"}
+        | {"observed_submissions", "observed_loans", "observed_quota"},
     )
 
 

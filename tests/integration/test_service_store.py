@@ -1,4 +1,4 @@
-"""Orders, API keys and the launcher's states in a real PostgreSQL."""
+"""Orders, API keys, sums of observing and the launcher's states in a real PostgreSQL."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +16,16 @@ from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
+from slurm_plugin.common.observations import (
+    DAY_S,
+    LentBetween,
+    Observations,
+    QuotaUse,
+    Submissions,
+)
 from slurm_plugin.ledger import generations
 from slurm_plugin.ledger.keys import MOST_KEYS, NewKey
+from slurm_plugin.ledger.observations import KEPT_DAYS
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.services.orders import Ordered
@@ -334,3 +342,35 @@ def test_a_database_without_the_launchers_schema_says_what_to_do(database: str) 
     schema_revisions.downgrade(database, "0003")
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         StateStore(database, "testing").load()
+
+
+# Sums of observing
+
+
+def observed(day_s: int, times: int = 1) -> Observations:
+    counts = {"submissions": 2, "moved_qos": 1, "moved_type": 0, "asked_millislices": 2000}
+    sums = {name: times * count for name, count in counts.items()}
+    kind = ("observe", "vision", "alice", "", "1g.10gb", False)
+    return Observations(
+        (Submissions(day_s, *kind, **sums),),
+        (LentBetween(day_s, "nlp", "vision", 500 * times, times, 100 * times),),
+        (QuotaUse(day_s, "nlp", *(times * amount for amount in (15, 60, 30, 20, 10))),),
+    )
+
+
+def test_what_is_observed_adds_up_by_day_and_old_days_go(ledger: Ledger, database: str) -> None:
+    today_s = (KEPT_DAYS + 5) * DAY_S
+    for day_s in (today_s - DAY_S, today_s, today_s):
+        ledger.observations.add(observed(day_s), today_s)
+    assert ledger.observations.since(today_s) == observed(today_s, times=2)
+    assert len(ledger.observations.since(0).loans) == 2
+    with Ledger(database, "other") as other:
+        assert other.observations.since(0) == Observations()
+    ledger.observations.add(Observations(), today_s + KEPT_DAYS * DAY_S)
+    assert ledger.observations.since(0) == observed(today_s, times=2)
+
+
+def test_sums_of_many_processes_lose_nothing(ledger: Ledger) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: ledger.observations.add(observed(0), 0.0), range(12)))
+    assert ledger.observations.since(0) == observed(0, times=12)

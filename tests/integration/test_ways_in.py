@@ -1,12 +1,14 @@
 """Every way to ask for GPUs, for two tenants, in all three modes."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from jobs_as_users import Job, Modes, Users
 from quotas import until_in_force
-from waiting import until_is
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
@@ -190,3 +192,24 @@ def test_a_job_that_says_its_need_gets_what_fits(
     (job,) = outcome.jobs
     assert job.tres.get(f"gres/gpu:{kind}", "0") == str(int(mode == "enforce"))
     assert ("class=low" in job.tag) == (mode == "enforce")
+
+
+def test_observe_report_says_what_was_decided_in_each_mode(users: Users, mode: str) -> None:
+    def report() -> Any:
+        return json.loads(users.slicewise("observe", "report", "--json"))
+
+    def refused() -> int:
+        rows = report()["refusals"]
+        user = users.sandbox.state.users["alice"].name
+        wanted = ("SW-GRES-TYPE", "vision", user)
+        found = [one for one in rows if (one["code"], one["tenant"], one["user"]) == wanted]
+        return sum(one["submissions"] for one in found)
+
+    before = refused()
+    users.submit("alice", "sbatch", "--gpus=2", "--hold")
+    until(lambda: refused() > before)
+    found = report()
+    assert found["modes"][mode] > 0
+    assert any("SW-GRES-TYPE" in hint for hint in found["hints"])
+    if mode != "enforce":
+        until(lambda: any(one["guaranteed_millislice_s"] for one in report()["tenants"]), 60)

@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from snapshots import snapshot
 
+from cluster.language.units import Millislices
+from slurm_plugin.admission.snapshot import GpuType
 from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.pipe import Decided
+from slurm_plugin.admission_server.pipe import Decided, Verdict
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.sockets import own_directory
 
@@ -114,6 +117,23 @@ async def test_each_decision_is_told_with_who_asked(admission: Any) -> None:
     assert (told[0].account, told[0].module, told[0].module_mode) == ("vision", "0.1", "enforce")
     assert 0 < told[0].took_s < 1
     assert process.decisions == {("refuse", NO_TYPE): 1, ("failed", "SW-WIRE"): 1}
+
+
+async def test_of_each_submission_for_gpus_the_verdict_is_told(admission: Any) -> None:
+    process, path, told = admission
+    known = GpuType("1g.10gb", Millislices(1000), 10_000, 7, 7, frozenset({"gpu"}))
+    process.publish(replace(snapshot(vision=2000), gpu_types={"1g.10gb": known}), 2.0)
+    await until(lambda: not process._due.is_set() and process._taken.is_set())
+    peer = Peer(path)
+    await peer.ask(json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:2", "qos": "Long"}))
+    await peer.ask(json.dumps(SUBMIT | {"gres": "gpu:3g.40gb:1", "account": "Guest"}))
+    await peer.ask(json.dumps(SUBMIT))
+    await until(lambda: len(told) == 3)
+    assert [one.verdict for one in told] == [
+        Verdict("vision", "", "1g.10gb", False, True, False, 2000),
+        Verdict("guest", "SW-QUOTA-NONE", "3g.40gb", False, False, False, 0),
+        None,
+    ]
 
 
 MALFORMED = [

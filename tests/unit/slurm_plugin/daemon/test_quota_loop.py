@@ -35,6 +35,7 @@ from slurm_plugin.limits.desired import BILLING, Difference
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
 from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
+from slurm_plugin.quota_cycle.what_if import ImaginedRound
 from slurm_plugin.state.controller import ClusterState
 
 NODE = NodeView(
@@ -212,6 +213,23 @@ async def test_only_in_mode_enforce_it_lends_or_compiles(mode: str) -> None:
     await world.limits.compile()
     assert (world.ledger.lent, world.ledger.marked) == ((), [])
     assert [view.nominal_millislices for view in world.cluster_state.view.tenants] == [3000, 4000]
+
+
+async def test_in_observe_it_says_what_it_would_lend_and_call_back() -> None:
+    world, rounds = World(mode="observe"), list[ImaginedRound]()
+    parts: Any = (world.slurm, world.ledger, world.cluster_state)
+    limits = QuotaLoop(settings("observe"), *parts, on_imagined=rounds.append)
+    await world.look(*running("nlp", 5), *running("vision", 1))
+    await limits.compile()
+    await world.look(*running("nlp", 5), *running("vision", 3))
+    await limits.compile()
+    first, second = rounds
+    assert first.loans == (Loan("vision", "nlp", Millislices(2000)),)
+    assert first.guaranteed == {"vision": 4000, "nlp": 3000}
+    assert (first.idle, first.wanted) == ({"vision": 3000, "nlp": 0}, {"vision": 0, "nlp": 2000})
+    assert second.loans == (Loan("vision", "nlp", Millislices(1000)),)
+    assert (first.recalled, second.recalled) == ({}, {("vision", "nlp"): 1000})
+    assert (world.ledger.lent, world.ledger.marked) == ((), [])
 
 
 async def test_a_round_asks_the_ledger_a_few_times_and_not_for_each_thing_it_goes_by() -> None:

@@ -85,8 +85,8 @@ SCRIPT = ScriptFacts(
 )
 LEDGER = LedgerFacts(
     role="slurm",
-    revision="0012",
-    head="0012",
+    revision="0013",
+    head="0013",
     server_version=150008,
     settings={"fsync": "on", "archive_mode": "on"},
 )
