@@ -243,6 +243,4 @@ format: $(READY) ## Let ruff format and sort
 
 clean: ## Remove what the build made but built Slurms; a running sandbox goes down first
 	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
-	rm -rf $(VENV) $(DOCS_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis
-
-	rm -rf $(VENV) $(DOCS_VENV) $(PACKAGES_VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(PACKAGES_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -122,3 +122,15 @@ def test_without_a_source_the_tarball_is_downloaded(
     assert (prefix / "sbin" / "slurmctld").exists()
     with pytest.raises(BuildError, match=r"25\.11\.9.*SOURCE="):
         build(Build("25.11.9", None, wanted.builds))
+
+
+def test_make_clean_keeps_built_slurms(tmp_path: Path) -> None:
+    makefile = Path(__file__).parents[2] / "Makefile"
+    removed = ("build/dist", ".venv-docs", ".venv-packages")
+    for name in ("build/slurm", *removed):
+        (tmp_path / name).mkdir(parents=True)
+    subprocess.run(
+        ("make", "-f", makefile, "clean"), cwd=tmp_path, check=True, capture_output=True
+    )
+    assert (tmp_path / "build/slurm").is_dir()
+    assert not any((tmp_path / name).exists() for name in removed)
