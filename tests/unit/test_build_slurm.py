@@ -129,8 +129,6 @@ def test_make_clean_keeps_built_slurms(tmp_path: Path) -> None:
     removed = ("build/dist", ".venv-docs", ".venv-packages")
     for name in ("build/slurm", *removed):
         (tmp_path / name).mkdir(parents=True)
-    subprocess.run(
-        ("make", "-f", makefile, "clean"), cwd=tmp_path, check=True, capture_output=True
-    )
+    subprocess.run(("make", "-f", makefile, "clean"), cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "build/slurm").is_dir()
     assert not any((tmp_path / name).exists() for name in removed)
