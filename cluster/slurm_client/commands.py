@@ -134,14 +134,19 @@ class CommandSlurm(Slurm):
         """Run ``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
 
         Where rows show an array in which a waiting task may be missing (see ``parse_jobs``), and
-        did not show the same last time, another ``squeue`` lists the indices of what waits.
+        did not show the same last time, another ``squeue`` lists the indices of what waits. The
+        rows are then read once more: a task that started before the list is in those alone, and a
+        missing job looks ended.
         """
         rows = await _rows("all")
         doubted = uncertain(rows)
         if doubted - self._waiting.keys():
             listed = await run((*SQUEUE, "--states=pending", IDS))
             pending = parse_pending(listed, self._told)
-            self._waiting = {one: pending.get(one[0], frozenset()) for one in doubted}
+            rows = await _rows("all")
+            # Without an array that came behind the list: that one is listed at the next look.
+            listed_ones = (one for one in uncertain(rows) if one[0] in pending)
+            self._waiting = {one: pending[one[0]] for one in listed_ones}
         else:
             self._waiting = {one: self._waiting[one] for one in doubted}
         waiting = {shown[0]: indices for shown, indices in self._waiting.items()}

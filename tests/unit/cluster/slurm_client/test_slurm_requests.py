@@ -466,12 +466,50 @@ async def test_waiting_tasks_are_listed_only_where_one_may_be_missing(
     assert await look(slurm) == (1, [0, 1, 2])
     even = [(5, index) for index in range(0, 11, 2)]
     show("5_[0-12:2]", *even)
-    assert await look(slurm) == (2, [0, 2, 4, 6, 8, 10, 12])
+    assert await look(slurm) == (3, [0, 2, 4, 6, 8, 10, 12])
     assert await look(slurm) == (1, [0, 2, 4, 6, 8, 10, 12])
     # What was missing has an id of its own by now: it is listed anew, and then remembered.
     show("5_[0,2,4,6,8,10]", *even, (6, 12))
-    assert await look(slurm) == (2, [0, 2, 4, 6, 8, 10])
+    assert await look(slurm) == (3, [0, 2, 4, 6, 8, 10])
     assert await look(slurm) == (1, [0, 2, 4, 6, 8, 10])
+
+
+def _squeue(listed: str, came: str, before: str, later: str) -> str:
+    """Shows the rows ``before``, and ``later`` ones, too, once what waits was listed."""
+    return f"""case "$*" in *--format=%i*) {listed}; touch {came}; exit 0; esac
+for set_to in {before}; do echo "$SQUEUE_FORMAT2" | sed -e "$set_to" -e "s/,//g"; done
+[ -e {came} ] || exit 0
+for set_to in {later}; do echo "$SQUEUE_FORMAT2" | sed -e "$set_to" -e "s/,//g"; done
+"""
+
+
+async def test_a_task_that_starts_before_waiting_ones_are_listed_is_not_missed(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """A missing job looks ended. Task 12 starts between the first rows and the list."""
+    waiting = "".join(_task_row(5, index) for index in range(0, 11, 2))
+    listed, came = 'echo "5_[0-10:2]"', f"{tmp_path}/came"
+    stand_in("squeue", _squeue(listed, came, waiting, _task_row(6, 12)))
+    slurm = CommandSlurm(lambda _: None)
+    for _ in range(2):
+        found = {job.job_id: (job.task_index, sorted(job.untouched)) for job in await slurm.jobs()}
+        assert found == {5: (None, [0, 2, 4, 6, 8, 10]), 6: (12, [])}
+
+
+async def test_an_array_that_comes_behind_the_list_is_listed_at_the_next_look(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """What its rows leave out would else be missing for as long as they stay the same."""
+    even = range(0, 11, 2)
+    first = "".join(_task_row(4, index).replace("ArrayJobId:/5", "ArrayJobId:/4") for index in even)
+    came = f"{tmp_path}/came"
+    listed = f'echo "4_[0-10:2]"; [ ! -e {came} ] || echo "5_[0-12:2]"'
+    later = "".join(_task_row(5, index) for index in even)
+    stand_in("squeue", _squeue(listed, came, first, later))
+    slurm = CommandSlurm(lambda _: None)
+    await slurm.jobs()
+    found = {job.job_id: sorted(job.untouched) for job in await slurm.jobs()}
+    assert found == {4: [*even], 5: [*even, 12]}
 
 
 def _task_row(job_id: int, task: int) -> str:
