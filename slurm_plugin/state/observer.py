@@ -75,14 +75,17 @@ class SlurmObserver:
     ) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
         now_s, before = time.monotonic(), self._jobs
         if at_rest and now_s < self._nodes_due_s:
-            self._jobs = await self._slurm.jobs()
-            if _places(before) == _places(self._jobs):
-                return self._jobs, self._nodes
-            self._nodes = await self._slurm.nodes()
+            jobs = await self._slurm.jobs()
+            if _places(before) == _places(jobs):
+                self._jobs = jobs
+                return jobs, self._nodes
+            nodes = await self._slurm.nodes()
         else:
-            self._jobs, self._nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
+            jobs, nodes = await asyncio.gather(self._slurm.jobs(), self._slurm.nodes())
+        # Together: after a failure between them, old nodes would stand beside new jobs.
+        self._jobs, self._nodes = jobs, nodes
         self._nodes_due_s = now_s + _NODES_S
-        return self._jobs, self._nodes
+        return jobs, nodes
 
     async def _steps_of(self, replicas: Sequence[JobView]) -> tuple[StepView, ...]:
         """Steps with ports of these running replicas.

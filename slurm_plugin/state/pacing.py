@@ -21,6 +21,7 @@ class Pacing:
         self._counted = asked()
         self._allowance = Allowance(pace.requests_per_min, time.monotonic())
         self._looked = Looked(time.monotonic(), 0.0)
+        self._failed = False
         self._stirred = asyncio.Event()
         self._stirred_s: float | None = None
         self._stirred_last_s = float("-inf")
@@ -37,9 +38,12 @@ class Pacing:
     def begin(self) -> bool:
         """Note that a look begins: what was heard of until now, it shows.
 
-        Return whether nothing was under way at the last look, and nothing was changed since.
+        Return whether nothing was under way at the last look, which did not fail, and nothing was
+        changed since.
         """
-        at_rest = not self._looked.moves and not self.acted.is_set()
+        at_rest = not self._failed and not self._looked.moves and not self.acted.is_set()
+        # Until it ends: what it was to show may still be unseen.
+        self._failed = True
         self.acted.clear()
         self._stirred.clear()
         self._stirred_s = None
@@ -48,6 +52,7 @@ class Pacing:
     def end(self, took_s: float, *, moves: bool) -> None:
         """Note that a look has ended, and whether it found something under way."""
         self._looked = Looked(time.monotonic(), took_s, moves)
+        self._failed = False
 
     @property
     def is_stirred(self) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 from scripted import DOWN, ScriptedSlurm, job, policy_of, sync_of, tenant
@@ -22,6 +23,7 @@ from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.admission.snapshot import Living
 from slurm_plugin.state import controller
 from slurm_plugin.state.controller import ClusterState
+from slurm_plugin.state.observer import SlurmObserver
 
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
@@ -254,6 +256,22 @@ async def test_at_rest_nodes_are_read_where_a_job_has_changed(
     slurm.shown = (job(0),)
     await looks(cluster_state, slurm, 1)
     assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 2}
+
+
+async def test_a_look_that_fails_leaves_no_old_nodes_beside_new_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Counted(job(0))
+    observer = SlurmObserver(slurm)
+    await observer.look()
+    slurm.shown += (job(7, array_job_id=None, admin_comment="", state=JobState.RUNNING),)
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm, "nodes", AsyncMock(side_effect=UnreachableError("SW-SLURM-DOWN", "")))
+        with pytest.raises(UnreachableError):
+            await observer.look(at_rest=True)
+    slurm.asked.clear()
+    await observer.look(at_rest=True)
+    assert slurm.asked["nodes"] == 1
 
 
 async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> None:

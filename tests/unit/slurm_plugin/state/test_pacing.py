@@ -52,6 +52,15 @@ async def test_a_look_after_a_change_reads_all_again_and_the_next_does_not() -> 
     assert not pacing.begin()
 
 
+def test_a_look_after_one_that_failed_reads_all_again() -> None:
+    pacing = at_rest()
+    pacing.acted.set()
+    pacing.begin()
+    assert not pacing.begin()
+    pacing.end(0.0, moves=False)
+    assert pacing.begin()
+
+
 async def test_what_is_heard_of_during_a_look_is_looked_at_again() -> None:
     pacing = at_rest()
     pacing.begin()
