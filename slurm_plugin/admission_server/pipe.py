@@ -82,7 +82,7 @@ class Taken:
     """The worker now answers by the last changes; after the first of these the socket is there."""
 
 
-class Verdict(NamedTuple):
+class GpuVerdict(NamedTuple):
     """What was decided of a submission that asked for GPUs, whatever the mode lets pass.
 
     Attributes:
@@ -124,7 +124,7 @@ class Decided(NamedTuple):
     module_mode: str
     at_s: float
     took_s: float
-    verdict: Verdict | None = None
+    verdict: GpuVerdict | None = None
 
 
 @dataclass(frozen=True)

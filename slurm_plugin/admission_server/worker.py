@@ -31,7 +31,7 @@ from slurm_plugin.admission_server.pipe import (
     Frames,
     Setup,
     Taken,
-    Verdict,
+    GpuVerdict,
     framed,
 )
 from slurm_plugin.common.log import configure_logging
@@ -284,7 +284,7 @@ def _decided(request: SubmitRequest | None, answer: BaseModel, took_s: float) ->
     )
 
 
-def _verdict(request: SubmitRequest, decision: AdmissionDecision) -> Verdict | None:
+def _verdict(request: SubmitRequest, decision: AdmissionDecision) -> GpuVerdict | None:
     """Return what the daemon keeps of a decision; None for one that is not about GPUs."""
     answer, tag = decision.answer, decision.tag
     if tag is None and not answer.code:
@@ -292,7 +292,7 @@ def _verdict(request: SubmitRequest, decision: AdmissionDecision) -> Verdict | N
     named = request.account or request.default_account
     types = sorted(decision.instances) if tag else named_types(request)
     qos = (answer.qos or "") if tag else ""
-    return Verdict(
+    return GpuVerdict(
         tenant=(tag.tenant if tag else named.lower())[:_WORD],
         code=answer.code,
         gpu_type="+".join(types)[:_WORD],

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_plugin.admission_server.pipe import Verdict
+from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import (
     LentBetween,
     Observations,
@@ -44,7 +44,7 @@ class ObservationLoop:
         self._round: ImaginedRound | None = None
         self._due_s = 0.0
 
-    def decided(self, verdict: Verdict, mode: str, uid: int, at_s: float) -> None:
+    def decided(self, verdict: GpuVerdict, mode: str, uid: int, at_s: float) -> None:
         """Count a submission that asked for GPUs."""
         kind = self._kind(verdict, mode, uid, day_of(at_s))
         self._kinds[kind].update(
@@ -116,7 +116,7 @@ class ObservationLoop:
         )
         self._ledger.observations.add(found, now_s)
 
-    def _kind(self, verdict: Verdict, mode: str, uid: int, day_s: int) -> _Kind:
+    def _kind(self, verdict: GpuVerdict, mode: str, uid: int, day_s: int) -> _Kind:
         """Return the kind, or that of all others once a day has ``KINDS_A_DAY``."""
         kind = (
             *(day_s, mode, verdict.tenant, uid),

@@ -20,7 +20,7 @@ from snapshots import snapshot
 from cluster.language.units import Millislices
 from slurm_plugin.admission.snapshot import GpuType
 from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.pipe import Decided, Verdict
+from slurm_plugin.admission_server.pipe import Decided, GpuVerdict
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.sockets import own_directory
 
@@ -130,8 +130,8 @@ async def test_of_each_submission_for_gpus_the_verdict_is_told(admission: Any) -
     await peer.ask(json.dumps(SUBMIT))
     await until(lambda: len(told) == 3)
     assert [one.verdict for one in told] == [
-        Verdict("vision", "", "1g.10gb", False, True, False, 2000),
-        Verdict("guest", "SW-QUOTA-NONE", "3g.40gb", False, False, False, 0),
+        GpuVerdict("vision", "", "1g.10gb", False, True, False, 2000),
+        GpuVerdict("guest", "SW-QUOTA-NONE", "3g.40gb", False, False, False, 0),
         None,
     ]
 

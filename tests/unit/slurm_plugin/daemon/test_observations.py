@@ -7,7 +7,7 @@ import pytest
 
 from cluster.language.errors import UnreachableError
 from cluster.language.units import Millislices
-from slurm_plugin.admission_server.pipe import Verdict
+from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import DAY_S, LentBetween, Observations, QuotaUse
 from slurm_plugin.daemon import observations
 from slurm_plugin.daemon.observations import OTHERS, ObservationLoop
@@ -15,8 +15,8 @@ from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.what_if import ImaginedRound
 
 NOW_S = 10 * DAY_S + 100.0
-ADMITTED = Verdict("vision", "", "1g.10gb", False, True, False, 1000)
-REFUSED = Verdict("guest", "SW-QUOTA-NONE", "", False, False, False, 0)
+ADMITTED = GpuVerdict("vision", "", "1g.10gb", False, True, False, 1000)
+REFUSED = GpuVerdict("guest", "SW-QUOTA-NONE", "", False, False, False, 0)
 USER = pwd.getpwuid(os.getuid()).pw_name
 
 
@@ -45,7 +45,7 @@ def loop(written: Written, monkeypatch: pytest.MonkeyPatch) -> ObservationLoop:
     return ObservationLoop(written)  # type: ignore[arg-type]
 
 
-def decide(loop: ObservationLoop, *verdicts: Verdict, uid: int = os.getuid()) -> None:
+def decide(loop: ObservationLoop, *verdicts: GpuVerdict, uid: int = os.getuid()) -> None:
     for one in verdicts:
         loop.decided(one, "observe", uid, NOW_S)
 
