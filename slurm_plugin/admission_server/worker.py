@@ -29,9 +29,9 @@ from slurm_plugin.admission_server.pipe import (
     Decided,
     Decisions,
     Frames,
+    GpuVerdict,
     Setup,
     Taken,
-    GpuVerdict,
     framed,
 )
 from slurm_plugin.common.log import configure_logging
