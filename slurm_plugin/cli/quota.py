@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.errors import SlicewiseError
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import (
@@ -61,9 +62,7 @@ def plan_quotas(
     ends a job that runs on its tenant's guaranteed quota.
     """
     if example:
-        from slurm_plugin.cli_common.quota_file import EXAMPLE  # noqa: PLC0415
-
-        typer.echo(EXAMPLE, nl=False)
+        typer.echo(_example(), nl=False)
         return
     if file is None:
         raise typer.BadParameter("Name a file, or say --example.")
@@ -73,6 +72,18 @@ def plan_quotas(
     quota_plan.plan(
         file, apply=apply, overcommit=overcommit, reason=reason, wait_s=wait_s, as_json=as_json
     )
+
+
+def _example() -> str:
+    """Return an example for this site; where it can't be asked, one for any."""
+    from slurm_plugin.cli_common.quota_file import example  # noqa: PLC0415 -- only for this
+
+    try:
+        settings = load_settings()
+        with opened_ledger(settings) as ledger:
+            return example(sorted(ledger.tenants.policy()), sorted(settings.costs))
+    except SlicewiseError:
+        return example((), ())
 
 
 @plan_and_loans_app.command(

@@ -1,7 +1,8 @@
 """Reads a file of quotas: changes of several tenants together, in TOML."""
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -39,6 +40,33 @@ parent = "nlp"                      # moved below another tenant; "" is at the t
 [tenants.course]
 remove = true                       # nothing else beside it; those below it are named, too
 """
+
+_NAMES = ("vision", "nlp", "speech", "course")
+"""The tenants of ``EXAMPLE``, a table each, in its order."""
+_TYPE = "3g.40gb"
+
+
+def example(tenants: Sequence[str], types: Sequence[str]) -> str:
+    """Return ``EXAMPLE`` with a site's first tenants and its first GPU type.
+
+    Tables for which the site has no tenant are comments. A site without tenants gets it as it is.
+    """
+    text = EXAMPLE.replace(f'"{_TYPE}"', f'"{types[0] if types else _TYPE}"')
+    if not tenants:
+        return text
+    head, *tables = text.split("[tenants.")
+    tables = [f"[tenants.{table}" for table in tables]
+    for number in range(len(tenants), len(tables)):
+        tables[number] = "".join(f"# {line}" for line in tables[number].splitlines(keepends=True))
+    text = head + "".join(tables)
+    # In one pass: a site's own tenant may have the name of another table.
+    names = dict(zip(_NAMES, tenants, strict=False))
+    return re.sub(
+        rf'(\[tenants\.|parent = ")({"|".join(_NAMES)})(?=[\]"])',
+        lambda found: found[1] + names.get(found[2], found[2]),
+        text,
+    )
+
 
 _TENANTS = "tenants"
 _REMOVE = "remove"

@@ -8,7 +8,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.settings.file import Settings
-from slurm_plugin.cli_common.quota_file import EXAMPLE, read_quota_file
+from slurm_plugin.cli_common.quota_file import EXAMPLE, example, read_quota_file
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
@@ -44,6 +44,19 @@ def refused(path: Path, text: str) -> str:
 def test_tables_of_other_names_are_named(tmp_path: Path):
     assert refused(tmp_path, "[vision]\nnominal = 6\n").endswith("Found: [vision].")
     assert refused(tmp_path, "").endswith("and nothing else.")
+
+
+def test_an_example_for_a_site_names_its_own_tenants_and_types(tmp_path: Path):
+    text = example(("bio", "vision"), ("1g.10gb",))
+    bio, vision = read(tmp_path, text)
+    assert (bio.tenant, bio.type_limits) == ("bio", {"1g.10gb": 2})
+    assert vision.tenant == "vision"
+    assert vision.budget is not None
+    assert '# parent = "vision"' in text
+    four = read(tmp_path, example(("a", "b", "c", "d", "e"), ("1g.10gb",)))
+    assert [one.tenant for one in four] == ["a", "b", "c", "d"]
+    assert (four[2].parent, four[3].removed) == ("b", True)
+    assert example((), ()) == EXAMPLE
 
 
 def test_the_example_can_be_read(tmp_path: Path):
