@@ -610,11 +610,20 @@ def _retry_after_s(look: ServiceInput, decision: ScalingDecision) -> int | None:
 def _note(look: ServiceInput, seen: Sequence[Generation], now_s: float) -> str:
     newest = seen[-1]
     serves = any(_serving(one.slots) for one in seen[:-1])
-    failed = _failure_text(newest, falls_back=serves)
+    failed = "" if _has_started(newest) else _failure_text(newest, falls_back=serves)
     outliers = (text for one in seen for text in _outliers(one, now_s))
     ended = aborted_text(look.aborted) if look.aborted is not None else ""
     unpaid = look.used_up.why if look.used_up is not None else ""
     return note((unpaid, failed, *outliers, *newest.said, ended))
+
+
+def _has_started(one: Generation) -> bool:
+    """Whether a replica of the generation became ready after its last failed start.
+
+    The failures still count against it until that replica has settled.
+    """
+    failed_s = one.state.backoff.failed_s
+    return any(found.at_s > failed_s for found in one.state.verified.values())
 
 
 def _outliers(one: Generation, now_s: float) -> Iterator[str]:

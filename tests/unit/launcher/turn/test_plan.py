@@ -718,6 +718,13 @@ def test_how_a_failed_start_ended_is_told():
     )
 
 
+@pytest.mark.parametrize(("failed_s", "is_told"), [(90.0, False), (97.0, True)])
+def test_failed_starts_are_not_told_once_a_later_one_is_ready(failed_s: float, is_told: bool):
+    known = GenerationState(backoff=Backoff(7, failed_s), verified={0: Verified(RUN, 95.0)})
+    _, plan = decided(view(running(0)), gateway(sessions=1), having(known), OURS)
+    assert ("7 starts in a row have failed" in plan.services[0].note) == is_told
+
+
 def test_why_a_replica_is_not_ready_is_told():
     refused = {(ARRAY, 0): Answer(Probe.SILENT, "the model refused the probe: é")}
     _, plan = decided(view(running(0)), gateway(sessions=1), answers=refused)
