@@ -1,9 +1,9 @@
-"""Tracks reserved runs that no longer run: when they ended, and which ends accounting has lost."""
+"""Tracks reserved runs that no longer run: when they ended, which ends accounting lost or moved."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobView, RunRecord
 from slurm_plugin.accounting.types import Reservation, RunKey
 
 LIVE = (JobState.RUNNING, JobState.SUSPENDED)
@@ -21,10 +21,12 @@ class LostRun:
     Attributes:
         since_s: when Slurm was first seen without the run, in seconds of the monotonic clock.
         end_s: the earliest known Unix second by which the run had ended.
+        shown_s: the run's own end as slurmctld showed it; None if no look saw it.
     """
 
     since_s: float
     end_s: int
+    shown_s: int | None = None
 
 
 def lost_runs(
@@ -74,8 +76,37 @@ def lost_ends(gone: Mapping[RunKey, LostRun], monotonic_s: float) -> Mapping[Run
     }
 
 
+def unmoved(
+    records: Iterable[RunRecord], cluster: str, gone: Mapping[RunKey, LostRun]
+) -> tuple[RunRecord, ...]:
+    """Return accounting's runs, each with an end no later than slurmctld showed it at first.
+
+    A requeue of a job that has ended moves the end of its last run to that moment. Accounting may
+    tell of the run only afterwards.
+    """
+    return tuple(
+        replace(record, end_s=min(record.end_s, one.shown_s))
+        if record.end_s is not None
+        and (one := gone.get(RunKey(cluster, record.job_id, record.start_s))) is not None
+        and one.shown_s is not None
+        else record
+        for record in records
+    )
+
+
 def _gone(key: RunKey, known: LostRun, job: JobView | None) -> LostRun:
-    return replace(known, end_s=max(key.start_s, min((known.end_s, *_ends(key, job)))))
+    shown_s = known.shown_s if known.shown_s is not None else _shown_s(key, job)
+    return LostRun(known.since_s, max(key.start_s, min((known.end_s, *_ends(key, job)))), shown_s)
+
+
+def _shown_s(key: RunKey, job: JobView | None) -> int | None:
+    """Return the end that slurmctld shows for the run, by the clock that accounting's end has.
+
+    While a requeued run ends, Slurm already shows the planned start and end of the next one.
+    """
+    over = (JobState.ENDED, JobState.COMPLETING)
+    is_its_own = job is not None and job.state in over and job.start_s == key.start_s
+    return job.end_s if job is not None and is_its_own else None
 
 
 def _ends(key: RunKey, job: JobView | None) -> Iterable[int]:

@@ -19,7 +19,7 @@ from slurm_plugin.accounting.charging import (
     known_end_s,
     next_watermark_s,
 )
-from slurm_plugin.accounting.lost_runs import LostRun, lost_ends, lost_runs
+from slurm_plugin.accounting.lost_runs import LostRun, lost_ends, lost_runs, unmoved
 from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.quota.tenants import payers
@@ -172,7 +172,8 @@ class ChargingLoop:
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
         lost = lost_ends(self._lost_runs, monotonic_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
-        decided = charge(rates, jobs, records or (), reservations, lost)
+        shown = unmoved(records or (), rates.cluster, self._lost_runs)
+        decided = charge(rates, jobs, shown, reservations, lost)
         if decided.charges:
             posted = await asyncio.to_thread(post, self._ledger, decided.charges)
             if posted.booked:

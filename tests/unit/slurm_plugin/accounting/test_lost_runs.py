@@ -4,11 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from ledger_world import START_S, SimulatedRun, job_view
+from ledger_world import START_S, SimulatedRun, job_view, run_record
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, LostRun, lost_ends, lost_runs
+from slurm_plugin.accounting.lost_runs import (
+    LOST_AFTER_S,
+    LostRun,
+    lost_ends,
+    lost_runs,
+    unmoved,
+)
 from slurm_plugin.accounting.types import Reservation, RunKey
 
 KEY = RunKey("testing", 7, START_S)
@@ -68,7 +74,8 @@ def test_what_can_not_be_read_is_not_gone(job: JobView):
 )
 def test_by_when_it_had_ended(job: JobView | None, end_s: int):
     found = look(*([] if job is None else [job]))
-    assert found == {KEY: LostRun(since_s=LOOKED_S, end_s=end_s)}
+    assert found.keys() == {KEY}
+    assert (found[KEY].since_s, found[KEY].end_s) == (LOOKED_S, end_s)
 
 
 def test_no_run_ends_before_its_start():
@@ -95,3 +102,35 @@ def test_accounting_has_its_time():
     gone = {KEY: LostRun(since_s=LOOKED_S, end_s=START_S + 40)}
     assert lost_ends(gone, LOOKED_S + LOST_AFTER_S - 1) == {}
     assert lost_ends(gone, LOOKED_S + LOST_AFTER_S) == {KEY: START_S + 40}
+
+
+CANCELLED = replace(RUNNING, state=JobState.COMPLETING, end_s=START_S + 4)
+REVIVED = replace(RUNNING, state=JobState.PENDING, start_s=None, submit_s=START_S + 15)
+MOVED = run_record(SimulatedRun(7, START_S, {"1g.10gb": 1}, "gpu", 60, end_s=START_S + 15), 2**31)
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.ENDED])
+def test_an_end_that_slurmctld_has_shown_is_not_moved_by_a_requeue(state: JobState):
+    gone = look(replace(CANCELLED, state=state))
+    gone = look(REVIVED, before=gone, looked_s=LOOKED_S + 1)
+    assert unmoved([MOVED], "testing", gone) == (replace(MOVED, end_s=START_S + 4),)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        REVIVED,
+        # While a requeued run ends: the planned start and end of the next one.
+        replace(CANCELLED, start_s=START_S + 9, end_s=START_S + 10),
+        replace(CANCELLED, start_s=None, end_s=None),
+    ],
+)
+def test_accountings_end_counts_where_slurmctld_has_shown_none(job: JobView):
+    assert unmoved([MOVED], "testing", look(job)) == (MOVED,)
+
+
+def test_an_earlier_end_of_accounting_counts_and_a_run_without_one_goes_on():
+    gone = look(CANCELLED)
+    earlier = replace(MOVED, end_s=START_S + 3)
+    others = (earlier, replace(MOVED, end_s=None), replace(MOVED, job_id=8))
+    assert unmoved(others, "testing", gone) == others

@@ -250,6 +250,28 @@ async def test_after_hours_without_accounting_a_run_is_charged_what_accounting_t
     assert books.ledger.balances()["vision"].used_millislice_s == 37 * held.cost_millislices
 
 
+async def test_a_cancelled_slot_that_came_back_meanwhile_is_charged_to_its_cancellation(
+    books: Books,
+) -> None:
+    """Accounting tells of the run only after the requeue, which has moved its end."""
+    start_s = int(books.now_s)
+    run = SimulatedRun(900, start_s, {"1g.10gb": 1}, "gpu", 600, end_s=start_s + 15)
+    running = job(0, JobState.RUNNING, start_s=start_s)
+    books.slurm.shown = (running,)
+    await books.turn()
+    (held,) = books.ledger.charges.open_reservations()
+    ending = replace(running, state=JobState.COMPLETING, end_s=start_s + 4)
+    books.slurm.shown = (ending,)
+    await books.turn(5)
+    books.slurm.shown = (job(0, submit_s=start_s + 15),)
+    await books.turn(11)
+    assert books.ledger.charges.open_reservations() == (held,)
+    books.slurm.records = (replace(run_record(run, start_s + 15), account="vision"),)
+    await books.turn(5)
+    assert books.ledger.charges.open_reservations() == ()
+    assert books.ledger.balances()["vision"].used_millislice_s == 4 * held.cost_millislices
+
+
 async def test_before_a_run_is_given_up_for_lost_accounting_is_asked_once_more(
     books: Books,
 ) -> None:
