@@ -105,13 +105,19 @@ class AdapterWatch:
 
     @property
     def tried(self) -> Mapping[str, frozenset[str]]:
-        """The adapters that each replica has loaded or refused, by ``tenant/service``."""
+        """The adapters that each replica has loaded or refused, by ``tenant/service``.
+
+        One that has been asked and did not answer keeps none from the others' clients.
+        """
         return {key: self._tried(key) for key in self._names}
 
     def _tried(self, key: str) -> frozenset[str]:
         found = [self._of(key, run) for run in self._replicas.get(key, {})]
+        answered = [one for one in found if one is None or one.refused is not None]
+        if not answered:
+            return frozenset()
         names = frozenset(self._names[key])
-        return names.intersection(*(frozenset() if one is None else one.tried for one in found))
+        return names.intersection(*(one.tried if one else frozenset() for one in answered))
 
     def _of(self, key: str, run: Run) -> _Fitted | None:
         """Return what the replica has done since it is to have what it is to have now."""

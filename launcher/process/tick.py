@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cluster.language.adapters import adapters_of
+from cluster.language.adapters import adapters_of, follows_by_adapters
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import (
@@ -23,7 +23,7 @@ from launcher.gateway.routing import GatewayChange
 from launcher.gateway.timings import Timings
 from launcher.gateway.types import Gateway
 from launcher.probing.prober import Replica
-from launcher.turn.generations import Answers, unverified
+from launcher.turn.generations import Answers, is_verified, unverified
 from launcher.turn.plan import (
     NO_RESTS,
     NOTHING_HEARD,
@@ -31,8 +31,10 @@ from launcher.turn.plan import (
     Rests,
     ServicePlan,
     TurnPlan,
+    by_service,
     decide,
     key_of,
+    unless_aborted,
 )
 from launcher.turn.state import (
     GenerationState,
@@ -232,14 +234,30 @@ class _Turning:
 
 def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
     """Return what each replica that has not been verified yet has answered so far."""
-    asked = {
-        (service.array_job_id, slot.index): _replica(service, slot)
+    found = [
+        (service, slot)
         for service in view.services
         if view.complete
         for slot in unverified(service, _known(state, service))
-    }
+    ]
+    services = by_service(view) if found else {}
+    asked = {}
+    for service, slot in found:
+        # One in doubt serves: it is told elsewhere which adapters to have, and waits for none.
+        adapters: Mapping[str, str] = {}
+        if not is_verified(slot, _known(state, service)):
+            known = state.get(key_of(service), ServiceState())
+            views, _ = unless_aborted(services[key_of(service)], known)
+            adapters = _adapters(service, views[-1])
+        asked[service.array_job_id, slot.index] = _replica(service, slot, adapters)
     answers = replicas.look(asked.values())
     return {place: answers[replica] for place, replica in asked.items()}
+
+
+def _adapters(service: ServiceView, newest: ServiceView) -> Mapping[str, str]:
+    """Return the adapters that a starting replica is to have: those of the newest, if it can."""
+    follows = follows_by_adapters(service.directives, newest.directives)
+    return adapters_of(newest.directives if follows else service.directives)
 
 
 def _known(state: State, service: ServiceView) -> GenerationState:
@@ -247,7 +265,7 @@ def _known(state: State, service: ServiceView) -> GenerationState:
     return known.generations.get(service.array_job_id, GenerationState())
 
 
-def _replica(service: ServiceView, slot: SlotView) -> Replica:
+def _replica(service: ServiceView, slot: SlotView, adapters: Mapping[str, str]) -> Replica:
     return Replica(
         slot.address,
         slot.ports[0],
@@ -260,7 +278,7 @@ def _replica(service: ServiceView, slot: SlotView) -> Replica:
         service=service.name,
         adapters=tuple(
             (name, f"{service.directives.get('model_repository', '')}/{path}")
-            for name, path in adapters_of(service.directives).items()
+            for name, path in adapters.items()
         ),
     )
 

@@ -125,13 +125,18 @@ def unverified(view: ServiceView, known: GenerationState) -> tuple[SlotView, ...
     return tuple(
         slot
         for slot in view.slots
-        if (run := run_of(slot)) is not None
+        if run_of(slot) is not None
         and (
-            (before := known.verified.get(slot.index)) is None
-            or before.run != run
+            not is_verified(slot, known)
             or ((watch := known.watched.get(slot.index)) is not None and watch.doubt is not None)
         )
     )
+
+
+def is_verified(slot: SlotView, known: GenerationState) -> bool:
+    """Whether the slot's replica has proved to be ours since its run began."""
+    before = known.verified.get(slot.index)
+    return before is not None and before.run == run_of(slot)
 
 
 def generation(sight: GenerationInput, known: GenerationState) -> Generation:

@@ -197,26 +197,26 @@ def decide(
                 plans.append(before.plan)
                 continue
             known = before.ended(known)
-        views, aborted = _unless_aborted(found_views, known)
+        views, aborted = unless_aborted(found_views, known)
         engine = engine_of(views[-1].directives)
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
-            waiting.append(_as_it_is(gateway, key, 1, engine.pool))
+            waiting.append(_as_it_is(gateway, views[-1], 1, engine.pool))
             unreadable[key] = str(error)
             found[key] = known
             continue
         last = (known.generations.get(one.array_job_id) for one in views)
         if any(_is_stale(view, one, now_s) for one in last):
             concurrency = scaling_inputs.concurrency(spec, engine, known.memory)
-            waiting.append(_as_it_is(gateway, key, concurrency, engine.pool))
+            waiting.append(_as_it_is(gateway, views[-1], concurrency, engine.pool))
             found[key] = known
             continue
         look = ServiceInput(
             *(key, spec, views, *counted, most, answers, free, aborted, avoided.of(key)),
             lineless=claims.why_none(key),
             tokens=heard.tokens.get(key),
-            adapters=gateway.adapters_of(key) | heard.adapters.get(key, frozenset()),
+            adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
             servers=heard.loads.get(key),
             used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
         )
@@ -230,7 +230,7 @@ def decide(
     return found, TurnPlan(tuple(plans), routes, unreadable, resting)
 
 
-def _unless_aborted(
+def unless_aborted(
     views: Sequence[ServiceView], known: ServiceState
 ) -> tuple[Sequence[ServiceView], AbortedRoll | None]:
     """Put a generation that is given up before all others, so that it is replaced and retired.
@@ -255,8 +255,20 @@ def _most(gateway: Gateway) -> int:
     return min((count for count in lines if count), default=0)
 
 
-def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
+def _open_adapters(gateway: Gateway, newest: ServiceView) -> frozenset[str]:
+    """Return the names of the adapters that clients may ask for before this turn.
+
+    Those are all while the gateway refuses none: it was started or reloaded and knows none yet, and
+    replicas may have them all.
+    """
+    if gateway.complete:
+        return gateway.adapters_of(key_of(newest))
+    return frozenset(adapters_of(newest.directives))
+
+
+def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, pool: str) -> Route:
     """Return a route that changes neither the service's servers nor what its clients are told."""
+    key = key_of(newest)
     return Route(
         key,
         concurrency,
@@ -269,7 +281,7 @@ def _as_it_is(gateway: Gateway, key: str, concurrency: int, pool: str) -> Route:
         deadline_ms=gateway.deadline_ms.get(key),
         retry_once=key in gateway.retry_once,
         sequences=key in gateway.sequences,
-        adapters=gateway.adapters_of(key),
+        adapters=_open_adapters(gateway, newest),
     )
 
 

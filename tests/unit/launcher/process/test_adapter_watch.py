@@ -112,6 +112,18 @@ async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
     assert watch.tried == {CHAT: {"legal"}}
 
 
+async def test_a_silent_replica_keeps_no_adapter_from_clients_once_it_was_asked():
+    replicas = Replicas()
+    watch = AdapterWatch(replicas.fit)
+    turned(watch, (1,), {"legal": "/m/legal"})
+    await looked(watch)
+    replicas.refused = {2: None}
+    turned(watch, (1, 2), {"legal": "/m/legal"})
+    assert watch.tried == {CHAT: frozenset()}
+    await looked(watch)
+    assert watch.tried == {CHAT: {"legal"}}
+
+
 async def test_replicas_of_generations_that_follow_nothing_are_left_alone():
     replicas = Replicas()
     watch = AdapterWatch(replicas.fit)
@@ -120,8 +132,8 @@ async def test_replicas_of_generations_that_follow_nothing_are_left_alone():
     turned(watch, (1,), {"legal": "/m/legal"}, pool="llamacpp")
     await looked(watch)
     assert replicas.told == []
-    # None that could have it is missing: at zero clients may ask for it.
-    assert watch.tried == {CHAT: {"legal"}}
+    # Those that serve can't have it: its clients wait for one that can.
+    assert watch.tried == {CHAT: frozenset()}
 
 
 async def test_requests_are_added_up_over_restarts_of_the_gateway():

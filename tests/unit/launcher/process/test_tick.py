@@ -27,6 +27,7 @@ from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
 from launcher.process.tick import Turned, turn
 from launcher.turn import plan as services
+from launcher.turn.outliers import Doubt, Watch
 from launcher.turn.plan import TurnPlan, decide
 from launcher.turn.state import Failure, GenerationState, ServiceState
 
@@ -166,6 +167,31 @@ async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():
     assert SetTarget("pool1", 0, Endpoint("10.0.0.1", 5, 6, "CCCC"), 1) in world.log
     await turn(world, world, world, turned.state)
     assert len(world.asked) == 1
+
+
+def with_adapters(one: ServiceView, adapters: str, **change: str) -> ServiceView:
+    more = {"engine": "vllm", "adapters": adapters} | change
+    return one.model_copy(update={"directives": {**one.directives, **more}})
+
+
+async def test_a_replica_that_starts_is_to_have_the_newest_adapters_and_one_in_doubt_none():
+    older = with_adapters(service(7, "a", RUNNING), "old=x")
+    world = World(older, with_adapters(service(8, "a", HELD), "new=y"))
+    turned = await turn(world, world, world, {})
+    assert [one.adapters for one in world.asked] == [(("new", "/m/y"),)]
+    known = turned.state["t/a"].generations[7]
+    doubt = Watch((9, 1), 0, 0, 1.0, doubt=Doubt(1.0, 1.0, "is slow", is_worse=False))
+    generations = {7: replace(known, watched={0: doubt}), 8: GenerationState()}
+    await turn(world, world, world, {"t/a": ServiceState(None, generations)})
+    assert [one.adapters for one in world.asked[1:]] == [()]
+
+
+async def test_a_replica_that_can_t_follow_starts_with_its_own_adapters():
+    older = with_adapters(service(7, "a", RUNNING), "old=x")
+    newest = with_adapters(service(8, "a", HELD), "new=y", model_repository="/other")
+    world = World(older, newest)
+    await turn(world, world, world, {})
+    assert [one.adapters for one in world.asked] == [(("old", "/m/x"),)]
 
 
 async def test_a_node_name_is_resolved_as_the_gateway_needs_it():

@@ -415,6 +415,17 @@ def test_a_new_adapter_is_let_in_once_replicas_have_tried_it_and_all_are_at_zero
     assert decided(view(asleep), with_adapters(gateway())).route.adapters == {"legal", "tax"}
 
 
+def test_a_gateway_that_has_been_reloaded_refuses_no_adapter_that_worked():
+    one = service(NEW, running(NEW), **ADAPTERS)
+    shown = replace(with_adapters(gateway(server(NEW, ServerMode.READY, 1))), complete=False)
+    assert decided(view(one), shown).route.adapters == {"legal"}
+    # Nor of a service that can't be read, which is left as it is.
+    unreadable = service(NEW, running(NEW), **ADAPTERS, concurrency="oops")
+    found = decide(view(unreadable), shown, {}, {}, NOW_S)
+    assert found is not None
+    assert SetAdapter(f"{SERVICE}:legal", there=True) in found[1].routes.changes
+
+
 def test_replicas_that_were_started_for_no_adapters_are_replaced():
     seen = view(
         service(OLD, running(OLD), engine="vllm"), service(NEW, in_state("held"), **ADAPTERS)
