@@ -120,7 +120,7 @@ async def test_a_silent_replica_keeps_no_adapter_from_clients_once_it_was_asked(
     replicas.refused = {2: None}
     turned(watch, (1, 2), {"legal": "/m/legal"})
     assert watch.tried == {CHAT: frozenset()}
-    await looked(watch)
+    await looked(watch, 100.0)
     assert watch.tried == {CHAT: {"legal"}}
 
 

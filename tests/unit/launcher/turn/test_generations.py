@@ -1,6 +1,7 @@
 """Tests several generations of a service: one route, the newest grows, older ones leave in time."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from plain_scaling import decide
@@ -11,6 +12,7 @@ from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.autoscale.policy import initial
 from launcher.autoscale.types import Supply
 from launcher.engines.engine import Answer, Probe
+from launcher.gateway.routing import SetAdapter
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
 from launcher.turn import scaling_inputs
 from launcher.turn.backoff import Backoff
