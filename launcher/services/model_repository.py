@@ -80,19 +80,21 @@ def repository_needs(engine: Engine, repository: Path, gpus: int) -> Mapping[str
 
 def with_digest(spec: ServiceSpec) -> ServiceSpec:
     """Return the service with its repository's digest, if this host sees the repository."""
-    digest = repository_digest(Path(spec.model_repository), adapters=not spec.adapters)
+    model = spec.model if spec.adapters else None
+    digest = repository_digest(Path(spec.model_repository), but_adapters_of=model)
     return spec.model_copy(update={"model_digest": digest})
 
 
-def repository_digest(repository: Path, *, adapters: bool = True) -> str | None:
+def repository_digest(repository: Path, *, but_adapters_of: str | None = None) -> str | None:
     """Return a digest of all files by path, size and time; None if not all can be seen.
 
     The batch script computes the same where a replica starts. What Python keeps of a model's
-    modules (``__pycache__``) is left out, since a replica may write it. ``adapters``: whether LoRA
-    adapters count; those of a service that has some come and go while its replicas stay.
+    modules (``__pycache__``) is left out, since a replica may write it. So are LoRA adapters of the
+    model ``but_adapters_of``: they come and go while replicas stay. The model's own directory
+    counts, even if it looks like one.
     """
     try:
-        files = list(_files(repository, "", frozenset(), adapters=adapters))
+        files = list(_files(repository, "", frozenset(), but_adapters_of))
     except OSError:
         return None
     lines = sorted(os.fsencode(f"{path} {size} {_find_s(ns)}\n") for path, size, ns in files)
@@ -100,20 +102,20 @@ def repository_digest(repository: Path, *, adapters: bool = True) -> str | None:
 
 
 def _files(
-    directory: Path, prefix: str, above: frozenset[tuple[int, int]], *, adapters: bool
+    directory: Path, prefix: str, above: frozenset[tuple[int, int]], model: str | None
 ) -> Iterator[tuple[str, int, int]]:
     """Yield path, size and time of each file; raises OSError, also for a link to a folder above."""
     found = directory.stat()
     if (found.st_dev, found.st_ino) in above:
         raise OSError(ELOOP, "a link leads to a folder above")
     above |= {(found.st_dev, found.st_ino)}
-    if prefix and not adapters and (directory / CONFIG).exists():
+    if model and prefix not in {"", f"{model}/"} and (directory / CONFIG).exists():
         return
     for entry in os.scandir(directory):
         path = f"{prefix}{entry.name}"
         if entry.is_dir():
             if entry.name != "__pycache__":
-                yield from _files(Path(entry.path), f"{path}/", above, adapters=adapters)
+                yield from _files(Path(entry.path), f"{path}/", above, model)
         elif entry.is_file():
             status = entry.stat()
             yield path, status.st_size, status.st_mtime_ns

@@ -169,15 +169,20 @@ def test_the_files_of_the_repository_are_named_as_apply_names_them(told: Path):
 
 def test_adapters_of_a_service_with_some_are_not_among_these_files(told: Path):
     repository = told / "models"
-    for name in ("m/w", "lora/a/adapter_config.json", "lora/a/w", "lora/notes"):
+    own = ("m/w", "m/adapter_config.json", "m/lora/adapter_config.json")
+    for name in (*own, "lora/a/adapter_config.json", "lora/a/w", "lora/notes"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(name)
-    digest = repository_digest(repository, adapters=False)
+    digest = repository_digest(repository, but_adapters_of="m")
     adapters = {"legal": "lora/a"}
     run(told, model_repository=str(repository), model_digest="0" * 16, adapters=adapters)
     told_of = CERTIFICATE.fullmatch(words(told, "scontrol")[2].removeprefix("Comment="))
     assert told_of is not None
     assert told_of["files"] == digest != repository_digest(repository)
+    (repository / "m/lora/w").touch()
+    assert repository_digest(repository, but_adapters_of="m") == digest
+    (repository / "m/w").write_text("another model")
+    assert repository_digest(repository, but_adapters_of="m") != digest
 
 
 def test_files_that_cannot_be_seen_are_not_named(told: Path):
