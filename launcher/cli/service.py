@@ -140,7 +140,8 @@ def _apply(
     submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
-    if force and spec.adapters and plan.array_job_id is not None:
+    has_adapters = bool(spec.adapters) or any(one.key == "adapters" for one in plan.changes)
+    if force and has_adapters and plan.array_job_id is not None:
         # Where nothing but adapters differs, replicas would stay.
         restart = OrderRequest(array_job_id=plan.array_job_id, what="restart")
         DaemonClient(settings.daemon).call(restart)

@@ -320,6 +320,13 @@ def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas
     assert ordered == []
     assert stay not in invoke("apply", "chat.toml", "--force")
     assert ordered == [(800, "restart")]
+    file.write_text(told.replace('adapters = { legal = "lora" }\n', ""))
+    (lora / "adapter_config.json").unlink()
+    (lora / "adapter_model.safetensors").unlink()
+    assert stay in invoke("apply", "chat.toml")
+    assert len(ordered) == 1
+    assert stay not in invoke("apply", "chat.toml", "--force")
+    assert len(ordered) == 2
 
 
 def test_other_files_in_the_repository_roll_over_and_unknown_ones_do_not(
