@@ -17,6 +17,8 @@ MOST_ADAPTERS = 32
 """Adapters of one service at most."""
 DEFAULT_RANK = 16
 """The largest rank of an adapter unless a service says another."""
+MOST_RANK = 512
+"""The largest rank that an engine loads."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _PATH = re.compile(r"[A-Za-z0-9_.@+-]+(/[A-Za-z0-9_.@+-]+)*")
@@ -40,19 +42,6 @@ def adapters_of(directives: Mapping[str, str]) -> Mapping[str, str]:
         return dict(_adapters(directives.get("adapters", "")))
     except ValueError:
         return {}
-
-
-def follows_by_adapters(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Whether replicas with the directives ``before`` need no successors with those of ``after``.
-
-    They load and unload adapters instead, if nothing else has changed and their servers were
-    started for adapters.
-    """
-    return bool(adapters_of(before)) and _without(before) == _without(after)
-
-
-def _without(directives: Mapping[str, str]) -> Mapping[str, str]:
-    return {key: text for key, text in directives.items() if key != "adapters"}
 
 
 def _adapters(value: object) -> tuple[tuple[str, str], ...]:

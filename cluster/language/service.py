@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, Adapters
+from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, MOST_RANK, Adapters, adapters_of
 from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
@@ -240,7 +240,7 @@ class ServiceSpec(BaseModel):
     adapter_rank: int | None = Field(
         None,
         ge=1,
-        le=512,
+        le=MOST_RANK,
         description="Largest rank of an adapter that replicas can load; each takes more of the "
         f"GPU's memory. Unset: {DEFAULT_RANK}.",
     )
@@ -493,6 +493,30 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
         raise InvalidInputError(
             "SW-SERVICE", f"{'; '.join(said)}.", _KEYS if about_keys else ""
         ) from None
+
+
+def values_of(directives: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the values of directives, with the defaults of keys that a script leaves out.
+
+    Directives of an older version that can't be read are returned as they stand.
+    """
+    try:
+        return service_spec(directives).values()
+    except InvalidInputError:
+        return directives
+
+
+def follows_by_adapters(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether replicas with the directives ``before`` need no successors with those of ``after``.
+
+    They load and unload adapters instead, if nothing else has changed and their servers were
+    started for adapters.
+    """
+    return bool(adapters_of(before)) and _but_adapters(before) == _but_adapters(after)
+
+
+def _but_adapters(directives: Mapping[str, str]) -> Mapping[str, str]:
+    return {key: text for key, text in values_of(directives).items() if key != "adapters"}
 
 
 def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:

@@ -5,6 +5,8 @@ https://huggingface.co/docs/peft/developer_guides/checkpoint
 
 from collections.abc import Iterator, Mapping
 
+from cluster.language.adapters import MOST_RANK
+
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _NOT_SERVED = ("use_dora", "lora_bias", "layer_replication", "alora_invocation_tokens")
 """Parts of PEFT's configuration that change what an adapter computes and that engines refuse."""
@@ -26,6 +28,8 @@ def adapter_problems(
     numbers = [one for one in ranks if isinstance(one, int) and one > 0]
     if len(numbers) < len(ranks):
         yield "its r is no positive whole number"
+    elif max(numbers) > MOST_RANK:
+        yield f"its rank is {max(numbers)}: no engine loads one above {MOST_RANK}"
     elif max(numbers) > rank:
         yield f"its rank is {max(numbers)}, above {rank}: write adapter_rank = {max(numbers)}"
     yield from (f"{name} is not served" for name in _NOT_SERVED if config.get(name))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cluster.language.adapters import adapters_of, follows_by_adapters
+from cluster.language.adapters import adapters_of
 from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.service import follows_by_adapters
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.messages import (
     DesiredSlotsAnswer,

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import AUTO, ServiceSpec, service_spec
+from cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, values_of
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from launcher.engines.model_files import ModelNeeds
@@ -76,7 +75,7 @@ def plan_apply(
     lost = _lost_note(newest)
     if not (changes or lost or force):
         return ApplyPlan("nothing", newest.array_job_id, (), bounds)
-    stay = not force and follows_by_adapters(_values(newest.directives), spec.values())
+    stay = not force and follows_by_adapters(newest.directives, spec.values())
     surge = _STAY if stay else _surge_note(tenant, cost, _under_way(living))
     notes = (*lost, *surge, *bounds)
     return ApplyPlan("roll over", newest.array_job_id, changes, notes)
@@ -107,12 +106,12 @@ def changed_keys(before: Mapping[str, str], spec: ServiceSpec) -> tuple[KeyChang
 
     A key that was left out before counts with its default; digests count where both are known.
     """
-    return _changes(_values(before), spec.values())
+    return _changes(values_of(before), spec.values())
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[KeyChange, ...]:
     """Return the same for two generations that have been submitted."""
-    return _changes(_values(before), _values(after))
+    return _changes(values_of(before), values_of(after))
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[KeyChange, ...]:
@@ -123,14 +122,6 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[KeyChange,
         for key in keys
         if key not in unknown and old.get(key) != new.get(key)
     )
-
-
-def _values(directives: Mapping[str, str]) -> Mapping[str, str]:
-    try:
-        return service_spec(directives).values()
-    except InvalidInputError:
-        # Directives of an older version are compared as they stand.
-        return directives
 
 
 def _lost_note(newest: ServiceView) -> tuple[str, ...]:

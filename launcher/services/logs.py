@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import InvalidInputError
+from cluster.language.service import follows_by_adapters
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
 from launcher.engines.engine import Engine

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.language.adapters import follows_by_adapters
 from cluster.language.errors import UnreachableError
 from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import whole_number
+from cluster.language.service import follows_by_adapters, whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,

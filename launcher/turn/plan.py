@@ -9,9 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from cluster.language.adapters import adapters_of, follows_by_adapters
+from cluster.language.adapters import adapters_of
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import AUTO, ServiceSpec, service_spec, whole_number
+from cluster.language.service import (
+    AUTO,
+    ServiceSpec,
+    follows_by_adapters,
+    service_spec,
+    whole_number,
+)
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from launcher.autoscale import types as scaling
 from launcher.autoscale.policy import Memory, autoscale, initial

@@ -2,9 +2,14 @@
 
 import pytest
 
-from cluster.language.adapters import MOST_ADAPTERS, adapters_of, follows_by_adapters, model_name
+from cluster.language.adapters import MOST_ADAPTERS, adapters_of, model_name
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec, spec_of_directives
+from cluster.language.service import (
+    ServiceSpec,
+    follows_by_adapters,
+    service_spec,
+    spec_of_directives,
+)
 
 VALUES = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
 
@@ -69,3 +74,15 @@ def test_replicas_stay_if_only_adapters_differ_and_their_server_can_load_some():
     assert not follows_by_adapters(none.values(), one.values())
     other = spec(adapters={"a": "x"}, adapter_rank=64)
     assert not follows_by_adapters(one.values(), other.values())
+
+
+def test_a_key_that_an_older_script_leaves_out_counts_with_its_default():
+    """An upgrade that adds a key would replace replicas that apply has said to stay."""
+    one, two = spec(adapters={"a": "x"}).values(), spec(adapters={"b": "y"}).values()
+    older = {key: text for key, text in one.items() if key != "memory_mib"}
+    assert older != one
+    assert follows_by_adapters(older, two)
+    assert not follows_by_adapters(older, dict(two) | {"memory_mib": "77"})
+    unreadable = dict(one) | {"of_another_version": "1"}
+    assert follows_by_adapters(unreadable, dict(two) | {"of_another_version": "1"})
+    assert not follows_by_adapters(unreadable, two)

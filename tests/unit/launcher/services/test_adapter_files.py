@@ -55,6 +55,7 @@ def test_one_that_was_made_for_another_model_is_told_of(tmp_path: Path):
     [
         ({"r": 32}, "its rank is 32, above 16: write adapter_rank = 32"),
         ({"rank_pattern": {"q_proj": 64}}, "its rank is 64, above 16: write adapter_rank = 64"),
+        ({"r": 1024}, "its rank is 1024: no engine loads one above 512"),
         ({"r": "many"}, "its r is no positive whole number"),
         ({"r": None}, "its r is no positive whole number"),
         ({"peft_type": "IA3"}, "its peft_type is 'IA3', not LORA"),
@@ -95,7 +96,7 @@ def test_only_engines_that_have_them_as_models_may_have_adapters(tmp_path: Path)
 def test_adapters_change_no_digest_of_a_service_that_has_some(tmp_path: Path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").touch()
-    before = repository_digest(tmp_path, adapters=False)
+    before = repository_digest(tmp_path, but_adapters_of="tiny")
     put(tmp_path)
-    assert repository_digest(tmp_path, adapters=False) == before
+    assert repository_digest(tmp_path, but_adapters_of="tiny") == before
     assert repository_digest(tmp_path) != before
