@@ -241,6 +241,21 @@ def test_long_texts_and_runs_of_backslashes_are_passed_over_in_pieces() -> None:
     )
 
 
+def test_in_pieces_a_hostile_body_takes_a_bounded_number_of_steps() -> None:
+    """Texts may be of any length; brackets, quotes and backslashes are looked at one by one."""
+
+    def bodies(count: int) -> list[bytes]:
+        many = (b"[]," * count, b"{}," * count, b'"a",' * count, b'"' + b'\\"' * count + b'",')
+        ends = b'0], "model": "chat"}'
+        slow = (*many, (b'"' + b"\\\\" * 4_000 + b'",') * (count // 4_000))
+        return [b'{"a": [' + one + ends for one in slow]
+
+    assert found_in_pieces(*bodies(40_000), size=8192) == ["/t/chat/v1/completions"] * 5
+    assert found_in_pieces(*bodies(240_000), size=8192) == [CODE] * 5
+    long = b'{"a": "' + b"x" * 1_000_000 + b'", "model": "chat"}'
+    assert found_in_pieces(long, size=8192) == ["/t/chat/v1/completions"]
+
+
 def names(body: bytes, *, by_model: bool) -> tuple[str, str]:
     """The service and the adapter that a body names; of a direct request that of t/chat."""
     here = '["txn.by_model"] = true, ["txn.tenant"] = "t"'
