@@ -110,7 +110,7 @@ def _preempt_mode(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 
 def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     kind = _said(facts, "SelectType")
-    if kind not in {"select/cons_tres", "select/linear"} or kind == "select/linear":
+    if kind != "select/cons_tres":
         yield error(
             "SW-CONF-SELECT",
             f"SelectType is {kind or 'not set'}",
