@@ -75,6 +75,7 @@ class TokenWatch:
         self._loads = {
             key: {run: one for run, one in loads.items() if self._is_there((key, run))}
             for key, loads in self._loads.items()
+            if key in self._replicas
         }
 
     def _is_there(self, at: tuple[str, Run]) -> bool:

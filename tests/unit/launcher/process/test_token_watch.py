@@ -183,6 +183,9 @@ async def test_one_that_has_started_again_or_says_nothing_leaves_what_was_counte
     assert watch.loads[CHAT].counts.preemptions == 4 + 0 + 1 + 1
     turned(watch, ())
     assert watch.loads == {}
+    plan: Any = SimpleNamespace(services=[])
+    watch.turned(plan, {})
+    assert vars(watch)["_loads"] == {}
 
 
 async def test_silent_replicas_delay_no_others():
