@@ -87,7 +87,7 @@ class Stream:
     """An answer that was streamed.
 
     Attributes:
-        first_us: microseconds from the request to the first text.
+        first_us: microseconds from the request to the first text; to the end, if there was none.
         all_us: the same to the end.
     """
 
@@ -125,7 +125,7 @@ def measured(load: str, concurrency: int, windows: Sequence[TokenWindow]) -> Poi
     between_us = [
         (one.all_us - one.first_us) // (one.output_tokens - 1)
         for one in streams
-        if one.output_tokens > 1
+        if one.output_tokens > 1 and one.first_us < one.all_us
     ] or [0]
     return Point(
         batch=concurrency,

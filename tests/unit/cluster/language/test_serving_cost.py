@@ -82,6 +82,16 @@ def test_nothing_may_keep_it():
     assert cheapest(ROWS, {}, TokenObjective()) is None
 
 
+def test_an_unknown_time_between_tokens_keeps_no_bound_of_it():
+    unknown = row(tpot_ms=0)
+    assert unknown.tokens is not None
+    tokens = unknown.tokens.model_copy(update={"output_tokens": 50})
+    unknown = unknown.model_copy(update={"tokens": tokens})
+    assert not TokenObjective(tpot_ms=50).is_kept(unknown)
+    assert TokenObjective(ttft_ms=100).is_kept(unknown)
+    assert TokenObjective(tpot_ms=50).is_kept(row(tpot_ms=0))
+
+
 def test_of_one_cost_the_quicker_one():
     slow, quick = row(concurrency=2, p95_ms=900), row(concurrency=1, p95_ms=800)
     found = cheapest([slow, quick], COSTS, TokenObjective())

@@ -52,6 +52,13 @@ def test_answers_of_one_token_have_no_time_between_tokens() -> None:
     assert (figures.output_mtps, figures.tpot_p50_us, figures.tpot_p99_us) == (2_000, 0, 0)
 
 
+def test_answers_without_a_text_that_is_known_say_nothing_of_the_time_between_tokens() -> None:
+    without = stream(first_ms=1_090)
+    figures = measured("", 1, [TokenWindow((without,) * 9 + (stream(),), SECOND)]).tokens
+    assert figures is not None
+    assert (figures.tpot_p50_us, figures.tpot_p99_us) == (10_000, 10_000)
+
+
 @pytest.mark.parametrize(
     ("answers", "steady"), [([100], False), ([100, 95], True), ([100, 94], False)]
 )
