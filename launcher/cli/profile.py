@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,7 +158,7 @@ def measure(
     )
     wanted = _types(settings, types, partition)
     specs = [service_spec({**values, "profile": name}) for name in wanted]
-    found = _measurable(specs[0].engine)
+    found = _measurable(specs[0])
     file = output or Path(f"{model}.profile.json")
     objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
     work = _Work(settings, found, asked.task(model, found), file, objective)
@@ -203,15 +203,17 @@ class _Work:
             )
 
 
-def _measurable(name: str) -> MeasuredEngine | PromptedEngine:
+def _measurable(spec: ServiceSpec) -> MeasuredEngine | PromptedEngine:
     """Return the engine.
 
     Raises InvalidInputError: SW-SERVICE-ENGINE if there is none, SW-PROFILE-ENGINE if none of its
     models can be measured.
     """
-    engine = engine_named(name)
+    engine = engine_named(spec.engine)
     if isinstance(engine, MeasuredEngine | PromptedEngine):
-        return engine
+        with suppress(ValueError):
+            engine.options(spec, is_measured=True)
+            return engine
     raise InvalidInputError(
         "SW-PROFILE-ENGINE",
         f"This is a model of {engine.title}, of which slicewise can't measure models.",

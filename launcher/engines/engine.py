@@ -205,7 +205,8 @@ class Engine(Protocol):
         each rank is started with them: ``$node_rank`` is 0 where clients are answered, and counts
         up on the other nodes; ``$leader_address`` and ``$leader_port`` are where rank 0 may wait
         for the others; ``$rank_address`` is the node's own address. ``is_measured``: whether
-        ``slicewise profile`` starts it, and will load the model itself.
+        ``slicewise profile`` starts it, and will load the model itself; raises ValueError if models
+        of this engine can't be measured.
         """
 
     # What a model repository and a log look like.

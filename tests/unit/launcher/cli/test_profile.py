@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from toy_engine import ENGINE
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
@@ -16,6 +17,7 @@ from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import profile, profile_options
 from launcher.engines.openai import OpenAIEngine
+from launcher.engines.registry import ENGINES
 from launcher.profiling import jobs, token_figures
 from launcher.profiling.figures import (
     Begun,
@@ -385,3 +387,11 @@ def test_a_model_of_an_engine_that_is_not_measured_is_refused(
     assert "[SW-PROFILE-ENGINE]" in said
     assert "a model of llama.cpp" in said
     assert cluster.scripts == []
+def test_a_site_s_engine_may_say_that_its_models_are_not_measured(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ENGINES["llamacpp"], "options", ENGINE.options, raising=False)
+    assert "[SW-PROFILE-ENGINE]" in told(language(cluster))
+    assert cluster.scripts == []
+
+
