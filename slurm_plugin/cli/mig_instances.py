@@ -216,7 +216,8 @@ def _choose(
         for row in one.rows
         if row.board == on.model
     }
-    return ChosenInstances(on, plan, loads, types, costs)
+    token_services = frozenset(one.name for one in services if any(row.tokens for row in one.rows))
+    return ChosenInstances(on, plan, loads, types, costs, token_services)
 
 
 def _load(one: ServiceDemand, on: Board) -> ServiceLoad:

@@ -25,6 +25,7 @@ class ChosenInstances:
     Attributes:
         types: the GRES types that were measured, by profile.
         costs: millislices by profile.
+        token_services: those of language models, whose batch is the requests at a time.
     """
 
     board: Board
@@ -32,6 +33,7 @@ class ChosenInstances:
     loads: Mapping[str, ServiceLoad]
     types: Mapping[str, str]
     costs: Mapping[str, int]
+    token_services: frozenset[str]
 
     @property
     def rows(self) -> Sequence[tuple[str, Measured, int]]:
@@ -135,11 +137,12 @@ def _file_lines(chosen: ChosenInstances) -> Sequence[str]:
     lines = []
     for name, row, count in chosen.rows:
         concurrency = min(_MOST_CONCURRENCY, row.batch * row.processes)
+        parts = f"  # batch {row.batch} × processes {row.processes}"
         lines += [
             f"# {name}",
             f'profile = "{chosen.types[row.profile]}"',
             _slots_line(count),
-            f"concurrency = {concurrency}  # batch {row.batch} × processes {row.processes}",
+            f"concurrency = {concurrency}{'' if name in chosen.token_services else parts}",
         ]
     return lines
 

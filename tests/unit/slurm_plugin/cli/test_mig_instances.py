@@ -161,6 +161,7 @@ def test_language_models_are_chosen_by_the_times_of_their_tokens(place: Path):
     load = ("llama.json", "--rate", "90", "--slo-ms", "100")
     assert [one["type"] for one in found(*load)["instances"]] == ["nvidia_a100_1g.10gb"]
     assert [one["type"] for one in found(*load, "--ttft-ms", "499")["instances"]] == ["3g.40gb"]
+    assert run(*load).stdout.splitlines()[-1] == "concurrency = 8"
     said = str(run(*load, "--ttft-ms", "99").exception)
     assert "No measured configuration of 'bert' keeps ttft_ms 99" in said
     assert "[SW-SLO-UNREACHABLE]" in said
