@@ -19,17 +19,20 @@ class Severity(StrEnum):
 
 
 class Place(StrEnum):
-    """Where a line or a command that mends something goes, in the order in which to apply them."""
+    """Where a line or a command that mends something goes, in the order in which to apply them.
+
+    With JobSubmitPlugins=lua slurmctld does not start without job_submit.lua: that comes first.
+    """
 
     HOST = "host"
     DATABASE = "database"
     SETTINGS = "slicewise.toml"
+    SCRIPT = "job_submit.lua"
     SLURM_CONF = "slurm.conf"
     CGROUP_CONF = "cgroup.conf"
     RESTART = "restart"
     ACCOUNTS = "sacctmgr"
     DAEMON = "daemon"
-    SCRIPT = "job_submit.lua"
     GATEWAY = "gateway"
     NODE = "node"
 
@@ -38,12 +41,12 @@ TITLES: Mapping[Place, str] = {
     Place.HOST: "on this host, as root",
     Place.DATABASE: "the ledger's database",
     Place.SETTINGS: "slicewise.toml",
+    Place.SCRIPT: "job_submit.lua, on slurmctld's host",
     Place.SLURM_CONF: "slurm.conf; words for a partition go to the line that it has",
     Place.CGROUP_CONF: "cgroup.conf, the same on all nodes",
     Place.RESTART: "make Slurm read them",
     Place.ACCOUNTS: "accounts, QOS and limits",
     Place.DAEMON: "the daemon",
-    Place.SCRIPT: "job_submit.lua, on slurmctld's host",
     Place.GATEWAY: "the gateway and the launcher, on their host",
     Place.NODE: "the GPU node",
 }

@@ -17,8 +17,11 @@ _RESTARTS = (
     *("TaskPlugin", "ProctrackType", "SelectType", "GresTypes", "JobSubmitPlugins", "MpiParams"),
     *("AuthInfo", "PriorityType", "AccountingStorageType", "PreemptType", "MaxJobCount"),
     *("MaxArraySize", "PrioritySiteFactorPlugin"),
+    *("AccountingStorageEnforce", "AccountingStorageTRES"),
 )
 """Settings that Slurm's daemons read at their start only."""
+_END_JOBS = ("SelectType=", "ProctrackType=")
+"""Settings whose change running jobs may not outlive."""
 _INDENT = "  "
 
 
@@ -74,10 +77,13 @@ def _counted(counts: Sequence[Severity]) -> str:
 def fix_text(findings: Sequence[Finding]) -> str:
     """Return the lines and commands that mend the findings, by place, in the order to apply them.
 
-    Each line stands once. What can't be given as a line is a comment.
+    Each line stands once, below the advice that belongs to it, which is a comment, as is what can't
+    be given as a line.
     """
     lines: dict[Place, dict[str, None]] = {place: {} for place in Place}
     for one in findings:
+        if one.mends and one.advice:
+            lines[one.mends[0].place][f"# {printable(one.advice)}"] = None
         for mend in one.mends:
             lines[mend.place][printable(mend.line)] = None
     conf, has_cgroup = lines[Place.SLURM_CONF], bool(lines[Place.CGROUP_CONF])
@@ -87,7 +93,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
     blocks = [
         "\n".join((f"# {TITLES[place]}", *lines[place], "")) for place in Place if lines[place]
     ]
-    rest = [f"# {one.text}\n" for one in findings if not one.mends]
+    rest = [f"# {printable(one.text)}\n" for one in findings if not one.mends]
     if rest:
         blocks.append("# to do in your own way\n" + "".join(rest))
     return "\n".join(blocks) or "# nothing to mend\n"
@@ -95,7 +101,15 @@ def fix_text(findings: Sequence[Finding]) -> str:
 
 def _restarts(conf: Iterable[str], *, has_cgroup: bool) -> tuple[str, ...]:
     """Return what makes Slurm read the lines: some are read at a start only."""
-    if has_cgroup or any(line.startswith(_RESTARTS) for line in conf):
-        on_nodes = "systemctl restart slurmd    # on all nodes; running jobs go on"
-        return ("systemctl restart slurmctld", on_nodes)
+    keys = [line.removeprefix("#") for line in conf]
+    if has_cgroup or any(key.startswith(_RESTARTS) for key in keys):
+        jobs = (
+            "jobs: see above"
+            if any(key.startswith(_END_JOBS) for key in keys)
+            else "running jobs go on"
+        )
+        return (
+            "systemctl restart slurmctld",
+            f"systemctl restart slurmd    # on all nodes; {jobs}",
+        )
     return ("scontrol reconfigure",)

@@ -17,6 +17,10 @@ _FEW_PORTS = 100
 _SHORT_KILL_WAIT_S, _LONG_KILL_WAIT_S = 5, 120
 _SHORT_JOB_AGE_S = 60
 _FEW_JOBS = 2000
+_LOSES_JOBS = (
+    "Change it while there are no jobs: at a change of SelectType Slurm loses all jobs, running and"
+    " waiting (except between cons_res and cons_tres)."
+)
 _CORE_WORDS = ("CR_CORE", "CR_CPU", "CR_SOCKET")
 
 
@@ -117,6 +121,7 @@ def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             "Slurm gives a job whole nodes, or can't count GPUs by their type",
             _line("SelectType=select/cons_tres"),
             _line("SelectTypeParameters=CR_Core_Memory"),
+            advice="" if kind == "select/cons_res" else _LOSES_JOBS,
         )
     elif not _said(facts, "SelectTypeParameters").upper().startswith(_CORE_WORDS):
         yield error(

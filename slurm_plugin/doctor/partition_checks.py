@@ -28,9 +28,13 @@ def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _by_mode(found: Finding, mode: str) -> Finding:
-    """Return the finding; before mode enforce a gate that is missing is as it should be."""
+    """Return the finding; before mode enforce a gate that is missing is as it should be.
+
+    Its line is no mend then: slurmctld exits where a partition names a QOS that does not exist.
+    """
     if found.code == "SW-PARTITION-GATE" and mode != "enforce":
-        return replace(found, severity=Severity.HINT, why=f"{found.why}, once mode is enforce")
+        why = f"{found.why}, once mode is enforce"
+        return replace(found, severity=Severity.HINT, why=why, mends=())
     return found
 
 

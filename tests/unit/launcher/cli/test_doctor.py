@@ -258,6 +258,45 @@ def test_fix_prints_each_line_once_in_the_order_to_apply_them() -> None:
     assert fix_text(()) == "# nothing to mend\n"
 
 
+def test_fix_writes_the_script_before_slurm_is_told_of_it() -> None:
+    plugin = Mend(Place.SLURM_CONF, "JobSubmitPlugins=lua")
+    script = Mend(Place.SCRIPT, "slicewise admission install")
+    found = (
+        error("SW-A", "a", "", plugin, advice="Write it first."),
+        error("SW-B", "b", "", script),
+    )
+    lines = [line for line in fix_text(found).splitlines() if line]
+    assert lines == [
+        "# job_submit.lua, on slurmctld's host",
+        "slicewise admission install",
+        "# slurm.conf; words for a partition go to the line that it has",
+        "# Write it first.",
+        "JobSubmitPlugins=lua",
+        "# make Slurm read them",
+        "systemctl restart slurmctld",
+        "systemctl restart slurmd    # on all nodes; running jobs go on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("AccountingStorageEnforce=associations,limits,qos", "running jobs go on"),
+        ("AccountingStorageTRES=gres/gpu", "running jobs go on"),
+        ("#PrioritySiteFactorPlugin=", "running jobs go on"),
+        ("SelectType=select/cons_tres", "see above"),
+        ("ProctrackType=proctrack/cgroup", "see above"),
+    ],
+)
+def test_fix_restarts_slurm_where_that_is_needed(line: str, said: str) -> None:
+    advice = "Set it while no job runs."
+    text = fix_text((error("SW-A", "a", "", Mend(Place.SLURM_CONF, line), advice=advice),))
+    assert f"# {advice}\n{line}\n" in text
+    assert "systemctl restart slurmctld\n" in text
+    assert said in text
+    assert "reconfigure" not in text
+
+
 def test_fix_runs_nothing(node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
     result = run(*OF_NODE, "--fix")

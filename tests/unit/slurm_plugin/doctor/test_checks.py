@@ -294,6 +294,22 @@ def test_the_lines_keep_what_the_site_has_beside() -> None:
     }
 
 
+def test_before_enforce_the_gate_is_no_line_to_add() -> None:
+    (found,) = partition(IN_OBSERVE, qos="")
+    assert found.mends == ()
+    assert "slurmctld exits" in found.advice
+    (found,) = partition(qos="")
+    assert [mend.line for mend in found.mends] == ["PartitionName=gpu QOS=slicewise_gate"]
+
+
+def test_a_change_of_select_type_says_that_jobs_are_lost() -> None:
+    (linear,) = conf(SelectType="select/linear")
+    assert "loses all jobs" in linear.advice
+    (older,) = conf(SelectType="select/cons_res")
+    assert older.mends == linear.mends
+    assert older.advice == ""
+
+
 def test_weights_below_a_tenth_or_with_age_above_them_are_all_right() -> None:
     assert conf(PriorityWeightQOS="900") == ()
     assert conf(PriorityWeightQOS="3000", PriorityWeightAge="4000") == ()
