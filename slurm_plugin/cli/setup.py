@@ -32,6 +32,7 @@ from slurm_plugin.setup.proposals import (
 
 _SECRET = "database-url"  # noqa: S105 -- a file's name
 _LISTS = ("partitions", "login_hosts")
+_WITH_PASSWORD = "database_url"  # noqa: S105 -- an answer's name
 
 
 def setup_command(
@@ -96,16 +97,32 @@ def _asked(known: Mapping[str, object]) -> Answers:
     """Ask for each answer at the terminal, with what is known as its default."""
     if not is_at_a_terminal():
         raise _refused("there is no terminal to ask at; give a file with --answers")
-    given: dict[str, object] = {"gpus": known.get("gpus", {})}
+    if "gpus" not in known:
+        raise _refused("Slurm has no typed GPUs yet; give a file that has [gpus], with --answers")
+    given: dict[str, object] = {"gpus": known["gpus"]}
     for key, field in Answers.model_fields.items():
         if key == "gpus":
             continue
         default = known.get(key, field.get_default())
         shown = ",".join(default) if isinstance(default, tuple) else default
         missing = field.is_required() and key not in known
-        text = typer.prompt(str(field.description), default=None if missing else str(shown))
-        given[key] = tuple(filter(None, text.split(","))) if key in _LISTS else text
+        text = typer.prompt(
+            _question(key, str(field.description)),
+            default=None if missing else str(shown),
+            hide_input=key == _WITH_PASSWORD,
+        )
+        given[key] = _listed(text) if key in _LISTS else text
     return _answered({}, given)
+
+
+def _question(key: str, description: str) -> str:
+    if key in _LISTS:
+        return f"{description}, with commas between"
+    return f"{description} (not shown as you type)" if key == _WITH_PASSWORD else description
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 def _settings(answers: Answers) -> Settings:
@@ -139,7 +156,7 @@ def _files(answers: Answers, settings: Settings, facts: SlurmFacts) -> Mapping[s
         "gres.conf.hint": gres_text(nodes),
         "job_submit.lua": proposed_script(settings),
         "daemon.conf": daemon_text(answers),
-        "gateway.sh": gateway_text(),
+        "gateway.sh": gateway_text(settings.gateway.bind),
         "answers.toml": answers_text(answers),
     }
     written = {name: text for name, text in found.items() if text}

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from cluster.language.findings import Finding, Place
+from cluster.language.findings import Finding, Place, Severity
 from slurm_plugin.setup.answers import Answers, fitting_models, is_profile
 
 _PORT = 6830
+_PARTITION = "PartitionName="
 
 
 def settings_text(answers: Answers) -> str:
@@ -57,14 +58,25 @@ def _toml(value: object) -> str:
 
 
 def conf_text(findings: Iterable[Finding], place: Place) -> str:
-    """Return the lines that one of Slurm's files lacks, each below why; "" if it lacks none."""
+    """Return the lines that one of Slurm's files lacks, each below why; "" if it lacks none.
+
+    What is the site's choice is a comment, and so are words for a partition: its line is there
+    already, and newer slurmctld end where a partition has two.
+    """
     lines: dict[str, None] = {}
     for one in findings:
-        own = [mend.line for mend in one.mends if mend.place is place]
+        own = [_written(mend.line, one) for mend in one.mends if mend.place is place]
         if own and not all(line in lines for line in own):
-            lines |= dict.fromkeys((f"# {one.what}: {one.why}." if one.why else f"# {one.what}.",))
-            lines |= dict.fromkeys(own)
+            said = f"# {one.what}: {one.why}." if one.why else f"# {one.what}."
+            lines |= dict.fromkeys((f"{said} {one.advice}".rstrip(), *own))
     return "\n".join((*lines, "")) if lines else ""
+
+
+def _written(line: str, finding: Finding) -> str:
+    if line.startswith(_PARTITION):
+        name, _, words = line.removeprefix(_PARTITION).partition(" ")
+        return f"# add to the line of partition {name}: {words}"
+    return f"# if you choose so: {line}" if finding.severity is Severity.HINT else line
 
 
 def daemon_text(answers: Answers) -> str:
@@ -74,9 +86,12 @@ def daemon_text(answers: Answers) -> str:
     return f"[Service]\nUser={answers.slurm_user}\nGroup={answers.slurm_user}\n"
 
 
-def gateway_text() -> str:
-    """Return the commands that prepare the gateway's host."""
-    return """\
+def gateway_text(bind: str) -> str:
+    """Return the commands that prepare the gateway's host; ``bind`` is gateway.bind.
+
+    HAProxy's drop-in has systemd open the port of haproxy-slicewise.socket.
+    """
+    return f"""\
 #!/bin/sh
 # On the gateway's host, as root; read it first. Nothing of it was run.
 set -eu
@@ -84,9 +99,22 @@ from=/usr/share/slicewise
 install -d -m 711 -o slicewise -g slicewise /etc/haproxy/slicewise
 install -D -m 644 $from/haproxy-slicewise.conf /etc/systemd/system/haproxy.service.d/slicewise.conf
 install -D -m 644 $from/haproxy-openssl.cnf /etc/haproxy/slicewise-openssl.cnf
+units=/etc/systemd/system
+if ! systemctl cat haproxy-slicewise.socket > /dev/null 2>&1; then
+    install -m 644 $from/haproxy-slicewise.socket $units/
+fi
+install -d -m 755 $units/haproxy-slicewise.socket.d
+cat > $units/haproxy-slicewise.socket.d/bind.conf << END
+[Socket]
+ListenStream=
+ListenStream={bind}
+END
 slicewise gateway render --check --user haproxy --group haproxy --socket-user slicewise
 systemctl daemon-reload
-systemctl restart haproxy
+systemctl stop haproxy
+systemctl enable haproxy-slicewise.socket
+systemctl restart haproxy-slicewise.socket
+systemctl start haproxy
 systemctl enable --now slicewise-launcher
 """
 
@@ -108,12 +136,12 @@ Nothing was changed. In this order; sections are those of docs/how-to/install.md
 1. Read `slicewise.toml`, and put it into /etc/slicewise on {hosts} (0644).
 2. On {controller}: `install -m 640 -g {slurm_user} database-url /etc/slicewise/`, then
    `slicewise ledger db upgrade`. The database and its role: section 2.
-3. {conf}
+3. On {controller}: `mv` `job_submit.lua` beside slurm.conf. It is your own, with Slicewise's
+   lines. Before step 4: with JobSubmitPlugins=lua slurmctld does not start without it.
+4. {conf}
    Leave `QOS=slicewise_gate` out until mode enforce: slurmctld exits if that QOS does not exist.
-4. Compare `gres.conf.hint` with the lines of the GPU nodes.
-5. On {controller}: {drop_in}`systemctl enable --now slicewise-daemon`. It only observes.
-6. On {controller}: `mv` `job_submit.lua` beside slurm.conf. It is your own, with Slicewise's
-   lines.
+5. Compare `gres.conf.hint` with the lines of the GPU nodes.
+6. On {controller}: {drop_in}`systemctl enable --now slicewise-daemon`. It only observes.
 7. On {gateway}: give the launcher its database (section 6), then read and run `gateway.sh`.
    Copy /etc/slicewise/gateway.crt to all hosts of step 1.
 8. `slicewise tenant import --dry-run` shows the tree below account {parent_account}; then import,
@@ -128,7 +156,10 @@ def steps_text(answers: Answers, written: Mapping[str, str]) -> str:
     """Return the steps in the order in which they are safe; ``written`` are the other files."""
     hosts = dict.fromkeys((answers.controller, answers.gateway, *answers.login_hosts))
     conf = [name for name in ("slurm.conf.lines", "cgroup.conf.lines") if name in written]
-    added = f"Add what `{'` and `'.join(conf)}` say, and restart slurmctld and slurmd."
+    added = (
+        f"Read `{'` and `'.join(conf)}`:\n   a line takes the place of one with"
+        " its key, a comment says what else to do.\n   Then restart slurmctld and slurmd."
+    )
     drop_in = "put `daemon.conf` into /etc/systemd/system/slicewise-daemon.service.d/,\n   then "
     return _STEPS.format(
         hosts=", ".join(hosts),

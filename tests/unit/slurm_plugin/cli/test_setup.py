@@ -1,6 +1,7 @@
 """Tests slicewise setup: what it guesses of Slurm, what it asks, and the files that it writes."""
 
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,40 @@ def test_it_writes_proposals_and_changes_nothing_else(tmp_path: Path) -> None:
     assert (again["gateway"], again["gpus"]["L40S"]) == ("gate", ["l40s"])
 
 
+def test_slurm_conf_lines_end_no_slurmctld(tmp_path: Path) -> None:
+    """Newer ones end where a partition has two lines; the site chooses what hints say."""
+    assert run(tmp_path).exit_code == 0
+    text = (tmp_path / "out" / "slurm.conf.lines").read_text()
+    lines = text.splitlines()
+    assert not [line for line in lines if line.startswith(("PartitionName", "PrivateData"))]
+    assert "# add to the line of partition gpu: TRESBillingWeights=" in text
+    assert "# if you choose so: PrivateData=" in text
+    assert "loses all jobs" in text
+    assert "slicewise_gate" not in text.replace("no QOS=slicewise_gate", "")
+
+
+def test_the_script_is_there_before_slurmctld_starts_with_it(tmp_path: Path) -> None:
+    assert run(tmp_path).exit_code == 0
+    steps = (tmp_path / "out" / "STEPS.md").read_text()
+    assert steps.index("`job_submit.lua` beside") < steps.index("restart slurmctld")
+
+
+def test_the_gateways_port_is_that_of_its_settings(tmp_path: Path) -> None:
+    assert run(tmp_path).exit_code == 0
+    bind = tomllib.loads((tmp_path / "out" / "slicewise.toml").read_text())["gateway"]["bind"]
+    script = (tmp_path / "out" / "gateway.sh").read_text()
+    folder = tmp_path / "haproxy-slicewise.socket.d"
+    folder.mkdir()
+    start, end = script.index("cat > "), script.index("END\n", script.index("<< END") + 6)
+    subprocess.run(
+        ["/bin/sh", "-c", script[start : end + 4]], env={"units": str(tmp_path)}, check=True
+    )
+    assert (folder / "bind.conf").read_text() == f"[Socket]\nListenStream=\nListenStream={bind}\n"
+    opened = script.index("systemctl restart haproxy-slicewise.socket")
+    assert script.index("systemctl stop haproxy\n") < opened
+    assert opened < script.index("systemctl start haproxy\n")
+
+
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
@@ -160,15 +195,29 @@ def test_it_asks_with_what_slurm_says_as_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
-    said = "\ngpu\nscience\n\n\ngate\nlogin1,login2\n\n/models\n"
+    url = "postgresql://slicewise:s3cr3t@db/slicewise"
+    said = f"\ngpu, big\nscience\n\n\ngate\nlogin1, login2,\n{url}\n/models\n"
     words = ["--output", str(tmp_path / "out")]
     result = CliRunner().invoke(app, words, input=said)
     assert result.exit_code == 0, result.output
     assert "Slurm's ClusterName [hpc]:" in result.output
     given = tomllib.loads((tmp_path / "out" / "answers.toml").read_text())
-    assert (given["partitions"], given["parent_account"]) == (["gpu"], "science")
+    assert (given["partitions"], given["parent_account"]) == (["gpu", "big"], "science")
     assert (given["login_hosts"], given["controller"]) == (["login1", "login2"], "head")
     assert given["model_repository"] == "/models"
+    assert (tmp_path / "out" / "database-url").read_text() == f"{url}\n"
+    assert "s3cr3t" not in result.output
+
+
+def test_it_asks_nothing_where_slurm_has_no_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    monkeypatch.setattr(setup, "guessed", lambda *_: {"cluster": "hpc"})
+    result = CliRunner().invoke(app, ["--output", str(tmp_path / "out")])
+    assert "no typed GPUs yet" in str(result.exception)
+    assert "--answers" in str(result.exception)
+    assert "ClusterName" not in result.output
 
 
 def test_without_a_terminal_it_wants_a_file(tmp_path: Path) -> None:
