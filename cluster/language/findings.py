@@ -61,6 +61,11 @@ class Mend:
     line: str
 
 
+def setting(section: str, line: str) -> Mend:
+    """Return a line of slicewise.toml, which is TOML; a comment names the section it goes into."""
+    return Mend(Place.SETTINGS, f"{line}    # in [{section}]")
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something about the site that is not as it should be.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.slurm.fields import numbers
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.isolation import isolation_findings
@@ -68,7 +68,7 @@ def _cluster(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             "SW-CLUSTER-NAME",
             f"Slurm's ClusterName is {name}, [cluster] name of slicewise.toml {wanted.cluster}",
             "limits and charges would be those of another cluster",
-            Mend(Place.SETTINGS, f'[cluster] name = "{name}"'),
+            setting("cluster", f'name = "{name}"'),
         )
 
 
@@ -79,7 +79,7 @@ def _slurm_user(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             "SW-CONF-USER",
             f"SlurmUser is {name}, [daemon] slurm_user of slicewise.toml {wanted.slurm_user}",
             "slurmctld can't reach the daemon's admission socket",
-            Mend(Place.SETTINGS, f'[daemon] slurm_user = "{name}"'),
+            setting("daemon", f'slurm_user = "{name}"'),
         )
 
 
@@ -250,7 +250,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             f"site_factor is {wanted.priority_max} at most, and Slurm's own weights add up to"
             f" {total} ({parts})",
             "the site's factors outweigh classes, shares and waiting: a job may wait for ever",
-            Mend(Place.SETTINGS, f"[priority] max = {min(10 * total, 1_000_000)}"),
+            setting("priority", f"max = {min(10 * total, 1_000_000)}"),
             advice="Or lower the weights: docs/explanation/priority.md, Beside Slurm's own"
             " factors.",
         )
@@ -260,7 +260,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             f"Slurm's own weights add up to {total} ({parts}), beside a site_factor of"
             f" {wanted.priority_max} at most",
             "a newer job that has waited its full time may go before an older one",
-            Mend(Place.SETTINGS, f"[priority] max = {min(10 * total, 1_000_000)}"),
+            setting("priority", f"max = {min(10 * total, 1_000_000)}"),
         )
 
 
@@ -345,7 +345,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             f"Slurm's munge socket is {socket or 'the default'}, [daemon] munge_socket of"
             f" slicewise.toml {wanted.munge_socket or 'not set'}",
             "commands of other hosts may be checked by another munged, with another key",
-            *([Mend(Place.SETTINGS, f'[daemon] munge_socket = "{socket}"')] if socket else []),
+            *([setting("daemon", f'munge_socket = "{socket}"')] if socket else []),
         )
 
 

@@ -142,11 +142,16 @@ def clock_checks(ahead_s: Mapping[str, float | None]) -> Iterator[Finding]:
 def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> Iterator[Finding]:
     """Say what a GPU node lacks for replicas; ``namespaces`` is None where it is unknown."""
     for name in missing:
+        package = Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}")
+        is_path = "/" in name
         yield error(
             "SW-NODE-PROGRAM",
             f"This node has no {name}",
             "a replica does not start without it",
-            Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}"),
+            *([] if is_path else [package]),
+            advice="Install it there on all GPU nodes, or correct the path in [engines]."
+            if is_path
+            else "",
         )
     if namespaces == 0:
         yield error(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.findings import Finding, Mend, Place, error, hint
+from cluster.language.findings import Finding, Mend, Place, error, hint, setting
 from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import Board, profile_of
@@ -206,7 +206,7 @@ def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[Findin
             "SW-NODE-PRICE",
             f"gpu:{kind} is not a type of [gpus] in slicewise.toml",
             "it is not charged",
-            Mend(Place.SETTINGS, f'[gpus."MODEL"] types = ["{kind}"]'),
+            setting('gpus."MODEL"', f'types = ["{kind}"]'),
         )
         for kind in kinds
         if kind not in costs

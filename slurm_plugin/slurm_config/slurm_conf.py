@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from cluster.language.billing import BillingUnit
-from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.language.gres import SHARED, tres_name
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.fields import has_default_memory
@@ -205,7 +205,7 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
         "SW-GPU-PRICE",
         f"{has} {kind}, which has no price",
         "it is not charged and no quota counts it",
-        Mend(Place.SETTINGS, f'[gpus."MODEL"] types = ["{name}"]'),
+        setting('gpus."MODEL"', f'types = ["{name}"]'),
         advice="Name it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut.",
     )
 

@@ -1,5 +1,6 @@
 """Plants faults into what the doctor knows of a good site: each is found, named and mended."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.language.findings import Finding, Severity
+from cluster.language.findings import Finding, Place, Severity
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.interface import Association
 from slurm_plugin.common.ledger_facts import LedgerFacts
@@ -292,6 +293,29 @@ def test_the_lines_keep_what_the_site_has_beside() -> None:
         "JobSubmitPlugins=x,lua",
         "PriorityFlags=FAIR_TREE",
     }
+
+
+def test_lines_for_the_settings_are_toml_and_name_their_section() -> None:
+    mends = [
+        mend
+        for *_, found in PLANTED
+        if isinstance(found, tuple)
+        for one in found
+        for mend in one.mends
+    ]
+    lines = [mend.line for mend in mends if mend.place is Place.SETTINGS]
+    assert 'name = "other"    # in [cluster]' in lines
+    assert "max = 20000    # in [priority]" in lines
+    for line in lines:
+        (key,) = tomllib.loads(line)
+        assert "[" not in key
+        assert "    # in [" in line
+
+
+def test_a_path_is_no_package() -> None:
+    (found,) = node_programs_checks(("/opt/venv/bin/python",), 15000)
+    assert found.mends == ()
+    assert "[engines]" in found.advice
 
 
 def test_before_enforce_the_gate_is_no_line_to_add() -> None:
