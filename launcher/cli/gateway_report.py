@@ -76,8 +76,10 @@ def _findings(settings: GatewaySettings, launcher_user: str) -> Iterator[Finding
         loaded_s=float(info.get("Start_time_sec", 0)),
         rendered_s=_written_s(file),
         launcher_s=_launcher_s(launcher_user),
-        program_s=_written_s(_PROGRAM),
+        program_s=_installed_s(_PROGRAM),
         has_master=settings.master_socket is not None,
+        bind=settings.bind,
+        held=asyncio.run(haproxy.held_address()),
     )
     yield from gateway_checks(facts, owners.options, time.time())
 
@@ -97,6 +99,13 @@ def _text(file: Path) -> str | None:
 def _written_s(file: Path) -> float:
     with suppress(OSError):
         return file.stat().st_mtime
+    return 0.0
+
+
+def _installed_s(file: Path) -> float:
+    """Return when the file came here: packages keep the time of their build as that of writing."""
+    with suppress(OSError):
+        return file.stat().st_ctime
     return 0.0
 
 

@@ -4,13 +4,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 
 SOON_S = 14 * 86400
 """Seconds before a certificate's end from which on it is said."""
 _OLDEST = (2, 6)
 _RENDER = Mend(Place.GATEWAY, "slicewise gateway render --check")
 _RELOAD = Mend(Place.GATEWAY, "systemctl reload haproxy")
+_BIND_CONF = "/etc/systemd/system/haproxy-slicewise.socket.d/bind.conf"
+_ANY_HOSTS = ("", "*", "0.0.0.0", "[::]")  # noqa: S104 -- compared only
 _RESTART = Mend(Place.GATEWAY, "systemctl restart slicewise-launcher")
 
 
@@ -27,6 +29,8 @@ class GatewayFacts:
         launcher_s, program_s: Unix seconds at which the launcher began, and at which its program
             was installed; ``launcher_s`` is None if none runs here.
         has_master: whether gateway.master_socket is set.
+        bind: gateway.bind.
+        held: the address that systemd holds open for HAProxy; "" if it holds none.
     """
 
     stale: tuple[str, ...] = ()
@@ -37,6 +41,8 @@ class GatewayFacts:
     launcher_s: float | None = None
     program_s: float = 0.0
     has_master: bool = True
+    bind: str = ""
+    held: str = ""
 
 
 def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Finding, ...]:
@@ -45,6 +51,7 @@ def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Find
         *_stale(facts, owners),
         *_certificates(facts.ends_s, now_s),
         *_haproxy(facts),
+        *_port(facts),
         *_launcher(facts),
         *_master(facts),
     )
@@ -101,6 +108,26 @@ def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
         )
 
 
+def _port(facts: GatewayFacts) -> Iterator[Finding]:
+    if facts.held and _address(facts.held) != _address(facts.bind):
+        lines = f"[Socket]\\nListenStream=\\nListenStream={facts.bind}"
+        yield error(
+            "SW-GATEWAY-PORT",
+            f"systemd holds {facts.held} open for HAProxy, and gateway.bind is {facts.bind}",
+            "HAProxy then listens where systemd does, and clients may not reach it",
+            Mend(Place.GATEWAY, f"install -D -m 644 /dev/stdin {_BIND_CONF} <<< $'{lines}'"),
+            Mend(Place.GATEWAY, "systemctl daemon-reload && systemctl stop haproxy"),
+            Mend(Place.GATEWAY, "systemctl restart haproxy-slicewise.socket"),
+            Mend(Place.GATEWAY, "systemctl start haproxy"),
+        )
+
+
+def _address(text: str) -> tuple[str, str]:
+    """Return host and port; all ways to say any host are one."""
+    host, _, port = text.rpartition(":")
+    return ("" if host in _ANY_HOSTS else host, port)
+
+
 def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
     if facts.launcher_s is None:
         yield error(
@@ -126,6 +153,6 @@ def _master(facts: GatewayFacts) -> Iterator[Finding]:
             "gateway.master_socket is not set",
             "after a reload of HAProxy the launcher does not see the requests that the replaced"
             " process still has, and may end the replicas that answer them",
-            Mend(Place.SETTINGS, '[gateway] master_socket = "/run/haproxy/slicewise-master.sock"'),
+            setting("gateway", 'master_socket = "/run/haproxy/slicewise-master.sock"'),
             advice="It is HAProxy's option -S: docs/how-to/gateway.md.",
         )

@@ -502,6 +502,21 @@ async def check_configuration(path: Path) -> None:
         raise InvalidInputError("SW-GATEWAY-CONFIG", f"HAProxy rejects {path}:\n{_alerts(told)}")
 
 
+async def held_address() -> str:
+    """Return the address that systemd holds open for HAProxy; "" if it holds none."""
+    words = ("show", "haproxy-slicewise.socket", "--property=ActiveState,Listen")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "systemctl", *words, stdout=PIPE, stderr=PIPE
+        )
+    except OSError:
+        return ""
+    shown, _ = await process.communicate()
+    lines = shown.decode("utf-8", "replace").splitlines()
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    return found.get("Listen", "").split(" ")[0] if found.get("ActiveState") == "active" else ""
+
+
 async def process_facts(settings: GatewaySettings) -> Mapping[str, str]:
     """Return what the running HAProxy says of itself: ``Version``, ``Start_time_sec``, ...
 

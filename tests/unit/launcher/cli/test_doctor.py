@@ -1,6 +1,8 @@
 """Tests slicewise doctor: its sections, what it accepts, --fix, --json and exit codes."""
 
+import asyncio
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from cluster.slurm.interface import Association
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.cli.show_findings import fix_text
+from launcher.gateway import haproxy
 from launcher.gateway.checks import GatewayFacts, gateway_checks
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
@@ -320,6 +323,8 @@ GATEWAY = GatewayFacts(
         ("SW-LAUNCHER-DOWN", replace(GATEWAY, launcher_s=None)),
         ("SW-LAUNCHER-OLD", replace(GATEWAY, program_s=60.0)),
         ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),
+        ("SW-GATEWAY-PORT", replace(GATEWAY, bind="0.0.0.0:8080", held="127.0.0.1:8080")),
+        ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8081", held="0.0.0.0:8080")),
     ],
 )
 def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts) -> None:
@@ -327,6 +332,26 @@ def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts)
     (one,) = gateway_checks(facts, " --user haproxy", 100.0)
     assert one.code == code
     assert one.mends or one.advice
+
+
+def test_systemd_and_haproxy_may_write_any_address_in_their_own_way() -> None:
+    facts = replace(GATEWAY, bind="*:8080", held="0.0.0.0:8080")
+    assert gateway_checks(facts, "", 100.0) == ()
+
+
+@pytest.mark.parametrize(("state", "held"), [("active", "127.0.0.1:8080"), ("inactive", "")])
+def test_the_port_that_systemd_holds_is_asked_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, held: str
+) -> None:
+    program = tmp_path / "systemctl"
+    program.write_text(
+        f"#!/bin/sh\necho 'Listen=127.0.0.1:8080 (Stream)'\necho ActiveState={state}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asyncio.run(haproxy.held_address()) == held
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert asyncio.run(haproxy.held_address()) == ""
 
 
 def test_a_gateway_of_another_host_is_not_looked_at(node: EmulatedDriver) -> None:
@@ -350,6 +375,23 @@ def test_the_gateways_files_are_compared_with_what_would_be_rendered(
     stale = next(one for one in report.findings if one.code == "SW-GATEWAY-STALE")
     assert "haproxy.cfg" in stale.what
     assert not list(directory.iterdir())
+
+
+def test_a_launcher_that_began_before_a_package_was_unpacked_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "main.py"
+    program.touch()
+    os.utime(program, (1.0, 1.0))  # as packages do, whose files have the time of the build
+    monkeypatch.setattr(gateway_report, "_PROGRAM", program)
+    monkeypatch.setattr(gateway_report, "_launcher_s", lambda _: program.stat().st_ctime - 60)
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "gateway").mkdir()
+    settings(tmp_path, monkeypatch)
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    assert "SW-LAUNCHER-OLD" in {one.code for one in report.findings}
 
 
 def test_a_failure_of_an_adapter_keeps_its_code(
