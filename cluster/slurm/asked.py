@@ -1,4 +1,4 @@
-"""Counts the requests that this process makes to slurmctld by Slurm's commands.
+"""Counts the requests that this process makes to slurmctld.
 
 What a command asks was counted with ``sdiag`` on 22.05. Newer versions ask no more.
 """
@@ -17,8 +17,8 @@ class RequestCount:
     """Requests so far.
 
     Attributes:
-        reads: questions to slurmctld, by command. Changes of jobs and nodes are not counted: they
-            never wait, and their number follows from what people do.
+        reads: questions to slurmctld, by command, or pyslurm or slurmrestd. Changes of jobs and
+            nodes are not counted: they never wait, and their number follows from what people do.
     """
 
     def __init__(self) -> None:

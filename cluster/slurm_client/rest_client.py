@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from cluster.language.jobs import JobView
+from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, Unread
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.rest_records import job_view
@@ -26,6 +27,8 @@ _PARSERS: Mapping[tuple[int, ...], str] = {(25, 11): "v0.0.44", (26, 5): "v0.0.4
 _FAILED_REST_S = 5.0
 _UNFIT_REST_S = 600.0
 _LONGEST = 120
+_MOST_BYTES = 1 << 28
+"""Of an answer: 30,000 jobs, far more than it tells of in time."""
 
 
 class RestError(Exception):
@@ -84,21 +87,24 @@ class RestSlurm(CommandSlurm):
             jobs = json.loads(text)["jobs"]
             named = cache(user_name)
             return tuple(job_view(job, named, _refuse) for job in jobs)
-        except UNREADABLE as error:
+        except (*UNREADABLE, RecursionError) as error:
             raise RestError(f"{type(error).__name__}: {error}") from None
 
     async def _asked(self, path: str) -> str:
         """What it answers; text that is no UTF-8, which users can write into jobs, is replaced."""
         is_socket = self._where.startswith("/")
         connector = aiohttp.UnixConnector(self._where) if is_socket else aiohttp.TCPConnector()
+        headers = self._headers()
+        # As many as squeue makes; slurmrestd's own were not counted.
+        ASKED.reads["slurmrestd"] += 2
         address = f"{'http://localhost' if is_socket else self._where.rstrip('/')}{path}"
         try:
             async with (
                 asyncio.timeout(DEADLINE_S),
                 aiohttp.ClientSession(connector=connector) as session,
-                session.get(address, headers=self._headers()) as answer,
+                session.get(address, headers=headers) as answer,
             ):
-                body = await answer.read()
+                body = await _read(answer)
         except TimeoutError:
             raise RestError(f"no answer within {DEADLINE_S:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -112,8 +118,22 @@ class RestSlurm(CommandSlurm):
     def _headers(self) -> dict[str, str]:
         if self._token_file is None:
             return {}
-        token = self._token_file.read_text(encoding="utf-8").strip()
+        try:
+            token = self._token_file.read_text(encoding="ascii", errors="replace").strip()
+        except OSError as error:
+            raise RestError(f"{type(error).__name__}: {error}") from None
+        if not (token.isascii() and token.isprintable()):
+            raise RestError(f"{self._token_file} holds no token")
         return {"X-SLURM-USER-TOKEN": token.removeprefix("SLURM_JWT=")}
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise RestError(f"it answers more than {_MOST_BYTES} bytes")
+    return bytes(body)
 
 
 def _refuse(unread: Unread) -> None:
@@ -125,5 +145,5 @@ def _why(body: bytes) -> str:
     try:
         errors: list[dict[str, Any]] = json.loads(body)["errors"]
         return "; ".join(str(one.get("description") or one.get("error")) for one in errors)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return body[:_LONGEST].decode(errors="replace")

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from cluster.language.jobs import JobState
 from cluster.settings.file import Settings
+from cluster.slurm.asked import RequestCount
 from cluster.slurm.unread import Unread, ignored
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.open import open_lasting_slurm, open_slurm
@@ -163,6 +164,8 @@ async def test_jobs_are_asked_for_with_the_token_that_the_file_has_then(tmp_path
         (web.Response(text="proxy error", status=502), "502: proxy error"),
         (web.json_response({"jobs": [{**JOB, "priority": None}]}), "priority"),
         (web.Response(text="{"), "JSONDecodeError"),
+        (web.Response(text="[" * 100_000), "RecursionError"),
+        (web.Response(text="[" * 100_000, status=500), "500: [["),
     ],
 )
 async def test_the_commands_answer_where_it_can_t_and_for_a_while(
@@ -184,6 +187,37 @@ async def test_the_commands_answer_where_nothing_listens_or_the_token_is_gone(
     assert await opened(tmp_path / "none", log).jobs() == BY_COMMANDS
     assert await opened(tmp_path / "none", log, tmp_path / "token").jobs() == BY_COMMANDS
     assert log[-1].startswith("slurmrestd_failed FileNotFoundError")
+
+
+@pytest.mark.usefixtures("commands")
+@pytest.mark.parametrize(
+    "token", [b"SLURM_JWT=one\ntwo: 3\n", b"caf\xe9", "café".encode(), b"a\0b"]
+)
+async def test_the_commands_answer_where_the_file_holds_no_token(
+    token: bytes, tmp_path: Path
+) -> None:
+    log: list[str] = []
+    (tmp_path / "token").write_bytes(token)
+    async with server(tmp_path / "socket", web.json_response({"jobs": [JOB]})) as asked:
+        slurm = opened(tmp_path / "socket", log, tmp_path / "token")
+        assert await slurm.jobs() == BY_COMMANDS
+    assert (asked, log[-1]) == ([], f"slurmrestd_failed {tmp_path}/token holds no token")
+
+
+@pytest.mark.usefixtures("commands")
+async def test_what_it_is_asked_is_counted_and_no_answer_is_read_without_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr("cluster.slurm_client.rest_client.ASKED", count := RequestCount())
+    async with server(tmp_path / "socket", web.json_response({"jobs": [JOB]})):
+        slurm = opened(tmp_path / "socket", log)
+        for _ in range(2):
+            assert [job.name for job in await slurm.jobs()] == ["train"]
+        assert count.reads == {"slurmrestd": 4}
+        monkeypatch.setattr("cluster.slurm_client.rest_client._MOST_BYTES", 100)
+        assert await slurm.jobs() == BY_COMMANDS
+    assert log[-1] == "slurmrestd_failed it answers more than 100 bytes"
 
 
 @pytest.mark.usefixtures("commands")
