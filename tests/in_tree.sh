@@ -19,5 +19,5 @@ umount --lazy /.before
 cd "$HERE"
 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 exec env -i HOME=/root PATH="$path" TERM=dumb LANG=C.UTF-8 \
-    SLICEWISE_NIGHTLY="${SLICEWISE_NIGHTLY:-}" "$@"
+    SLICEWISE_NIGHTLY="${SLICEWISE_NIGHTLY:-}" SLICEWISE_TEST_BUDGETS="${SLICEWISE_TEST_BUDGETS:-}" "$@"
 ' "$0" "$@"

@@ -1,4 +1,5 @@
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import build_slurm
 import pytest
 from build_slurm import Build, BuildError, build, check_sha256
 
+ROOT = Path(build_slurm.__file__).parent.parent
 CONFIGURE = """#!/bin/sh
 # The least of a configure: a Makefile in each of the two folders from which Slurm is installed.
 here=$(dirname "$0")
@@ -132,3 +134,23 @@ def test_make_clean_keeps_built_slurms(tmp_path: Path) -> None:
     subprocess.run(("make", "-f", makefile, "clean"), cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "build/slurm").is_dir()
     assert not any((tmp_path / name).exists() for name in removed)
+
+
+def planned(*target: str) -> str:
+    """What make would run."""
+    words = ("make", "--no-print-directory", "-C", str(ROOT), "-n", *target)
+    environment = {"PATH": os.environ["PATH"]}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_builds_no_slurm_of_the_projects_own_version() -> None:
+    assert "build_slurm.py  --builds" in planned("slurm")
+    assert "build_slurm.py 25.11.7 --builds" in planned("slurm", "VERSION=25.11.7")
+
+
+def test_the_nightly_matrix_runs_what_is_marked_nightly_and_the_integration_tests_once() -> None:
+    said = planned("nightly")
+    assert said.count("slurm_matrix.py") == 1
+    assert '-m "not integration"' in said
+    makefile = (ROOT / "Makefile").read_text()
+    assert "\nnightly: export SLICEWISE_NIGHTLY := 1\n" in makefile
