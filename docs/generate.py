@@ -26,6 +26,7 @@ from cluster.language.service import ServiceSpec, allowed_words
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
+from cluster.slurm.asked import ASKED
 from docs import slurm_matrix, wire_api
 from launcher.autoscale.tokens import TokensDone
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
@@ -409,6 +410,7 @@ def _of_daemon() -> CollectorRegistry:
     unread: Any = SimpleNamespace(counts={("job", "EndTime"): 0})
     metrics.watch(admission, sync, ALONE, unread)
     metrics.turned("sync", 0, failed=False)
+    ASKED.reads["squeue"] += 0
     return metrics.registry
 
 
@@ -438,6 +440,7 @@ def _of_launcher() -> CollectorRegistry:
     metrics.measured(
         {service.service: quality}, {service.service: Counts(0.0)}, {service.service: load}
     )
+    metrics.counted({f"{service.service}:legal": 0})
     metrics.failed("SW-DAEMON-DOWN", 0)
     return metrics.registry
 
