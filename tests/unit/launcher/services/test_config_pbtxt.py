@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.text_format import Parse
+from tritonclient.grpc import model_config_pb2
 
 from launcher.services import config_pbtxt
 from launcher.services.config_pbtxt import parse_config
@@ -14,7 +15,6 @@ DESCRIPTOR = Path(config_pbtxt.__file__).with_name("model_config.textproto")
 
 def test_the_descriptor_is_that_of_tritonclient() -> None:
     """After a new tritonclient: its descriptor by text_format, below the licence."""
-    model_config_pb2 = pytest.importorskip("tritonclient.grpc").model_config_pb2
     theirs, ours = FileDescriptorProto(), FileDescriptorProto()
     model_config_pb2.DESCRIPTOR.CopyToProto(theirs)
     Parse(DESCRIPTOR.read_text(), ours)
