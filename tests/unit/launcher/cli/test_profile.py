@@ -387,11 +387,11 @@ def test_a_model_of_an_engine_that_is_not_measured_is_refused(
     assert "[SW-PROFILE-ENGINE]" in said
     assert "a model of llama.cpp" in said
     assert cluster.scripts == []
+
+
 def test_a_site_s_engine_may_say_that_its_models_are_not_measured(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ENGINES["llamacpp"], "options", ENGINE.options, raising=False)
     assert "[SW-PROFILE-ENGINE]" in told(language(cluster))
     assert cluster.scripts == []
-
-
