@@ -145,6 +145,10 @@ class SlotView(Message):
     """How the slot's last run ended, if it failed: ``ended with 1``."""
     ended: str = ""
     """How the task of a gone slot ended, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
+    is_requeued: bool = False
+    """Whether Slurm requeues the run that ends, or has just requeued it: by an operator's order,
+    for a preemption, because its node failed. Such a run did not end by itself.
+    """
     node_held_millislices: int | None = None
     """What jobs hold of the slot's node now, with the slot's own job."""
 

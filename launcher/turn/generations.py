@@ -401,8 +401,9 @@ def _failed(
 ) -> frozenset[int]:
     """Return the slots of failed starts: desired, and ended by themselves before they had settled.
 
-    Ended slots with an unfit replica count as well, cancelled ones never do. A slot that a request
-    without an answer left out may have been given back because of that request: that is no failure.
+    Ended slots with an unfit replica count as well, cancelled ones never do. What Slurm requeues
+    did not end by itself. A slot that a request without an answer left out may have been given back
+    because of that request: that is no failure.
     """
     desired_run = known.desired.run if known.desired is not None else frozenset()
     if known.unheard is not None:
@@ -410,7 +411,8 @@ def _failed(
     over = frozenset(s.index for s in view.slots if s.state in _OVER and s.leaves_s is None)
     ended = over & (known.alive - known.leaving) - _cancelled(view)
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
-    return (ended & unfit(known.down)) | ((ended & desired_run) - settled)
+    requeued = frozenset(slot.index for slot in view.slots if slot.is_requeued)
+    return (ended & unfit(known.down)) | ((ended & desired_run) - settled - requeued)
 
 
 def _cancelled(view: ServiceView) -> frozenset[int]:

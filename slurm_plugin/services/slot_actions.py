@@ -80,7 +80,7 @@ def plan_guard(
     Slurm's delay. ``revive`` are lost slots that are due to be brought back.
     """
     releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
-    requeued = _indices_of(service, lambda s: s.state == "released" and s.reason == "BeginTime")
+    requeued = _indices_of(service, _was_requeued)
     loose = _indices(service, {"released"}) - desired_slots
     return SlotActions(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
 
@@ -193,10 +193,16 @@ def _slot_after(slot: SlotView, plan: SlotActions) -> SlotView:
     if slot.index in plan.release:
         return SlotView(index=slot.index, state="released", is_borrowed=slot.is_borrowed)
     if slot.index in plan.hold:
-        return slot.model_copy(update={"state": "held", "reason": "JobHeldAdmin"})
+        change = {"state": "held", "reason": "JobHeldAdmin", "is_requeued": _was_requeued(slot)}
+        return slot.model_copy(update=change)
     if slot.index in plan.requeue_hold:
         return slot.model_copy(update={"state": "ending"})
     return slot
+
+
+def _was_requeued(slot: SlotView) -> bool:
+    """Whether Slurm has requeued the slot by itself, and delays its next run."""
+    return slot.state == "released" and slot.reason == "BeginTime"
 
 
 def _indices(service: ServiceView, states: set[str]) -> frozenset[int]:

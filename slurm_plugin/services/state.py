@@ -209,6 +209,7 @@ def _slot(
         said=last_words(job),
         job_id=job.job_id if state == "gone" else None,
         ended=job.ended,
+        is_requeued=_is_requeued(job, now_s),
     )
     if state in {"held", "released", "gone"}:
         return resting
@@ -275,6 +276,21 @@ def _slot_state(job: JobView, step: StepView | None) -> SlotState:
             return "gone"
         case _:
             return "ending"
+
+
+def _is_requeued(job: JobView, now_s: float) -> bool:
+    """Whether Slurm requeues the job whose run is ending.
+
+    Slurm already shows the next run then: no start, or a planned one with all of the time limit. A
+    run that has ended by itself keeps its own start and end. A node that could not start the run
+    gives it back, too: that is a failed start.
+    """
+    if job.state is not JobState.COMPLETING or job.unread or job.reason.startswith("launch"):
+        return False
+    if job.start_s is None or job.end_s is None:
+        return True
+    is_planned = job.time_limit_s is not None and job.end_s - job.start_s >= job.time_limit_s
+    return is_planned and job.end_s > now_s
 
 
 def _time_left_s(job: JobView, now_s: float) -> int | None:

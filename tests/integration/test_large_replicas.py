@@ -9,10 +9,9 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -85,12 +84,6 @@ class Toys:
         with urlopen(request, timeout=120) as answer:  # noqa: S310
             return json.load(answer)
 
-    def answers(self, name: str) -> bool:
-        """Whether the gateway refuses no requests of it."""
-        with suppress(HTTPError):
-            return bool(self.ask(name))
-        return False
-
     def ranks(self, name: str) -> dict[str, dict[str, Any]]:
         """What each rank that lives has said, by identity and rank."""
         found = {}
@@ -113,6 +106,11 @@ class Toys:
     def states(self, job: str) -> Counter[str]:
         argv = ("squeue", "--noheader", "--array", f"--jobs={job}", "--format=%T")
         return Counter(self.sandbox.run("root", argv).stdout.split())
+
+    def shown(self, task: str) -> list[str]:
+        """Job, start and end of a task, as slurmctld has them."""
+        argv = ("squeue", "--noheader", "--states=all", f"--jobs={task}", "--format=%A %S %e")
+        return self.sandbox.run("root", ("env", "SLURM_TIME_FORMAT=%s", *argv)).stdout.split()
 
     def quotas(self, *sets: str) -> None:
         for words in sets:
@@ -240,23 +238,28 @@ def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, ran
 
 
 def test_when_slurm_ends_a_replica_all_ranks_end_and_the_slot_serves_again(toys: Toys) -> None:
-    """As in a preemption."""
+    """As in a preemption. Two starts before it have failed, and this one has not."""
+    failed = status(toys.sandbox, "nlp/wide")["failed_starts"]
     end_by_slurm(toys, "wide", "scontrol", "requeue")
+    assert status(toys.sandbox, "nlp/wide")["failed_starts"] <= failed
     assert toys.in_use() == 4 * SLICE
 
 
-def end_by_slurm(toys: Toys, name: str, *words: str) -> None:
-    """TERM comes to all steps together, KILL only after KillWait; the slot serves again."""
+def end_by_slurm(toys: Toys, name: str, *words: str) -> list[str]:
+    """TERM comes to all steps together, KILL only after KillWait; the slot serves again.
+
+    Returns job, start and end, as slurmctld has them while it ends the run.
+    """
     before = until(lambda: both(toys.ranks(name)))
     old = {one["pid"] for one in before.values()}
     _, array, slot, _ = min(before).split(".")
     toys.sandbox.run("slurm", (*words, f"{array}_{slot}"))
+    shown = toys.shown(f"{array}_{slot}")
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
     until(lambda: all(is_gone(one["tmp"]) for one in before.values()))
     until(lambda: both(toys.ranks(name), without=old))
-    # Where it is the third in a row that has ended, requests are refused until one serves.
-    until(lambda: toys.answers(name))
     assert toys.ask(name) == {"ranks": 2}
+    return shown
 
 
 def both(
@@ -279,10 +282,12 @@ def test_each_run_is_charged_for_all_of_it(toys: Toys) -> None:
 
 
 def test_a_replica_that_is_cancelled_leaves_nothing_and_its_slot_comes_back(toys: Toys) -> None:
-    """Behind the charges: once the task is requeued, accounting has another end of its run."""
-    toys.apply("cut", gpus=2, nodes=2, replicas=1)
+    """It is charged to its cancellation; once it is requeued, accounting has another end."""
+    array = toys.apply("cut", gpus=2, nodes=2, replicas=1)
     assert toys.ask("cut") == {"ranks": 2}
-    end_by_slurm(toys, "cut", "scancel")
+    job_id, start_s, end_s = map(int, end_by_slurm(toys, "cut", "scancel"))
+    until(lambda: (job_id, start_s) in toys.charged(array))
+    assert toys.charged(array)[job_id, start_s] == 4 * SLICE * (end_s - start_s)
     toys.delete("cut")
     until_is(toys.in_use, 0)
     assert toys.ranks("cut") == {}

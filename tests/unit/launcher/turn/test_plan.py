@@ -265,6 +265,22 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
     assert len(then.services[0].desired or ()) == 1
 
 
+@pytest.mark.parametrize("was_ready", [True, False])
+@pytest.mark.parametrize("end", ["ending", "held"])
+def test_a_run_that_slurm_requeues_has_not_failed(end: str, was_ready: bool):
+    """A node's failure leaves none that ends: the slot waits, and is held for its next start."""
+    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    state = having(GenerationState(backoff=Backoff(FAILING - 1, 90.0)))
+    slot = running(0) if was_ready else in_state(0, "starting")
+    state, _ = decided(view(slot), shown, state, answers=OURS if was_ready else {})
+    state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
+    requeued = in_state(0, end).model_copy(update={"is_requeued": True})
+    for at_s, seen in ((101.0, requeued), (102.0, in_state(0, "held"))):
+        state, plan = decided(view(seen, at_s=at_s), shown, state, now_s=at_s)
+        assert known(state).backoff.failures == FAILING - 1
+    assert plan.services[0].desired in (None, {0})
+
+
 CANCELLED = SlotView(index=0, state="gone", ended="CANCELLED")
 
 
@@ -938,6 +954,15 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
     assert known(state).backoff.failures == 1
     assert known(state).failures == (Failure("gpu07", 103.0),)
     assert "1 start has failed" in plan.services[0].note
+
+
+def test_it_counts_though_slurm_shows_that_it_is_given_back_by_a_requeue():
+    failed = Answer(Probe.SILENT, "the model refused an inference of zeros: dead", is_failure=True)
+    state, _ = doubted(failed)
+    ending = in_state(1, "ending").model_copy(update={"is_requeued": True})
+    seen = view(running(0), ending, at_s=103.0)
+    state, _ = decided(seen, gateway(answered(0, 20, 0)), state, now_s=103.0)
+    assert known(state).backoff.failures == 1
 
 
 def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_is_cut():

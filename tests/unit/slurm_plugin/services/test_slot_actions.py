@@ -156,6 +156,12 @@ def test_what_slurm_requeued_is_held_so_that_a_release_need_not_wait() -> None:
     assert plan_guard(requeued, of(0, 1)).hold == of(0)
 
 
+@pytest.mark.parametrize(("reason", "is_requeued"), [("BeginTime", True), ("Priority", False)])
+def test_a_slot_that_is_held_tells_whether_slurm_requeued_it(reason: str, is_requeued: bool):
+    found = after(service("released", reason=reason), SlotActions(hold=of(0)))
+    assert [(slot.state, slot.is_requeued) for slot in found.slots] == [("held", is_requeued)]
+
+
 def gone(found: ServiceView, *indices: int) -> ServiceView:
     """Slurm still has a record of these."""
     slots = (

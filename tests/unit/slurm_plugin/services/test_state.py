@@ -128,6 +128,29 @@ def test_slot_states(job: JobView, state: str) -> None:
     assert slots_of(look(untouched(0), job))[1].state == state
 
 
+ENDING = task(1, JobState.COMPLETING, start_s=1500, end_s=1520, nodes=("gpu01",))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_requeued"),
+    [
+        # It ended by itself, or somebody cancelled it: its own start and end.
+        ({}, False),
+        # The clock of this host may be behind; it may have ended at its time limit.
+        ({"end_s": 1610}, False),
+        ({"start_s": 1599 - 3600, "end_s": 1599}, False),
+        # As Slurm 22.05 shows a requeued one: what is planned for the next run, or nothing.
+        ({"start_s": 1660, "end_s": 1660 + 3600}, True),
+        ({"start_s": None, "end_s": None}, True),
+        ({"start_s": None, "end_s": None, "reason": "launch failed requeued held"}, False),
+        ({"start_s": None, "unread": frozenset({"start_s"})}, False),
+        ({"state": JobState.RUNNING, "end_s": 1500 + 3600}, False),
+    ],
+)
+def test_an_ending_slot_tells_whether_slurm_requeues_it(change: dict[str, Any], is_requeued: bool):
+    assert slots_of(look(untouched(0), replace(ENDING, **change)))[1].is_requeued is is_requeued
+
+
 def test_the_youngest_start_whose_ports_or_certificate_is_not_known_counts() -> None:
     def slot(state: str, **times: int) -> SlotView:
         return SlotView.model_validate({"index": 0, "state": state, **times})
