@@ -21,6 +21,7 @@ Map = { new = function() end }
 core = {
     register_action = function(name, _, one) act = name == "read_openai" and one or act end,
     register_service = function(_, _, one) find_model = one end,
+    register_task = function(one) write_counts = one end,
 }
 %s
 for line in io.lines() do
@@ -287,3 +288,38 @@ def test_at_a_service_s_own_address_only_its_own_adapters_count() -> None:
         body = json.dumps({"model": text}).encode()
         assert names(body, by_model=False) == ("-", "-"), text
     assert names(b'{"model": "chat:a", "model": "chat:b"}', by_model=False) == ("-", "-")
+
+
+COUNTING = """
+map, writes, actions = { ["t/chat:legal"] = "0", ["t/chat:tax"] = "0" }, 0, {}
+Map = { new = function() return { lookup = function(_, name) return map[name] end } end }
+core = {
+    thread = 3,
+    register_action = function(name, _, one) actions[name] = one end,
+    register_service = function() end,
+    register_task = function(one) write_counts = coroutine.wrap(one) end,
+    msleep = coroutine.yield,
+    set_map = function(_, key, value) map[key], writes = value, writes + 1 end,
+}
+%s
+local function ask(name)
+    actions.count_adapter({ get_var = function() return name end })
+end
+for _, name in ipairs({ "t/chat:legal", "t/chat:tax", "t/chat:legal", "t/chat:none" }) do
+    ask(name)
+end
+local before = writes
+map["t/chat:tax"] = nil
+for _ = 1, 5 do write_counts() end
+ask("t/chat:legal")
+for _ = 1, 5 do write_counts() end
+print(before, writes, map["t/chat:legal/3"], map["t/chat:tax/3"], map["t/chat:none/3"])
+"""
+
+
+def test_no_request_waits_until_its_adapter_s_count_is_written_and_none_is_lost() -> None:
+    settings = GatewaySettings(directory=Path("/gw"), services=1, backends=1, servers=1)
+    script = COUNTING % gateway_files(settings)["openai.lua"]
+    ran = subprocess.run(("lua5.3", "-e", script), text=True, capture_output=True, check=True)
+    # One that has been taken away meanwhile gets no entry again.
+    assert ran.stdout.split() == ["0", "2", "3", "nil", "nil"]
