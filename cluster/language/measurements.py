@@ -119,6 +119,25 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
         raise _unreadable(path, "it is not UTF-8 text") from None
 
 
+def require_one_load(rows: Iterable[Measurement]) -> None:
+    """Raise InvalidInputError (SW-PROFILE-FILE) if figures of a model are of different requests."""
+    loads: dict[str, set[str]] = {}
+    for row in rows:
+        loads.setdefault(row.model, set()).add(row.load)
+    for found in loads.values():
+        if len(found) > 1:
+            raise InvalidInputError(
+                "SW-PROFILE-FILE",
+                f"The measurements are of different requests: {shown_loads(found)}.",
+                "Give files that were measured with the same ones.",
+            )
+
+
+def shown_loads(loads: Iterable[str]) -> str:
+    """Name loads in a message; "" is that of a model that makes no tokens."""
+    return f"{', '.join(one or 'no' for one in sorted(loads))} tokens"
+
+
 def update_measurements(path: Path, new: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Write these into the file, in one step, and keep its other measurements; return all of them.
 

@@ -19,6 +19,8 @@ from cluster.language.measurements import (
     Measurement,
     merged,
     read_measurements,
+    require_one_load,
+    shown_loads,
     update_measurements,
 )
 from cluster.language.service import ServiceSpec, service_spec
@@ -198,7 +200,7 @@ class _Work:
             raise InvalidInputError(
                 "SW-PROFILE-FILE",
                 f"{self.file} has figures of {self.task.model} with other requests "
-                f"({', '.join(sorted(others))} tokens), with which these can't be compared.",
+                f"({shown_loads(others)}), with which these can't be compared.",
                 "Name another file: --output",
             )
 
@@ -388,7 +390,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what was measured, as a table; of language models also where tokens cost the least."""
-    rows = merged((), (row for file in files for row in read_measurements(file)))
+    found = [row for file in files for row in read_measurements(file)]
+    require_one_load(found)
+    rows = merged((), found)
     if as_json:
         print_json([row.model_dump() for row in rows])
         return

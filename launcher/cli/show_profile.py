@@ -120,6 +120,10 @@ def cheapest_lines(
     bounds = ", ".join(f"{name} {bound:,}" for name, bound in objective.keys.items())
     within = f" within {bounds}" if bounds else ""
     found = cheapest(rows, costs, objective)
+    unpriced = {row.type for row in rows if objective.is_kept(row)} - costs.keys()
+    if found is None and unpriced:
+        names = ", ".join(sorted(unpriced))
+        return (f"Served{within}: {names}. What that costs is unknown: not in slicewise.toml.",)
     if found is None:
         return (f"Nothing that was measured is served{within}.",)
     row, hours = found.row, slice_hours(found.millislice_s)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, read_measurements
+from cluster.language.measurements import Measurement, read_measurements, require_one_load
 from cluster.language.mig_profiles import Board, board, boards, cost_millislices, profile_of
 from cluster.language.serving_cost import TokenObjective
 from cluster.runtime.console import console, print_json
@@ -81,12 +81,7 @@ def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
         )
-    if len(loads := {row.load for row in found}) > 1:
-        raise InvalidInputError(
-            "SW-PROFILE-FILE",
-            f"The measurements are of different requests: {', '.join(sorted(loads))} tokens.",
-            "Give files that were measured with the same ones.",
-        )
+    require_one_load(found)
     return found
 
 

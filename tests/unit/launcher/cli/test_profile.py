@@ -260,6 +260,7 @@ def tokens(concurrency: int, answers: int, first_ms: int = 50) -> Point:
     return token_figures.measured("512+100", concurrency, [TokenWindow(streams, 1_000_000)] * 2)
 
 
+NO_TOKENS = {"tokens": None}
 LANGUAGE = [tokens(1, 1), tokens(8, 5, 200), token_figures.cannot("512+100", 64, "out of memory")]
 
 
@@ -327,6 +328,40 @@ def test_figures_of_other_prompts_need_a_file_of_their_own(cluster: Cluster):
     assert language(cluster, "--prompt-tokens", "9", "--output", "o.json").exit_code == 0
 
 
+def test_a_file_with_figures_of_triton_needs_another_too(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    assert language(cluster).exit_code == 0
+    file = Path("tiny.profile.json")
+    rows = json.loads(file.read_text())
+    file.write_text(json.dumps(rows | {"measurements": [rows["measurements"][0] | NO_TOKENS]}))
+    assert "other requests (no tokens), with which" in told(language(cluster))
+
+
+def test_figures_of_other_prompts_are_not_shown_together(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    assert language(cluster).exit_code == 0
+    other = Path("tiny.profile.json").read_text().replace("512+100", "9+100")
+    Path("o.json").write_text(other)
+    for words in (("--json",), ()):
+        said = told(call("show", "tiny.profile.json", "o.json", *words))
+        assert "different requests: 512+100, 9+100 tokens" in said
+        assert "[SW-PROFILE-FILE]" in said
+    Path("o.json").write_text(other.replace('"tiny"', '"other"'))
+    assert call("show", "tiny.profile.json", "o.json").exit_code == 0
+
+
+def test_types_that_have_no_cost_are_not_called_unserved(cluster: Cluster):
+    cluster.prints = ["".join(map(message_text, LANGUAGE))]
+    assert language(cluster).exit_code == 0
+    file = Path("tiny.profile.json")
+    file.write_text(file.read_text().replace("g.", "x."))
+    shown = call("show", "tiny.profile.json", "--ttft-ms", "100").stdout.splitlines()
+    assert shown[-1] == (
+        "Served within ttft_ms 100: 1x.10gb, 2x.20gb. What that costs is unknown: not in"
+        " slicewise.toml."
+    )
+
+
 def test_it_tells_how_far_a_language_model_is(cluster: Cluster):
     begun = message_text(Begun(number=2, batch=8, processes=1))
     cluster.states = [JobState.RUNNING]
@@ -379,6 +414,14 @@ def test_an_engine_s_own_requests_are_checked_before(cluster: Cluster):
     assert cluster.scripts == []
 
 
+def test_a_site_s_engine_may_say_that_its_models_are_not_measured(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ENGINES["llamacpp"], "options", ENGINE.options, raising=False)
+    assert "[SW-PROFILE-ENGINE]" in told(language(cluster))
+    assert cluster.scripts == []
+
+
 def test_a_model_of_an_engine_that_is_not_measured_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
@@ -386,12 +429,4 @@ def test_a_model_of_an_engine_that_is_not_measured_is_refused(
     said = told(language(cluster))
     assert "[SW-PROFILE-ENGINE]" in said
     assert "a model of llama.cpp" in said
-    assert cluster.scripts == []
-
-
-def test_a_site_s_engine_may_say_that_its_models_are_not_measured(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(ENGINES["llamacpp"], "options", ENGINE.options, raising=False)
-    assert "[SW-PROFILE-ENGINE]" in told(language(cluster))
     assert cluster.scripts == []
