@@ -3,8 +3,9 @@
 import asyncio
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from pydantic import ValidationError
@@ -50,6 +51,9 @@ def setup_command(
     that most answers need Enter only; with --answers it asks nothing. It writes into its own
     directory and changes nothing else: you compare and copy. STEPS.md there says in which order.
     """
+    with suppress(PermissionError):  # Writing says so, later.
+        if output.exists():
+            raise _not_written(f"{output}: it exists")
     facts = _slurm_facts()
     known = guessed(facts.config, facts.partitions, facts.nodes)
     given = _answered(known, _read(answers)) if answers is not None else _asked(known)
@@ -100,6 +104,13 @@ def _asked(known: Mapping[str, object]) -> Answers:
     if "gpus" not in known:
         raise _refused("Slurm has no typed GPUs yet; give a file that has [gpus], with --answers")
     given: dict[str, object] = {"gpus": known["gpus"]}
+    models = ", ".join(cast("Mapping[str, object]", known["gpus"]))
+    console().print(
+        "Enter takes what stands in brackets. Nothing is changed, and Ctrl-C writes nothing.\n"
+        f"GPUs, by the names of their types in Slurm: {models}. Correct them in slicewise.toml.\n",
+        markup=False,
+        highlight=False,
+    )
     for key, field in Answers.model_fields.items():
         if key == "gpus":
             continue
@@ -110,6 +121,7 @@ def _asked(known: Mapping[str, object]) -> Answers:
             _question(key, str(field.description)),
             default=None if missing else str(shown),
             hide_input=key == _WITH_PASSWORD,
+            show_default=bool(shown),
         )
         given[key] = _listed(text) if key in _LISTS else text
     return _answered({}, given)
@@ -117,7 +129,7 @@ def _asked(known: Mapping[str, object]) -> Answers:
 
 def _question(key: str, description: str) -> str:
     if key in _LISTS:
-        return f"{description}, with commas between"
+        return f"{description} (with commas between)"
     return f"{description} (not shown as you type)" if key == _WITH_PASSWORD else description
 
 
@@ -171,8 +183,12 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
             path.touch(mode=0o600 if name == _SECRET else 0o644)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InvalidInputError(
-            "SW-SETUP-ANSWERS",
-            f"{error.filename}: {error.strerror}.",
-            "Name a directory that does not exist yet, in one that you may write: --output",
-        ) from None
+        raise _not_written(f"{error.filename}: {error.strerror}") from None
+
+
+def _not_written(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SETUP-ANSWERS",
+        f"{why}.",
+        "Name a directory that does not exist yet, in one that you may write: --output",
+    )

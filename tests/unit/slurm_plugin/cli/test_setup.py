@@ -184,11 +184,18 @@ def test_answers_that_can_not_be_taken_are_refused(tmp_path: Path, answers: str,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_there_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "out").mkdir()
     result = run(tmp_path)
     assert "exist yet" in str(result.exception)
     assert list((tmp_path / "out").iterdir()) == []
+    # Before it asks anything, so that no answer is lost.
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    result = CliRunner().invoke(app, ["--output", str(tmp_path / "out")])
+    assert "exist yet" in str(result.exception)
+    assert result.output == ""
 
 
 def test_it_asks_with_what_slurm_says_as_defaults(
@@ -201,6 +208,9 @@ def test_it_asks_with_what_slurm_says_as_defaults(
     result = CliRunner().invoke(app, words, input=said)
     assert result.exit_code == 0, result.output
     assert "Slurm's ClusterName [hpc]:" in result.output
+    assert "Nothing is changed" in result.output
+    assert "A100-80GB, H200-141GB, L40S. Correct them" in " ".join(result.output.split())
+    assert "[]" not in result.output
     given = tomllib.loads((tmp_path / "out" / "answers.toml").read_text())
     assert (given["partitions"], given["parent_account"]) == (["gpu", "big"], "science")
     assert (given["login_hosts"], given["controller"]) == (["login1", "login2"], "head")
