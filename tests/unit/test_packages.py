@@ -179,6 +179,11 @@ ROLE = {
     "enabled": "find /etc/systemd -type l -name '*slicewise*' -printf '%f\n' | sort",
     "certificate": "openssl x509 -noout -in /etc/slicewise/gateway.crt && echo read",
     "again": _PLAY,
+    # A host that is slurmctld's alone.
+    "upgrade": "dpkg -r slicewise-gateway; "
+    + _PLAY.replace("=/run/packages ", "=/run/packages/newer ")
+    + " --limit controller",
+    "upgraded": "dpkg-query -W -f '${Package}=${Version} ' slicewise slicewise-controller",
 }
 HOSTS = """\
 [slicewise_controller]
@@ -241,8 +246,9 @@ def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_rend
 ) -> None:
     """The three are one host here, on which Ansible itself runs: it can reach no other."""
     packed("deb", host[0])
+    (host[0] / "newer").mkdir()
     for newer in host[0].glob("*_0.1.1-*"):
-        newer.unlink()
+        newer.rename(host[0] / "newer" / newer.name)
     shutil.copytree(ROOT / "etc" / "ansible", host[0] / "ansible")
     (host[0] / "hosts").write_text(HOSTS)
     said = lived(ROLE, *host)
@@ -263,3 +269,5 @@ def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_rend
     assert said["certificate"] == "read"
     changed = {line.split()[0]: "changed=0" in line for line in said["again"].splitlines()[-3:]}
     assert changed == {"controller": True, "gateway": False, "login": True}
+    upgraded = "slicewise=0.1.1-1 slicewise-controller=0.1.1-1"
+    assert said["upgraded"] == upgraded, said["upgrade"]
