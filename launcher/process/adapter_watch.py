@@ -1,6 +1,5 @@
 """Lets replicas that serve load and unload LoRA adapters as their service's newest file says."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +10,12 @@ from cluster.rpc.messages import AdapterReport
 from launcher.engines.engine import AdapterEngine
 from launcher.engines.registry import ENGINES
 from launcher.probing.prober import Replica
+from launcher.process.replica_questions import ReplicaQuestions
 from launcher.process.saved_statistics import Run
 from launcher.process.statistics import replicas_of
-from launcher.process.tenant_share import CpuTimed, TenantShare
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.state import State
 
-_ASKED_IN_ALL = 256
-"""Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""
 _AGAIN_S = 30.0
 """Seconds after which a replica is asked again that has refused an adapter, or not answered."""
 _MOST_COUNTED = 2**53
@@ -60,10 +57,7 @@ class AdapterWatch:
 
     def __init__(self, fit: Fit) -> None:
         """``fit`` is ``launcher.probing.prober.fit_adapters``."""
-        self._fit = fit
-        self._places = asyncio.Semaphore(_ASKED_IN_ALL)
-        self._tenants: dict[str, TenantShare] = {}
-        self._asking: dict[tuple[str, Run], asyncio.Task[None]] = {}
+        self._questions = ReplicaQuestions(fit, self._heard)
         self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
         self._fitted: dict[tuple[str, Run], _Fitted] = {}
         self._names: Mapping[str, tuple[str, ...]] = {}
@@ -80,8 +74,7 @@ class AdapterWatch:
             one.service: dict(_replicas(one, state)) for one in plan.services if one.fits
         }
         self._count(counted)
-        tenants = set(map(tenant_of, state))
-        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
+        self._questions.forget_others(set(map(tenant_of, state)))
         self._fitted = {
             (key, run): one
             for (key, run), one in self._fitted.items()
@@ -140,32 +133,22 @@ class AdapterWatch:
         )
 
     def look(self) -> None:
-        """Begin to ask each replica that lacks an adapter, or has one too many.
-
-        None waits for those of other tenants, nor for the slow ones of its own service.
-        """
+        """Begin to ask each replica that lacks an adapter, or has one too many."""
         now_s = time.monotonic()
         for key, replicas in self._replicas.items():
-            tenant = self._tenants.setdefault(tenant_of(key), TenantShare())
-            if now_s < tenant.rests_until_s:
+            if now_s < self._questions.rests_until_s(key):
                 continue
             for run, replica in replicas.items():
-                if (key, run) not in self._asking and self._is_due(key, run, now_s):
-                    asked = self._asked(tenant, key, run, replica)
-                    self._asking[key, run] = asyncio.create_task(asked)
+                if self._is_due(key, run, now_s):
+                    self._questions.begin(key, run, replica)
 
     def _is_due(self, key: str, run: Run, now_s: float) -> bool:
         found = self._of(key, run)
         return found is None or (found.refused != {} and now_s - found.at_s >= _AGAIN_S)
 
-    async def _asked(self, tenant: TenantShare, key: str, run: Run, replica: Replica) -> None:
-        try:
-            async with tenant.asking, self._places:
-                asking = CpuTimed(self._fit(replica))
-                refused = await asking
-            tenant.has_taken(asking.cpu_s)
-        finally:
-            del self._asking[key, run]
+    def _heard(
+        self, key: str, run: Run, replica: Replica, refused: Mapping[str, str] | None
+    ) -> None:
         if run in self._replicas.get(key, {}):
             self._fitted[key, run] = _Fitted(replica.adapters, refused, time.monotonic())
 

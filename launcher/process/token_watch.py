@@ -1,6 +1,5 @@
 """Asks replicas what they work on and, where that is an objective, how long their tokens take."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -10,14 +9,11 @@ from launcher.engines.engine import TokenCounts, TokenEngine
 from launcher.engines.load import CountsSeen, EngineCounts, EngineLoad, ServersLoad, servers_load
 from launcher.engines.registry import ENGINES
 from launcher.probing.prober import EngineMetrics, Replica
+from launcher.process.replica_questions import ReplicaQuestions
 from launcher.process.saved_statistics import Run
 from launcher.process.statistics import replicas_of
-from launcher.process.tenant_share import CpuTimed, TenantShare
 from launcher.turn.plan import TurnPlan
 from launcher.turn.state import State
-
-_ASKED_IN_ALL = 256
-"""Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""
 
 _SELDOM_S = 10.0
 """Seconds after which replicas without an objective of tokens are asked again: people read it."""
@@ -33,10 +29,7 @@ class TokenWatch:
     """
 
     def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._places = asyncio.Semaphore(_ASKED_IN_ALL)
-        self._tenants: dict[str, TenantShare] = {}
-        self._asking: dict[tuple[str, Run], asyncio.Task[None]] = {}
+        self._questions = ReplicaQuestions(ask, self._heard)
         self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
         self._timed: frozenset[str] = frozenset()
         self._due_s: dict[str, float] = {}
@@ -64,8 +57,7 @@ class TokenWatch:
             if (engine := engines.get(one.route.pool)) is not None
         }
         self._timed = frozenset(one.service for one in plan.services if one.times_tokens)
-        tenants = set(map(tenant_of, state))
-        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
+        self._questions.forget_others(set(map(tenant_of, state)))
         timed = self._timed & self._replicas.keys()
         self.counts = {key: one for key, one in self.counts.items() if key in timed}
         self._seen = {key: one for key, one in self._seen.items() if key in self._replicas}
@@ -82,29 +74,16 @@ class TokenWatch:
         return at[1] in self._replicas.get(at[0], {})
 
     def look(self) -> None:
-        """Begin to ask each replica that is not being asked; what it says is added when it comes.
-
-        None waits for those of other tenants, nor for the slow ones of its own service.
-        """
+        """Begin to ask each replica; what it says is added when it comes."""
         now_s = time.monotonic()
         for key, replicas in self._replicas.items():
-            tenant = self._tenants.setdefault(tenant_of(key), TenantShare())
-            if now_s < max(tenant.rests_until_s, self._due_s.get(key, 0.0)):
+            if now_s < max(self._questions.rests_until_s(key), self._due_s.get(key, 0.0)):
                 continue
             self._due_s[key] = 0.0 if key in self._timed else now_s + _SELDOM_S
             for run, replica in replicas.items():
-                if (key, run) not in self._asking:
-                    asked = self._asked(tenant, key, run, replica)
-                    self._asking[key, run] = asyncio.create_task(asked)
+                self._questions.begin(key, run, replica)
 
-    async def _asked(self, tenant: TenantShare, key: str, run: Run, replica: Replica) -> None:
-        try:
-            async with tenant.asking, self._places:
-                asking = CpuTimed(self._ask(replica))
-                now = await asking
-            tenant.has_taken(asking.cpu_s)
-        finally:
-            del self._asking[key, run]
+    def _heard(self, key: str, run: Run, _: Replica, now: EngineMetrics | None) -> None:
         if self._is_there((key, run)):
             self._take(key, run, now or EngineMetrics())
 

@@ -1,0 +1,61 @@
+"""Asks replicas within what all of them, and those of one tenant, may take of the launcher."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container
+from typing import Generic, TypeVar
+
+from cluster.language.service import tenant_of
+from launcher.probing.prober import Replica
+from launcher.process.saved_statistics import Run
+from launcher.process.tenant_share import CpuTimed, TenantShare
+
+_ASKED_IN_ALL = 256
+"""Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""
+
+_Answer = TypeVar("_Answer")
+
+
+class ReplicaQuestions(Generic[_Answer]):
+    """Asks each replica one question at a time.
+
+    None waits for those of other tenants, nor for the slow ones of its own service.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Replica], Awaitable[_Answer]],
+        hear: Callable[[str, Run, Replica, _Answer], None],
+    ) -> None:
+        """``hear`` gets ``tenant/service``, the run and what was asked, with each answer."""
+        self._ask = ask
+        self._hear = hear
+        self._places = asyncio.Semaphore(_ASKED_IN_ALL)
+        self._tenants: dict[str, TenantShare] = {}
+        self._open: dict[tuple[str, Run], asyncio.Task[None]] = {}
+
+    def forget_others(self, tenants: Container[str]) -> None:
+        """Forget what tenants have taken that are not among these."""
+        self._tenants = {name: one for name, one in self._tenants.items() if name in tenants}
+
+    def rests_until_s(self, key: str) -> float:
+        """Return when the replicas of ``tenant/service`` may be asked, by the monotonic clock."""
+        return self._share(key).rests_until_s
+
+    def begin(self, key: str, run: Run, replica: Replica) -> None:
+        """Begin to ask it, unless it is being asked."""
+        if (key, run) not in self._open:
+            self._open[key, run] = asyncio.create_task(self._asked(key, run, replica))
+
+    def _share(self, key: str) -> TenantShare:
+        return self._tenants.setdefault(tenant_of(key), TenantShare())
+
+    async def _asked(self, key: str, run: Run, replica: Replica) -> None:
+        tenant = self._share(key)
+        try:
+            async with tenant.asking, self._places:
+                asking = CpuTimed(self._ask(replica))
+                answer = await asking
+            tenant.has_taken(asking.cpu_s)
+        finally:
+            del self._open[key, run]
+        self._hear(key, run, replica, answer)
