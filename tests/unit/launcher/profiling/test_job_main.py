@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-import os
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from aiohttp import web
+from measuring_job import FIRST_PID, Killed, points, run_client
 
-from launcher.profiling.figures import Begun, Message, Point, ProfileTask, messages
+from launcher.profiling.figures import Begun, Message, ProfileTask, messages
 from launcher.profiling.job_main import main
 
 CONFIG: dict[str, Any] = {
@@ -86,23 +84,6 @@ def good(batch: int, before: int) -> tuple[int, str]:
     return 200, ""
 
 
-class Killed:
-    """Whom the client has killed; it comes again elsewhere, as the batch script would have it."""
-
-    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pids: list[int] = []
-        self.file = file
-        monkeypatch.setattr(os, "kill", self)
-
-    def __call__(self, pid: int, number: int) -> None:
-        assert number == signal.SIGKILL
-        assert self.file.read_text() == ""
-        self.pids.append(pid)
-        self.file.write_text(self.again)
-
-    again = ""
-
-
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killed:
     return Killed(tmp_path / "where", monkeypatch)
@@ -117,27 +98,10 @@ def measure(
     ) -> tuple[Triton, list[Message]]:
         triton = Triton(answer, refuses or {})
         asked = ProfileTask.model_validate({"model": "m", "batches": (1, 4), "seconds": 0.2} | work)
-
-        async def served() -> None:
-            runner = web.AppRunner(triton.app())
-            await runner.setup()
-            with TemporaryDirectory() as folder:
-                behind = f"{folder}/http"
-                await web.UnixSite(runner, behind).start()
-                killed.again = "4242\n"
-                killed.file.write_text(killed.again)
-                words = (asked.model_dump_json(), behind, "me.7", str(killed.file), "triton")
-                await asyncio.to_thread(main, *words)
-                await runner.cleanup()
-
-        asyncio.run(served())
+        run_client(triton.app(), asked, "triton", killed)
         return triton, list(messages(capsys.readouterr().out))
 
     return run
-
-
-def points(found: Iterable[Message]) -> list[Point]:
-    return [one for one in found if isinstance(one, Point)]
 
 
 def test_each_point_is_announced_and_measured_with_every_process_at_work_and_one_waiting(
@@ -187,7 +151,7 @@ def test_after_a_failure_triton_is_started_anew(measure: Any, killed: Killed) ->
         lambda batch, _: (500, "stub is not healthy") if batch == 1 else (200, "")
     )
     assert [one.reason for one in points(found)] == ["stub is not healthy", ""]
-    assert (len(triton.loads), killed.pids) == (2, [4242])
+    assert (len(triton.loads), killed.pids) == (2, [FIRST_PID])
 
 
 def test_a_point_that_fails_in_the_middle_has_no_figure(measure: Any) -> None:

@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-import os
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from aiohttp import web
+from measuring_job import FIRST_PID, Killed, points, run_client
 
-from launcher.profiling.figures import Begun, Message, Point, messages
+from launcher.profiling.figures import Begun, Message, messages
 from launcher.profiling.job_main import main
 from launcher.profiling.token_figures import NOT_STARTED, TokenTask
 
@@ -83,21 +81,6 @@ class Server:
         await response.write(b"" if instead else b"data: " + end + b"\n\ndata: [DONE]\n\n")
 
 
-class Killed:
-    """Processes that the client has killed; the next one is there, as the script would have it."""
-
-    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pids: list[int] = []
-        self.file = file
-        monkeypatch.setattr(os, "kill", self)
-
-    def __call__(self, pid: int, number: int) -> None:
-        assert number == signal.SIGKILL
-        assert self.file.read_text() == ""
-        self.pids.append(pid)
-        self.file.write_text(f"{pid + 1}\n")
-
-
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killed:
     return Killed(tmp_path / "server", monkeypatch)
@@ -117,26 +100,11 @@ def measure(killed: Killed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             | work
         )
 
-        async def served() -> None:
-            runner = web.AppRunner(server.app())
-            await runner.setup()
-            with TemporaryDirectory() as folder:
-                behind = f"{folder}/http"
-                await web.UnixSite(runner, behind).start()
-                killed.file.write_text("4242\n")
-                slots.write_text("3\n" if engine == "vllm" else "1\n")
-                words = (asked.model_dump_json(), behind, "me.7", str(killed.file), engine)
-                await asyncio.to_thread(main, *words)
-                await runner.cleanup()
-
-        asyncio.run(served())
+        slots.write_text("3\n" if engine == "vllm" else "1\n")
+        run_client(server.app(), asked, engine, killed)
         return server, list(messages(capsys.readouterr().out))
 
     return run
-
-
-def points(found: Iterable[Message]) -> list[Point]:
-    return [one for one in found if isinstance(one, Point)]
 
 
 def test_each_point_has_as_many_requests_at_a_time_and_figures_of_tokens(
@@ -184,7 +152,7 @@ def test_an_engine_whose_slots_have_memory_is_started_for_each_point(
 ) -> None:
     server, found = measure(engine="llamacpp")
     assert [one.reason for one in points(found)] == ["", ""]
-    assert killed.pids == [4242]
+    assert killed.pids == [FIRST_PID]
     slots = [one["slots"] for one in server.asked]
     assert (set(slots), slots) == ({"1", "3"}, sorted(slots))
 
@@ -202,7 +170,7 @@ def test_after_a_failure_the_server_is_started_again(measure: Measure, killed: K
     sent = iter(range(100_000))
     _, found = measure(lambda _: (500, said) if next(sent) == 1 else (200, b""))
     assert [one.reason for one in points(found)] == ["engine is dead", ""]
-    assert killed.pids == [4242]
+    assert killed.pids == [FIRST_PID]
 
 
 @pytest.mark.parametrize(
