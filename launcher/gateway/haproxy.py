@@ -312,7 +312,9 @@ class _Replaced:
 
     A replaced process that hangs is waited for once. It is not asked again before it has answered,
     as the master has few connections and never closes one that waits; until then its last answer
-    counts.
+    counts. One that ends may be listed for a while: the master answers nothing for it, and of ten
+    such questions in a row, each of which may take one of its ten connections for good, it would
+    answer nobody any more. So after the first one it is not asked again.
     """
 
     def __init__(self, master: Path, maps: Maps) -> None:
@@ -320,6 +322,7 @@ class _Replaced:
         self._questions = questions(maps)
         self._asking: dict[int, asyncio.Task[Gateway | None]] = {}
         self._said: dict[int, Gateway | None] = {}
+        self._ended: frozenset[int] = frozenset()
         self._last_alone = ""
 
     async def observe(self, newest: str) -> Sequence[Gateway]:
@@ -332,7 +335,9 @@ class _Replaced:
         living = frozenset(old_workers(await _ask(self._master, "show proc")))
         self._last_alone = "" if living else newest
         self._forget(self._said.keys() - living, self._asking.keys() - living)
-        new = {one: asyncio.create_task(self._ask(one)) for one in living - self._asking.keys()}
+        self._ended &= living
+        due = living - self._asking.keys() - self._ended
+        new = {one: asyncio.create_task(self._ask(one)) for one in due}
         self._asking |= new
         if new:
             await asyncio.wait(new.values(), timeout=REPLACED_DEADLINE_S)
@@ -342,7 +347,7 @@ class _Replaced:
 
     async def end_streams(self, digests: Collection[str]) -> None:
         """End streams that none of these keys has let in, in replaced processes that answer."""
-        answering = self._said.keys() - self._asking.keys()
+        answering = self._said.keys() - self._asking.keys() - self._ended
         asked = [_end_streams(partial(self._command, process), digests) for process in answering]
         # A process that has just ended, or hangs from now on, is not asked again before it answers.
         with suppress(SlicewiseError):
@@ -362,10 +367,13 @@ class _Replaced:
 
         The master takes one question at a time.
         """
-        answers = [
-            await _ask(self._master, f"@!{process} {question}", deadline_s=None)
-            for question in self._questions
-        ]
+        answers = []
+        for question in self._questions:
+            answer = await _ask(self._master, f"@!{process} {question}", deadline_s=None)
+            if not answer:
+                self._ended |= {process}
+                return None
+            answers.append(answer)
         with suppress(OutsideError):
             return _parsed("".join(answers))
         return None

@@ -611,12 +611,14 @@ class FakeHaproxy:
         old: processes that a reload has replaced.
         came: routes that have come.
         glance: what it says to a glance.
+        of_old: what the master answers for these.
         asked: how the process, and its master, were asked.
     """
 
     def __init__(self) -> None:
         self.process = (31, 17)
         self.old = ""
+        self.of_old = "\n"
         self.came = ""
         self.glance = GLANCE
         self.asked: list[str] = []
@@ -627,7 +629,8 @@ class FakeHaproxy:
             self.asked.append("master")
             answer = f"# workers\n31 worker 0 0d00h\n# old workers\n{self.old}# programs\n\n"
         elif "@!" in line:
-            answer = "\n"
+            self.asked.append("old")
+            answer = self.of_old
         else:
             is_glance = "no-maint" in line
             self.asked.append("glance" if is_glance else "all")
@@ -747,6 +750,22 @@ async def test_replaced_processes_are_looked_for_until_none_is_left(tmp_path: Pa
         await runtime.observe()
     masters = [index for index, asked in enumerate(fake.asked) if asked == "master"]
     assert (fake.asked[-1], len(masters)) == ("glance", 4)
+
+
+async def test_a_replaced_process_that_ends_is_asked_once(tmp_path: Path):
+    """Of ten questions in a row that its master could not pass on it answered nobody any more."""
+    fake = FakeHaproxy()
+    fake.old, fake.of_old = "17 worker 1 0d00h\n", ""
+    async with fake.serving(tmp_path) as runtime:
+        await runtime.observe()
+        await runtime.observe()
+        assert fake.asked.count("old") == 1
+        # It is another process whose number comes back later.
+        fake.old = ""
+        await runtime.observe()
+        fake.old, fake.process = "17 worker 1 0d00h\n", (32, 18)
+        await runtime.observe()
+    assert fake.asked.count("old") == 2
 
 
 async def test_a_route_that_came_shows_its_backend_in_the_same_look(tmp_path: Path):
