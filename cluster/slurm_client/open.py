@@ -13,6 +13,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.reader_error import ReaderError
 
 
 def open_slurm(settings: Settings | None, told: ReportsUnread | None = None) -> Slurm:
@@ -63,15 +64,12 @@ async def open_lasting_slurm(
 
 
 async def _require_pyslurm() -> None:
-    from cluster.slurm_client.pyslurm_client import (  # noqa: PLC0415 -- as above
-        PyslurmError,
-        PyslurmWorker,
-    )
+    from cluster.slurm_client.pyslurm_client import PyslurmWorker  # noqa: PLC0415 -- as above
 
     worker = PyslurmWorker()
     try:
         await worker.start()
-    except PyslurmError as error:
+    except ReaderError as error:
         raise SlicewiseError(
             "SW-PYSLURM",
             f'daemon.slurm is "pyslurm", but {sys.executable} can\'t use it: {error}.',

@@ -18,6 +18,7 @@ from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.pyslurm_worker import LENGTH
+from cluster.slurm_client.reader_error import FAILED_REST_S, UNFIT_REST_S, ReaderError
 from cluster.slurm_client.run import DEADLINE_S
 
 T = TypeVar("T")
@@ -28,17 +29,7 @@ _LIBRARIES = {(25, 11): 44}
 Older pyslurm does not show what a job was allotted.
 """
 _ENDING_S = 1.0
-_FAILED_REST_S = 5.0
 _BROKEN_REST_S = 30.0
-_UNFIT_REST_S = 600.0
-
-
-class PyslurmError(Exception):
-    """pyslurm can't answer; for the next ``rest_s`` seconds it is not worth asking again."""
-
-    def __init__(self, why: str, rest_s: float) -> None:
-        super().__init__(why)
-        self.rest_s = rest_s
 
 
 class PyslurmSlurm(CommandSlurm):
@@ -83,7 +74,7 @@ class PyslurmSlurm(CommandSlurm):
                 except BaseException as error:
                     # Also after a cancellation: the next question must not get this one's answer.
                     status = await self._worker.end()
-                    if not isinstance(error, PyslurmError):
+                    if not isinstance(error, ReaderError):
                         raise
                     self._rest_until_s = time.monotonic() + error.rest_s
                     self._warn(
@@ -102,9 +93,9 @@ class PyslurmSlurm(CommandSlurm):
             built = await self._worker.start()
             running = await self.version()
             if running[:2] != built[:2]:
-                raise PyslurmError(
+                raise ReaderError(
                     f"pyslurm is for Slurm {_text(built)}, slurmctld is {_text(running)}",
-                    _UNFIT_REST_S,
+                    UNFIT_REST_S,
                 )
             self._report("slurm_by", implementation="pyslurm", version=_text(built))
         # A ping comes before each.
@@ -115,7 +106,7 @@ class PyslurmSlurm(CommandSlurm):
 class PyslurmWorker:
     """The process that holds pyslurm; it answers one question at a time.
 
-    After ``start`` or ``ask`` has raised PyslurmError, the process has to be ended.
+    After ``start`` or ``ask`` has raised ReaderError, the process has to be ended.
     """
 
     def __init__(self) -> None:
@@ -140,20 +131,20 @@ class PyslurmWorker:
         )
         try:
             built, library = await self._answer(self._process)
-        except PyslurmError as error:
-            raise PyslurmError(str(error), _UNFIT_REST_S) from None
+        except ReaderError as error:
+            raise ReaderError(str(error), UNFIT_REST_S) from None
         tested = _LIBRARIES.get(built[:2])
         if tested != library:
-            raise PyslurmError(
+            raise ReaderError(
                 f"pyslurm of Slurm {_text(built)} with a library of API {library} is not tested",
-                _UNFIT_REST_S,
+                UNFIT_REST_S,
             )
         return tuple(built)
 
     async def ask(self, *words: str) -> Any:
         """The process's answer to this request."""
         if self._process is None:
-            raise PyslurmError("its process is not running", _FAILED_REST_S)
+            raise ReaderError("its process is not running", FAILED_REST_S)
         requests = cast("asyncio.StreamWriter", self._process.stdin)
         requests.write(f"{' '.join(words)}\n".encode())
         return await self._answer(self._process)
@@ -178,14 +169,14 @@ class PyslurmWorker:
             async with asyncio.timeout(DEADLINE_S):
                 went_well, value = await _received(process)
         except TimeoutError:
-            raise PyslurmError(f"no answer within {DEADLINE_S:g} s", _BROKEN_REST_S) from None
+            raise ReaderError(f"no answer within {DEADLINE_S:g} s", _BROKEN_REST_S) from None
         except asyncio.IncompleteReadError:
             # asyncio loses the status of a process that is killed while it ends.
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _ENDING_S)
-            raise PyslurmError("its process ended", _BROKEN_REST_S) from None
+            raise ReaderError("its process ended", _BROKEN_REST_S) from None
         if not went_well:
-            raise PyslurmError(value, _FAILED_REST_S)
+            raise ReaderError(value, FAILED_REST_S)
         return value
 
 

@@ -18,25 +18,16 @@ from cluster.language.jobs import JobView
 from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, Unread
 from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.reader_error import UNFIT_REST_S, ReaderError
 from cluster.slurm_client.rest_records import job_view
 from cluster.slurm_client.run import DEADLINE_S
 from cluster.slurm_client.user_names import user_name
 
 _PARSERS: Mapping[tuple[int, ...], str] = {(25, 11): "v0.0.44", (26, 5): "v0.0.44"}
 """Data parser to ask for, by the Slurm with which it was tested. Older ones write other JSON."""
-_FAILED_REST_S = 5.0
-_UNFIT_REST_S = 600.0
 _LONGEST = 120
 _MOST_BYTES = 1 << 28
 """Of an answer: 30,000 jobs, far more than it tells of in time."""
-
-
-class RestError(Exception):
-    """slurmrestd can't answer; for the next ``rest_s`` seconds it is not worth asking again."""
-
-    def __init__(self, why: str, rest_s: float = _FAILED_REST_S) -> None:
-        super().__init__(why)
-        self.rest_s = rest_s
 
 
 class RestSlurm(CommandSlurm):
@@ -68,7 +59,7 @@ class RestSlurm(CommandSlurm):
         if self._rest_until_s <= time.monotonic():
             try:
                 return await self._read()
-            except RestError as error:
+            except ReaderError as error:
                 self._parser = None
                 self._rest_until_s = time.monotonic() + error.rest_s
                 self._warn("slurmrestd_failed", why=error, retry_s=error.rest_s)
@@ -79,7 +70,7 @@ class RestSlurm(CommandSlurm):
             running = await self.version()
             text = ".".join(map(str, running))
             if running[:2] not in _PARSERS:
-                raise RestError(f"slurmrestd of Slurm {text} is not tested", _UNFIT_REST_S)
+                raise ReaderError(f"slurmrestd of Slurm {text} is not tested", UNFIT_REST_S)
             self._parser = _PARSERS[running[:2]]
             self._report("slurm_by", implementation="slurmrestd", version=text)
         text = await self._asked(f"/slurm/{self._parser}/jobs/")
@@ -88,7 +79,7 @@ class RestSlurm(CommandSlurm):
             named = cache(user_name)
             return tuple(job_view(job, named, _refuse) for job in jobs)
         except (*UNREADABLE, RecursionError) as error:
-            raise RestError(f"{type(error).__name__}: {error}") from None
+            raise ReaderError(f"{type(error).__name__}: {error}") from None
 
     async def _asked(self, path: str) -> str:
         """What it answers; text that is no UTF-8, which users can write into jobs, is replaced."""
@@ -106,13 +97,13 @@ class RestSlurm(CommandSlurm):
             ):
                 body = await _read(answer)
         except TimeoutError:
-            raise RestError(f"no answer within {DEADLINE_S:g} s") from None
+            raise ReaderError(f"no answer within {DEADLINE_S:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             # aiohttp quotes all that slurmrestd wrote behind an answer that ended.
             words = " ".join(str(error).split())[:_LONGEST]
-            raise RestError(f"{type(error).__name__}: {words}") from None
+            raise ReaderError(f"{type(error).__name__}: {words}") from None
         if answer.status != HTTPStatus.OK:
-            raise RestError(f"it answers {answer.status}: {_why(body)}")
+            raise ReaderError(f"it answers {answer.status}: {_why(body)}")
         return body.decode(errors="replace")
 
     def _headers(self) -> dict[str, str]:
@@ -121,9 +112,9 @@ class RestSlurm(CommandSlurm):
         try:
             token = self._token_file.read_text(encoding="ascii", errors="replace").strip()
         except OSError as error:
-            raise RestError(f"{type(error).__name__}: {error}") from None
+            raise ReaderError(f"{type(error).__name__}: {error}") from None
         if not (token.isascii() and token.isprintable()):
-            raise RestError(f"{self._token_file} holds no token")
+            raise ReaderError(f"{self._token_file} holds no token")
         return {"X-SLURM-USER-TOKEN": token.removeprefix("SLURM_JWT=")}
 
 
@@ -132,7 +123,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for part in answer.content.iter_any():
         body += part
         if len(body) > _MOST_BYTES:
-            raise RestError(f"it answers more than {_MOST_BYTES} bytes")
+            raise ReaderError(f"it answers more than {_MOST_BYTES} bytes")
     return bytes(body)
 
 
