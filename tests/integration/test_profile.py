@@ -108,8 +108,9 @@ def test_a_language_model_s_tokens_are_measured_and_say_where_they_are_cheapest(
         # In whole thousandths, and of the same answers.
         assert abs(figures["output_mtps"] - 20 * row["throughput_mrps"]) <= 20
         assert 0 < figures["ttft_p50_us"] <= figures["ttft_p99_us"]
-        assert 0 < figures["tpot_p50_us"] <= figures["tpot_p99_us"]
-        assert row["latency_us"] > figures["ttft_p50_us"]
+        # A model this small may send its whole answer before a busy reader looks: 0 between two.
+        assert 0 <= figures["tpot_p50_us"] <= figures["tpot_p99_us"]
+        assert row["latency_us"] >= figures["ttft_p50_us"]
     # llama.cpp knows no more than 256 slots; that it does not start says nothing of fewer.
     assert (many["throughput_mrps"], many["reason"]) == (0, "llama.cpp ended before it was ready")
     best = min((one, four), key=lambda row: -row["tokens"]["output_mtps"])
