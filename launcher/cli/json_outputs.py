@@ -86,6 +86,8 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "ledger balance": _many("slurm_plugin.accounting.types:Balance", f"{_SITE}:LeftJson"),
     "ledger verify": _one("slurm_plugin.accounting.types:Verification", f"{_SITE}:SecondsJson"),
     "ledger db current": _one(f"{_SITE}:RevisionsJson"),
+    "ledger db backup": _one("slurm_plugin.accounting.types:BackupRecord"),
+    "ledger db check-backup": _one("slurm_plugin.accounting.types:BackupRecord"),
     "tenant add": _one(f"{_SITE}:TenantAddedJson"),
     "tenant list": _many(*_TENANT),
     "tenant show": _one(*_DETAILS),

@@ -299,3 +299,24 @@ class Verification:
     faults: tuple[str, ...]
     sealed: int = 0
     seal: str = ""
+
+
+@dataclass(frozen=True)
+class BackupRecord:
+    """What a dump of the ledger's database holds; it is kept beside the dump.
+
+    Attributes:
+        revision: revision of the tables.
+        made_s: Unix seconds of the moment that the dump shows.
+        seal: newest seal in the dump, in hexadecimal; "" if nothing was sealed.
+        size: bytes of the dump.
+        sha256: checksum of the dump, in hexadecimal.
+    """
+
+    database: str
+    revision: str
+    made_s: int
+    transfers: int
+    seal: str
+    size: int
+    sha256: str

@@ -1,17 +1,22 @@
-"""``slicewise ledger db``: the ledger's database, its schema and roles."""
+"""``slicewise ledger db``: the ledger's database: its schema, roles and dumps."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
 from cluster.settings.file import database_url, load_settings
+from slurm_plugin.accounting.types import BackupRecord
 from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_common.output import spinner, whole_file
 
 ledger_db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
 
@@ -85,6 +90,84 @@ def grant(
 
     schema_revisions.grant(_url(), role, duty.value)
     console().print(f"{role} may do what a {duty} does.", markup=False)
+
+
+@ledger_db_app.command(
+    "backup",
+    epilog="Example: slicewise ledger db backup /var/backups/slicewise-$(date +%F).dump",
+)
+def backup(
+    file: Annotated[
+        Path,
+        typer.Argument(help="The dump; FILE.json is written beside it.", show_default=False),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Dump the database by pg_dump, whole or not at all, and name the newest seal in the dump.
+
+    Keep that seal on another host, too. FILE.json says what the dump holds, for "check-backup".
+    Run the command as the owner of the tables; the daemon goes on meanwhile.
+    """
+    from slurm_plugin.ledger import backups  # noqa: PLC0415 -- not for --help
+
+    with spinner("Dumping the ledger"), whole_file(file) as dump:
+        record = backups.dump(_url(), dump)
+    with whole_file(_record_of(file)) as written:
+        written.write(json.dumps(asdict(record)) + "\n")
+    _print_record(file, record, "was written", as_json=as_json)
+
+
+@ledger_db_app.command(
+    "check-backup",
+    epilog="Example: slicewise ledger db check-backup /var/backups/slicewise-2026-11-01.dump",
+)
+def check_backup(
+    file: Annotated[Path, typer.Argument(help='What "backup" wrote.', show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Restore a dump into a scratch database, verify the ledger and its seals there, and drop it.
+
+    The scratch database is made on the server of the URL, by a role that may create databases.
+    Nothing else is changed there.
+    """
+    from slurm_plugin.ledger import backups  # noqa: PLC0415 -- not for --help
+
+    record = _read_record(file)
+    with spinner("Restoring the dump"):
+        backups.check(_url(), file, record)
+    _print_record(file, record, "can be restored, and adds up", as_json=as_json)
+
+
+def _record_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.json")
+
+
+def _read_record(file: Path) -> BackupRecord:
+    """Raise InvalidInputError (SW-BACKUP-RECORD) unless the dump and its record can be read."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 -- not for --help
+
+    path = _record_of(file)
+    try:
+        with file.open("rb"):
+            return TypeAdapter(BackupRecord).validate_json(path.read_bytes())
+    except OSError as error:
+        words = f"{error.filename} can't be read: {error.strerror}."
+    except ValidationError:
+        words = f"{path} is no record of a dump."
+    raise InvalidInputError(
+        "SW-BACKUP-RECORD",
+        words,
+        'Both files are needed that "slicewise ledger db backup" writes.',
+    )
+
+
+def _print_record(file: Path, record: BackupRecord, words: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(record))
+        return
+    text = f"{file} {words}: {record.transfers:,} transfers, revision {record.revision}."
+    seal = f" Its newest seal: {record.seal}" if record.seal else " Nothing is sealed in it."
+    console().print(Text(text + seal))
 
 
 def _url() -> str:

@@ -79,7 +79,7 @@ def _copies(facts: LedgerFacts) -> Iterator[Finding]:
             "PostgreSQL archives nothing and has no standby",
             "the ledger can't be made again: quotas, budgets, keys, charges, and what Slurm's"
             " limits were before",
-            Mend(Place.DATABASE, "sudo -u postgres pg_dump --format=custom slicewise > FILE"),
+            Mend(Place.DATABASE, "slicewise ledger db backup FILE"),
             advice="See docs/how-to/backup.md. If a dump is made each night, accept the code.",
         )
 

@@ -1,0 +1,172 @@
+"""Dumps the ledger's database by pg_dump, and restores a dump into a scratch database to check it.
+
+What a dump holds is read in the snapshot that pg_dump uses. So the seal that is kept with the dump
+is the newest one in it: a seal that is read after a dump may be newer, and no restored ledger has
+it.
+"""
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+from sqlalchemy import URL, Connection, Engine, text
+
+from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.runtime.database import postgres_engine, reading, translated
+from slurm_plugin.accounting.types import BackupRecord
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_tables import schema_revisions
+
+_SNAPSHOT = text("SELECT pg_export_snapshot()")
+_TRANSFERS = text("SELECT count(*) FROM slicewise.transfers")
+_HAS_SEALS = text("SELECT to_regclass('slicewise.seals') IS NOT NULL")
+_SEAL = text("SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1")
+_DUMP = ("pg_dump", "--format=custom")
+_RESTORE = ("pg_restore", "--exit-on-error", "--no-owner", "--no-privileges")
+_CHUNK = 1 << 20
+
+
+def dump(url: str, file: IO[Any]) -> BackupRecord:
+    """Dump the whole database into a file that is open for writing; return what it holds.
+
+    The role must be allowed to read all of it, such as the tables' owner. Raises InvalidInputError
+    (SW-DATABASE-OLD) for a database without a ledger, and what ``_run`` raises.
+    """
+    engine = postgres_engine(url)
+    revision = schema_revisions.current(engine)
+    if revision == schema_revisions.BASE:
+        raise InvalidInputError(
+            "SW-DATABASE-OLD",
+            f"The database {engine.url.database!r} holds no ledger.",
+            "Check which one the URL names: slicewise ledger db current",
+        )
+    with reading(engine) as connection:
+        snapshot = connection.execute(_SNAPSHOT).scalar_one()
+        made_s = int(time.time())
+        transfers, seal = _contents(connection)
+        _run(engine, (*_DUMP, f"--snapshot={snapshot}"), engine.url, output=file)
+    size, sha256 = _fingerprint(Path(file.name))
+    return BackupRecord(
+        database=str(engine.url.database),
+        revision=revision,
+        made_s=made_s,
+        transfers=transfers,
+        seal=seal,
+        size=size,
+        sha256=sha256,
+    )
+
+
+def check(url: str, path: Path, record: BackupRecord) -> None:
+    """Restore a dump into a database of its own on the server at ``url``, verify it, and drop it.
+
+    Tables of an older revision are upgraded there first. Raises OutsideError (SW-BACKUP-BROKEN) for
+    a dump that is not what its record says or whose ledger does not add up, and what ``_run``
+    raises. The role must be allowed to create databases (SW-DATABASE-RIGHTS).
+    """
+    if _fingerprint(path) != (record.size, record.sha256):
+        raise broken(f"{path} is not the file that its record describes: its checksum differs.")
+    engine = postgres_engine(url)
+    with _scratch(engine) as scratch:
+        _run(engine, (*_RESTORE, str(path)), scratch)
+        restored = scratch.render_as_string(hide_password=False)
+        if (found := schema_revisions.current_of(restored)) != record.revision:
+            raise broken(f"{path} holds tables of revision {found}, not {record.revision}.")
+        schema_revisions.upgrade(restored)
+        with Ledger(restored, "") as ledger:
+            faults = _faults(ledger, record)
+    if faults:
+        raise broken("\n  ".join((f"The ledger in {path} is not whole:", *faults)))
+
+
+def broken(words: str) -> OutsideError:
+    """The error of a dump from which a ledger can't be restored."""
+    return OutsideError("SW-BACKUP-BROKEN", words, "Don't rely on it: make another one.")
+
+
+def _faults(ledger: Ledger, record: BackupRecord) -> Sequence[str]:
+    verified = ledger.audit.verify()
+    faults = list(verified.faults)
+    if verified.imbalance_millislice_s and not faults:
+        faults.append(f"{verified.imbalance_millislice_s} millislice-seconds do not add up")
+    if verified.transfers != record.transfers:
+        faults.append(f"it has {verified.transfers} transfers, not {record.transfers}")
+    if record.seal and not ledger.audit.has_seal(record.seal):
+        faults.append(f"seal {record.seal} is not in its chain")
+    return faults
+
+
+def _contents(connection: Connection) -> tuple[int, str]:
+    """How many transfers the ledger has, and its newest seal; "" without one."""
+    transfers = int(connection.execute(_TRANSFERS).scalar_one())
+    if not connection.execute(_HAS_SEALS).scalar_one():
+        return transfers, ""
+    return transfers, connection.execute(_SEAL).scalar_one_or_none() or ""
+
+
+@contextmanager
+def _scratch(engine: Engine) -> Iterator[URL]:
+    name = f"slicewise_check_{uuid4().hex}"
+    with translated(engine), engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield engine.url.set(drivername="postgresql", database=name)
+        finally:
+            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _run(engine: Engine, argv: Sequence[str], place: URL, output: IO[Any] | None = None) -> None:
+    """Run a program of PostgreSQL's on a database; no argument shows the password.
+
+    Raises InvalidInputError (SW-BACKUP-PROGRAM) if this host lacks the program, and OutsideError
+    (SW-BACKUP-FAILED) with its last line if it fails.
+    """
+    shown = place.set(drivername="postgresql", password=None)
+    words = (*argv, f"--dbname={shown.render_as_string(hide_password=False)}")
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=_environment(engine),
+            check=False,
+        )
+    except FileNotFoundError:
+        raise InvalidInputError(
+            "SW-BACKUP-PROGRAM",
+            f"This host has no {argv[0]}.",
+            "Install PostgreSQL's client programs of the server's version, or newer ones.",
+        ) from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise OutsideError(
+            "SW-BACKUP-FAILED",
+            f"{argv[0]} failed: {said[0]}",
+            "Nothing was kept. Its role must be the owner of the tables or a superuser.",
+        )
+
+
+def _environment(engine: Engine) -> Mapping[str, str]:
+    password = engine.url.password
+    own = {"LC_ALL": "C", **({} if password is None else {"PGPASSWORD": str(password)})}
+    return {**os.environ, **own}
+
+
+def _fingerprint(path: Path) -> tuple[int, str]:
+    """Bytes of a file, and their SHA-256 in hexadecimal."""
+    size, found = 0, hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            found.update(chunk)
+    return size, found.hexdigest()

@@ -1,0 +1,284 @@
+"""Copies of the ledger, and what comes of them: dumps, and a restore to a point in time."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from quotas import until_in_force
+from second_witness import accounted_runs
+from test_ledger import a_run, execute, reserve, settle
+from typer.testing import CliRunner
+from waiting import until, until_is
+
+from cluster.language.errors import InvalidInputError, OutsideError
+from launcher.main import app
+from sandbox.cluster import Sandbox
+from sandbox.host.inventory import CLUSTER
+from sandbox.host.process import is_alive
+from sandbox.servers.postgres import binaries
+from slurm_plugin.ledger import backups
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_tables import schema_revisions
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def dumped(
+    sandbox: Sandbox, ledger: Ledger, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """Where the dump of a ledger with one sealed run will be."""
+    place = binaries(sandbox.state.program)
+    monkeypatch.setenv("PATH", str(place), prepend=os.pathsep)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(sandbox.layout.settings_file))
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", database)
+    ledger.charges.post([reserve(a_run(1))])
+    ledger.charges.post([settle(a_run(1), 10)])
+    ledger.charges.seal()
+    yield tmp_path / "ledger.dump"
+    assert scratch_databases(database) == []
+
+
+def run(*words: str) -> Mapping[str, Any]:
+    found = CliRunner().invoke(app, ("ledger", "db", *words, "--json"), catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return dict(json.loads(found.stdout))
+
+
+def scratch_databases(database: str) -> list[str]:
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE '%check%'")
+        return [name for (name,) in found]
+
+
+def change(record: Path, **values: object) -> None:
+    """What the record beside a dump says."""
+    record.write_text(json.dumps({**json.loads(record.read_text()), **values}))
+
+
+def refused(code: str, *words: str) -> str:
+    with pytest.raises((InvalidInputError, OutsideError)) as error:
+        run(*words)
+    assert error.value.refusal.code == code
+    return error.value.refusal.message
+
+
+def test_a_dump_is_checked_by_a_restore_with_the_seal_in_it(
+    dumped: Path, ledger: Ledger, database: str, monkeypatch: pytest.MonkeyPatch
+):
+    """On the live system: what is booked and sealed while pg_dump begins is not in the dump, and
+    the seal that goes with the dump is not that one.
+    """
+    run_program, seals = backups._run, [ledger.audit.verify().seal]
+
+    def book_first(*given: Any, **named: Any) -> None:
+        ledger.charges.post([reserve(a_run(2))])
+        ledger.charges.seal()
+        seals.append(ledger.audit.verify().seal)
+        run_program(*given, **named)
+
+    monkeypatch.setattr(backups, "_run", book_first)
+    made = run("backup", str(dumped))
+    monkeypatch.setattr(backups, "_run", run_program)
+    assert (made["transfers"], made["seal"]) == (3, seals[0])
+    assert made["revision"] == schema_revisions.head()
+    assert run("check-backup", str(dumped)) == made
+    assert {path.stat().st_mode & 0o777 for path in dumped.parent.iterdir()} == {0o600}
+    # The seal that is read after the dump: the page said so.
+    change(dumped.with_name("ledger.dump.json"), seal=seals[1])
+    assert "is not in its chain" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
+
+
+def test_a_dump_that_is_not_whole_is_refused(dumped: Path, database: str):
+    run("backup", str(dumped))
+    record = dumped.with_name("ledger.dump.json")
+    whole = dumped.read_bytes()
+    # pg_restore does not miss the last bytes.
+    dumped.write_bytes(whole[:-100])
+    assert "checksum" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
+    dumped.write_bytes(whole[: len(whole) // 2])
+    size, sha256 = backups._fingerprint(dumped)
+    change(record, size=size, sha256=sha256)
+    assert "pg_restore" in refused("SW-BACKUP-FAILED", "check-backup", str(dumped))
+    record.write_text("{}")
+    refused("SW-BACKUP-RECORD", "check-backup", str(dumped))
+    record.unlink()
+    assert "ledger.dump.json" in refused("SW-BACKUP-RECORD", "check-backup", str(dumped))
+    # Of a ledger that was written to around its triggers.
+    with psycopg.connect(database) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("DELETE FROM slicewise.transfers WHERE number = 3")
+    run("backup", str(dumped))
+    assert "is not whole" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
+
+
+def test_a_dump_that_fails_leaves_the_last_one(
+    dumped: Path, database: str, monkeypatch: pytest.MonkeyPatch
+):
+    run("backup", str(dumped))
+    before = {path: path.read_bytes() for path in dumped.parent.iterdir()}
+    role = "slicewise_daemon"
+    execute(database, f"GRANT USAGE ON SCHEMA slicewise TO {role}")
+    execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA slicewise TO {role}")
+    owner, _, place = database.partition("://")[2].partition("@")
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", f"postgresql://{role}:geheim@{place}")
+    said = refused("SW-BACKUP-FAILED", "backup", str(dumped))
+    assert "permission denied" in said
+    assert "geheim" not in said
+    assert owner not in said
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", database)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "pg_dump" in refused("SW-BACKUP-PROGRAM", "backup", str(dumped))
+    assert {path: path.read_bytes() for path in dumped.parent.iterdir()} == before
+
+
+TENANT = "restored"
+GPU = "--gres=gpu:1g.10gb:1"
+
+
+class Archive:
+    """A base backup of the sandbox's PostgreSQL, and a restore of it to a time, by what it has
+    written ahead since.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        layout = sandbox.layout
+        self._url = layout.database_url(sandbox.state.users["slurm"].name)
+        self._data = layout.lib / "postgresql"
+        self._base, self._old = layout.lib / "postgresql-base", layout.lib / "postgresql-old"
+        hba = self._data / "pg_hba.conf"
+        lines = hba.read_text()
+        hba.write_text(f"{lines}local replication all peer map=sandbox\n")
+        self._ask("SELECT pg_reload_conf()")
+        owner = sandbox.state.users["slurm"].name
+        sandbox.run("root", ("install", "-d", "-o", owner, "-m", "700", str(self._base)))
+        program = str(binaries(sandbox.state.program) / "pg_basebackup")
+        at = (f"--host={layout.postgres_directory}", f"--pgdata={self._base}")
+        sandbox.run("slurm", (program, *at, "--checkpoint=fast", "--no-sync"))
+        for one in (hba, self._base / "pg_hba.conf"):
+            one.write_text(lines)
+
+    def now(self) -> str:
+        """As PostgreSQL's clock has it, in its own words."""
+        return self._ask("SELECT clock_timestamp()::text")
+
+    def restore(self, at: str) -> None:
+        """In place of the server that runs; its daemon and its launcher have ended. As
+        docs/how-to/backup.md says it.
+        """
+        self._sandbox.kill("postgres", signal.SIGINT)
+        until_is(lambda: is_alive(self._sandbox.state.processes["postgres"]), False)
+        settings = (
+            f"restore_command = 'cp {self._old}/pg_wal/%f %p'",
+            f"recovery_target_time = '{at}'",
+            "recovery_target_action = 'promote'",
+            "hot_standby = off",
+        )
+        text = "".join(f"{one}\n" for one in settings)
+        (self._base / "recovery.signal").touch()
+        with (self._base / "postgresql.auto.conf").open("a") as file:
+            file.write(text)
+        owner = self._sandbox.state.users["slurm"].name
+        moved = f"mv {self._data} {self._old} && mv {self._base} {self._data}"
+        self._sandbox.run("root", ("bash", "-c", f"{moved} && chown -R {owner} {self._data}"))
+        self._sandbox.restore(print)
+        file = self._data / "postgresql.auto.conf"
+        file.write_text(file.read_text().removesuffix(text))
+        self._ask("SELECT pg_reload_conf()")
+        self._sandbox.run("root", ("rm", "-rf", str(self._old)))
+
+    def _ask(self, statement: str) -> str:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            return str(connection.execute(statement).fetchone()[0])
+
+
+class Books:
+    """The jobs of one tenant, what the ledger has charged for them, and what accounting says."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.url = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+        user = sandbox.state.users["alice"].name
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", TENANT))
+        sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", user, f"account={TENANT}"))
+        self.set_nominal("5")
+
+    def set_nominal(self, slices: str) -> None:
+        argv = ("slicewise", "tenant-quota", "set", TENANT, "--nominal", slices)
+        self.sandbox.run("root", argv)
+        until_in_force(self.sandbox, TENANT)
+
+    def submit(self, seconds: int) -> int:
+        """A job that takes so long."""
+        fixed = ("--parsable", "--output=/dev/null", f"--account={TENANT}", "--time=9", GPU)
+        argv = ("sbatch", *fixed, f"--wrap=exec sleep {seconds}")
+        return int(self.sandbox.run("alice", argv).stdout)
+
+    def cancel(self, *jobs: int) -> None:
+        self.sandbox.run("slurm", ("scancel", *map(str, jobs)))
+
+    def charged(self) -> dict[int, int | None]:
+        """Millislice-seconds by job, None of one that has not ended; each job has one run."""
+        with Ledger(self.url, CLUSTER) as ledger:
+            rows = ledger.audit.statement(TENANT, 0, 0).rows
+        found = {one.run.key.job_id: one.used_millislice_s if one.end_s else None for one in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def accounting(self) -> dict[int, int]:
+        """The same of what has ended."""
+        runs = [one for one in accounted_runs(self.sandbox) if one.account == TENANT]
+        return {one.job_id: one.used_millislice_s for one in runs}
+
+    def is_reserved(self, *jobs: int) -> bool:
+        found = self.charged()
+        return all(job in found and found[job] is None for job in jobs)
+
+    def is_booked(self, *jobs: int) -> bool:
+        found = self.charged()
+        return all(found.get(job) is not None for job in jobs)
+
+
+def test_a_ledger_restored_to_a_point_in_time_charges_what_has_ended_since(sandbox: Sandbox):
+    """What Slurm's accounting says, to the millislice-second, and nothing twice."""
+    books = Books(sandbox)
+    archive = Archive(sandbox)
+    over, across, lasting = books.submit(1), books.submit(600), books.submit(600)
+    until(lambda: books.is_booked(over) and books.is_reserved(across, lasting))
+    with Ledger(books.url, CLUSTER) as ledger:
+        ledger.charges.seal()
+        seal = ledger.audit.verify().seal
+    at = archive.now()
+
+    # What the restored ledger never saw: booked once here, and once more there.
+    books.set_nominal("4")
+    within, begun = books.submit(1), books.submit(600)
+    until(lambda: books.is_reserved(begun))
+    books.cancel(across)
+    until(lambda: books.is_booked(within, across))
+    before = books.charged()
+    for name in ("launcher", "daemon"):
+        sandbox.stop(name)
+    books.cancel(begun)
+    archive.restore(at)
+
+    until(lambda: books.is_booked(across, within, begun))
+    found = books.charged()
+    assert {job: found[job] for job in (over, across, within)} == {
+        job: before[job] for job in (over, across, within)
+    }
+    assert found.pop(lasting) is None
+    until_is(books.accounting, found)
+    assert found.keys() == {over, across, within, begun}
+    books.cancel(lasting)
+    with Ledger(books.url, CLUSTER) as ledger:
+        assert ledger.audit.verify().faults == ()
+        assert ledger.audit.has_seal(seal)
+        assert ledger.tenants.policy()[TENANT].quota.nominal_millislices == 5000
+    until_in_force(sandbox, TENANT)
