@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from decimal import Decimal
 from fractions import Fraction
 from importlib import import_module
 from inspect import cleandoc
@@ -308,6 +309,7 @@ _WORDS: Mapping[Any, str] = {
     float: "number",
     str: "text",
     Path: "path",
+    Decimal: "number",
     Fraction: 'number or "3/2"',
 }
 _BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}

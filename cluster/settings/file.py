@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
@@ -263,6 +264,22 @@ class LedgerSettings(_Section):
     time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
         "UTC", description="Time zone in which the periods of budgets and statements begin."
     )
+    slice_hour_price: Annotated[Decimal, Gt(Decimal(0))] | None = Field(
+        None,
+        description="Price of a slice-hour in statements for billing (ledger statement --focus); "
+        "unset: their costs are empty.",
+    )
+    currency: str = Field(
+        "",
+        pattern="^([A-Z]{3})?$",
+        description='Currency of that price by ISO 4217, such as "EUR".',
+    )
+
+    @model_validator(mode="after")
+    def _price_has_currency(self) -> Self:
+        if bool(self.currency) != (self.slice_hour_price is not None):
+            raise ValueError("set slice_hour_price and currency, or neither")
+        return self
 
 
 _PerSlice = Annotated[float, Field(gt=0)] | Literal["any"] | None

@@ -78,10 +78,13 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "mig layouts": (Document(("cluster.mig.layouts:Placement",), depth=2),),
     "mig import": _many(f"{_SITE}:ImportedLayoutJson"),
     "mig instances": _one(f"{_SITE}:InstancesJson"),
-    "ledger statement": tuple(
-        Document((f"{_SITE}:{what}", f"{_SITE}:{lines}"))
-        for what in ("StatementJson", "JournalJson")
-        for lines in ("ByServiceJson", "ByUserJson", "ByDayJson")
+    "ledger statement": (
+        *(
+            Document((f"{_SITE}:{what}", f"{_SITE}:{lines}"))
+            for what in ("StatementJson", "JournalJson")
+            for lines in ("ByServiceJson", "ByUserJson", "ByDayJson")
+        ),
+        *_many(f"{_SITE}:FocusRowJson"),
     ),
     "ledger balance": _many("slurm_plugin.accounting.types:Balance", f"{_SITE}:LeftJson"),
     "ledger verify": _one("slurm_plugin.accounting.types:Verification", f"{_SITE}:SecondsJson"),

@@ -99,12 +99,15 @@ def by_day(
     not say when its use was. ``days`` are consecutive and begin before all rows or before
     ``from_s``. A run is cut at each midnight, and counts as one run on each of its days.
     """
-    return _lines(_by_day(rows, days, from_s, _NEVER_S if until_s is None else until_s))
+    cut = pieces(rows, days, from_s, until_s)
+    return _lines((day.text, piece) for day, piece in cut)
 
 
-def _by_day(
-    rows: Iterable[StatementRow], days: Sequence[Day], from_s: int, until_s: int
-) -> Iterator[tuple[str, StatementRow]]:
+def pieces(
+    rows: Iterable[StatementRow], days: Sequence[Day], from_s: int, until_s: int | None
+) -> Iterator[tuple[Day, StatementRow]]:
+    """The use of each row on each day, as ``by_day`` sums it up."""
+    until_s = _NEVER_S if until_s is None else until_s
     starts = [day.start_s for day in days]
     ends = [*starts[1:], _NEVER_S]
     for row in rows:
@@ -115,7 +118,7 @@ def _by_day(
             begin_s, end_s = max(from_s, starts[place]), min(until_s, ends[place])
             piece = _cut(row, begin_s, end_s) if begin_s < end_s else None
             if piece is not None:
-                yield days[place].text, piece
+                yield days[place], piece
             place += 1
 
 

@@ -335,6 +335,47 @@ class ByDayJson(TypedDict):
     lines: list[DayLineJson]
 
 
+class FocusRowJson(TypedDict):
+    """A row of a statement for billing, in the columns of FOCUS 1.2; null without a price."""
+
+    BilledCost: float | None
+    BillingAccountId: str
+    BillingAccountName: str
+    BillingAccountType: str
+    BillingCurrency: str | None
+    BillingPeriodEnd: str
+    BillingPeriodStart: str
+    ChargeCategory: str
+    ChargeClass: None
+    ChargeDescription: str
+    ChargeFrequency: str
+    ChargePeriodEnd: str
+    ChargePeriodStart: str
+    ConsumedQuantity: float
+    ConsumedUnit: str
+    ContractedCost: float | None
+    ContractedUnitPrice: float | None
+    EffectiveCost: float | None
+    InvoiceIssuerName: str
+    ListCost: float | None
+    ListUnitPrice: float | None
+    PricingQuantity: float
+    PricingUnit: str
+    ProviderName: str
+    PublisherName: str
+    ResourceId: str | None
+    ResourceName: str | None
+    ResourceType: str | None
+    ServiceCategory: str
+    ServiceName: str
+    ServiceSubcategory: str
+    SkuId: str
+    SubAccountId: str
+    SubAccountName: str
+    SubAccountType: str
+    Tags: str
+
+
 class SecondsJson(TypedDict):
     """How long it took."""
 

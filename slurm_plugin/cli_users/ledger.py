@@ -21,6 +21,7 @@ from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from cluster.settings.file import load_settings
+from slurm_plugin.accounting.charge_lines import charge_lines
 from slurm_plugin.accounting.statement import Day, by_day, by_service, by_user, part, totals
 from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
 from slurm_plugin.cli_common.options import AnyTenant, Json, opened_ledger
@@ -28,6 +29,7 @@ from slurm_plugin.cli_common.output import counting, spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source
 from slurm_plugin.cli_users.ledger_db import ledger_db_app
 from slurm_plugin.cli_views import ledger as present
+from slurm_plugin.cli_views.focus import Billing, focus_json, focus_rows
 from slurm_plugin.cli_views.texts import slice_seconds_text
 
 _SEAL = re.compile("[0-9a-f]{64}")
@@ -83,6 +85,13 @@ class Grouping(StrEnum):
 
 By = Annotated[Grouping, typer.Option(help="What each line is about.")]
 Journal = Annotated[bool, typer.Option("--journal", help="Show every run.")]
+Focus = Annotated[
+    bool,
+    typer.Option(
+        "--focus",
+        help="Print the charges from --from to --until as CSV in the columns of FOCUS 1.2.",
+    ),
+]
 
 
 class Format(StrEnum):
@@ -97,7 +106,8 @@ class Format(StrEnum):
     epilog="Examples: slicewise ledger statement"
     " | slicewise ledger statement vision --from 2026-01-01 --until 2026-02-01"
     " | slicewise ledger statement --by day --from 7d"
-    " | slicewise ledger statement --journal --from today --csv",
+    " | slicewise ledger statement --journal --from today --csv"
+    " | slicewise ledger statement --focus --from 2026-01 --until 2026-02",
 )
 def statement(
     tenant: AnyTenant = None,
@@ -107,6 +117,7 @@ def statement(
     end: Until = None,
     by: By = Grouping.SERVICE,
     journal: Journal = False,
+    focus: Focus = False,
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
@@ -119,17 +130,26 @@ def statement(
     midnight. --from, --until, days and months are those of [ledger] time_zone, in which budgets
     begin, too. JSON and CSV have integers in millislice-seconds. Users see the tenants that they
     belong to.
+
+    --focus is for billing: a row for each day, payer, tenant, service, user and GPU type, without
+    what was waived. With --json it prints the same as JSON.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    if focus and (journal or since or by is not Grouping.SERVICE or not begin or not end):
+        raise typer.BadParameter("--focus needs --from and --until, and takes no other grouping.")
     if since is not None and (begin is not None or end is not None):
         raise typer.BadParameter("Choose --since, or --from and --until.")
     if begin is not None and end is not None and begin >= end:
         raise typer.BadParameter("--until is not after --from.")
     with opened_source(load_settings()) as source:
         found, now_s = source.statement(tenant, _since_s(since or begin))
-        below = () if tenant is None or as_json or as_csv else source.charged_below(tenant)
+        is_table = not (as_json or as_csv or focus)
+        below = source.charged_below(tenant) if tenant is not None and is_table else ()
     from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
     whole = found.rows
+    if focus and until_s is not None:
+        _print_focus(whole, from_s, until_s, as_json=as_json)
+        return
     if begin is not None or end is not None:
         rows = part(whole, from_s, until_s)
         found = Statement(rows, totals(rows))
@@ -160,13 +180,25 @@ def _by_day(
     rows: Sequence[StatementRow], from_s: int, until_s: int | None
 ) -> tuple[InvoiceLine, ...]:
     first_s = min((row.run.key.start_s for row in rows), default=0)
-    return by_day(rows, _days(max(from_s, first_s)), from_s, until_s)
+    return by_day(rows, _days(max(from_s, first_s), time.time()), from_s, until_s)
 
 
-def _days(first_s: int) -> Sequence[Day]:
-    """Return the days of the ledger's zone from the one of ``first_s`` up to now."""
+def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_json: bool) -> None:
+    settings = load_settings()
+    lines = charge_lines(rows, _days(from_s, until_s), from_s, until_s)
+    price = settings.ledger.slice_hour_price
+    billing = Billing(settings.cluster.name, from_s, until_s, price, settings.ledger.currency)
+    shown = focus_rows(lines, billing)
+    if as_json:
+        print_json(focus_json(shown))
+    else:
+        sys.stdout.write(present.csv_text(shown))
+
+
+def _days(first_s: int, last_s: float) -> Sequence[Day]:
+    """Return the days of the ledger's zone from the one of ``first_s`` to that of ``last_s``."""
     zone = _zone()
-    day, last = datetime.fromtimestamp(first_s, zone).date(), datetime.now(zone).date()
+    day, last = (datetime.fromtimestamp(at_s, zone).date() for at_s in (first_s, last_s))
     dates = (day + timedelta(days=number) for number in range((last - day).days + 1))
     return [
         Day(int(datetime.combine(date, time_of_day(), zone).timestamp()), date.isoformat())
@@ -314,6 +346,6 @@ def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
         if not names:
             names.extend(row)
             writer.writeheader()
-        writer.writerow(row)
+        writer.writerow(present.inert(row))
 
     return write

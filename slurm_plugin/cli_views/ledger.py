@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from decimal import Decimal
 
 from rich.text import Text
 
@@ -33,8 +34,22 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     if rows:
         writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(inert, rows))
     return text.getvalue()
+
+
+_FORMULA = tuple("=+-@\t\r")
+
+
+def inert(row: Mapping[str, object]) -> Mapping[str, object]:
+    """The row as CSV may have it: texts that a spreadsheet takes for a formula get a ' before."""
+    return {name: _cell(value) for name, value in row.items()}
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 # Statements

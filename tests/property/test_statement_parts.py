@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.accounting.charge_lines import charge_lines
 from slurm_plugin.accounting.statement import (
     Day,
     by_day,
@@ -95,6 +96,21 @@ def test_days_of_a_part_of_time_are_the_days_on_which_the_use_was(
         assert [
             [getattr(one, name) for name in AMOUNTS] for one in lines if one.key == day.text
         ] == [[getattr(one, name) for name in AMOUNTS] for one in totals(then)]
+
+
+@settings(max_examples=examples(100, nightly=6000), deadline=None)
+@given(rows_of_any, days, st.integers(0, 2 * NOW_S), st.integers(1, 3 * NOW_S))
+def test_what_is_billed_adds_up_to_what_was_used_then(
+    rows: list[StatementRow], midnights: list[int], from_s: int, lasting_s: int
+) -> None:
+    calendar = [Day(at_s, f"{at_s:05}") for at_s in (0, *midnights)]
+    until_s = from_s + lasting_s
+    lines = charge_lines(rows, calendar, from_s, until_s)
+    (total,) = totals(part(rows, from_s, until_s)) or (None,)
+    assert sum(one.used_millislice_s for one in lines) == getattr(total, "used_millislice_s", 0)
+    bounds = {from_s, until_s, *midnights}
+    assert all({one.of.start_s, one.of.end_s} <= bounds for one in lines)
+    assert all(from_s <= one.of.start_s < one.of.end_s <= until_s for one in lines)
 
 
 def test_the_days_of_a_long_run_from_a_later_day_on() -> None:

@@ -1,5 +1,7 @@
 """Tests what operators' commands print and write, with a ledger and a Slurm of a few lines."""
 
+import csv
+import io
 import json
 import re
 import time
@@ -7,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +27,7 @@ from cluster.language.periods import Period, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import StatusAnswer
 from cluster.runtime import questions
-from cluster.settings.file import Settings
+from cluster.settings.file import LedgerSettings, Settings
 from cluster.slurm.interface import Qos
 from launcher.main import app
 from slurm_plugin.accounting.budgets import Amend, unspent
@@ -618,6 +621,86 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     for wrong in (("--since", times[0]), ("--until", times[0])):
         words = ("ledger", "statement", "--from", times[1], *wrong)
         assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.fixture
+def two_payers(ledger: FakeLedger) -> FakeLedger:
+    """A run over two days that another tenant pays for, and one whose user is a formula."""
+    for job_id, name, payer, user, lasting_s in (
+        (1, "optics", "physics", "alice", 100),
+        (2, "bio", "bio", "=cmd()", 7),
+    ):
+        start_s = 86_400 - 60
+        gres = {"3g.40gb": 2}
+        run = Run(RunKey("c", job_id, start_s), name, user, "1", gres, Millislices(7000), payer)
+        amount = MillisliceSeconds(7000 * lasting_s)
+        kinds = (TransferKind.RESERVE, TransferKind.POST)
+        steps = tuple(Transfer(kind, amount, start_s + lasting_s) for kind in kinds)
+        ledger.charges.post([Charge(run, 0, steps)])
+    return ledger
+
+
+JANUARY = ("--from", "1970-01", "--until", "1970-02")
+
+
+def test_what_is_billed_has_the_columns_of_focus_and_adds_up_to_the_statement(
+    two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    priced = LedgerSettings.model_validate({"slice_hour_price": 0.35, "currency": "EUR"})
+    settings = SETTINGS.model_copy(update={"ledger": priced})
+    monkeypatch.setattr(ledger_commands, "load_settings", lambda: settings)
+    text = said("ledger", "statement", "--focus", *JANUARY)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert list(rows[0]) == sorted(rows[0])
+    assert [
+        (row["ChargePeriodStart"], row["ChargePeriodEnd"], row["SubAccountId"]) for row in rows
+    ] == [
+        ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", "bio"),
+        ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", "optics"),
+        ("1970-01-02T00:00:00Z", "1970-01-03T00:00:00Z", "optics"),
+    ]
+    first = rows[1]
+    assert first["BillingAccountId"] == "physics"
+    assert first["BillingPeriodEnd"] == "1970-02-01T00:00:00Z"
+    assert (first["ConsumedQuantity"], first["ConsumedUnit"]) == ("420.000", "Slice-Seconds")
+    assert Decimal(first["BilledCost"]) == Decimal("0.116666667") * Decimal("0.35")
+    assert (first["BillingCurrency"], first["SkuId"]) == ("EUR", "3g.40gb")
+    assert json.loads(first["Tags"]) == {"slicewise/user": "alice"}
+    totals = read("ledger", "statement", *JANUARY)["tenants"]
+    for total in totals:
+        mine = [row for row in rows if row["SubAccountId"] == total["tenant"]]
+        used = sum(Decimal(row["ConsumedQuantity"]) for row in mine)
+        assert used * 1000 == total["used_millislice_s"]
+    (shown, *_) = read("ledger", "statement", "--focus", *JANUARY)
+    assert shown["ConsumedQuantity"] == 49
+    assert shown["ChargeClass"] is None
+
+
+def test_without_a_price_costs_are_empty(two_payers: FakeLedger):
+    text = said("ledger", "statement", "--focus", *JANUARY)
+    row = next(csv.DictReader(io.StringIO(text)))
+    empty = {name for name, value in row.items() if not value}
+    assert {"BilledCost", "EffectiveCost", "BillingCurrency", "ListUnitPrice"} <= empty
+    assert (row["ResourceId"], row["ServiceCategory"]) == ("", "Compute")
+    assert read("ledger", "statement", "--focus", *JANUARY)[0]["BilledCost"] is None
+    for wrong in (("--from", "1970-01"), (*JANUARY, "--journal"), (*JANUARY, "--by", "user")):
+        words = ("ledger", "statement", "--focus", *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+    by_user = said("ledger", "statement", "--by", "user", "--csv")
+    journal = said("ledger", "statement", "--journal", "--csv")
+    rows = [{"id": -1, "reason": text} for text in ("+1", "-1", "@a", "\tb", "c=1")]
+    monkeypatch.setattr(FakeLedger, "export", lambda *_: iter(rows), raising=False)
+    exported = list(csv.DictReader(io.StringIO(said("ledger", "export"))))
+    assert [row["user"] for row in csv.DictReader(io.StringIO(by_user))] == ["'=cmd()", "alice"]
+    assert "'=cmd()" in journal
+    assert [row["reason"] for row in exported] == ["'+1", "'-1", "'@a", "'\tb", "c=1"]
+    assert {row["id"] for row in exported} == {"-1"}
+    # JSON has them as they are.
+    (line, _) = read("ledger", "statement", "--by", "user")["lines"]
+    assert line["user"] == "=cmd()"
 
 
 def test_a_statement_is_cut_by_the_zone_in_which_budgets_begin(
