@@ -16,11 +16,15 @@ from typer.testing import CliRunner
 from waiting import until, until_is
 
 from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.jobs import RunRecord
+from cluster.language.units import Millislices
+from cluster.runtime.database import postgres_engine
 from launcher.main import app
 from sandbox.cluster import Sandbox
 from sandbox.host.inventory import CLUSTER
 from sandbox.host.process import is_alive
 from sandbox.servers.postgres import binaries
+from slurm_plugin.accounting.charging import Tariff, charge
 from slurm_plugin.ledger import backups
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
@@ -137,6 +141,46 @@ def test_a_dump_that_fails_leaves_the_last_one(
     assert {path: path.read_bytes() for path in dumped.parent.iterdir()} == before
 
 
+SHOWN_UNTIL_S = 100 + 50
+
+
+def accounted(job_id: int, seconds: int | None) -> RunRecord:
+    """What sacct has of ``a_run``; of one that goes on, None."""
+    end_s = None if seconds is None else 100 + seconds
+    words = (str(job_id), "alice", "vision", "gpu", 100, end_s)
+    state = "RUNNING" if end_s is None else "COMPLETED"
+    return RunRecord(job_id, *words, state, 60, {"billing": "1000", "gres/gpu:1g.10gb": "1"})
+
+
+def test_what_ended_after_a_dump_is_charged_in_the_restored_ledger_once(
+    dumped: Path, ledger: Ledger, database: str
+):
+    """By the decisions of a daemon on what accounting shows. On a live cluster: below, by night."""
+    ended, lasts, missed = 2, 3, 4
+    ledger.charges.post([reserve(a_run(ended)), reserve(a_run(lasts))])
+    run("backup", str(dumped))
+    since = [reserve(a_run(missed)), settle(a_run(missed), 7), settle(a_run(ended), 20)]
+    for one in since:
+        assert ledger.charges.post([one])
+    shown = [accounted(*one) for one in ((1, 10), (ended, 20), (lasts, None), (missed, 7))]
+    rates = Tariff("testing", frozenset({"gpu"}), {"1g.10gb": Millislices(1000)}, {}, "tenant")
+    engine = postgres_engine(database)
+    with backups._scratch(engine) as scratch:
+        backups._run(engine, (*backups._RESTORE, str(dumped)), scratch)
+        with Ledger(scratch.render_as_string(hide_password=False), "testing") as restored:
+            # As a daemon does it turn by turn, also where one is cut short.
+            for _ in range(2):
+                held = restored.charges.open_reservations()
+                decided = charge(rates, (), shown, held, {}).charges
+                restored.charges.post(decided)
+                restored.charges.post(decided)
+            found = restored.audit.statement(None, 0, SHOWN_UNTIL_S)
+            assert found == ledger.audit.statement(None, 0, SHOWN_UNTIL_S)
+            assert restored.budgets.balances() == ledger.budgets.balances()
+            assert restored.charges.seal() == 2 + 2 + 3
+            assert restored.audit.verify().faults == ()
+
+
 TENANT = "restored"
 GPU = "--gres=gpu:1g.10gb:1"
 
@@ -245,6 +289,7 @@ class Books:
         return all(found.get(job) is not None for job in jobs)
 
 
+@pytest.mark.nightly
 def test_a_ledger_restored_to_a_point_in_time_charges_what_has_ended_since(sandbox: Sandbox):
     """What Slurm's accounting says, to the millislice-second, and nothing twice."""
     books = Books(sandbox)
