@@ -108,6 +108,7 @@ class HaproxyRuntime:
         self._per_tenant, self._hold_s = settings.places.per_tenant, settings.hold_s
         self._known: LastLook | None = None
         self._everything_s = DEADLINE_S + settings.places.total / _SERVICES_PER_S
+        self._looks = _Looks(self._socket)
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
 
@@ -136,7 +137,7 @@ class HaproxyRuntime:
         if known is not None and found is not None:
             return found, LastLook.of(known.process, found)
         everything = ";".join((WHO, *questions(self._maps)))
-        who, shown = _parted(await _ask(self._socket, everything, self._everything_s))
+        who, shown = _parted(await self._looks.ask(everything, self._everything_s))
         found = _parsed(shown)
         return found, LastLook.of(who, found)
 
@@ -163,7 +164,7 @@ class HaproxyRuntime:
         """Return the answers to these lines; None if another process gives one of them."""
         shown = ""
         for line in lines:
-            who, found = _parted(await _ask(self._socket, f"{WHO};{line}"))
+            who, found = _parted(await self._looks.ask(f"{WHO};{line}"))
             if who != process:
                 return None
             shown += found
@@ -377,6 +378,30 @@ class _Replaced:
         with suppress(OutsideError):
             return _parsed("".join(answers))
         return None
+
+
+class _Looks:
+    """Asks one process for what it has, and hears each answer to its end, however late it comes.
+
+    HAProxy 3.2.26 crashes at the next ``show servers state`` after a client has hung up within an
+    answer to it (upstream mended it on 2026-08-06, commit 2d5ef608e). So a question that takes
+    too long fails, but its answer is still read, and the next question waits for its end.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._last: asyncio.Task[str] | None = None
+
+    async def ask(self, command: str, deadline_s: float | None = None) -> str:
+        """Return the answer; raises UnreachableError (SW-GATEWAY-DOWN) without one by then."""
+        try:
+            async with asyncio.timeout(DEADLINE_S if deadline_s is None else deadline_s):
+                if self._last is not None:
+                    await asyncio.wait({self._last})
+                self._last = asyncio.create_task(_exchange(self._socket, command))
+                return await asyncio.shield(self._last)
+        except OSError as error:
+            raise _down(self._socket, error) from error
 
 
 async def _end_streams(command: Callable[[str], Awaitable[str]], digests: Collection[str]) -> None:

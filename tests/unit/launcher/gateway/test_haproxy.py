@@ -852,6 +852,45 @@ async def test_a_look_at_thousands_of_backends_may_take_longer(
                 await runtime.observe()
 
 
+@pytest.mark.parametrize("is_glance", [False, True])
+async def test_a_late_answer_is_heard_to_its_end_before_the_next_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_glance: bool
+):
+    """HAProxy 3.2.26 crashed at a question after one whose answer was left half read."""
+    fake, is_due, heard = FakeHaproxy(), asyncio.Event(), list[bool]()
+    known = settings(tmp_path)
+    runtime = HaproxyRuntime(known)
+
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        fake.asked.append("late")
+        await is_due.wait()
+        writer.write(b" " * 5_000_000)
+        try:
+            await writer.drain()
+        except ConnectionError:
+            heard.append(False)
+        else:
+            heard.append(True)
+        writer.close()
+
+    if is_glance:
+        async with await asyncio.start_unix_server(fake.answer, known.runtime_socket):
+            await runtime.observe()
+    async with await asyncio.start_unix_server(answer_late, known.runtime_socket):
+        with monkeypatch.context() as hasty:
+            hasty.setattr(haproxy, "DEADLINE_S", 0.05)
+            hasty.setattr(runtime, "_everything_s", 0.05)
+            for _ in range(2):
+                with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
+                    await runtime.observe()
+        assert fake.asked.count("late") == 1
+        is_due.set()
+        with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
+            await runtime.observe()
+    assert heard == [True, True]
+
+
 def test_a_backend_that_no_request_has_come_to_is_not_asked_until_it_is_used():
     shown = parse(WITH_IDLE)
     vacant = Backend(0, 0, (replace(shown.backends["pool2"].servers[0], mode=ServerMode.MAINT),))
