@@ -49,6 +49,11 @@ def ignored(unread: Unread) -> None:
     """Report nothing: for values that are reported elsewhere."""
 
 
+def refused(unread: Unread) -> None:
+    """Raise ValueError: another reader may be able to read the value, or can do without it."""
+    raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
+
+
 class LogsEvent(Protocol):
     """Logs an event and its fields."""
 

@@ -7,16 +7,17 @@ import asyncio
 import os
 import pickle
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from cluster.language.jobs import JobView, StepView
 from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import LogsEvent, ReportsUnread
 from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.preferred import Preferred
 from cluster.slurm_client.pyslurm_worker import LENGTH
 from cluster.slurm_client.reader_error import FAILED_REST_S, UNFIT_REST_S, ReaderError
 from cluster.slurm_client.run import DEADLINE_S
@@ -41,10 +42,8 @@ class PyslurmSlurm(CommandSlurm):
     def __init__(self, report: LogsEvent, warn: LogsEvent, told: ReportsUnread) -> None:
         super().__init__(told)
         self._report = report
-        self._warn = warn
         self._worker = PyslurmWorker()
-        self._turn = asyncio.Lock()
-        self._rest_until_s = 0.0
+        self._preferred = Preferred("pyslurm_failed", warn, self._give_up)
 
     async def jobs(self) -> tuple[JobView, ...]:
         """Call ``Jobs.load()``: one look, where squeue takes two."""
@@ -67,26 +66,11 @@ class PyslurmSlurm(CommandSlurm):
         await self._worker.end()
 
     async def _ask(self, by_commands: Callable[[], Awaitable[T]], *request: str) -> T:
-        async with self._turn:
-            if self._rest_until_s <= time.monotonic():
-                try:
-                    answer: T = await self._read(request)
-                except BaseException as error:
-                    # Also after a cancellation: the next question must not get this one's answer.
-                    status = await self._worker.end()
-                    if not isinstance(error, ReaderError):
-                        raise
-                    self._rest_until_s = time.monotonic() + error.rest_s
-                    self._warn(
-                        "pyslurm_failed",
-                        request=request[0],
-                        why=error,
-                        status=status,
-                        retry_s=error.rest_s,
-                    )
-                else:
-                    return answer
-        return await by_commands()
+        read = partial(self._read, request)
+        return await self._preferred.ask(read, by_commands, request=request[0])
+
+    async def _give_up(self) -> Mapping[str, object]:
+        return {"status": await self._worker.end()}
 
     async def _read(self, request: tuple[str, ...]) -> Any:
         if not self._worker.is_started:

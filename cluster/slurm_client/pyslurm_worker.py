@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from cluster.language.jobs import JobView, StepView
-from cluster.slurm.unread import Unread
+from cluster.slurm.unread import refused
 from cluster.slurm_client.pyslurm_records import job_view, step_views
 from cluster.slurm_client.user_names import user_name
 
@@ -60,16 +60,11 @@ def _answer(pyslurm: Any, request: str, *arguments: str) -> Reply:
 def _jobs(pyslurm: Any) -> tuple[JobView, ...]:
     # pyslurm's own ``user_name`` asks the system again for each job.
     named = cache(user_name)
-    return tuple(job_view(job, named, _refuse) for job in pyslurm.Jobs.load().values())
+    return tuple(job_view(job, named, refused) for job in pyslurm.Jobs.load().values())
 
 
 def _steps(pyslurm: Any, *job_ids: str) -> tuple[StepView, ...]:
-    return step_views(map(int, job_ids), pyslurm.JobSteps.load_all(), _refuse)
-
-
-def _refuse(unread: Unread) -> None:
-    """Fail the request: the commands may be able to read the value, or can do without it."""
-    raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
+    return step_views(map(int, job_ids), pyslurm.JobSteps.load_all(), refused)
 
 
 def _batch_script(pyslurm: Any, job_id: str) -> str:

@@ -5,7 +5,6 @@ Everything else, and every call in which slurmrestd fails, goes through the comm
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
@@ -16,8 +15,9 @@ import aiohttp
 
 from cluster.language.jobs import JobView
 from cluster.slurm.asked import ASKED
-from cluster.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, Unread
+from cluster.slurm.unread import UNREADABLE, LogsEvent, ReportsUnread, refused
 from cluster.slurm_client.commands import CommandSlurm
+from cluster.slurm_client.preferred import Preferred
 from cluster.slurm_client.reader_error import UNFIT_REST_S, ReaderError
 from cluster.slurm_client.rest_records import job_view
 from cluster.slurm_client.run import DEADLINE_S
@@ -50,20 +50,16 @@ class RestSlurm(CommandSlurm):
         self._where = where
         self._token_file = token_file
         self._report = report
-        self._warn = warn
         self._parser: str | None = None
-        self._rest_until_s = 0.0
+        self._preferred = Preferred("slurmrestd_failed", warn, self._give_up)
 
     async def jobs(self) -> tuple[JobView, ...]:
         """Ask for ``/slurm/PARSER/jobs/``."""
-        if self._rest_until_s <= time.monotonic():
-            try:
-                return await self._read()
-            except ReaderError as error:
-                self._parser = None
-                self._rest_until_s = time.monotonic() + error.rest_s
-                self._warn("slurmrestd_failed", why=error, retry_s=error.rest_s)
-        return await super().jobs()
+        return await self._preferred.ask(self._read, super().jobs)
+
+    async def _give_up(self) -> Mapping[str, object]:
+        self._parser = None
+        return {}
 
     async def _read(self) -> tuple[JobView, ...]:
         if self._parser is None:
@@ -77,7 +73,7 @@ class RestSlurm(CommandSlurm):
         try:
             jobs = json.loads(text)["jobs"]
             named = cache(user_name)
-            return tuple(job_view(job, named, _refuse) for job in jobs)
+            return tuple(job_view(job, named, refused) for job in jobs)
         except (*UNREADABLE, RecursionError) as error:
             raise ReaderError(f"{type(error).__name__}: {error}") from None
 
@@ -125,11 +121,6 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
         if len(body) > _MOST_BYTES:
             raise ReaderError(f"it answers more than {_MOST_BYTES} bytes")
     return bytes(body)
-
-
-def _refuse(unread: Unread) -> None:
-    """Fail the request: the commands may be able to read the value, or can do without it."""
-    raise ValueError(f"{unread.record} {unread.name}: {unread.field} is {unread.text!r}")
 
 
 def _why(body: bytes) -> str:

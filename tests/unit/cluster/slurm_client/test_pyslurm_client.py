@@ -147,7 +147,7 @@ async def test_it_rests_after_a_failure_and_is_tried_anew(
         await slurm.jobs()
     assert (log.events, asked(place)) == (["slurm_by", "pyslurm_failed"], 1)
     let(place, "")
-    monkeypatch.setattr(slurm, "_rest_until_s", 0.0)
+    monkeypatch.setattr(slurm._preferred, "_rest_until_s", 0.0)
     assert len(await slurm.jobs()) == JOBS
     assert (log.events[-1], asked(place)) == ("slurm_by", 2)
 
