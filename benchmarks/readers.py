@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,19 +187,24 @@ def slurmrestd(sandbox: Sandbox) -> Iterator[tuple[Path, int]]:
         socket.unlink(missing_ok=True)
 
 
-async def _timed(reader: Reader, slurmctld: Path, looks: int) -> Mapping[str, float]:
+async def _timed(
+    reader: Reader, slurmctld: Path, looks: int, change: Callable[[], object] = lambda: None
+) -> Mapping[str, float]:
+    """Time looks, before each of which, untimed, something is changed."""
     await reader.look()
     reader.logged.clear()
-    walls_s, before = [], _cpu_s(slurmctld, reader)
+    walls_s, spent_s = [], dict.fromkeys(_cpu_s(slurmctld, reader), 0.0)
     for _ in range(looks):
-        began_s = time.perf_counter()
+        await asyncio.to_thread(change)
+        before_s, began_s = _cpu_s(slurmctld, reader), time.perf_counter()
         await reader.look()
         walls_s.append(time.perf_counter() - began_s)
-    after = _cpu_s(slurmctld, reader)
+        after_s = _cpu_s(slurmctld, reader)
+        spent_s = {name: spent_s[name] + after_s[name] - before_s[name] for name in spent_s}
     return {
         "wall_ms": _ms(median(walls_s)),
         "least_wall_ms": _ms(min(walls_s)),
-        **{f"{name}_cpu_ms": _ms((after[name] - before[name]) / looks) for name in after},
+        **{f"{name}_cpu_ms": _ms(spent / looks) for name, spent in spent_s.items()},
         # Looks that the commands answered in the reader's place.
         "failed": sum("_failed " in line for line in reader.logged),
     }
@@ -303,11 +309,17 @@ async def _measure(sandbox: Sandbox, readers: Mapping[str, Reader], size: Size) 
     report: dict[str, Any] = {"looks": {}, "memory": {}, "restart": {}}
     there = 0
     for number, jobs in enumerate(size.jobs):
-        await asyncio.to_thread(fill, sandbox, jobs - there, rng)
+        array = (await asyncio.to_thread(fill, sandbox, jobs - there, rng))[-1]
         there = jobs
-        report["looks"][str(jobs)] = {
-            name: await _timed(one, slurmctld, size.looks) for name, one in readers.items()
+        argv = ("scontrol", "update", f"JobId={array}_0", "Comment=changed")
+        change = partial(sandbox.run, "root", argv)
+        found = {
+            name: await _timed(one, slurmctld, size.looks, change) for name, one in readers.items()
         }
+        if (rest := readers.get("slurmrestd")) is not None:
+            # Only this one is told that nothing has changed.
+            found["slurmrestd at rest"] = await _timed(rest, slurmctld, size.looks)
+        report["looks"][str(jobs)] = found
         if number == 0:
             report["memory"] = {name: await _lasting(one, size) for name, one in readers.items()}
     report["equal"] = await _equal(readers)

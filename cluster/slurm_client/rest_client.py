@@ -5,7 +5,9 @@ Everything else, and every call in which slurmrestd fails, goes through the comm
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +31,26 @@ _LONGEST = 120
 _MOST_BYTES = 1 << 28
 """Of an answer: 30,000 jobs, far more than it tells of in time."""
 
+_WHOLE_EVERY_S = 60.0
+"""Seconds after which all jobs are asked for again, changed or not: slurmctld compares times, and
+its clock may have been set back."""
+_NOTHING_CHANGED = 0
+"""Time of an answer without jobs to a question with ``update_time``."""
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """An answer with all jobs.
+
+    Attributes:
+        update_s: when slurmctld gave it, by its own clock, as a Unix second.
+        read_s: when it was read, by ``time.monotonic``.
+    """
+
+    jobs: tuple[JobView, ...]
+    update_s: int
+    read_s: float
+
 
 class RestSlurm(CommandSlurm):
     """Asks slurmrestd while it works and fits the running slurmctld, else the commands.
@@ -51,14 +73,15 @@ class RestSlurm(CommandSlurm):
         self._token_file = token_file
         self._report = report
         self._parser: str | None = None
+        self._last: _Whole | None = None
         self._preferred = Preferred("slurmrestd_failed", warn, self._give_up)
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """Ask for ``/slurm/PARSER/jobs/``."""
+        """Ask for ``/slurm/PARSER/jobs/``, or what has changed since the last answer."""
         return await self._preferred.ask(self._read, super().jobs)
 
     async def _give_up(self) -> Mapping[str, object]:
-        self._parser = None
+        self._parser = self._last = None
         return {}
 
     async def _read(self) -> tuple[JobView, ...]:
@@ -69,13 +92,22 @@ class RestSlurm(CommandSlurm):
                 raise ReaderError(f"slurmrestd of Slurm {text} is not tested", UNFIT_REST_S)
             self._parser = _PARSERS[running[:2]]
             self._report("slurm_by", implementation="slurmrestd", version=text)
-        text = await self._asked(f"/slurm/{self._parser}/jobs/")
+        last = self._last
+        if last is not None and time.monotonic() - last.read_s >= _WHOLE_EVERY_S:
+            last = None
+        since = "" if last is None else f"?update_time={last.update_s}"
+        text = await self._asked(f"/slurm/{self._parser}/jobs/{since}")
         try:
-            jobs = json.loads(text)["jobs"]
+            answer = json.loads(text)
+            update_s = int(answer["last_update"]["number"])
+            if last is not None and update_s == _NOTHING_CHANGED:
+                return last.jobs
             named = cache(user_name)
-            return tuple(job_view(job, named, refused) for job in jobs)
+            jobs = tuple(job_view(job, named, refused) for job in answer["jobs"])
         except (*UNREADABLE, RecursionError) as error:
             raise ReaderError(f"{type(error).__name__}: {error}") from None
+        self._last = _Whole(jobs, update_s, time.monotonic())
+        return jobs
 
     async def _asked(self, path: str) -> str:
         """What it answers; text that is no UTF-8, which users can write into jobs, is replaced."""

@@ -2,6 +2,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,11 @@ JOB: Mapping[str, Any] = {
     "time_limit": number(10),
     "restart_cnt": 0,
 }
+
+
+def shown(*jobs: Mapping[str, Any], update_s: int = 1_700_000_000) -> Mapping[str, Any]:
+    """An answer of slurmrestd."""
+    return {"jobs": list(jobs), "last_update": number(update_s)}
 
 
 def seen(**changes: object) -> Any:
@@ -145,7 +151,7 @@ def opened(socket: Path, log: list[str], token: Path | None = None) -> RestSlurm
 async def test_jobs_are_asked_for_with_the_token_that_the_file_has_then(tmp_path: Path) -> None:
     token, log = tmp_path / "token", list[str]()
     comment = {**JOB, "comment": "caf\udce9"}
-    body = json.dumps({"jobs": [comment]}, ensure_ascii=False).encode(errors="surrogateescape")
+    body = json.dumps(shown(comment), ensure_ascii=False).encode(errors="surrogateescape")
     async with server(tmp_path / "socket", web.Response(body=body)) as asked:
         slurm = opened(tmp_path / "socket", log, token)
         for text in ("SLURM_JWT=one\n", "two"):
@@ -162,7 +168,7 @@ async def test_jobs_are_asked_for_with_the_token_that_the_file_has_then(tmp_path
     [
         (web.json_response({"errors": [{"description": "no token"}]}, status=401), "no token"),
         (web.Response(text="proxy error", status=502), "502: proxy error"),
-        (web.json_response({"jobs": [{**JOB, "priority": None}]}), "priority"),
+        (web.json_response(shown({**JOB, "priority": None})), "priority"),
         (web.Response(text="{"), "JSONDecodeError"),
         (web.Response(text="[" * 100_000), "RecursionError"),
         (web.Response(text="[" * 100_000, status=500), "500: [["),
@@ -198,7 +204,7 @@ async def test_the_commands_answer_where_the_file_holds_no_token(
 ) -> None:
     log: list[str] = []
     (tmp_path / "token").write_bytes(token)
-    async with server(tmp_path / "socket", web.json_response({"jobs": [JOB]})) as asked:
+    async with server(tmp_path / "socket", web.json_response(shown(JOB))) as asked:
         slurm = opened(tmp_path / "socket", log, tmp_path / "token")
         assert await slurm.jobs() == BY_COMMANDS
     assert (asked, log[-1]) == ([], f"slurmrestd_failed {tmp_path}/token holds no token")
@@ -210,7 +216,7 @@ async def test_what_it_is_asked_is_counted_and_no_answer_is_read_without_a_bound
 ) -> None:
     log: list[str] = []
     monkeypatch.setattr("cluster.slurm_client.rest_client.ASKED", count := RequestCount())
-    async with server(tmp_path / "socket", web.json_response({"jobs": [JOB]})):
+    async with server(tmp_path / "socket", web.json_response(shown(JOB))):
         slurm = opened(tmp_path / "socket", log)
         for _ in range(2):
             assert [job.name for job in await slurm.jobs()] == ["train"]
@@ -218,6 +224,35 @@ async def test_what_it_is_asked_is_counted_and_no_answer_is_read_without_a_bound
         monkeypatch.setattr("cluster.slurm_client.rest_client._MOST_BYTES", 100)
         assert await slurm.jobs() == BY_COMMANDS
     assert log[-1] == "slurmrestd_failed it answers more than 100 bytes"
+
+
+@pytest.mark.usefixtures("commands")
+async def test_jobs_are_sent_again_only_if_any_has_changed_or_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 jobs are 42 MB of JSON, for which slurmrestd took two seconds of CPU at each look."""
+    now_s = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("cluster.slurm_client.rest_client.time", clock)
+    monkeypatch.setattr("cluster.slurm_client.preferred.time", clock)
+    unchanged, other = shown(update_s=0), {**JOB, "name": "other"}
+    slurm = opened(tmp_path / "socket", [])
+    for at_s, answer, query, names in (
+        (100.0, shown(JOB, update_s=70), "", ["train"]),
+        (105.0, unchanged, "update_time=70", ["train"]),
+        (110.0, shown(other, update_s=80), "update_time=70", ["other"]),
+        (169.0, unchanged, "update_time=80", ["other"]),
+        # slurmctld may compare with a clock that was set back.
+        (170.0, shown(JOB, update_s=40), "", ["train"]),
+        (171.0, shown(update_s=41), "update_time=40", []),
+        (172.0, {"errors": []}, "update_time=41", None),
+        (178.0, shown(JOB, update_s=48), "", ["train"]),
+    ):
+        now_s = at_s
+        async with server(tmp_path / "socket", web.json_response(answer)) as asked:
+            jobs = await slurm.jobs()
+        assert [one.query_string for one in asked] == [query]
+        assert jobs == BY_COMMANDS if names is None else [job.name for job in jobs] == names
 
 
 @pytest.mark.usefixtures("commands")
