@@ -39,6 +39,7 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("mariadbd", "mariadb-server-core"),
     ("haproxy", "haproxy"),
     ("openssl", "openssl"),
+    ("ip", "iproute2"),
     ("/usr/lib/*/lua/5.*/socket/unix.so", "lua-socket"),
     ("/usr/lib/*/lua/5.*/cjson.so", "lua-cjson"),
     ("/usr/lib/*/libnss_wrapper.so", "libnss-wrapper"),

@@ -36,10 +36,13 @@ def test_missing_packages_are_an_error_with_the_install_line():
     assert "--no-install-recommends first second" in caught.value.refusal.hint
 
 
-def test_a_machine_without_any_program_is_told_of_what_makes_keys(monkeypatch, tmp_path):
+def test_a_machine_without_any_program_is_told_of_what_a_minimal_debian_lacks(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(packages, "SEARCH_PATH", str(tmp_path))
-    # The gateway's key, and each replica's, is made by openssl, which a minimal Debian lacks.
-    assert {"openssl", "haproxy", "munge"} <= set(missing_packages(packages.EVERYTHING))
+    # openssl makes the keys of gateway and replicas; ip is asked by replicas on several nodes.
+    wanted = {"openssl", "haproxy", "munge", "iproute2"}
+    assert wanted <= set(missing_packages(packages.EVERYTHING))
 
 
 def test_another_slurm_comes_first_and_brings_its_own_plugins():
