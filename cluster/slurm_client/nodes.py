@@ -20,7 +20,7 @@ from cluster.slurm.planned_starts import parse_threads
 from cluster.slurm.unread import ReportsUnread, Unread, each, quoted
 from cluster.slurm_client.run import attempt, run, secret
 
-_SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
+SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")
 """The fields of ``scontrol show node`` that ``sinfo`` is asked for."""
 _PLACES_S = 30.0
@@ -60,7 +60,7 @@ class NodeReader:
         words = _PLACED.findall(shown)
         now_s = self._clock()
         if words != self._words or now_s >= self._until_s:
-            listed = await run((*_SINFO, "--format=%N %R %G %o %w"))
+            listed = await run((*SINFO, "--format=%N %R %G %o %w"))
             self._words, self._places = words, parse_places(listed, self._told)
             self._until_s = now_s + _PLACES_S
         places, told = self._places, self._told
@@ -72,7 +72,7 @@ class NodeReader:
 
 async def read_threads() -> Mapping[str, int]:
     """Threads per core, by node, from ``sinfo``."""
-    return parse_threads(await run((*_SINFO, "--format=%N %Z")))
+    return parse_threads(await run((*SINFO, "--format=%N %Z")))
 
 
 async def _one_by_one(names: Sequence[str], told: ReportsUnread) -> Mapping[str, NodeView]:

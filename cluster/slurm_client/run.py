@@ -32,6 +32,9 @@ _PLAIN = {
     "SLURM_TIME_FORMAT": "%s",
     # Without it, index lists end after 64 characters.
     "SLURM_BITSTR_LEN": "0",
+    # Within a federation, fed_display in slurm.conf makes these show all of its clusters' jobs.
+    "SACCT_LOCAL": "1",
+    "SCONTROL_LOCAL": "1",
     # With these, readline echoes all of what a command reads, on any terminal and also without one,
     # as in a service. Otherwise it shows only the end of a line, behind marks that are no part of
     # it.

@@ -79,7 +79,7 @@ def plan(
     with opened_ledger(settings) as ledger:
         planned = _planned(file, ledger, settings)
         if not as_json:
-            _print_plan(planned)
+            _print_plan(planned, settings.cluster.name)
         if apply and not overcommit and planned.capacity_millislices is not None:
             check_capacity(planned.before, planned.policy, planned.capacity_millislices)
         changed_s = time.monotonic()
@@ -241,12 +241,12 @@ def _apply(
     return ledger.tenants.change_together(updates, author_name(), reason, amend)[-1].change_id
 
 
-def _print_plan(planned: _Planned) -> None:
+def _print_plan(planned: _Planned, cluster: str) -> None:
     named = {update.tenant for update in planned.updates}
     for name in sorted(named):
         before, after = planned.before.get(name), planned.policy.get(name)
         console().print(Text(present.change_words(name, before, after)))
-    _print_places(planned)
+    _print_places(planned, cluster)
     shown = present.changed_tenants(planned.plan, named)
     console().print(present.tenants_table(shown))
     if others := len(planned.plan.tenants) - len(shown):
@@ -266,14 +266,15 @@ def _print_plan(planned: _Planned) -> None:
         console().print(differences_table(planned.differences))
 
 
-def _print_places(planned: _Planned) -> None:
+def _print_places(planned: _Planned, cluster: str) -> None:
     """Warn of tenants that are elsewhere in Slurm: limits bind along Slurm's own tree."""
     for update in planned.updates:
         name, policy = update.tenant, planned.policy
         if update.parent is None or name not in policy:
             continue
         if (slurms := tenant_parent(name, planned.accounts, policy)) != update.parent:
-            console().print(Text(place_warning(name, update.parent, slurms), style="yellow"))
+            warned = place_warning(name, update.parent, slurms, cluster)
+            console().print(Text(warned, style="yellow"))
 
 
 def _print_calendar(planned: _Planned, named: set[str]) -> None:

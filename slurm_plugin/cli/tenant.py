@@ -36,6 +36,7 @@ from slurm_plugin.cli_common.slurm_look import (
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
 from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.limits.warnings import modify_account
 from slurm_plugin.quota.accounts import TakeOver, differences, take_over, tenant_parent
 from slurm_plugin.quota.tenants import changed
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
@@ -82,7 +83,8 @@ def add_tenant(
         same = tenant in policy and policy[tenant].parent == place
         change = None if same else ledger.tenants.change(update, author_name(), reason)
     if change is not None and parent is not None:
-        _warn_of_another_place(policy, tenant, place, look or try_to_look_at_slurm(settings))
+        look = look or try_to_look_at_slurm(settings)
+        _warn_of_another_place(policy, tenant, place, look, settings.cluster.name)
     if as_json:
         print_json({"tenant": tenant, "parent": place, "changed": change is not None})
         return
@@ -93,21 +95,23 @@ def add_tenant(
         console().print(f"It needs a quota: slicewise tenant-quota set {tenant} --nominal SLICES")
 
 
-def _warn_of_another_place(policy: Policy, tenant: str, place: str, look: SlurmLook | None) -> None:
+def _warn_of_another_place(
+    policy: Policy, tenant: str, place: str, look: SlurmLook | None, cluster: str
+) -> None:
     """Warn if Slurm has the account elsewhere: limits bind along Slurm's own tree."""
     if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
         return
-    typer.echo(place_warning(tenant, place, slurms), err=True)
+    typer.echo(place_warning(tenant, place, slurms, cluster), err=True)
 
 
-def place_warning(tenant: str, place: str, slurms: str) -> str:
+def place_warning(tenant: str, place: str, slurms: str, cluster: str) -> str:
     """Say that the tenant is below ``place`` in the ledger, but below ``slurms`` in Slurm.
 
     "" is the top.
     """
     return (
         f"In Slurm {tenant} is {f'below {slurms}' if slurms else 'at the top'}, and its limits bind"
-        f" there: sacctmgr modify account {tenant} set parent={place or 'root'}"
+        f" there: {modify_account(tenant, cluster, f'parent={place or ROOT_ACCOUNT}')}"
     )
 
 
@@ -275,8 +279,8 @@ def check_tenants(as_json: Json = False) -> None:
         raise InvalidInputError(
             "SW-TENANT-TREE",
             f"Tenants that are not where Slurm has their accounts: {len(found)}.",
-            "Take Slurm's places: slicewise tenant import; or sacctmgr add account, or"
-            " slicewise tenant remove, for those without an account.",
+            "Take Slurm's places: slicewise tenant import; or, for those without an account,"
+            " sacctmgr add account NAME cluster=CLUSTER, or slicewise tenant remove.",
         )
     if not as_json:
         console().print("Every tenant has its account, and below the right one.")

@@ -109,5 +109,5 @@ def require_account(accounts: Accounts, name: str) -> None:
         raise InvalidInputError(
             "SW-TENANT-UNKNOWN",
             f"Slurm has no account {name!r}; nothing was changed.",
-            f"Accounts: {known}. Add one: sacctmgr add account NAME",
+            f"Accounts: {known}. Add one: sacctmgr add account NAME cluster=CLUSTER",
         )

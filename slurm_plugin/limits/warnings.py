@@ -17,6 +17,7 @@ from slurm_plugin.quota.accounts import AccountDifference, differences
 from slurm_plugin.quota.types import ROOT_ACCOUNT
 
 _SHOWN_NAMES = 5
+_MOST_SUBMITS = "MaxSubmitJobs=1000"
 _LONGEST_NAME = 40
 
 
@@ -40,9 +41,9 @@ def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
     )
 
 
-def _moved(one: AccountDifference) -> Finding:
+def _moved(one: AccountDifference, cluster: str) -> Finding:
     above = one.parent or ROOT_ACCOUNT
-    put_back = f"sacctmgr modify account where name={one.account} set parent={above}"
+    put_back = modify_account(one.account, cluster, f"parent={above}")
     return warning(
         "SW-LIMITS-MOVED",
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
@@ -51,6 +52,11 @@ def _moved(one: AccountDifference) -> Finding:
         Mend(Place.ACCOUNTS, put_back),
         advice=f"Put it back: {put_back}; or adopt its place: slicewise tenant import.",
     )
+
+
+def modify_account(account: str, cluster: str, setting: str) -> str:
+    """Command that sets it on this cluster: without a name, sacctmgr would on all clusters."""
+    return f"sacctmgr modify account where name={account} cluster={cluster} set {setting}"
 
 
 def _below(tenant: str) -> str:
@@ -74,15 +80,12 @@ def crowding_findings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> t
             f"Nothing bounds how many jobs the users of {shown}{others} may have waiting",
             f"one of them can use up MaxJobCount={most_jobs}, and no other user can submit",
             *(
-                Mend(
-                    Place.ACCOUNTS,
-                    f"sacctmgr modify account where name={name} set MaxSubmitJobs=1000",
-                )
+                Mend(Place.ACCOUNTS, modify_account(name, found.cluster, _MOST_SUBMITS))
                 for name in open_ones
                 if can_have_qos(name)
             ),
-            advice="Set MaxSubmitJobs on the accounts, such as 1000: sacctmgr modify account where"
-            " name=ACCOUNT set MaxSubmitJobs=1000",
+            advice="Set MaxSubmitJobs on the accounts, such as 1000: "
+            + modify_account("ACCOUNT", found.cluster, _MOST_SUBMITS),
         ),
     )
 
@@ -133,7 +136,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
     places = {name: row.parent for name, row in found.accounts.items()}
     moved = [one for one in differences(allowed.policy, places) if one.kind == "moved"]
     return (
-        *map(_absent, absent),
+        *(_absent(name, found.cluster) for name in absent),
         *(
             error(
                 "SW-LIMITS-ACCOUNT",
@@ -144,7 +147,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             for name in sorted(allowed.policy)
             if not can_have_qos(name)
         ),
-        *map(_moved, moved),
+        *(_moved(one, found.cluster) for one in moved),
         *(
             error(
                 "SW-LIMITS-PASSED",
@@ -166,10 +169,11 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
     )
 
 
-def _absent(name: str) -> Finding:
+def _absent(name: str, cluster: str) -> Finding:
+    add = f"sacctmgr add account {name} cluster={cluster}"
     return warning(
         "SW-LIMITS-ACCOUNT",
         f"Slurm has no account {name}",
         "its quota waits",
-        *([Mend(Place.ACCOUNTS, f"sacctmgr add account {name}")] if can_have_qos(name) else []),
+        *([Mend(Place.ACCOUNTS, add)] if can_have_qos(name) else []),
     )

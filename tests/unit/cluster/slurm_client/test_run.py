@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.slurm_client.run import attempt, run
+from cluster.slurm_client.nodes import SINFO
+from cluster.slurm_client.run import SQUEUE, attempt, run
 
 
 def shell(script: str) -> tuple[str, ...]:
@@ -29,6 +30,16 @@ async def test_surroundings_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await run(shell("echo $SLURM_CONF $SQUEUE_FORMAT2"), variables=given) == (
         "/etc/slurm/other.conf JobId\n"
     )
+
+
+async def test_of_a_federation_only_this_cluster_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FederationParameters=fed_display another cluster's runs would be charged here."""
+    monkeypatch.setenv("SACCT_FEDERATION", "1")
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    named = "${SACCT_LOCAL-} ${SCONTROL_LOCAL-} ${SACCT_FEDERATION-none} ${SLURM_CLUSTERS-none}"
+    assert await run(shell(f'echo "{named}"')) == "1 1 none none\n"
+    for command in (SQUEUE, SINFO):
+        assert "--local" in command
 
 
 @pytest.mark.parametrize("terminal", ["", "dumb", "xterm"])

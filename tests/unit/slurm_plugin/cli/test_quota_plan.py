@@ -195,7 +195,7 @@ def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger
     assert "physics: removed" in text
     assert "below bio (was below physics)" in text
     assert "physics (removed)" in text
-    assert "sacctmgr modify account optics set parent=bio" in text
+    assert "sacctmgr modify account where name=optics cluster=c set parent=bio" in text
     assert set(ledger.shown) == {"physics", "optics", "bio"}
     found = json.loads(said("plan", str(quotas), "--json", "--apply"))
     assert [one["tenant"] for one in found["tenants"]] == ["bio", "optics", "physics"]

@@ -204,6 +204,7 @@ def test_a_quota_without_an_account_waits_and_is_reported():
     assert changes(tenants(ghost=1000), [ROOT]) == []
     (said,) = limit_findings(allowed(tenants(ghost=1000)), found_of("c", [ROOT], (), CONFIG))
     assert "ghost" in said.text
+    assert [one.line for one in said.mends] == ["sacctmgr add account ghost cluster=c"]
 
 
 def test_no_command_is_longer_than_linux_takes():
@@ -486,7 +487,7 @@ def test_an_account_that_was_moved_below_another_tenant_is_reported():
         texts = [one.text for one in limit_findings(allowed(policy), has)]
         said = [words for words in texts if "Account sub" in words]
         assert len(said) == moved
-        assert not moved or "set parent=vision;" in said[0]
+        assert not moved or "name=sub cluster=c set parent=vision;" in said[0]
 
 
 def test_tenants_that_may_crowd_out_all_others_are_named():
@@ -503,6 +504,9 @@ def test_tenants_that_may_crowd_out_all_others_are_named():
     (said,) = crowding_findings(allowed(policy), has, "10000")
     assert "the users of open may have waiting" in said.text
     assert "MaxJobCount=10000" in said.text
+    bound = "sacctmgr modify account where name={} cluster=c set MaxSubmitJobs=1000"
+    assert [one.line for one in said.mends] == [bound.format("open")]
+    assert bound.format("ACCOUNT") in said.text
     many = [account(f"t{number}") for number in range(9)]
     policy = tenants(**{row.account: 1000 for row in many})
     (said,) = crowding_findings(allowed(policy), found_of("c", [ROOT, *many], (), CONFIG), "9")
