@@ -1,13 +1,17 @@
 """Submits a batch script as the user who runs this process, in its environment and directory."""
 
+import os
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.language.errors import OutsideError, UnreachableError
 
 _DEADLINE_S = 60.0
 _TRIAL_DEADLINE_S = 5.0
+_OTHER_CLUSTERS = frozenset({"SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
+"""Variables that would send the script to another cluster than the one whose daemon was asked."""
 _PREFIX = re.compile(r"^sbatch: (?:error: ?)?", flags=re.MULTILINE)
 
 
@@ -34,6 +38,7 @@ def submit(script: str, *options: str) -> Submitted:
             text=True,
             check=False,
             timeout=_DEADLINE_S,
+            env=_environment(),
         )
     except FileNotFoundError:
         raise OutsideError(
@@ -62,10 +67,15 @@ def why_no_start(script: str) -> str:
             text=True,
             check=False,
             timeout=_TRIAL_DEADLINE_S,
+            env=_environment(),
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return ""
     return read_trial(reply.returncode, reply.stderr)
+
+
+def _environment() -> Mapping[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OTHER_CLUSTERS}
 
 
 def read_trial(status: int, complaint: str) -> str:

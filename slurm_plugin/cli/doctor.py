@@ -45,7 +45,12 @@ from slurm_plugin.doctor.host_checks import (
     node_programs_checks,
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
-from slurm_plugin.doctor.limit_checks import drift_checks, group_checks, minutes_checks
+from slurm_plugin.doctor.limit_checks import (
+    cluster_checks,
+    drift_checks,
+    group_checks,
+    minutes_checks,
+)
 from slurm_plugin.doctor.partition_checks import partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.doctor.this_host import (
@@ -216,6 +221,7 @@ class _Site:
             return SectionReport("limits", skipped="the ledger can't be read")
         with opened_ledger(settings) as ledger:
             seen = asyncio.run(look(open_slurm(settings), ledger, settings))
+        elsewhere = asyncio.run(open_slurm(settings).qos_elsewhere())
         said = {
             (one.code, one.what)
             for report in (self.slurm(), self.partitions())
@@ -230,6 +236,7 @@ class _Site:
                     len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode
                 ),
                 *group_checks(policy),
+                *cluster_checks(policy, elsewhere),
                 *minutes_checks(seen.associations, policy),
             ),
         )

@@ -1,9 +1,10 @@
 """Checks QOS, limits and quotas: what Slurm has beside what the ledger says."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cluster.language.findings import Finding, Mend, Place, hint, warning
 from cluster.slurm.interface import Association
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.types import Policy
 
 _SHOWN = 5
@@ -40,6 +41,25 @@ def group_checks(policy: Policy) -> Iterator[Finding]:
                     f"slicewise tenant-quota set {name} --lending-limit unlimited",
                 ),
             )
+
+
+def cluster_checks(policy: Policy, elsewhere: Collection[str]) -> Iterator[Finding]:
+    """Name tenants that another cluster on the same slurmdbd has, too.
+
+    ``elsewhere`` are the QOS that accounts of other clusters may use.
+    """
+    names = sorted(
+        name for name in policy if {qos_name(name), borrowed_qos(name)}.intersection(elsewhere)
+    )
+    if names:
+        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        shown = ", ".join(names[:_SHOWN]) + others
+        yield warning(
+            "SW-LIMITS-SHARED",
+            f"Tenants that another cluster of this slurmdbd has, too: {shown}",
+            "a QOS has one limit for all clusters, so the daemons of two would set it in turn",
+            advice="Give such an account another name on one of the clusters.",
+        )
 
 
 def minutes_checks(rows: Iterable[Association], policy: Policy) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ from waiting import until, until_is
 from cluster.language.exit_codes import exit_code_of
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
+from sandbox.host.inventory import CLUSTER
+from slurm_plugin.limits.warnings import modify_account
 
 pytestmark = pytest.mark.integration
 
@@ -190,6 +192,43 @@ def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
     sandbox.run("slurm", ("scancel", "-A", below))
     for name in (below, above):
         operator.run("tenant", "remove", name, "--yes", check=False)
+
+
+OTHER_CLUSTER = """\
+add cluster other
+add account {0} cluster=other maxsubmitjobs=7
+modify account where name={0} cluster=other set qos+=slicewise_{0}
+quit
+"""
+
+
+def test_what_another_cluster_of_slurmdbd_has_is_named_and_left_alone(
+    served: tuple[Operator, str, str],
+):
+    operator, name, _ = served
+    sandbox = operator.sandbox
+
+    def others() -> str:
+        where = ("where", "cluster=other", "format=cluster,account,qos,maxsubmit,parentname")
+        return sandbox.run("slurm", ("sacctmgr", "-nP", "show", "assoc", *where)).stdout
+
+    operator.said("tenant", "add", name)
+    operator.said("tenant-quota", "set", name, "--nominal", "1")
+    until_in_force(sandbox, name)
+    try:
+        sandbox.run("slurm", ("sacctmgr", "-i"), input=OTHER_CLUSTER.format(name))
+        before = others()
+        assert f"slicewise_{name}|7|root" in before
+        _, found = diagnosed(sandbox, "--section", "limits")
+        assert found["SW-LIMITS-SHARED"].endswith(f", too: {name}")
+        # What is advised for an account of which both clusters have one.
+        advised = modify_account(name, CLUSTER, "MaxSubmitJobs=1000").split()
+        sandbox.run("slurm", (advised[0], "-i", *advised[1:]))
+        operator.said("tenant-quota", "set", name, "--nominal", "2")
+        until_in_force(sandbox, name)
+        assert others() == before
+    finally:
+        sandbox.run("slurm", ("sacctmgr", "-i", "delete", "cluster", "other"))
 
 
 def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str, str]):

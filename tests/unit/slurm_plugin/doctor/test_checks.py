@@ -1,7 +1,7 @@
 """Plants faults into what the doctor knows of a good site: each is found, named and mended."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -29,7 +29,12 @@ from slurm_plugin.doctor.host_checks import (
     node_programs_checks,
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
-from slurm_plugin.doctor.limit_checks import drift_checks, group_checks, minutes_checks
+from slurm_plugin.doctor.limit_checks import (
+    cluster_checks,
+    drift_checks,
+    group_checks,
+    minutes_checks,
+)
 from slurm_plugin.doctor.partition_checks import partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.quota.types import Quota, Tenant
@@ -128,7 +133,9 @@ def host(**changed: Any) -> tuple[Finding, ...]:
 
 
 def limits(
-    lending: Mapping[str, int] | None = None, minutes: Mapping[str, int] | None = None
+    lending: Mapping[str, int] | None = None,
+    minutes: Mapping[str, int] | None = None,
+    elsewhere: Collection[str] = ("slicewise_gate", "slicewise_physics", "long"),
 ) -> Iterable[Finding]:
     """What is found of a group with one tenant below it."""
     lends = {"group": 4000, "team": 2000, **(lending or {})}
@@ -138,7 +145,8 @@ def limits(
     }
     row = Association("hpc", "team", "", "group", frozenset(), "", {}, grp_tres_mins=minutes or {})
     other = replace(row, account="physics", grp_tres_mins={"cpu": 7})
-    return (*group_checks(policy), *minutes_checks((row, other), policy))
+    found = minutes_checks((row, other), policy)
+    return (*group_checks(policy), *cluster_checks(policy, elsewhere), *found)
 
 
 def test_a_good_site_has_nothing_to_mend() -> None:
@@ -224,6 +232,8 @@ PLANTED = [
     # limits
     ("SW-LENDING-GROUP", HINT, limits({"group": 0})),
     ("SW-LIMITS-MINUTES", HINT, limits(minutes={"billing": 900})),
+    ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_team",))),
+    ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_group_borrowed",))),
     ("SW-LIMITS-DRIFT", WARNING, drift_checks(3, (), "enforce")),
     ("SW-LIMITS-BY-HAND", WARNING, drift_checks(0, ("QOS x was changed.",), "enforce")),
     # job_submit.lua
