@@ -145,6 +145,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     ),
     "rebalance history": _many(_RUN),
     "rebalance show": _one(_RUN),
+    "admission adopt": _one(f"{_SITE}:AdoptedJson"),
     "admission install": _one(f"{_SITE}:LuaTrialJson"),
     "sandbox status": _one("sandbox.host.status:SandboxJson"),
     "admission status": _one(f"{_SITE}:DaemonStatusJson", f"{_SITE}:ModuleJson"),

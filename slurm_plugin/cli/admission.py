@@ -24,6 +24,7 @@ from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.shares import GpuSize, shares
+from slurm_plugin.cli.adopt import adopt
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.admission import Here, print_status, status_fields
 from slurm_plugin.lua.linked_lua import linked_version
@@ -40,6 +41,10 @@ from slurm_plugin.lua.site_script import (
 from slurm_plugin.lua.try_site_script import require_loads, require_works, tried
 
 admission_app = typer.Typer(help="slicewise.lua in slurmctld.", no_args_is_help=True)
+admission_app.command(
+    "adopt",
+    epilog="Examples: slicewise admission adopt --dry-run | slicewise admission adopt",
+)(adopt)
 
 
 def lua_module(beside: Path, prefix: Path) -> Path:

@@ -596,6 +596,22 @@ class SurveyJson(TypedDict):
     gpus: list[SurveyedGpuJson]
 
 
+class AdoptedJson(TypedDict):
+    """Waiting jobs and tasks of arrays, as Slurm's commands name them.
+
+    Attributes:
+        moved: the QOS that each has now, or would have.
+        refused: why Slurm left it where it was.
+        no_tenant: accounts of jobs that the gate keeps.
+        untyped: accounts of jobs whose GPUs have no type.
+    """
+
+    moved: dict[str, str]
+    refused: dict[str, str]
+    no_tenant: dict[str, str]
+    untyped: dict[str, str]
+
+
 class LuaTrialJson(TypedDict):
     """How slicewise.lua was tried, and what job_submit.lua lacks."""
 

@@ -141,6 +141,16 @@ def test_a_replica_can_still_say_who_it_is(users: Users) -> None:
     assert users.scontrol("alice", "update", f"JobId={job.job_id}", "TimeLimit=4")[0] == 0
 
 
+def test_what_waits_at_the_gate_runs_in_its_tenants_qos_once_it_is_adopted(users: Users) -> None:
+    """As docs/how-to/switch-over.md says."""
+    plain = users.submit("alice", "sbatch", GPU, "--array=0-9", script=LASTING)
+    array = plain.jobs[0].job_id
+    until_is(lambda: users.job(array)["Reason"], "QOSGrpBilling")
+    found = json.loads(users.slicewise("admission", "adopt", "--json"))
+    assert found["moved"] == {f"{array}_[0-9]": "slicewise_vision"}
+    until_is(lambda: running(users), QUOTA)
+
+
 def submitted(users: Users, *options: str) -> tuple[int, list[object]]:
     outcome = users.submit("alice", "sbatch", "--nodes=4", *options, script=LASTING)
     return outcome.status, list(outcome.jobs)

@@ -1,0 +1,77 @@
+"""``slicewise admission adopt``: the tenant's QOS for jobs that waited before the gate closed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cluster.language.jobs import JobView
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import Settings, load_settings
+from cluster.slurm.interface import JobChange, Target
+from cluster.slurm_client.batch import address
+from cluster.slurm_client.open import open_slurm
+from slurm_plugin.admission.adoption import Adoption, adoption
+from slurm_plugin.cli_common.options import Json
+
+_SHOWN = 5
+
+
+def adopt(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would change; change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Give waiting jobs that were submitted before mode enforce their tenant's own QOS.
+
+    They ask for GPUs of managed partitions in a QOS of the site: once the gate is closed they would
+    wait for ever. Run it as root or SlurmUser when the daemon is in mode enforce and again when
+    slicewise.lua is. Jobs that run, ask for no GPU, or are decided by slicewise.lua are left alone.
+    """
+    found, refused = asyncio.run(_adopt(load_settings(), dry_run=dry_run))
+    moved = {address(target): qos for target, qos in found.moves.items() if target not in refused}
+    if as_json:
+        print_json(
+            {
+                "moved": moved,
+                "refused": {address(target): why for target, why in refused.items()},
+                "no_tenant": {job.task: job.account for job in found.no_tenant},
+                "untyped": {job.task: job.account for job in found.untyped},
+            }
+        )
+        return
+    verb = "would be moved" if dry_run else "moved"
+    for qos, jobs in sorted(Counter(moved.values()).items()):
+        _say(f"{qos}: {jobs} {verb}")
+    for target, why in refused.items():
+        _say(f"Slurm refused {address(target)}: {why}")
+    _say_jobs("Of accounts that are no tenants, and never start", found.no_tenant)
+    _say_jobs("GPUs without a type, which start above all limits (hold or cancel)", found.untyped)
+    if not (moved or refused or found.no_tenant or found.untyped):
+        _say("No job waits for GPUs of managed partitions in a QOS of the site.")
+
+
+async def _adopt(settings: Settings, *, dry_run: bool) -> tuple[Adoption, Mapping[Target, str]]:
+    slurm = open_slurm(settings)
+    jobs, qos = await asyncio.gather(slurm.jobs(), slurm.qos())
+    names = frozenset(one.name for one in qos)
+    found = adoption(jobs, frozenset(settings.cluster.partitions), names)
+    if dry_run or not found.moves:
+        return found, {}
+    changes = {target: JobChange(qos=name) for target, name in found.moves.items()}
+    return found, await slurm.update(changes)
+
+
+def _say_jobs(what: str, jobs: Iterable[JobView]) -> None:
+    names = [f"{job.task} ({job.account})" for job in jobs]
+    if names:
+        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        _say(f"{what}: {', '.join(names[:_SHOWN])}{others}.")
+
+
+def _say(text: str) -> None:
+    console().print(Text(text))

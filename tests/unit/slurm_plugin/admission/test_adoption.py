@@ -1,0 +1,125 @@
+"""Tests which jobs that waited before the gate closed get their tenant's QOS."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ScriptedSlurm
+from scripted import job as slot
+from typer.testing import CliRunner
+
+from cluster.language.jobs import JobState, JobView
+from cluster.slurm.interface import JobChange, Qos, Target, Tasks
+from launcher.main import app
+from slurm_plugin.admission.adoption import adoption
+from slurm_plugin.cli import adopt as command
+
+QOS = ("normal", "long", "slicewise_vision", "slicewise_nlp")
+TOML = """
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+"""
+
+
+def job(job_id: int, **changes: Any) -> JobView:
+    values: Mapping[str, Any] = {
+        "job_id": job_id,
+        "array_job_id": None,
+        "task_index": None,
+        "qos": "normal",
+        "admin_comment": "",
+        "reason": "QOSGrpBilling",
+        "held": False,
+    }
+    return replace(slot(0), **(values | changes))
+
+
+ARRAY = job(7, array_job_id=7, untouched=frozenset({1, 2}), qos="long")
+ALONE = job(9, account="nlp", partition="cpu,gpu")
+STRANGER = job(10, account="physics")
+UNTYPED = job(11, tres={"cpu": "1", "gres/gpu": "1"})
+
+
+def test_what_waits_in_a_qos_of_the_site_gets_its_tenants() -> None:
+    held = job(12, held=True, reason="JobHeldUser")
+    found = adoption((ARRAY, ALONE, STRANGER, UNTYPED, held), frozenset({"gpu"}), QOS)
+    assert found.moves == {
+        Tasks(7, frozenset({1, 2})): "slicewise_vision",
+        9: "slicewise_nlp",
+        12: "slicewise_vision",
+    }
+    assert (found.no_tenant, found.untyped) == ((STRANGER,), (UNTYPED,))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": JobState.RUNNING},
+        {"qos": "slicewise_vision"},
+        {"qos": "slicewise_vision_borrowed"},
+        {"partition": "cpu"},
+        {"tres": {"cpu": "1"}},
+        {"admin_comment": "slicewise:1 token=ab12 tenant=vision"},
+        {"unread": frozenset({"tres"})},
+    ],
+)
+def test_all_others_stay(changes: Mapping[str, Any]) -> None:
+    found = adoption((job(1, **changes),), frozenset({"gpu"}), QOS)
+    assert (found.moves, found.no_tenant, found.untyped) == ({}, (), ())
+
+
+class _Slurm(ScriptedSlurm):
+    async def qos(self) -> tuple[Qos, ...]:
+        return tuple(Qos(name, {}, frozenset()) for name in QOS)
+
+    async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
+        await super().update(changes)
+        return {9: "Invalid qos specification"}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Slurm:
+    (tmp_path / "slicewise.toml").write_text(TOML)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    slurm = _Slurm(ARRAY, ALONE, STRANGER, UNTYPED)
+    monkeypatch.setattr(command, "open_slurm", lambda _: slurm)
+    return slurm
+
+
+def said(*words: str) -> str:
+    answer = CliRunner().invoke(app, ["admission", "adopt", *words])
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def test_a_dry_run_changes_nothing(slurm: _Slurm) -> None:
+    text = said("--dry-run")
+    assert "slicewise_vision: 1 would be moved" in text
+    assert [name for name, _ in slurm.done if name.startswith("update")] == []
+
+
+def test_what_slurm_refuses_is_said(slurm: _Slurm) -> None:
+    assert json.loads(said("--json")) == {
+        "moved": {"7_[1-2]": "slicewise_vision"},
+        "refused": {"9": "Invalid qos specification"},
+        "no_tenant": {"10": "physics"},
+        "untyped": {"11": "vision"},
+    }
+    changed = [(name, target) for name, target in slurm.done if name.startswith("update")]
+    assert [target for _, target in changed] == [[1, 2], 9]
+
+
+def test_each_is_said_to_a_person(slurm: _Slurm) -> None:
+    text = " ".join(said().split())
+    assert "slicewise_vision: 1 moved" in text
+    assert "Slurm refused 9: Invalid qos specification" in text
+    assert "never start: 10 (physics)." in text
+    assert "(hold or cancel): 11 (vision)." in text
+    slurm.shown = ()
+    assert said().startswith("No job waits")
