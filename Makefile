@@ -18,7 +18,8 @@ help: ## Show this list
 	@echo "Minutes that the tests may take, by folder, of all workers together: $(BUDGETS)"
 
 # Debian's own interpreter first: the sandbox's jobs run as other users, who often can't read a
-# Python that lies in somebody's home directory. Triton's Python backend needs numpy 1, hence no 3.13.
+# Python that lies in somebody's home directory. An older one before 3.13, where the sandbox has no
+# Triton: its Python backend needs numpy 1.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11 /usr/bin/python3.12) python3)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo || echo false)
 # While it installs, no package may start a service of its own: the sandbox starts what it needs.

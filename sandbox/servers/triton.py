@@ -111,7 +111,8 @@ def _package(module: str, distribution: str) -> Path:
         raise InvalidInputError(
             "SW-SANDBOX-TRITON",
             f"The Python package {distribution} is not installed, so there is no tritonserver.",
-            "Install the extra that brings it: pip install 'slicewise[sandbox]'.",
+            "Install the extra that brings it: pip install 'slicewise[sandbox]', with Python 3.11 "
+            "or 3.12: from 3.13 on there is none.",
         )
     return Path(spec.origin).parent
 
