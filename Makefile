@@ -57,6 +57,7 @@ lock: $(READY) ## Pin the newest version of every Python package: requirements.l
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.host.packages)"; \
 	for lua in lua5.1 lua5.3 lua5.4; do command -v $$lua >/dev/null || missing="$$missing $$lua"; done; \
+	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 
 setup: packages ## Install everything, run nothing

@@ -1,10 +1,15 @@
 """Checks the systemd units that operators install: what each process may do at most."""
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-UNITS = sorted((Path(__file__).parents[2] / "etc").glob("slicewise-*.service"))
+ETC = Path(__file__).parents[2] / "etc"
+UNITS = sorted(ETC.glob("slicewise-*.service"))
+PROGRAM = "/opt/slicewise/bin/slicewise"
 CAPABILITIES = {
     "slicewise-daemon.service": "",
     "slicewise-launcher.service": "",
@@ -46,3 +51,47 @@ def test_each_service_has_a_bound_of_capabilities() -> None:
 def test_each_service_sees_and_changes_no_more_than_it_needs(unit: Path) -> None:
     found = settings(unit)
     assert {name: found.get(name) for name in BOUNDS} == BOUNDS
+
+
+EXPOSURE = {
+    "slicewise-daemon.service": 20,
+    "slicewise-launcher.service": 20,
+    "slicewise-rebalance.service": 27,
+}
+"""At most, in tenths, as ``systemd-analyze security`` has it: 100 is a service without bounds."""
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """Where all units lie, beside Debian's for HAProxy; their program is one that is there."""
+    shutil.copy("/lib/systemd/system/haproxy.service", tmp_path)
+    drop_in = tmp_path / "haproxy.service.d" / "slicewise.conf"
+    drop_in.parent.mkdir()
+    shutil.copy(ETC / "haproxy-slicewise.conf", drop_in)
+    for unit in (*UNITS, *ETC.glob("*.socket"), *ETC.glob("*.timer")):
+        (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+    return tmp_path
+
+
+def analyzed(*words: str | Path, units: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *words],
+        env=os.environ | {"SYSTEMD_UNIT_PATH": f"{units}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_systemd_understands_every_line_of_the_units(units: Path) -> None:
+    named = [one for one in units.iterdir() if one.is_file()]
+    assert len(named) == len(UNITS) + 3
+    done = analyzed("verify", *named, units=units)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_finds_each_service_little_exposed(unit: Path, units: Path) -> None:
+    bound = f"--threshold={EXPOSURE[unit.name]}"
+    done = analyzed("security", "--offline=true", bound, units / unit.name, units=units)
+    assert done.returncode == 0, done.stdout
