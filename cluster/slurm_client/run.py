@@ -46,6 +46,11 @@ _PLAIN = {
 _MARKS, _MARKED = ("Cluster", "ID"), 32
 """Fields of an association that only operators can choose, and how many of them mark each side."""
 
+_NO_CONF = "Could not establish a configuration source"
+_NAME_CONF = (
+    "Where slurm.conf is not in /etc/slurm, SLURM_CONF must name it; for units of systemd in"
+    " /etc/slicewise/environment."
+)
 _NO_ANSWER = (
     "Unable to contact slurm",
     "Unable to establish controller machine",
@@ -88,7 +93,9 @@ async def run(
     )
     if reply.status:
         raise OutsideError(
-            "SW-SLURM-FAILED", f"{' '.join(argv[:2])}: {reply.complaint or reply.output.strip()}"
+            "SW-SLURM-FAILED",
+            f"{' '.join(argv[:2])}: {reply.complaint or reply.output.strip()}",
+            _NAME_CONF if _NO_CONF in reply.complaint else "",
         )
     return reply.output
 

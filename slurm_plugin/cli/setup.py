@@ -4,6 +4,7 @@ import asyncio
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -17,14 +18,16 @@ from cluster.runtime.questions import is_at_a_terminal
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import proposed_script
-from slurm_plugin.doctor.conf_checks import conf_checks
+from slurm_plugin.doctor.conf_checks import conf_checks, fitting_priority_max
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.doctor.partition_checks import partition_checks
 from slurm_plugin.setup.answers import Answers, guessed
 from slurm_plugin.setup.proposals import (
+    SlurmsOwn,
     answers_text,
     conf_text,
     daemon_text,
+    environment_text,
     gateway_text,
     gres_text,
     settings_text,
@@ -57,8 +60,7 @@ def setup_command(
     facts = _slurm_facts()
     known = guessed(facts.config, facts.partitions, facts.nodes)
     given = _answered(known, _read(answers)) if answers is not None else _asked(known)
-    settings = _settings(given)
-    files = _files(given, settings, facts)
+    files = _files(given, facts)
     _write(output, files)
     for name in files:
         console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
@@ -137,17 +139,19 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
-def _settings(answers: Answers) -> Settings:
+def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
     """Return the proposed settings, checked as any slicewise.toml is."""
     try:
-        return Settings.model_validate(tomllib.loads(settings_text(answers)))
+        return Settings.model_validate(tomllib.loads(settings_text(answers, slurms)))
     except ValidationError as error:
         raise _refused("; ".join(str(one["msg"]) for one in error.errors())) from None
     except SlicewiseError as error:
         raise _refused(error.refusal.message.removesuffix(".")) from None
 
 
-def _files(answers: Answers, settings: Settings, facts: SlurmFacts) -> Mapping[str, str]:
+def _files(answers: Answers, facts: SlurmFacts) -> Mapping[str, str]:
+    slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    settings = _settings(answers, slurms)
     wanted = Wanted(
         cluster=answers.cluster,
         partitions=answers.partitions,
@@ -159,20 +163,23 @@ def _files(answers: Answers, settings: Settings, facts: SlurmFacts) -> Mapping[s
         asks_by_munge=answers.is_spread,
     )
     lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
+    if any(one.code == "SW-CONF-WEIGHTS" for one in lacks):
+        slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
     found = {
-        "slicewise.toml": settings_text(answers),
+        "slicewise.toml": settings_text(answers, slurms),
         _SECRET: f"{answers.database_url}\n",
         "slurm.conf.lines": conf_text(lacks, Place.SLURM_CONF),
         "cgroup.conf.lines": conf_text(lacks, Place.CGROUP_CONF),
         "gres.conf.hint": gres_text(nodes),
         "job_submit.lua": proposed_script(settings),
+        "environment": environment_text(slurms),
         "daemon.conf": daemon_text(answers),
         "gateway.sh": gateway_text(settings.gateway.bind),
         "answers.toml": answers_text(answers),
     }
     written = {name: text for name, text in found.items() if text}
-    return {**written, "STEPS.md": steps_text(answers, written)}
+    return {**written, "STEPS.md": steps_text(answers, slurms, written)}
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Checks slurm.conf as slurmctld has read it; one function for each thing that may be wrong."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
@@ -232,16 +232,29 @@ def _priority_type(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
 
 
-def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
-    beside = {
+def _weights_beside(facts: SlurmFacts) -> Mapping[str, int]:
+    """Return the weights of Slurm's own factors but age; none where they count nothing."""
+    if _said(facts, "PriorityType") != "priority/multifactor":
+        return {}
+    return {
         key: weight
         for key in facts.config
         if key.startswith("PriorityWeight") and key != "PriorityWeightAge"
         if (weight := _number(facts, key))
     }
+
+
+def fitting_priority_max(facts: SlurmFacts) -> int:
+    """Return the highest site_factor that outweighs Slurm's own factors; 0 if it has none."""
+    return min(10 * sum(_weights_beside(facts).values()), 1_000_000)
+
+
+def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    beside = _weights_beside(facts)
     total = sum(beside.values())
-    if not total or _said(facts, "PriorityType") != "priority/multifactor":
+    if not total:
         return
+    fitting = setting("priority", f"max = {fitting_priority_max(facts)}")
     parts = ", ".join(f"{key}={weight}" for key, weight in sorted(beside.items()))
     age = _number(facts, "PriorityWeightAge") or 0
     if total >= wanted.priority_max:
@@ -250,7 +263,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             f"site_factor is {wanted.priority_max} at most, and Slurm's own weights add up to"
             f" {total} ({parts})",
             "the site's factors outweigh classes, shares and waiting: a job may wait for ever",
-            setting("priority", f"max = {min(10 * total, 1_000_000)}"),
+            fitting,
             advice="Or lower the weights: docs/explanation/priority.md, Beside Slurm's own"
             " factors.",
         )
@@ -260,7 +273,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
             f"Slurm's own weights add up to {total} ({parts}), beside a site_factor of"
             f" {wanted.priority_max} at most",
             "a newer job that has waited its full time may go before an older one",
-            setting("priority", f"max = {min(10 * total, 1_000_000)}"),
+            fitting,
         )
 
 

@@ -71,7 +71,7 @@ def minutes_checks(rows: Iterable[Association], policy: Policy) -> Iterator[Find
         yield hint(
             "SW-LIMITS-MINUTES",
             f"Account {row.account} has GrpTRESMins={limits} of the site's own",
-            "once that is used up its jobs wait (AssocGrpBillingMinutes), whatever quota and budget"
+            "once that is used up its jobs wait (AssocGrp...Minutes), whatever quota and budget"
             " say",
             Mend(
                 Place.ACCOUNTS,

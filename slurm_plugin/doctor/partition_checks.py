@@ -1,6 +1,6 @@
 """Checks the managed partitions, and whether the GPUs of their nodes have prices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cluster.language.findings import Finding, Mend, Place, Severity, error, warning
@@ -16,7 +16,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     return (
         *(_by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
         *price_findings(facts.nodes, managed, wanted.costs),
-        *(found for view in own for found in (*_preemption(view), *_state(view))),
+        *(found for view in own for found in (*_preemption(view, facts.config), *_state(view))),
         *_without_nodes(facts, own),
     )
 
@@ -38,8 +38,10 @@ def _by_mode(found: Finding, mode: str) -> Finding:
     return found
 
 
-def _preemption(view: PartitionView) -> Iterator[Finding]:
-    if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"}:
+def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Finding]:
+    # SW-CONF-PREEMPT asks for slurm.conf's own mode, which the partition then has, too.
+    follows = view.preempt_mode == "OFF" and config.get("PreemptMode", "OFF").upper() == "OFF"
+    if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"} and not follows:
         yield error(
             "SW-PARTITION-PREEMPT",
             f"Partition {view.name} has PreemptMode={view.preempt_mode}",

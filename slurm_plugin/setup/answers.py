@@ -50,10 +50,11 @@ def guessed(
     """Return the answers that Slurm knows, as ``Answers`` takes them; others are left out."""
     gpu_nodes = [node for node in nodes if node.gpus and not node.is_shapes]
     with_gpus = {name for node in gpu_nodes for name in node.partitions}
+    of_gpus = [view for view in partitions if view.name in with_gpus]
     hosts = [text for key, text in sorted(config.items()) if _is_controller(key)]
     found: dict[str, object] = {
         "cluster": config.get("ClusterName", ""),
-        "partitions": tuple(view.name for view in partitions if view.name in with_gpus),
+        "partitions": tuple(view.name for view in _billing_gpus(of_gpus) or of_gpus),
         "gpus": _models(gpu_nodes),
         "slurm_user": config.get("SlurmUser", "").partition("(")[0],
     }
@@ -61,6 +62,15 @@ def guessed(
         host = hosts[0].partition("(")[0]
         found |= {"controller": host, "gateway": host}
     return {key: value for key, value in found.items() if value}
+
+
+def _billing_gpus(partitions: Iterable[PartitionView]) -> list[PartitionView]:
+    """Return those that bill GPUs: others on the same nodes are for jobs on CPUs, as a rule."""
+    return [
+        view
+        for view in partitions
+        if any(weight for tres, weight in view.billing_weights.items() if "gres/gpu" in tres)
+    ]
 
 
 def _is_controller(key: str) -> bool:

@@ -2,15 +2,38 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
 
 from cluster.language.findings import Finding, Place, Severity
 from slurm_plugin.setup.answers import Answers, fitting_models, is_profile
 
 _PORT = 6830
 _PARTITION = "PartitionName="
+_USUAL_SLURM_CONF = "/etc/slurm/slurm.conf"
+GUIDE = "/usr/share/doc/slicewise/how-to/install.md"
+"""Where the packages put the guide."""
 
 
-def settings_text(answers: Answers) -> str:
+@dataclass(frozen=True)
+class SlurmsOwn:
+    """What Slurm says of itself, and no question asks.
+
+    Attributes:
+        slurm_conf: path of slurm.conf.
+        priority_max: the highest site_factor that its own priorities want; None where 10,000 does.
+    """
+
+    slurm_conf: str = _USUAL_SLURM_CONF
+    priority_max: int | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether Slurm's commands find slurm.conf by $SLURM_CONF only."""
+        return self.slurm_conf != _USUAL_SLURM_CONF
+
+
+def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
     """Return a slicewise.toml, in mode observe."""
     lines = [
         "# Proposed by slicewise setup; /usr/share/slicewise/slicewise.toml explains every key.",
@@ -35,6 +58,12 @@ def settings_text(answers: Answers) -> str:
         'master_socket = "/run/haproxy/slicewise-master.sock"',
         *("", "[launcher]", 'url_file = "/etc/slicewise/launcher-database-url"'),
     ]
+    if slurms.priority_max is not None:
+        lines += ["", "[priority]", f"max = {slurms.priority_max}    # beside Slurm's own factors"]
+    if slurms.is_elsewhere:
+        gres_conf = str(PurePath(slurms.slurm_conf).with_name("gres.conf"))
+        lines += ["", "[repartition]", f"slurm_conf = {_toml(slurms.slurm_conf)}"]
+        lines += [f"gres_conf = {_toml(gres_conf)}"]
     return "\n".join((*lines, ""))
 
 
@@ -86,6 +115,11 @@ def daemon_text(answers: Answers) -> str:
     return f"[Service]\nUser={answers.slurm_user}\nGroup={answers.slurm_user}\n"
 
 
+def environment_text(slurms: SlurmsOwn) -> str:
+    """Return what systemd tells the units; "" where they need nothing."""
+    return f"SLURM_CONF={slurms.slurm_conf}\n" if slurms.is_elsewhere else ""
+
+
 def gateway_text(bind: str) -> str:
     """Return the commands that prepare the gateway's host; ``bind`` is gateway.bind.
 
@@ -125,34 +159,40 @@ def gres_text(nodes: Iterable[str]) -> str:
         f"ssh {node} slicewise node gres --node {node}    # gres.conf and slurm.conf of {node}"
         for node in nodes
     )
-    return "\n".join(("# Compare with the lines that you have, on each GPU node:", *commands, ""))
+    said = (
+        "# Compare with the lines that you have. Each node wants the package slicewise for that,",
+        "# and slicewise.toml. Pads, such as pad9, are only for GPUs that are repartitioned.",
+    )
+    return "\n".join((*said, *commands, ""))
 
 
 _STEPS = """\
 # Steps
 
-Nothing was changed. In this order; sections are those of docs/how-to/install.md:
+Nothing was changed. In this order; sections are those of
+{guide}:
 
 1. Read `slicewise.toml`, and put it into /etc/slicewise on {hosts} (0644).
 2. On {controller}: `install -m 640 -g {slurm_user} database-url /etc/slicewise/`, then
    `slicewise ledger db upgrade`. The database and its role: section 2.
-3. On {controller}: `mv` `job_submit.lua` beside slurm.conf. It is your own, with Slicewise's
-   lines. Before step 4: with JobSubmitPlugins=lua slurmctld does not start without it.
+3. On {controller}: `mv job_submit.lua {script}`.
+   It is your own, with Slicewise's lines. Before step 4: with JobSubmitPlugins=lua slurmctld does
+   not start without it.
 4. {conf}
    Leave `QOS=slicewise_gate` out until mode enforce: slurmctld exits if that QOS does not exist.
-5. Compare `gres.conf.hint` with the lines of the GPU nodes.
+5. `gres.conf.hint` says how to compare the lines of the GPU nodes.
 6. On {controller}: {drop_in}`systemctl enable --now slicewise-daemon`. It only observes.
-7. On {gateway}: give the launcher its database (section 6), then read and run `gateway.sh`.
+7. Give the launcher its database (section 6); on {gateway} read and run `gateway.sh`.
    Copy /etc/slicewise/gateway.crt to all hosts of step 1.
 8. `slicewise tenant import --dry-run` shows the tree below account {parent_account}; then import,
    and set quotas: `slicewise tenant-quota plan --example`. Models lie in {model_repository}, on
-   nodes and login hosts.
+   nodes and login hosts; [triton] command in slicewise.toml is Triton's path on the nodes.
 9. `slicewise doctor` on each host until it is clean. Observe for some days; then advise and
    enforce: section 7.
 """
 
 
-def steps_text(answers: Answers, written: Mapping[str, str]) -> str:
+def steps_text(answers: Answers, slurms: SlurmsOwn, written: Mapping[str, str]) -> str:
     """Return the steps in the order in which they are safe; ``written`` are the other files."""
     hosts = dict.fromkeys((answers.controller, answers.gateway, *answers.login_hosts))
     conf = [name for name in ("slurm.conf.lines", "cgroup.conf.lines") if name in written]
@@ -160,7 +200,11 @@ def steps_text(answers: Answers, written: Mapping[str, str]) -> str:
         f"Read `{'` and `'.join(conf)}`:\n   a line takes the place of one with"
         " its key, a comment says what else to do.\n   Then restart slurmctld and slurmd."
     )
-    drop_in = "put `daemon.conf` into /etc/systemd/system/slicewise-daemon.service.d/,\n   then "
+    prepared = {
+        "environment": "put `environment` into /etc/slicewise,\n   ",
+        "daemon.conf": "put `daemon.conf` into"
+        " /etc/systemd/system/slicewise-daemon.service.d/,\n   then ",
+    }
     return _STEPS.format(
         hosts=", ".join(hosts),
         controller=answers.controller,
@@ -169,5 +213,7 @@ def steps_text(answers: Answers, written: Mapping[str, str]) -> str:
         parent_account=answers.parent_account,
         model_repository=answers.model_repository,
         conf=added if conf else "slurm.conf has all that it needs.",
-        drop_in=drop_in if "daemon.conf" in written else "",
+        drop_in="".join(text for name, text in prepared.items() if name in written),
+        guide=GUIDE,
+        script=PurePath(slurms.slurm_conf).with_name("job_submit.lua"),
     )

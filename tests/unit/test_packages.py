@@ -13,6 +13,7 @@ from installed_wheel import ROOT
 
 from docs import manual
 from launcher.cli.command_table import COMMANDS
+from slurm_plugin.setup.proposals import GUIDE
 
 PACKAGE = ROOT / "etc" / "package"
 NAMES = ("slicewise", "slicewise-controller", "slicewise-gateway")
@@ -37,7 +38,14 @@ def test_each_unit_and_file_of_etc_is_in_one_package() -> None:
     assert sorted(packed) == sorted(there - WHEEL_ALONE - DROP_IN)
     made_elsewhere = ("build/", "/opt/")
     named = [one for one in sources if one and not one.startswith(made_elsewhere)]
-    assert [one for one in named if not (ROOT / one).is_file()] == []
+    assert [one for one in named if not list(ROOT.glob(one))] == []
+
+
+def test_the_guide_that_the_steps_of_setup_name_is_packed() -> None:
+    """An operator has the packages, and no clone."""
+    folder, _, name = GUIDE.rpartition("/")
+    (source,) = [one["src"] for one in contents("slicewise") if one["dst"] == f"{folder}/"]
+    assert (ROOT / source).with_name(name) in list(ROOT.glob(source))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -65,6 +65,13 @@ async def test_failures_carry_the_commands_words() -> None:
         await run(shell("echo Nothing modified; exit 1"))
 
 
+async def test_a_missing_slurm_conf_is_named_as_that() -> None:
+    """A unit of systemd has no SLURM_CONF; Slurm's own words are of DNS."""
+    words = "squeue: fatal: Could not establish a configuration source"
+    with pytest.raises(OutsideError, match=r"SLURM_CONF must name it.*/etc/slicewise/environment"):
+        await run(shell(f"echo {words} >&2; exit 1"))
+
+
 async def test_failures_can_be_answers() -> None:
     reply = await attempt(shell("echo some; echo words >&2; exit 3"))
     assert (reply.status, reply.output, reply.complaint) == (3, "some\n", "words")

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from typer.testing import CliRunner, Result
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.settings.file import Settings
 from slurm_plugin.cli import admission, setup
+from slurm_plugin.doctor.conf_checks import conf_checks
+from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.setup.answers import guessed
+from slurm_plugin.setup.proposals import GUIDE
+
+UNIT = Path(__file__).parents[4] / "etc" / "slicewise-daemon.service"
 
 CONFIG = {
     "AccountingStorageEnforce": "associations,safe",
@@ -91,6 +97,55 @@ def test_slurm_says_most_answers() -> None:
     }
 
 
+def test_partitions_that_bill_gpus_are_the_managed_ones() -> None:
+    """Those of CPU jobs on the same nodes bill what the site wants, and stay as they are."""
+    house = (
+        PartitionView("cpu", {"cpu": 1.0, "gres/gpu": 0.0}, ""),
+        PartitionView("a100", {"cpu": 1.0, "gres/gpu": 20.0}, ""),
+    )
+    nodes = [replace(NODES[0], partitions=frozenset({"cpu", "a100"}))]
+    assert guessed(CONFIG, house, nodes)["partitions"] == ("a100",)
+    unbilled = (PartitionView("cpu", {}, ""), PartitionView("a100", {}, ""))
+    assert guessed(CONFIG, unbilled, nodes)["partitions"] == ("cpu", "a100")
+
+
+def test_a_slurm_conf_elsewhere_is_told_to_the_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon's unit has no environment but this: it found no slurm.conf, and waited."""
+    monkeypatch.setitem(CONFIG, "SLURM_CONF", "/cluster/slurm/etc/slurm.conf")
+    assert run(tmp_path).exit_code == 0
+    out = tmp_path / "out"
+    assert (out / "environment").read_text() == "SLURM_CONF=/cluster/slurm/etc/slurm.conf\n"
+    repartition = tomllib.loads((out / "slicewise.toml").read_text())["repartition"]
+    assert repartition == {
+        "slurm_conf": "/cluster/slurm/etc/slurm.conf",
+        "gres_conf": "/cluster/slurm/etc/gres.conf",
+    }
+    steps = (out / "STEPS.md").read_text()
+    assert "`environment` into /etc/slicewise," in steps
+    assert "`mv job_submit.lua /cluster/slurm/etc/job_submit.lua`" in steps
+    assert "EnvironmentFile=-/etc/slicewise/environment\n" in UNIT.read_text()
+
+
+def test_the_proposal_is_what_the_doctor_wants_beside_slurms_own_priorities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIG, "PriorityType", "priority/multifactor")
+    monkeypatch.setitem(CONFIG, "PriorityWeightFairShare", "20000")
+    assert run(tmp_path).exit_code == 0
+    settings = tomllib.loads((tmp_path / "out" / "slicewise.toml").read_text())
+    assert settings["priority"] == {"max": 200_000}
+    wanted = Wanted("hpc", ("gpu",), "observe", "slurmadm", {}, priority_max=200_000)
+    found = conf_checks(SlurmFacts(CONFIG, PARTITIONS, NODES), wanted)
+    assert "SW-CONF-WEIGHTS" not in {one.code for one in found}
+
+
+def test_steps_name_the_guide_that_comes_with_the_packages(tmp_path: Path) -> None:
+    assert run(tmp_path).exit_code == 0
+    assert f"sections are those of\n{GUIDE}:" in (tmp_path / "out" / "STEPS.md").read_text()
+
+
 def test_it_writes_proposals_and_changes_nothing_else(tmp_path: Path) -> None:
     before = {path: path.read_text() for path in tmp_path.iterdir()}
     url = "postgresql://slicewise:s3cr3t@db/slicewise"
@@ -149,7 +204,7 @@ def test_slurm_conf_lines_end_no_slurmctld(tmp_path: Path) -> None:
 def test_the_script_is_there_before_slurmctld_starts_with_it(tmp_path: Path) -> None:
     assert run(tmp_path).exit_code == 0
     steps = (tmp_path / "out" / "STEPS.md").read_text()
-    assert steps.index("`job_submit.lua` beside") < steps.index("restart slurmctld")
+    assert steps.index("mv job_submit.lua") < steps.index("restart slurmctld")
 
 
 def test_the_gateways_port_is_that_of_its_settings(tmp_path: Path) -> None:

@@ -328,6 +328,14 @@ def test_a_path_is_no_package() -> None:
     assert "[engines]" in found.advice
 
 
+def test_a_partition_that_follows_slurm_conf_wants_no_line_of_its_own() -> None:
+    """slurm.conf is to say PreemptMode=REQUEUE, which the partition then has, too."""
+    view = replace(GPU, preempt_mode="OFF")
+    site = replace(FACTS, config={**CONFIG, "PreemptMode": "OFF"}, partitions=(view,))
+    assert partition_checks(site, WANTED) == ()
+    assert {one.code for one in conf(PreemptMode="OFF")} == {"SW-CONF-PREEMPT"}
+
+
 def test_before_enforce_the_gate_is_no_line_to_add() -> None:
     (found,) = partition(IN_OBSERVE, qos="")
     assert found.mends == ()
