@@ -37,7 +37,7 @@ def render_gateway(
     socket_user: Annotated[str, typer.Option(help="Owner of the runtime socket.")] = "",
     socket_group: Annotated[str, typer.Option(help="Group of the runtime socket.")] = "",
 ) -> None:
-    """Write HAProxy's configuration into gateway.directory, and print haproxy.cfg.
+    """Write HAProxy's configuration into gateway.directory, and name its haproxy.cfg.
 
     Also writes hold.lua, sequence.lua, openai.lua, the maps, and identity.pem, the key by which
     replicas recognize the gateway; its certificate goes to gateway.identity, which every host
@@ -58,7 +58,8 @@ def render_gateway(
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
         for said in _soon_ended(gateway, time.time()):
             typer.echo(said, err=True)
-    typer.echo(files[CONFIGURATION], nl=False)
+    written = gateway.directory / CONFIGURATION
+    typer.echo(f"{written}: {files[CONFIGURATION].count(chr(10))} lines")
     for name, why in ENGINES.broken.items():
         typer.echo(f"Engine {name} can't be used and is left out: {why}", err=True)
 
