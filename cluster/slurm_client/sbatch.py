@@ -12,6 +12,7 @@ _DEADLINE_S = 60.0
 _TRIAL_DEADLINE_S = 5.0
 _OTHER_CLUSTERS = frozenset({"SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 """Variables that would send the script to another cluster than the one whose daemon was asked."""
+_CODE = re.compile(r"SW-[A-Z-]+")
 _PREFIX = re.compile(r"^sbatch: (?:error: ?)?", flags=re.MULTILINE)
 
 
@@ -79,9 +80,15 @@ def _environment() -> Mapping[str, str]:
 
 
 def read_trial(status: int, complaint: str) -> str:
-    """The last line that ``sbatch --test-only`` has printed, if it failed; else ""."""
-    lines = _PREFIX.sub("", complaint).split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), f"sbatch ended with {status}")
+    """Why ``sbatch --test-only`` failed, in one line; "" if it did not.
+
+    That is what slicewise.lua says, which ends in its code; else the last line printed.
+    """
+    lines = [line for line in _PREFIX.sub("", complaint).split("\n") if line.strip()]
+    codes = [number for number, line in enumerate(lines) if _CODE.fullmatch(line)]
+    if codes:
+        lines = [f"{' '.join(lines[: codes[0]])} [{lines[codes[0]]}]"]
+    said = lines[-1] if lines else f"sbatch ended with {status}"
     return said.removeprefix("allocation failure: ") if status else ""
 
 

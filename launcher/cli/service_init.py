@@ -60,9 +60,12 @@ def init_service(
             "give --ttft-ms, --tpot-ms, --p95-ms with --measured, and then no --profile."
         )
     figures = None
+    settings = load_settings()
     if measured is not None:
-        figures = MeasuredModels(read_measurements(measured), load_settings().costs, objective)
-    chosen = DraftChoice(own_tenant(tenant or None), model, name, profile, figures)
+        figures = MeasuredModels(read_measurements(measured), settings.costs, objective)
+    # Slurm's default partition may be one of the site's that gives no GPUs.
+    partition = settings.cluster.partitions[0]
+    chosen = DraftChoice(own_tenant(tenant or None), model, name, profile, figures, partition)
     found = draft(repository, chosen)
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)

@@ -90,6 +90,7 @@ class DraftChoice:
     name: str = ""
     profile: str = ""
     measured: MeasuredModels | None = None
+    partition: str = ""
 
 
 def draft(repository: Path, chosen: DraftChoice) -> Draft:
@@ -155,6 +156,7 @@ def _keys(
         "model_repository": (str(repository), ""),
         "model": (needs.name, ""),
         **({"engine": (engine, "")} if engine != _DEFAULT else {}),
+        **({"partition": (chosen.partition, "managed")} if chosen.partition else {}),
         "max_replicas": (_REPLICAS, "slots of the job array"),
         "concurrency": _concurrency(needs, has_sequences=has_sequences),
         "deadline_s": (

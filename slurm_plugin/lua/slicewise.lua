@@ -385,7 +385,7 @@ local function submit(job, job_desc, submit_uid)
     -- Only Slurm knows which partition a reservation brings.
     local is_named = text(job_desc.partition) or not text(job_desc.reservation)
     local beside = is_named and beside_among(question.partition)
-    local wrong = beside and bounds.objection_beside(job_desc, beside, job)
+    local wrong = beside and bounds.objection_beside(job_desc, beside, job, config.partitions)
         or is_here and bounds.objection(job_desc, question, job, config)
     job.is_weighed = true
     local has_none = is_here and not (job.has_gpus or job.is_service)

@@ -40,12 +40,13 @@ local KEPT_FOR_ONE = {
     hint = "Leave it out, or write --exclusive: then all GPUs of the nodes are charged.",
 }
 
-local function beside(partition)
+local function beside(partition, managed)
     return {
         code = "SW-BESIDE",
         message = ("Partition %s is not managed, but shares nodes with one that is: GPUs there "
             .. "would not be charged."):format(partition),
-        hint = "Ask for GPUs in a managed partition, and for no whole nodes here.",
+        hint = ("Ask for GPUs in a managed partition (--partition=%s), and for no whole nodes "
+            .. "here."):format(table.concat(managed or {}, " or ")),
     }
 end
 
@@ -310,14 +311,15 @@ function M.keeps_nodes(shared)
 end
 
 --- What is wrong with a submission to a partition that is not managed, on nodes of one that is
--- (code, message, hint); nil if nothing is. `job` has `asks_for_gpus`.
-function M.objection_beside(job_desc, partition, job)
+-- (code, message, hint); nil if nothing is. `job` has `asks_for_gpus`; `managed` are those where
+-- GPUs are charged.
+function M.objection_beside(job_desc, partition, job, managed)
     if job_desc.user_id == 0 then
         return nil
     elseif M.keeps_nodes(job_desc.shared) then
         return KEPT_FOR_ONE
     end
-    return (job.asks_for_gpus or job.is_service) and beside(partition) or nil
+    return (job.asks_for_gpus or job.is_service) and beside(partition, managed) or nil
 end
 
 --- What is wrong with a submission to a managed partition (code, message, hint); nil if nothing is.

@@ -385,6 +385,12 @@ BESIDE = {"partitions": ["gpu"], "beside": ["all", "cpu"]}
 CPU = {"partition": "cpu", "account": "vision", "default_qos": "slicewise_vision"}
 
 
+def test_a_refusal_beside_names_the_partitions_that_give_gpus(path: Path) -> None:
+    """A site's default partition may be one of these: users did not know where to go."""
+    result = run_case(path, job_desc=CPU | TYPED, configure=BESIDE | {"partitions": ["gpu", "big"]})
+    assert "in a managed partition (--partition=gpu or big)" in result["told"]
+
+
 @pytest.mark.parametrize(
     ("asked", "code"),
     [

@@ -61,6 +61,11 @@ def test_no_words_and_no_id_are_failures_too() -> None:
         (1, "allocation failure: Requested node configuration is not available\n", "Requested"),
         (1, "sbatch: error: Line one.\nallocation failure: Access/permission denied\n", "Access"),
         (1, "sbatch: error: Unable to open file x\n", "Unable"),
+        (
+            1,
+            "sbatch: error: Not managed.\nsbatch: error: Go.\nsbatch: error: SW-BESIDE\nDenied\n",
+            "Not managed. Go. [SW-BESIDE]",
+        ),
         (2, "", "sbatch ended with 2"),
     ],
 )
