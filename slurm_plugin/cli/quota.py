@@ -1,4 +1,4 @@
-"""``slicewise tenant-quota plan|loans``: what a change of quotas would do; loans."""
+"""``slicewise tenant-quota plan|propose|loans``: changes of quotas and their effect; loans."""
 
 import time
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.units import millislices_from_text
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import (
@@ -72,6 +73,44 @@ def plan_quotas(
     quota_plan.plan(
         file, apply=apply, overcommit=overcommit, reason=reason, wait_s=wait_s, as_json=as_json
     )
+
+
+@plan_and_loans_app.command(
+    "propose",
+    epilog="Examples: slicewise tenant-quota propose sacctmgr.cfg > quotas.toml"
+    " | slicewise tenant-quota propose allocations.json --gpu 7 > quotas.toml",
+)
+def propose_quotas(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="What sacctmgr dump, coldfront slurm_dump or ColdFront's REST API have written; -"
+            " for standard input.",
+        ),
+    ],
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SLICES",
+            help="Slices that a GPU without a type stands for; by default those of the dearest"
+            " type.",
+        ),
+    ] = None,
+) -> None:
+    """Print a file for tenant-quota plan: a quota for each account that other tools limit.
+
+    Nothing is changed. An account may hold what its GrpTRES says of GPUs; where the accounts below
+    one may hold more than that one, each is guaranteed its share and may borrow the rest.
+    GrpTRESMins becomes a budget without periods. Tenants that have all this get no table.
+    """
+    # Imported here: only this command needs it.
+    from slurm_plugin.cli.quota_propose import proposal_text, read_accounts  # noqa: PLC0415
+
+    settings = load_settings()
+    whole = None if gpu is None else millislices_from_text(gpu, "--gpu")
+    accounts = read_accounts(file)
+    with opened_ledger(settings) as ledger:
+        typer.echo(proposal_text(accounts, ledger.tenants.policy(), settings, whole), nl=False)
 
 
 def _example() -> str:

@@ -117,7 +117,7 @@ def read_quota_file(path: Path, policy: Policy, settings: Settings) -> tuple[Ten
     """
     faults = FileFaults(path)
     found = tuple(
-        _update(name, table, policy, settings, faults) for name, table in _tables(path).items()
+        table_update(name, table, policy, settings, faults) for name, table in _tables(path).items()
     )
     faults.check()
     return found
@@ -147,9 +147,10 @@ def _unreadable(path: Path, why: str) -> InvalidInputError:
     )
 
 
-def _update(
+def table_update(
     name: str, table: object, policy: Policy, settings: Settings, faults: FileFaults
 ) -> TenantUpdate:
+    """Return what one table of a file sets; what is wrong in the table goes to ``faults``."""
     faults.tried(name, _keyed, "it", table, _KEYS)
     words = table if isinstance(table, dict) else {}
     if _REMOVE in words:

@@ -70,7 +70,7 @@ def _alone(policy: Policy, update: TenantUpdate) -> Policy:
     if update.tenant not in policy:
         _check_qos(update.tenant)
     tenant = policy.get(update.tenant, Tenant(update.tenant, "", Quota(Millislices(0))))
-    tenant = _updated(tenant, update)
+    tenant = updated(tenant, update)
     if update.parent is not None:
         _check_parent(policy, tenant)
     _check_quota(tenant.quota)
@@ -195,7 +195,8 @@ def _without(policy: Policy, name: str) -> Policy:
     return {other: tenant for other, tenant in policy.items() if other != name}
 
 
-def _updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
+def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
+    """Return the tenant with the update's values, unchecked."""
     given = {name: getattr(update, name) for name in _QUOTA_FIELDS}
     quota = replace(tenant.quota, **{k: value for k, value in given.items() if value is not None})
     budget = tenant.budget if update.budget is None else update.budget

@@ -1,0 +1,126 @@
+"""``slicewise tenant-quota propose``: quotas out of limits that another tool has set."""
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.units import Millislices
+from cluster.settings.file import Settings
+from cluster.slurm.account_dump import AccountLimits, parse_account_dump
+from slurm_plugin.cli_common.quota_file import FileFaults, table_update
+from slurm_plugin.quota.coldfront import parse_allocations
+from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
+from slurm_plugin.quota.tenants import changed, updated
+from slurm_plugin.quota.types import Policy, TenantUpdate
+
+STANDARD_INPUT = Path("-")
+_QUOTA = "slicewise_quota"
+_NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_accounts(file: Path) -> tuple[AccountLimits, ...]:
+    """Return the accounts of a dump of sacctmgr or of an answer of ColdFront; - is standard input.
+
+    Raises InvalidInputError (SW-ACCOUNT-DUMP).
+    """
+    try:
+        text = sys.stdin.read() if file == STANDARD_INPUT else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            "SW-ACCOUNT-DUMP", f"{file} can't be read: {error}.", "Name a readable text file."
+        ) from None
+    # A dump begins with a comment or a cluster.
+    return (parse_allocations if text.lstrip().startswith("[") else parse_account_dump)(text)
+
+
+def proposal_text(
+    accounts: Sequence[AccountLimits],
+    policy: Policy,
+    settings: Settings,
+    gpu_millislices: Millislices | None,
+) -> str:
+    """Return a file of quotas with a table for each account whose tenant has other ones.
+
+    ``gpu_millislices`` is what one GPU without a type stands for; None: the dearest type. Raises
+    InvalidInputError: SW-ACCOUNT-DUMP, and SW-QUOTA-FILE for words of the site's own quotas.
+    """
+    dearest = max(settings.costs.values(), default=0)
+    whole = dearest if gpu_millislices is None else gpu_millislices
+    faults = FileFaults(Path(_QUOTA))
+    own = {one.account: _own_words(one, faults) for one in accounts if one.quota}
+    tables, left_out = [], []
+    for one in proposals(accounts, policy, settings.costs, whole):
+        named = replace(one, words={**one.words, **own.get(one.tenant, {})})
+        refusal = _refusal(one.tenant, policy)
+        if refusal is not None:
+            left_out.append(f"# {one.tenant!r} can't be a tenant: {refusal}\n")
+        elif named.words and _changes(named, policy, settings, faults):
+            tables.append(_table(named))
+        else:
+            left_out += [f"# {one.tenant}: {note}\n" for note in named.notes]
+    faults.check()
+    if gone := absent(accounts, policy):
+        left_out.append(f"# Tenants that are not in it, and stay: {', '.join(gone)}\n")
+    head = "# What slicewise tenant-quota plan reads: see there what it would do, and apply it.\n"
+    if not tables:
+        head = "# Every account's quota is as its limits say: there is nothing to set.\n"
+    return head + "".join(left_out) + "".join(f"\n{table}" for table in tables)
+
+
+def _own_words(one: AccountLimits, faults: FileFaults) -> Mapping[str, object]:
+    """Read the inside of an inline table of TOML; what the file of quotas would not take is noted.
+
+    A tenant's place is Slurm's, and what another tool no longer has is not removed.
+    """
+    try:
+        content = tomllib.loads(f"it = {{ {one.quota} }}", parse_float=str)
+    except tomllib.TOMLDecodeError as error:
+        why = f"{_QUOTA} {one.quota!r} is no TOML: {error}."
+    else:
+        words = content["it"]
+        if len(content) == 1 and not words.keys() & {"parent", "remove"}:
+            return dict(words)
+        why = f"{_QUOTA} {one.quota!r} may say what tenant-quota set and budget set take."
+    faults.add(one.account, InvalidInputError("SW-QUOTA-FILE", why))
+    return {}
+
+
+def _refusal(name: str, policy: Policy) -> SlicewiseError | None:
+    if name in policy:
+        return None
+    try:
+        changed(policy, TenantUpdate(name))
+    except InvalidInputError as error:
+        return error
+    return None
+
+
+def _changes(
+    proposal: QuotaProposal, policy: Policy, settings: Settings, faults: FileFaults
+) -> bool:
+    update = table_update(proposal.tenant, dict(proposal.words), policy, settings, faults)
+    before = policy.get(proposal.tenant)
+    return before is None or updated(before, update) != before
+
+
+def _table(proposal: QuotaProposal) -> str:
+    notes = "".join(f"# {note}\n" for note in proposal.notes)
+    lines = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in proposal.words.items())
+    return f"{notes}[tenants.{_key(proposal.tenant)}]\n{lines}"
+
+
+def _key(text: str) -> str:
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}"
+    text = str(value)
+    return text if _NUMBER.fullmatch(text) else json.dumps(text, ensure_ascii=False)

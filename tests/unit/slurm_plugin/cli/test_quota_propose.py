@@ -1,0 +1,129 @@
+"""Tests tenant-quota propose: what it prints is what tenant-quota plan takes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from slurm_database import LimitLedger
+from typer.testing import CliRunner
+
+from cluster.language.errors import SlicewiseError
+from cluster.settings.file import Settings
+from launcher.main import app
+from slurm_plugin.cli import quota
+from slurm_plugin.cli_common.quota_file import read_quota_file
+
+ASSETS = Path(__file__).parents[3] / "assets"
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "c", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb", "7g.80gb"]}},
+    }
+)
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> LimitLedger:
+    fake = LimitLedger()
+
+    @contextmanager
+    def opened(_settings: object) -> Iterator[LimitLedger]:
+        yield fake
+
+    monkeypatch.setattr(quota, "load_settings", lambda: SETTINGS)
+    monkeypatch.setattr(quota, "opened_ledger", opened)
+    return fake
+
+
+def proposed(*words: str, given: str | None = None) -> str:
+    argv = ("tenant-quota", "propose", *words)
+    result = CliRunner().invoke(app, argv, input=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    (tmp_path / "given").write_text(text)
+    argv = ("tenant-quota", "propose", str(tmp_path / "given"))
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, argv, catch_exceptions=False)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["coldfront/sandbox.cfg", "coldfront/allocations.json"])
+def test_what_is_proposed_is_read_by_plan_and_not_proposed_again(
+    ledger: LimitLedger, tmp_path: Path, name: str
+):
+    text = proposed(str(ASSETS / name))
+    file = tmp_path / "quotas.toml"
+    file.write_text(text)
+    updates = read_quota_file(file, ledger.tenants.policy(), SETTINGS)
+    by_name = {one.tenant: one for one in updates}
+    assert by_name["physics"].nominal_millislices == 28_000
+    assert by_name["physics"].budget is not None
+    assert by_name["lasers"].nominal_millislices == 14_000
+    assert by_name["lasers"].borrowing_limit_millislices == 7000
+    for one in updates:
+        ledger.tenants.change(one, "ada", "")
+    again = proposed(str(ASSETS / name))
+    assert "there is nothing to set" in again
+    assert "[tenants" not in again
+
+
+def test_the_words_that_a_site_wrote_in_coldfront_count(ledger: LimitLedger):
+    text = proposed(str(ASSETS / "coldfront" / "allocations.json"))
+    optics = text.partition("[tenants.optics]\n")[2].partition("\n\n")[0].splitlines()
+    assert sorted(optics) == [
+        'borrowing_limit = "unlimited"',
+        'limits = { "3g.40gb" = 2 }',
+        "nominal = 6",
+    ]
+
+
+def test_a_gpu_without_a_type_is_what_the_operator_says(ledger: LimitLedger):
+    dump = "Cluster - 'c'\nParent - 'root'\nAccount - 'a':GrpTRES=gres/gpu=2\n"
+    assert "nominal = 14\n" in proposed("-", given=dump)
+    assert "nominal = 3\n" in proposed("-", "--gpu", "1.5", given=dump)
+
+
+def test_names_that_can_be_no_tenants_and_tenants_without_an_account_are_named(
+    ledger: LimitLedger, tmp_path: Path
+):
+    dump = "Cluster - 'c'\nParent - 'root'\nAccount - 'a b':GrpTRES=gres/gpu=2\n"
+    file = tmp_path / "quotas.toml"
+    file.write_text("[tenants.old]\nnominal = 1\n")
+    for one in read_quota_file(file, {}, SETTINGS):
+        ledger.tenants.change(one, "ada", "")
+    text = proposed("-", given=dump)
+    assert "# 'a b' can't be a tenant: " in text
+    assert "# Tenants that are not in it, and stay: old\n" in text
+    assert "[tenants" not in text
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ("nominal = ", "no TOML"),
+        ("nominal = 1 }\\nb = { a = 1", "may say what"),
+        ("remove = true", "tenant-quota set"),
+        ("nominal = -1", "SW-UNITS"),
+        ("nominel = 1", "did you mean nominal"),
+    ],
+)
+def test_wrong_words_in_coldfront_are_named_with_their_account(
+    ledger: LimitLedger, tmp_path: Path, own: str, why: str
+):
+    said = refused(
+        tmp_path,
+        '[{"status": "Active", "allocation_attributes": ['
+        '{"allocation_attribute_type": "slurm_account_name", "value": "a"},'
+        f'{{"allocation_attribute_type": "slicewise_quota", "value": "{own}"}}]}}]',
+    )
+    assert "[tenants.a]" in said
+    assert why in said
+
+
+def test_a_file_that_is_not_there_is_said(ledger: LimitLedger, tmp_path: Path):
+    with pytest.raises(SlicewiseError, match="SW-ACCOUNT-DUMP"):
+        proposed(str(tmp_path / "none"))
