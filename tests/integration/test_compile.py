@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import subprocess
 import time
 from collections import Counter
@@ -459,6 +460,82 @@ def test_a_change_by_hand_is_told_and_put_back_or_adopted(
     assert exempt_time(sandbox, account) == "00:02:30"
     assert compiled(sandbox)["changed_by_hand"] == []
     assert exempt_time(sandbox, account) == ""
+
+
+@pytest.mark.usefixtures("without_daemon")
+def test_what_is_proposed_for_a_limited_account_is_taken_over_as_it_stands(
+    sandbox: Sandbox, account: str, tmp_path: Path
+):
+    limits = "GrpTRES=gres/gpu:1g.10gb=2,gres/gpu:3g.40gb=1"
+    sacctmgr(sandbox, "modify", "account", account, "set", limits, "GrpTRESMins=gres/gpu=60")
+    before = account_limits(sandbox, account)[:3]
+    dump = path_for(f"dump-{uuid4().hex}")
+    sandbox.run("root", ("sacctmgr", "dump", "sandbox", f"file={dump}"))
+    quotas = tmp_path / "quotas.toml"
+    proposed = ("slicewise", "tenant-quota", "propose", str(dump), "--gpu", "7")
+    text = sandbox.run("root", proposed).stdout
+    dump.unlink()
+    # Those of other accounts are not what this is about.
+    (table,) = [one for one in text.split("\n\n") if one.startswith(f"[tenants.{account}]")]
+    quotas.write_text(table)
+    sandbox.run("root", ("slicewise", "tenant-quota", "plan", str(quotas), "--apply"))
+    assert shown(sandbox, account)["nominal_millislices"] == 5500
+    assert compiled(sandbox)["changed_by_hand"] == []
+    assert account_limits(sandbox, account)[:3] == before
+    assert enforced(sandbox, account) == "5500"
+
+
+def account_limits(sandbox: Sandbox, account: str) -> list[str]:
+    """GrpTRES, GrpTRESMins, GrpSubmitJobs and QOS of an account."""
+    where = ("where", f"account={account}", "user=")
+    fields = "format=grptres,grptresmins,grpsubmitjobs,qos"
+    argv = ("sacctmgr", "-n", "-P", "show", "assoc", *where, fields)
+    return sandbox.run("root", argv).stdout.strip().split("|")
+
+
+def waldur(sandbox: Sandbox, account: str, way: str, step: str) -> None:
+    """Send what Waldur's agent has sent to change limits and QOS."""
+    recorded = Path(__file__).parents[1] / "assets" / "waldur" / "commands.txt"
+    _, _, section = recorded.read_text().partition(f"\n# {way}\n")
+    _, _, commands = section.partition(f"## {step}\n")
+    own = {"hpc_alloc": account, "cluster=default": "cluster=sandbox"}
+    for command in commands.partition("#")[0].splitlines():
+        words = [own.get(word, word) for word in shlex.split(command)]
+        if "modify" in words or words[4:6] == ["add", "qos"]:
+            sandbox.run("root", words)
+
+
+@pytest.fixture
+def qos_of_waldur(sandbox: Sandbox) -> Iterator[None]:
+    yield
+    sacctmgr(sandbox, "delete", "qos", "paused,limited")
+
+
+@pytest.mark.usefixtures("without_daemon", "qos_of_waldur")
+def test_waldurs_limits_stay_and_of_its_two_ways_to_pause_one_holds(sandbox: Sandbox, account: str):
+    sandbox.run("root", ("slicewise", "tenant-quota", "set", account, "--nominal", "3"))
+    compiled(sandbox)
+    ours = account_limits(sandbox, account)[3]
+    for step in ("make", "periodic"):
+        waldur(sandbox, account, "swap", step)
+    waldur(sandbox, account, "lever", "pause")
+    set_by_it = account_limits(sandbox, account)
+    held, minutes, submits, qos = set_by_it
+    assert set(held.split(",")) == {"billing=9000", "gres/gpu=4"}
+    assert (minutes, submits, qos) == ("cpu=600000,gres/gpu=60000", "0", ours)
+    seen = compiled(sandbox)
+    assert (seen["changes"], seen["changed_by_hand"]) == ([], [])
+    assert account_limits(sandbox, account) == set_by_it
+    # Paused, the account may submit nothing, whatever its quota.
+    job = ("sbatch", f"--account={account}", "--gres=gpu:1g.10gb:1", "--wrap=true")
+    assert "AssocGrpSubmitJobsLimit" in sandbox.run("alice", job, check=False).stderr
+    waldur(sandbox, account, "lever", "restore")
+    # The other way takes Slicewise's QOS away, and they come back.
+    waldur(sandbox, account, "swap", "pause")
+    assert account_limits(sandbox, account)[2:] == ["", "paused"]
+    compiled(sandbox)
+    back = [f"slicewise_{account}", f"slicewise_{account}_borrowed"]
+    assert account_limits(sandbox, account)[3].split(",") == ["paused", *back]
 
 
 def exempt_time(sandbox: Sandbox, account: str) -> str:
