@@ -17,7 +17,13 @@ from slurm_plugin.setup.proposals import GUIDE
 
 PACKAGE = ROOT / "etc" / "package"
 NAMES = ("slicewise", "slicewise-controller", "slicewise-gateway")
-WHEEL_ALONE = {"slicewise.cron", "slicewise.sh", "job_submit.lua", "slurm.conf.snippet"}
+WHEEL_ALONE = {
+    "groups-to-accounts.sh",
+    "job_submit.lua",
+    "slicewise.cron",
+    "slicewise.sh",
+    "slurm.conf.snippet",
+}
 """Examples that no package puts elsewhere than into share/slicewise."""
 DROP_IN = {"haproxy-slicewise.conf"}
 """It would change a HAProxy that serves others, so an operator copies it."""
