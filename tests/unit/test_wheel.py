@@ -45,6 +45,8 @@ def test_it_has_all_that_the_clone_has_and_operators_need(site: Installed) -> No
     assert [one for one in kept if not (code / one).is_file()] == []
     examples = {one.name for one in (ROOT / "etc").iterdir() if one.is_file()}
     assert {one.name for one in site.share.iterdir() if one.is_file()} == examples
+    app = {one.name for one in (ROOT / "etc" / "ondemand").iterdir() if one.is_file()}
+    assert {one.name for one in (site.share / "ondemand").iterdir()} == app
     ours = {one.name for one in (ROOT / "slurm_plugin" / "lua").glob("slicewise*.lua")}
     assert {one.name for one in (site.share / "lua").iterdir()} == ours
 
