@@ -37,6 +37,10 @@ class Accelerator(Protocol):
         instance_uuid: form of the UUID by which a program finds an instance.
         profile: form of a profile's name.
         variables: environment variables by which Slurm tells a job its instances.
+        uncut: profile of the only instance of a GPU that is one device; "" if such a GPU has none.
+        has_parts: whether an instance can be cut while others on the GPU stay, with their jobs.
+            Where not, all instances of a GPU have one profile, and Slicewise never changes it.
+        gres_flags: ``Flags`` that the GPUs' lines in gres.conf need; "" for none.
     """
 
     vendor: str
@@ -44,6 +48,9 @@ class Accelerator(Protocol):
     instance_uuid: str
     profile: str
     variables: tuple[str, ...]
+    uncut: str
+    has_parts: bool
+    gres_flags: str
 
     def files(self, directory: str, gpu: int, instance: Sequence[int]) -> tuple[str, ...]:
         """The device files that a job needs for a GPU, or for one of its instances.
@@ -56,7 +63,7 @@ class Accelerator(Protocol):
     def pad_file(self, directory: str, nth: int) -> str:
         """A character device that no job needs, for the node's ``nth`` pad.
 
-        Every pad needs another spelling of its path.
+        Every pad needs another spelling of its path. Only nodes whose GPUs have parts get pads.
         """
         ...
 

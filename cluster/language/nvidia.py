@@ -16,6 +16,9 @@ class Nvidia:
     instance_uuid = f"MIG-(?:{_UUID}|GPU-{_UUID}/[0-9]{{1,3}}/[0-9]{{1,3}})"
     profile = r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z.]{1,16})?"
     variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    uncut = ""
+    has_parts = True
+    gres_flags = ""
 
     def files(self, directory: str, gpu: int, instance: Sequence[int]) -> tuple[str, ...]:
         """The GPU's own file, and an instance's capabilities."""

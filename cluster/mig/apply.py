@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.mig_profiles import Board
+from cluster.language.vendors import accelerator
 from cluster.mig.driver import Driver, opened
 from cluster.mig.host import ROOT
 from cluster.mig.inventory import Gpu, Instance
@@ -26,10 +27,11 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
     between them, this call completes the change; a GPU that has ``after`` is left as it is. Going
     back is the same call with both swapped. MIG mode is never changed.
 
-    Raises OutsideError: SW-MIG-GPU if the GPU does not answer or does not stay in MIG mode,
-    SW-MIG-CHANGED if it has other instances than these, SW-MIG-IN-USE if a process holds one that
-    must go (nothing is done then), SW-MIG-CUT if a call of the driver failed: then the GPU is as
-    before, or the message says that it is not. InvalidInputError: SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
+    Raises OutsideError: SW-MIG-GPU if the GPU does not answer, has one mode for all of it or does
+    not stay in MIG mode, SW-MIG-CHANGED if it has other instances than these, SW-MIG-IN-USE if a
+    process holds one that must go (nothing is done then), SW-MIG-CUT if a call of the driver
+    failed: then the GPU is as before, or the message says that it is not. InvalidInputError:
+    SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
     """
     with _alone(root), opened() as driver:
         gpu, board = _gpu(driver, gpu_uuid, root)
@@ -69,6 +71,13 @@ def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
             "SW-MIG-GPU",
             f"GPU {gpu_uuid} {what}: it was not touched.",
             "See which GPUs there are: slicewise node probe",
+        )
+    if not accelerator(found.board.vendor).has_parts:
+        raise OutsideError(
+            "SW-MIG-GPU",
+            f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change: it was"
+            " not touched.",
+            "Change it on an empty node, with the vendor's tool: amd-smi set --help",
         )
     return found, found.board
 

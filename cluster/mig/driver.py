@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.language.errors import UnreachableError
-from cluster.mig import nvml
+from cluster.mig import amd_smi, nvml
 from cluster.mig.host import ROOT
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
@@ -23,7 +23,10 @@ class Driver(Protocol):
         ...
 
     def read_inventory(self, root: Path) -> Inventory:
-        """Read the node's GPUs; ``root`` is where the node's /proc and /dev are."""
+        """Read the node's GPUs; ``root`` is where the node's /proc and /dev are.
+
+        The driver is open.
+        """
         ...
 
     def change(
@@ -31,12 +34,13 @@ class Driver(Protocol):
     ) -> None:
         """Destroy a GPU's instances by the driver's numbers, then create others. Needs root.
 
-        Raises OutsideError if the driver refuses: then some of it may be done.
+        Raises OutsideError if the driver refuses: then some of it may be done. A driver of GPUs
+        without parts refuses always (``Accelerator.has_parts``).
         """
         ...
 
 
-_DRIVERS: Mapping[str, Driver] = {"NVIDIA": nvml}
+_DRIVERS: Mapping[str, Driver] = {"NVIDIA": nvml, "AMD": amd_smi}
 """By vendor."""
 
 
@@ -66,7 +70,7 @@ def read_inventory(root: Path = ROOT) -> Inventory:
     """Read the node's GPUs by the driver that answers, changing nothing.
 
     ``root`` is where the node's /proc and /dev are. Raises as ``opened``, and OutsideError
-    (SW-NVML) if an answer is missing that the inventory can't do without.
+    (SW-NVML, SW-AMDSMI) if an answer is missing that the inventory can't do without.
     """
     with opened() as driver:
         return driver.read_inventory(root)

@@ -1,4 +1,4 @@
-"""Reads from a node's /proc and /dev what NVML does not say of its GPUs."""
+"""Reads from a node's /proc and /dev what its GPUs' driver does not say."""
 
 import os
 import re
@@ -40,6 +40,11 @@ def job_of(root: Path, pid: int) -> int | None:
         return None
     match = _JOB.search(text)
     return int(match[1]) if match else None
+
+
+def has_amd_gpus(root: Path) -> bool:
+    """Whether AMD's driver for compute is loaded, whatever else is installed."""
+    return (root / "dev" / "kfd").exists()
 
 
 def xids(root: Path) -> Mapping[str, tuple[int, ...]] | None:

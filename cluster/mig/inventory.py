@@ -41,7 +41,7 @@ class Instance:
     """A GPU instance.
 
     Attributes:
-        gi_id: the driver's number of the instance, unique on its GPU.
+        gi_id: the driver's number of the instance, unique on its GPU; AMD's partition.
         minor: number of its device file, as for a compute instance.
         computes: its compute instances. Slicewise makes one; other programs make none or several.
     """
@@ -78,11 +78,11 @@ class Gpu:
     """One board.
 
     Attributes:
-        index: NVML's index, which another boot may change; ``uuid`` stays.
+        index: the driver's index, which another boot may change; ``uuid`` stays.
         name: the driver's name, such as ``NVIDIA H200``.
-        minor: number of its device file, such as /dev/nvidia<minor>.
+        minor: number of its device file, such as /dev/nvidia<minor>, /dev/dri/renderD<minor>.
         board: its profiles as the driver has them; None if it can't be cut.
-        mig: whether MIG mode is on.
+        mig: whether MIG mode is on. AMD's GPUs that have modes are always divided, in SPX into one.
         mig_pending: whether MIG mode will be on after the GPU's next reset.
         instances: in the order of their first memory slices.
         holders: processes that use a board that is not cut.

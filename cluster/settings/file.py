@@ -40,6 +40,7 @@ from cluster.language.mig_profiles import (
 )
 from cluster.language.periods import check_zone
 from cluster.language.units import Millislices, slices_words
+from cluster.language.vendors import accelerator
 from cluster.settings.gateway import GatewaySettings
 from cluster.settings.lending import LendingSettings
 from cluster.settings.repartition import RepartitionSettings
@@ -573,11 +574,15 @@ class Settings(_Section):
 
     @cached_property
     def whole_boards(self) -> Mapping[str, WholeBoard]:
-        """The whole board that each GRES type of MIG instances is a part of."""
+        """The whole board that each GRES type of MIG instances is a part of.
+
+        Without boards that are never repartitioned: their nodes have no pads, and count what they
+        have.
+        """
         return {
-            gres_type: whole_board(board(model), gpu.weight)
-            for model, gpu in self.gpus.items()
-            for gres_type in gpu.types
+            gres_type: whole_board(on, self.gpus[on.model].weight)
+            for gres_type, on in self.boards_by_type.items()
+            if accelerator(on.vendor).has_parts
         }
 
     @cached_property

@@ -30,7 +30,8 @@ class GpuSize:
     Attributes:
         model: model of its GPU; "" for a part of a shared GPU, whatever that is.
         millislices: its part of a GPU; a whole GPU is 7000, whatever weight the model has.
-        board: the board that a MIG instance is a part of; None for a whole GPU.
+        board: the board that a MIG instance is a part of; None for a whole GPU, and for an instance
+            of a board that is never repartitioned.
     """
 
     model: str

@@ -243,7 +243,11 @@ def _shares(settings: Settings, nodes: tuple[NodeView, ...]) -> Mapping[str, Map
     cpus, memory_gib = settings.admission.cpus_per_slice, settings.admission.memory_gib_per_slice
     models, one = settings.models, Fraction(1)
     sizes = {
-        kind: GpuSize(models[kind], cost_millislices(board, kind, one), whole_board(board, one))
+        kind: GpuSize(
+            models[kind],
+            cost_millislices(board, kind, one),
+            whole_board(board, one) if kind in settings.whole_boards else None,
+        )
         for kind, board in settings.boards_by_type.items()
     } | {
         kind: GpuSize(model, whole_cost(one))

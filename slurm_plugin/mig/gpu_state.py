@@ -10,6 +10,7 @@ from functools import cached_property
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.mig_profiles import Board
+from cluster.language.vendors import accelerator
 from cluster.mig.checks import has_capabilities
 from cluster.mig.inventory import Gpu as SeenGpu
 from cluster.mig.inventory import Inventory
@@ -103,6 +104,8 @@ def left_out(look: NodeLook) -> str:
 
 def _obstacles(look: NodeLook) -> Iterator[str]:
     node, positions = look.node, look.positions
+    if look.inventory is not None and not accelerator(look.inventory.vendor).has_parts:
+        yield f"{look.inventory.vendor} changes the mode of whole GPUs only: Slicewise leaves it"
     if words := unfit(node):
         yield f"Slurm says {words}"
     if node.states & RESERVED:

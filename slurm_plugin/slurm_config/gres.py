@@ -10,7 +10,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting
 from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
 from cluster.language.jobs import NodeView
-from cluster.language.mig_profiles import Board, profile_of
+from cluster.language.mig_profiles import Board, boards, profile_of
 from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Gpu, Inventory
 from slurm_plugin.slurm_config.pads import is_pad
@@ -27,10 +27,12 @@ class Device:
 
     Attributes:
         files: device files that its job needs: the GPU's own, and an instance's capabilities.
+        flags: ``Flags`` of its line in gres.conf; "" for none.
     """
 
     gres_type: str
     files: tuple[str, ...]
+    flags: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,20 @@ def types_by_kind(
 ) -> Mapping[ProfileKind, str]:
     """The GRES type that a site gives each kind.
 
-    The settings provide boards by GRES type, and types of whole GPUs by model.
+    The settings provide boards by GRES type, and types of whole GPUs by model. Where the vendor has
+    a profile for a whole GPU, the type is for that.
     """
     profiles = {kind: profile_of(board, kind) for kind, board in boards_by_type.items()}
     return {
         ProfileKind(boards_by_type[gres_type].model, name): gres_type
         for gres_type, profile in profiles.items()
         for name in (profile.name, *profile.aliases)
-    } | {ProfileKind(model, ""): gres_type for model, gres_type in (whole_types or {}).items()}
+    } | {_whole(model): gres_type for model, gres_type in (whole_types or {}).items()}
+
+
+def _whole(model: str) -> ProfileKind:
+    on = boards().get(model)
+    return ProfileKind(model, accelerator(on.vendor).uncut if on is not None else "")
 
 
 def devices(
@@ -79,17 +87,19 @@ def devices_of(
     gpu: Gpu, vendor: str, types: Mapping[ProfileKind, str], directory: str
 ) -> Iterator[Device]:
     """The devices of one GPU of this vendor, as in ``devices``."""
-    files = partial(accelerator(vendor).files, directory, gpu.minor)
+    its = accelerator(vendor)
+    files = partial(its.files, directory, gpu.minor)
     if not gpu.mig:
         model = gpu.board.model if gpu.board is not None else ""
-        yield Device(types.get(ProfileKind(model, "")) or _slurm_name(gpu.name), files(()))
+        gres_type = types.get(ProfileKind(model, "")) or _slurm_name(gpu.name)
+        yield Device(gres_type, files(()), its.gres_flags)
     profiles = {one.placement.profile for one in gpu.instances}
     gres_types = {profile: _type_of(gpu, profile, types) for profile in profiles}
     for one in gpu.instances:
         minors = (one.minor, *(compute.minor for compute in one.computes))
         known = [minor for minor in minors if minor is not None]
         if len(one.computes) == 1 and len(known) == len(minors):
-            yield Device(gres_types[one.placement.profile], files(known))
+            yield Device(gres_types[one.placement.profile], files(known), its.gres_flags)
 
 
 def _type_of(gpu: Gpu, profile: str, types: Mapping[ProfileKind, str]) -> str:
@@ -148,7 +158,8 @@ def _require_plain(is_plain: object, what: str) -> None:
 
 def _named(device: Device) -> str:
     key = "MultipleFiles" if len(device.files) > 1 else "File"
-    return f"Type={device.gres_type} {key}={','.join(device.files)}"
+    flags = f" Flags={device.flags}" if device.flags else ""
+    return f"Type={device.gres_type} {key}={','.join(device.files)}{flags}"
 
 
 def node_gres(found: Sequence[Device]) -> str:

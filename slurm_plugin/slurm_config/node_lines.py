@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.vendors import accelerator
-from cluster.mig.inventory import Inventory
+from cluster.mig.inventory import Gpu, Inventory
 from cluster.slurm.fields import hosts
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.pads import PAD, is_pad
@@ -55,10 +55,17 @@ def room(inventory: Inventory) -> int:
     """Number of devices that Slurm's files list for a node, however its GPUs are cut.
 
     Slurm lets jobs survive a change only if that number stays. A board in MIG mode counts as many
-    as it could have instances, any other board counts one.
+    as it could have instances, any other board counts one. Boards that Slicewise never cuts count
+    as many as they have.
     """
-    boards = (gpu.board.compute_slices if gpu.board and gpu.mig else 1 for gpu in inventory.gpus)
-    return sum(boards)
+    has_parts = accelerator(inventory.vendor).has_parts
+    return sum(_room(gpu, has_parts=has_parts) for gpu in inventory.gpus)
+
+
+def _room(gpu: Gpu, *, has_parts: bool) -> int:
+    if gpu.board is None or not gpu.mig:
+        return 1
+    return gpu.board.compute_slices if has_parts else len(gpu.instances)
 
 
 def positions(

@@ -71,7 +71,9 @@ def test_operators_get_the_versions_that_were_tested(tested: str, python: str) -
     assert pins("requirements.lock", python).items() <= pins(tested, python).items()
 
 
-@pytest.mark.parametrize("name", ["tritonclient", "gevent", "matplotlib", "nvidia-pytriton"])
+@pytest.mark.parametrize(
+    "name", ["amdsmi", "tritonclient", "gevent", "matplotlib", "nvidia-pytriton"]
+)
 def test_daemon_launcher_and_commands_do_not_bring_what_only_the_sandbox_needs(name: str) -> None:
     python = PYTHONS[0]
     assert name not in pins("requirements.lock", python)

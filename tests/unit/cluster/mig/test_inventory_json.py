@@ -69,7 +69,7 @@ def put(value: Any, path: tuple[Any, ...], new: object) -> None:
 def test_what_drivers_say_is_read(said: dict[str, Any]) -> None:
     found = inventory_of(json.dumps(said))
     assert json.dumps(asdict(found)) == json.dumps(said)
-    for model in boards():
+    for model in (name for name, on in boards().items() if on.vendor == "NVIDIA"):
         with gpu_node(EmulatedGpu(model)) as node:
             (gpu,) = read_inventory(node.host_root).gpus
             assert gpu_of(json.dumps(asdict(gpu))) == gpu

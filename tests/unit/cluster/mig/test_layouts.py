@@ -36,8 +36,13 @@ def enumerated(model: str) -> frozenset[Layout]:
 
 
 def keeps_engines(on: Board, instances: tuple[Placement, ...]) -> bool:
-    """As many as the driver gives; one engine for optical flow; all media engines to one."""
+    """As many as the driver gives; one engine for optical flow; all media engines to one.
+
+    On AMD's boards all partitions have one mode.
+    """
     names = [one.profile for one in instances]
+    if on.vendor == "AMD":
+        return len(set(names)) <= 1
     with_media = [name for name in names if not name.endswith("-me")]
     return (
         all(count <= on.profiles[name].max_instances for name, count in Counter(names).items())

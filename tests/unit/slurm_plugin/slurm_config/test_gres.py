@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from emulated_gpus import gpu_node
+from emulated_gpus import amd_node, gpu_node
 
 from cluster.language import vendors
 from cluster.language.accelerator import Extra
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import MigProfile, board
+from cluster.mig.driver import read_inventory as read_any
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
+from sandbox.amd_smi.driver import EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.slurm_config.gres import (
     Device,
@@ -24,7 +26,7 @@ from slurm_plugin.slurm_config.gres import (
     types_by_kind,
     unmanaged,
 )
-from slurm_plugin.slurm_config.node_lines import padded
+from slurm_plugin.slurm_config.node_lines import padded, room
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,7 @@ class Other:
 
     vendor, gpu_uuid, instance_uuid, profile = "Other", "", "", ""
     variables: tuple[str, ...] = ()
+    uncut, has_parts, gres_flags = "", True, ""
 
     def files(self, directory: str, gpu: int, instance: Sequence[int]) -> tuple[str, ...]:
         return (f"{directory}/render{instance[0] if instance else gpu}",)
@@ -100,6 +103,38 @@ def test_device_files_and_pads_are_those_of_the_vendor(
     one_g, *_, whole = (one.files for one in padded((*found, None), "Other", "/dev/dri"))
     assert (one_g, whole) == (("/dev/dri/render66",), ("/dev/dri/none0",))
     assert found[-1].files == ("/dev/dri/render2",)
+
+
+@pytest.fixture
+def amd() -> Iterator[Inventory]:
+    """A GPU of four partitions, one that is a single partition, one that has no modes."""
+    profiles = ("qpx.nps1", "spx.nps1", "")
+    with amd_node(*(EmulatedAmdGpu("MI300X-192GB", one) for one in profiles)) as driver:
+        yield read_any(driver.host_root)
+
+
+def test_amd_s_partitions_are_render_nodes_and_only_rocr_counts_them(amd: Inventory) -> None:
+    types = types_by_kind({"qpx.nps1": board("MI300X-192GB")}, {"MI300X-192GB": "mi300x"})
+    lines = gres_conf("gpu07", devices(amd, types))
+    assert lines[:4] == tuple(
+        "NodeName=gpu07 AutoDetect=off Name=gpu Type=qpx.nps1"
+        f" File=/dev/dri/renderD{minor} Flags=amd_gpu_env"
+        for minor in range(128, 132)
+    )
+    # A partition of a whole GPU has the type of a whole GPU.
+    assert lines[4].endswith("Type=mi300x File=/dev/dri/renderD136 Flags=amd_gpu_env")
+    assert lines[5].endswith("Type=amd_instinct_mi300x File=/dev/dri/renderD144 Flags=amd_gpu_env")
+
+
+def test_without_types_amd_s_partitions_have_full_names(amd: Inventory) -> None:
+    assert node_gres(devices(amd, {})) == (
+        "gpu:amd_instinct_mi300x_qpx.nps1:4,gpu:amd_instinct_mi300x_spx.nps1:1,"
+        "gpu:amd_instinct_mi300x:1"
+    )
+
+
+def test_a_node_with_amd_s_gpus_has_room_for_no_pad(amd: Inventory) -> None:
+    assert room(amd) == len(devices(amd, {})) == 6
 
 
 def test_slurm_conf_counts_types(inventory: Inventory) -> None:
