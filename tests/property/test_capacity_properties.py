@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.language.jobs import NodeView
-from cluster.language.mig_profiles import board, cost_millislices, whole_board
+from cluster.language.mig_profiles import board, boards, cost_millislices, whole_board
 from cluster.language.units import Millislices
 from cluster.mig.layouts import Layout, geometry
+from cluster.settings.file import Settings
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import capacity
 from slurm_plugin.quota.lending import lend
@@ -47,16 +48,76 @@ def test_no_way_to_cut_a_node_s_gpus_makes_it_less_than_its_boards(
     assert found == max(boards, now)
 
 
+AMD = sorted(
+    (name, one) for name, on in boards().items() if on.vendor == "AMD" for one in on.profiles
+)
+
+
+def site(weight: Fraction) -> Settings:
+    """A site of all of AMD's models and of A100s."""
+    models = [on for name, on in boards().items() if on.vendor == "AMD" or name == "A100-80GB"]
+    gpus = {
+        on.model: {
+            "weight": float(weight),
+            "types": [f"{on.model}_{one}" for one in on.profiles],
+            "whole": [f"whole_{on.model}"],
+        }
+        for on in models
+    }
+    cluster = {"name": "test", "partitions": ["gpu"], "billing_per_slice": 1000}
+    return Settings.model_validate({"cluster": cluster, "gpus": gpus})
+
+
+@given(st.data(), st.sampled_from([Fraction(1), Fraction(3, 2)]))
+@settings(max_examples=examples(30))
+def test_amd_s_gpus_are_worth_the_same_in_each_mode(data: st.DataObject, weight: Fraction):
+    """One mode for each GPU; parts that don't divide a GPU's price are rounded up."""
+    known = site(weight)
+    gpus = data.draw(st.lists(st.sampled_from(AMD), min_size=1, max_size=8))
+    shown = Counter[str]()
+    for model, profile in gpus:
+        shown[f"{model}_{profile}"] += board(model).profiles[profile].max_instances
+    one = NodeView("n", "n", frozenset(), shown, {}, MANAGED)
+    found = capacity([one], MANAGED, known.costs, known.whole_boards)
+    whole = len(gpus) * int(7_000 * weight)
+    assert whole <= found < whole + shown.total()
+    assert found == sum(known.costs[kind] * count for kind, count in shown.items())
+
+
+def test_a_node_of_pads_is_worth_its_boards_beside_amd_s_models():
+    """Those have no pads, so their eight partitions don't say how many devices a board has."""
+    known = site(Fraction(1))
+    one = NodeView("n", "n", frozenset(), {"pad0": 56}, {}, MANAGED)
+    assert capacity([one], MANAGED, known.costs, known.whole_boards) == 8 * 7_000
+
+
 @given(st.lists(st.sampled_from(geometry(board("A100-80GB")).layouts), min_size=4, max_size=4))
 @settings(max_examples=examples(20))
 def test_what_tenants_may_hold_and_lend_does_not_hang_on_the_cut(layouts: list[Layout]):
-    policy = {
-        name: Tenant(name, "", Quota(*map(Millislices, (7_000, 28_000, 7_000)))) for name in "abcd"
-    }
     costs = prices("A100-80GB", Fraction(1))
     boards = dict.fromkeys(costs, whole_board(board("A100-80GB"), Fraction(1)))
     nodes = [node(str(number), "A100-80GB", [layout]) for number, layout in enumerate(layouts)]
     whole = capacity(nodes, MANAGED, costs, boards)
+    assert_lent(whole)
+
+
+@given(st.lists(st.sampled_from(sorted(board("MI300X-192GB").profiles)), min_size=4, max_size=4))
+@settings(max_examples=examples(20))
+def test_what_tenants_may_hold_and_lend_does_not_hang_on_amd_s_modes(modes: list[str]):
+    known, on = site(Fraction(1)), board("MI300X-192GB")
+    nodes = [
+        NodeView(str(number), str(number), frozenset(), {f"{on.model}_{one}": count}, {}, MANAGED)
+        for number, one in enumerate(modes)
+        for count in (on.profiles[one].max_instances,)
+    ]
+    assert_lent(capacity(nodes, MANAGED, known.costs, known.whole_boards))
+
+
+def assert_lent(whole: int) -> None:
+    """Of four tenants with a GPU each, one that needs none lends it to one that needs two."""
+    policy = {
+        name: Tenant(name, "", Quota(*map(Millislices, (7_000, 28_000, 7_000)))) for name in "abcd"
+    }
     loans = lend(policy, {"a": 14_000, "b": 7_000, "c": 7_000}, (), whole)
     assert [(one.lender, one.borrower, one.amount_millislices) for one in loans] == [
         ("d", "a", 7_000)

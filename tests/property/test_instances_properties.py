@@ -12,7 +12,7 @@ from slurm_plugin.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
 from tests.effort import examples
 from tests.instance_checker import broken_rules, demand_of, fewest, measured, price_of, proven
 
-BOARDS = (board("A100-80GB"), board("A30-24GB"))
+BOARDS = (board("A100-80GB"), board("A30-24GB"), board("MI300A-128GB"))
 SLO_US = 100_000
 
 

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import gpu_node
+from emulated_gpus import amd_node, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.findings import Finding
+from cluster.language.jobs import NodeView
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
+from cluster.settings.file import load_settings
+from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
 from slurm_plugin.cli.mig import mig_app
-from slurm_plugin.cli.node import node_app
+from slurm_plugin.cli.node import node_app, node_findings
 
 SETTINGS = """
 [cluster]
@@ -148,7 +152,7 @@ def test_profiles_show_one_board_or_all() -> None:
     shown = run(mig_app, "profiles", "A30-24GB").stdout
     assert "2g.12gb+me" in shown
     boards = answer(mig_app, "profiles")["boards"]
-    assert len(boards) == 13
+    assert len(boards) == 16
     assert all(one["sources"] for board in boards for one in board["profiles"].values())
 
 
@@ -222,3 +226,55 @@ def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
     file.write_text(CONFIG)
     result = run(mig_app, "import", str(file), "--config", "other")
     assert "halves, whole, too-much" in str(result.exception)
+
+
+@pytest.fixture
+def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedAmdDriver]:
+    """An MI300X of eight partitions, one held, and one that is a single partition."""
+    site = SETTINGS.replace("A100-80GB", "MI300X-192GB").replace('"1g.10gb"', '"cpx.nps4"')
+    (tmp_path / "slicewise.toml").write_text(f'{site}whole = ["mi300x"]\n')
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    gpus = (EmulatedAmdGpu("MI300X-192GB", one) for one in ("cpx.nps4", "spx.nps1"))
+    with amd_node(*gpus) as driver:
+        monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
+        driver.hold(0, 2, pid=7, memory_mib=900)
+        yield driver
+
+
+@pytest.mark.usefixtures("amd")
+def test_probe_shows_amd_s_modes() -> None:
+    shown = run(node_app, "probe").stdout
+    assert "AMD driver 6.14.14" in shown
+    assert "[cp][cp][cp][cp][cp][cp][cp][cp]" in shown
+    assert "spx.nps1" in shown
+    assert "pid 7" in shown
+    found = answer(node_app, "probe")
+    assert (found["vendor"], found["faults"], found["notes"]) == ("AMD", [], [])
+
+
+@pytest.mark.usefixtures("amd")
+def test_gres_has_a_line_for_each_of_amd_s_partitions_and_no_pad() -> None:
+    found = answer(node_app, "gres", "--node", "gpu07")
+    assert found["slurm.conf"] == "gpu:cpx.nps4:8,gpu:mi300x:1"
+    assert found["gres.conf"][7:] == [
+        f"NodeName=gpu07 AutoDetect=off Name=gpu Type={kind} File={file} Flags=amd_gpu_env"
+        for kind, file in (("cpx.nps4", "/dev/dri/renderD135"), ("mi300x", "/dev/dri/renderD136"))
+    ]
+
+
+def test_doctor_compares_amd_s_partitions_with_slurm(amd: EmulatedAmdDriver) -> None:
+    def findings(**gpus: int) -> list[Finding]:
+        shown = {kind.replace("_", "."): count for kind, count in gpus.items()}
+        there = NodeView("gpu07", "gpu07", frozenset(), shown, {})
+        return list(node_findings("gpu07", amd.host_root, load_settings(), [there]))
+
+    assert findings(cpx_nps4=8, mi300x=1) == []
+    (fewer,) = findings(cpx_nps4=16, mi300x=1)
+    assert (fewer.code, "the node has 8" in fewer.text) == ("SW-NODE-GRES", True)
+
+
+def test_cut_leaves_amd_s_gpus_alone(amd: EmulatedAmdDriver) -> None:
+    uuid = answer(node_app, "probe")["gpus"][1]["uuid"]
+    refused = run(node_app, "cut", uuid, "--from", "spx.nps1@0", "--to", "cpx.nps1@0")
+    assert isinstance(refused.exception, OutsideError)
+    assert refused.exception.refusal.code == "SW-MIG-GPU"

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpus import gpu_node
+from emulated_gpus import amd_node, gpu_node
 from ledger_parts import LedgerParts
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord
+from cluster.mig.driver import read_inventory as read_any
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings.file import Settings
 from cluster.slurm_client import node_command
+from sandbox.amd_smi.driver import EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
@@ -279,6 +281,20 @@ async def test_a_node_that_is_not_cut_as_gres_conf_says_is_left_out(site: Site) 
     assert "not cut as gres.conf says" in (await site.gathered()).left_out["gpu01"]
     site.gres_conf.write_text(text.replace("NodeName=gpu01", "NodeName=gpu[01-02]"))
     assert "gpu01 shares a line" in (await site.gathered()).left_out["gpu01"]
+
+
+async def test_a_node_whose_gpus_have_one_mode_each_is_left_alone(site: Site) -> None:
+    """Not one instance of such a GPU can be cut again while others stay: whoever waits for what."""
+    with amd_node(EmulatedAmdGpu("MI300X-192GB", "cpx.nps4")) as driver:
+        amd = read_any(driver.host_root)
+    cpx = node("gpu02", gpus={"cpx.nps4": 8})
+    site.slurm.known_nodes = (node(), cpx)
+    site.journal.surveyed = {"gpu01": site.inventory, "gpu02": amd}
+    found = await site.gathered()
+    assert found.left_out == {
+        "gpu02": "AMD changes the mode of whole GPUs only: Slicewise leaves it"
+    }
+    assert found.boards.keys() == {A100}
 
 
 async def test_files_that_can_not_be_read_are_an_error(site: Site) -> None:
