@@ -1,4 +1,7 @@
-"""GPUs that jobs share by Slurm's shard: refused without a price, with one limited and charged."""
+"""GPUs that are no MIG instances: shared by Slurm's shard, and AMD's partitions.
+
+A shard is refused without a price, and with one limited and charged; a partition likewise.
+"""
 
 import json
 import re
@@ -9,6 +12,7 @@ from jobs_as_users import Modes, Users
 from quotas import until_in_force
 from waiting import until, until_is
 
+from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
 from sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
@@ -31,7 +35,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     others = [one for one in before[gres].splitlines() if not one.startswith(f"NodeName={NODE} ")]
     own = (device.format("gpu Type=a100"), device.format(f"shard Count={SHARDS}"))
     gres.write_text("\n".join((*others, *own, "")))
-    _restart(sandbox)
+    _restart(sandbox, NODE)
     users = Users(sandbox)
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "2")
     until_in_force(sandbox, "vision")
@@ -39,13 +43,13 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
     users.clear()
     for file, text in before.items():
         file.write_text(text)
-    _restart(sandbox)
+    _restart(sandbox, NODE)
 
 
-def _restart(sandbox: Sandbox) -> None:
-    for server in ("slurmctld", f"slurmd-{NODE}"):
+def _restart(sandbox: Sandbox, node: str) -> None:
+    for server in ("slurmctld", f"slurmd-{node}"):
         sandbox.run("root", ("slicewise-restart", server))
-    until_is(lambda: _said(sandbox, "sinfo", "-h", "-n", NODE, "-o", "%t"), "idle")
+    until_is(lambda: _said(sandbox, "sinfo", "-h", "-n", node, "-o", "%t"), "idle")
 
 
 def _said(sandbox: Sandbox, *argv: str) -> str:
@@ -72,12 +76,7 @@ def priced(users: Users) -> Iterator[None]:
     settings, conf = users.sandbox.layout.settings_file, users.sandbox.layout.slurm_conf
     before = {file: file.read_text() for file in (settings, conf)}
     settings.write_text(f"{before[settings]}\n[shared]\nshard_millislices = 875\n")
-    printed = users.slicewise("compile", "--slurm-conf")
-    text = before[conf]
-    for value in (r"AccountingStorageTRES=\S+", r'TRESBillingWeights="\S+"'):
-        (said,) = re.findall(value, printed)
-        text = re.sub(value, said, text)
-    conf.write_text(text)
+    conf.write_text(_as_compiled(users, before[conf]))
     users.sandbox.run("root", ("slicewise-restart", "slurmctld"))
     Modes(users.sandbox).restart_daemon()
     yield
@@ -86,6 +85,14 @@ def priced(users: Users) -> Iterator[None]:
         file.write_text(text)
     users.sandbox.run("root", ("slicewise-restart", "slurmctld"))
     Modes(users.sandbox).restart_daemon()
+
+
+def _as_compiled(users: Users, slurm_conf: str) -> str:
+    printed = users.slicewise("compile", "--slurm-conf")
+    for value in (r"AccountingStorageTRES=\S+", r'TRESBillingWeights="\S+"'):
+        (said,) = re.findall(value, printed)
+        slurm_conf = re.sub(value, said, slurm_conf)
+    return slurm_conf
 
 
 @pytest.mark.usefixtures("priced")
@@ -117,3 +124,57 @@ def _charged(users: Users, job: str) -> dict[str, int]:
     rows = json.loads(printed)["runs"]
     found = [row["gres"] for row in rows if str(row["job_id"]) == job]
     return found[0] if found else {}
+
+
+AMD_NODE, CPX = "gpu04", "cpx.nps4"
+
+
+@pytest.fixture
+def amd(users: Users) -> Iterator[None]:
+    """gpu04 has one MI300X of eight partitions; its lines are those of ``slicewise node gres``."""
+    layout = users.sandbox.layout
+    settings, conf, gres = layout.settings_file, layout.slurm_conf, layout.etc / "gres.conf"
+    before = {file: file.read_text() for file in (settings, conf, gres)}
+    settings.write_text(f'{before[settings]}\n[gpus."MI300X-192GB"]\ntypes = ["{CPX}"]\n')
+    dri = layout.devices / AMD_NODE / "dri"
+    dri.mkdir()
+    for minor in range(128, 136):
+        (dri / f"renderD{minor}").symlink_to("/dev/null")
+    driver = EmulatedAmdDriver(layout.drivers / "amd")
+    driver.load([EmulatedAmdGpu("MI300X-192GB", CPX)])
+    seen = {**driver.environment(layout.drivers), "SLICEWISE_HOST_ROOT": str(driver.host_root)}
+    asked = ("slicewise", "node", "gres", "--node", AMD_NODE, "--json")
+    variables = (f"{name}={value}" for name, value in seen.items())
+    lines = json.loads(_said(users.sandbox, "env", *variables, *asked))
+    others = [row for row in before[gres].splitlines() if f"NodeName={AMD_NODE} " not in row]
+    gres.write_text("\n".join((*others, *lines["gres.conf"], "")))
+    own = rf"(NodeName={AMD_NODE} .*) Gres=\S+"
+    text = re.sub(own, rf"\1 Gres={lines['slurm.conf']}", before[conf])
+    conf.write_text(_as_compiled(users, text))
+    _restart(users.sandbox, AMD_NODE)
+    Modes(users.sandbox).restart_daemon()
+    yield
+    users.clear()
+    for file, text in before.items():
+        file.write_text(text)
+    _restart(users.sandbox, AMD_NODE)
+    Modes(users.sandbox).restart_daemon()
+
+
+@pytest.mark.usefixtures("amd")
+def test_amd_s_partitions_are_limited_charged_and_given_one_by_one(users: Users) -> None:
+    users.slicewise("tenant-quota", "set", "vision", "--nominal", "2")
+    until_in_force(users.sandbox, "vision")
+    show = "#!/bin/sh\nenv | grep _VISIBLE_DEVICES > $HOME/gpu.$SLURM_JOB_ID\nsleep 300\n"
+    first, second = (
+        users.submit("alice", "sbatch", f"--gres=gpu:{CPX}:1", script=show).jobs[0].job_id
+        for _ in range(2)
+    )
+    until_is(lambda: [users.job(one)["JobState"] for one in (first, second)], ["RUNNING"] * 2)
+    assert [users.job(one).billing for one in (first, second)] == [875, 875]
+    home = users.sandbox.layout.home / "alice"
+    for one, index in ((first, 0), (second, 1)):
+        until_is((home / f"gpu.{one}").read_text, f"ROCR_VISIBLE_DEVICES={index}\n")
+    third = _submitted(users, f"--gres=gpu:{CPX}:1")
+    until(lambda: users.job(third)["Reason"] == "QOSGrpBilling")
+    until(lambda: _charged(users, first) == {CPX: 1})
