@@ -102,7 +102,7 @@ def _missing(why: str) -> SlicewiseError:
     return OutsideError(
         "SW-AMDSMI",
         f"This host has AMD's GPUs, but they can't be read: {why}.",
-        "Install AMD's package of the node's ROCm beside Slicewise, for the same Python: pip install"
+        "Install AMD's package of the node's ROCm for Slicewise's Python: pip install"
         " /opt/rocm/share/amd_smi",
     )
 
