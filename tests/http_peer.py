@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.rpc import key_messages, messages, order_messages, read_messages
+from cluster.rpc import (
+    key_messages,
+    messages,
+    order_messages,
+    overview_messages,
+    read_messages,
+)
 from cluster.rpc.message import requests
 
-_DECLARED = (key_messages, messages, order_messages, read_messages)
+_DECLARED = (key_messages, messages, order_messages, overview_messages, read_messages)
 
 GET_VIEW = b"GET /v1/view HTTP/1.1\r\nHost: h\r\n\r\n"
 

@@ -29,6 +29,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli_users.why:why_app",
         "Say why a job waits, or how a service or a tenant stands.",
     ),
+    "overview": Command(
+        "slurm_plugin.cli_users.overview:overview_app",
+        "Show the cluster on one screen, and what needs attention with the command that mends it.",
+    ),
     "sbatch": Command(
         "slurm_plugin.cli_users.sbatch:sbatch_app",
         "Run sbatch, and show what Slicewise decides about the job.",

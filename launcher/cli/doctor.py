@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.exit_codes import ExitCode
+from cluster.language.exit_codes import ExitCode, exit_code_by
 from cluster.language.findings import Finding, SectionReport, Severity, ordered
 from cluster.mig.host import ROOT
 from cluster.runtime.console import console, print_json
@@ -66,7 +66,7 @@ def doctor(
         console().print(fix_text(findings), markup=False, highlight=False, soft_wrap=True, end="")
     else:
         print_reports(reports, accepted)
-    if (code := _exit_code(findings)) is not ExitCode.DONE:
+    if (code := exit_code_by(one.severity for one in findings)) is not ExitCode.DONE:
         raise typer.Exit(code)
 
 
@@ -91,13 +91,6 @@ def _without_accepted(
     )
     codes = {f.code for one in reports for f in one.findings}
     return kept, tuple(code for code in dict.fromkeys(accepts) if code in codes)
-
-
-def _exit_code(findings: Sequence[Finding]) -> ExitCode:
-    severities = {one.severity for one in findings}
-    if Severity.ERROR in severities:
-        return ExitCode.FAILED
-    return ExitCode.WARNED if Severity.WARNING in severities else ExitCode.DONE
 
 
 def _as_json(

@@ -56,6 +56,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         *_one("slurm_plugin.explain.headroom:Explanation"),
         *_one(f"{_MESSAGES}:PriorityAnswer"),
     ),
+    "overview": _one("cluster.rpc.overview_messages:OverviewAnswer"),
     "service init": _one(f"{_SERVICES}:DraftJson"),
     "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
     "service rollback": _APPLIED,

@@ -37,6 +37,7 @@ from cluster.slurm.interface import SlurmReader
 from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slurm_plugin.api.overview_reads import OverviewReads
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
@@ -84,6 +85,7 @@ class Reads:
         self._threads = ThreadPoolExecutor(_THREADS, "reads")
         self._waiting: Counter[int] = Counter()
         self._slurm_turn = asyncio.Semaphore(_ASKS)
+        self._overview = OverviewReads(settings, cluster_state)
 
     def handlers(self) -> ReaderHandlers:
         """What answers each read.
@@ -101,6 +103,7 @@ class Reads:
                 BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
+                **self._overview.handlers(),
             }
         )
 

@@ -155,6 +155,10 @@ class ClusterState:
         """Slots that are to run, by array job id."""
         return self._desired_slots or {}
 
+    def require_leader(self) -> None:
+        """Raise UnreachableError (SW-DAEMON-STANDBY) unless this daemon leads."""
+        self._leader.require()
+
     def set_policy(
         self,
         policy: Policy,

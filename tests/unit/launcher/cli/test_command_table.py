@@ -49,6 +49,7 @@ OF_NOBODY = (
     "sbatch --shell-function",
 )
 OF_THE_DAEMON = (
+    "overview",
     "why 814",
     "why vision",
     "why vision --limits",

@@ -1,0 +1,212 @@
+"""Messages of one look at the whole cluster: ``slicewise overview`` and ``slicewise top``."""
+
+from typing import Literal
+
+from cluster.language.findings import Severity
+from cluster.rpc.message import Answer, Asks, Message, Request
+
+NodeCondition = Literal["up", "reserved", "draining", "down"]
+"""up: Slurm starts jobs on the node. reserved: a reservation keeps it. draining: its jobs go on,
+and nothing new starts. down: Slurm can't use it.
+"""
+ServiceCondition = Literal["asleep", "waking", "ready", "failing", "rolling", "ending"]
+"""asleep: no replica runs or is wanted. waking: a first replica is wanted and is not ready. ready:
+a replica serves. failing: starts fail, and no replica serves. rolling: replicas of an older
+generation still run. ending: its owner has deleted it.
+"""
+
+
+class SlicesByState(Message):
+    """The slices of the managed GPUs, in millislices; the five states add up to the capacity.
+
+    Attributes:
+        used: held by jobs within their tenants' guaranteed quota, or outside all quotas.
+        lent: held by jobs on quota that their tenants borrow.
+        idle: free, also where a GPU is not cut as far as it could be.
+        draining: free, and nothing starts there since the node is drained.
+        down: on nodes that Slurm can't use.
+    """
+
+    capacity_millislices: int
+    used_millislices: int
+    lent_millislices: int
+    idle_millislices: int
+    draining_millislices: int
+    down_millislices: int
+
+
+class TenantNow(Message):
+    """What a tenant and the tenants below it have, hold and wait for, in millislices.
+
+    Attributes:
+        depth: number of tenants above it that the reader sees.
+        guaranteed_millislices: what is guaranteed to them.
+        borrowed_millislices, lent_millislices: loans that enter and that leave.
+        ceiling_millislices: what they may hold now; None before limits were compiled.
+        waiting_jobs: jobs and array tasks that could start if there were room.
+        payer: the tenant with the budget that pays for its runs; "" without a budget.
+        left_millislice_s: what this budget has left; None without one that has begun.
+        resets_s: when its next period begins, in Unix seconds; None means never.
+    """
+
+    name: str
+    depth: int
+    guaranteed_millislices: int
+    borrowed_millislices: int
+    lent_millislices: int
+    ceiling_millislices: int | None = None
+    in_use_millislices: int
+    waiting_jobs: int
+    waiting_millislices: int
+    payer: str = ""
+    left_millislice_s: int | None = None
+    resets_s: int | None = None
+
+
+class OtherTenants(Message):
+    """The sums of all tenants of which the reader may see nothing else, in millislices."""
+
+    tenants: int
+    guaranteed_millislices: int
+    in_use_millislices: int
+    waiting_jobs: int
+    waiting_millislices: int
+
+
+class ServiceNow(Message):
+    """A service, all of its generations together.
+
+    Attributes:
+        ready, starting: replicas that serve, and that are on the way to it.
+        min_replicas, max_replicas: as ordered, else as its file says.
+        wanted: replicas that the launcher wants; ``why`` says why this number. None and "" if it
+            has told nothing lately, as all that follows.
+        backlog: requests that wait; ``in_flight``: those that replicas work on.
+        p95_ms: milliseconds within which 95 % of the last requests were answered; None without any.
+        note: why replicas that are wanted do not run; "" if all of them do.
+    """
+
+    tenant: str
+    name: str
+    user: str
+    condition: ServiceCondition
+    ready: int
+    starting: int
+    min_replicas: int
+    max_replicas: int
+    wanted: int | None = None
+    why: str = ""
+    backlog: int | None = None
+    in_flight: int | None = None
+    rate_per_s: float | None = None
+    p95_ms: float | None = None
+    note: str = ""
+
+
+class InstanceNow(Message):
+    """A GPU, or a MIG instance, that Slurm gives to jobs.
+
+    Attributes:
+        size: memory slices that it takes of its board, of which ``GpuNow`` says the number.
+        start: the first of them; None is not known.
+        is_held: whether a job holds it. Of which job the rest tells; "" if the reader may not see
+            the job, or Slurm does not show it.
+    """
+
+    gres_type: str
+    size: int
+    start: int | None = None
+    is_held: bool = False
+    job: str = ""
+    tenant: str = ""
+    service: str = ""
+    is_borrowed: bool = False
+
+
+class GpuNow(Message):
+    """A GPU with its instances.
+
+    Attributes:
+        gpu: its index on the node; None if the node was not surveyed: these are then all the
+            instances of the node, and where they lie is not known.
+        memory_slices: of a whole board; 0 if the node was not surveyed.
+    """
+
+    node: str
+    gpu: int | None = None
+    condition: NodeCondition
+    memory_slices: int = 0
+    instances: tuple[InstanceNow, ...]
+
+
+class WaitingNow(Message):
+    """A job, or tasks of an array, that could start if there were room.
+
+    Attributes:
+        job: as ``slicewise why`` takes it.
+        gpus: GPU instances that it asks for, each task.
+        cost_millislices: of all tasks together.
+        since_s: Unix seconds; None if Slurm does not say.
+        reason: Slurm's word.
+    """
+
+    job: str
+    tenant: str
+    user: str
+    service: str = ""
+    gpus: dict[str, int]
+    tasks: int
+    cost_millislices: int
+    since_s: int | None = None
+    reason: str = ""
+
+
+class AttentionItem(Message):
+    """Something that somebody should look at.
+
+    Attributes:
+        code: as docs/reference/errors.md explains it.
+        about: the node, service, tenant or job that it is about; "" for the site.
+        what: what is wrong, in one sentence without the full stop.
+        command: the command that mends it, or that says what does.
+    """
+
+    severity: Severity
+    code: str
+    about: str = ""
+    what: str
+    command: str
+
+
+class OverviewAnswer(Answer):
+    """The cluster as its reader may see it.
+
+    Attributes:
+        observed_s: Unix seconds of the last complete look at Slurm.
+        complete: False if the look after it failed: all is as it was then.
+        mode: the daemon's.
+        others: sums of the tenants that the reader may not read; None if there is none.
+        other_services: number of services that the reader may not see.
+        waiting: of the jobs that the reader may see those that go first.
+        attention: the worst first.
+    """
+
+    cluster: str
+    observed_s: float
+    complete: bool
+    mode: str
+    slices: SlicesByState
+    tenants: tuple[TenantNow, ...]
+    others: OtherTenants | None = None
+    services: tuple[ServiceNow, ...]
+    other_services: int = 0
+    gpus: tuple[GpuNow, ...]
+    waiting: tuple[WaitingNow, ...]
+    attention: tuple[AttentionItem, ...]
+
+
+class OverviewRequest(Request, Asks[OverviewAnswer], get="overview"):
+    """Asks how the cluster stands: own tenants in full, the others as sums.
+
+    The daemon answers from memory: it asks neither Slurm nor the ledger for it.
+    """

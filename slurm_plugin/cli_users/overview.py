@@ -1,0 +1,37 @@
+"""``slicewise overview``: how the cluster stands, and what needs attention."""
+
+import time
+
+import typer
+
+from cluster.language.exit_codes import ExitCode, exit_code_by
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.overview_messages import OverviewRequest
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import load_settings
+from slurm_plugin.cli_common.options import Json
+
+overview_app = typer.Typer()
+
+
+@overview_app.command(epilog="Examples: slicewise overview | slicewise overview --json")
+def overview(as_json: Json = False) -> None:
+    """Show the cluster on one screen, and what needs attention with the command that mends it.
+
+    Slices by state, tenants, services, GPUs with their MIG instances to scale, and jobs that wait.
+    A terminal shows as many rows of each as it has room for; a pipe gets them all. Users see their
+    own tenants in full and the others as sums. The daemon answers from memory; neither Slurm nor
+    the ledger is asked.
+
+    Exits 1 if something is an error, 9 if there are warnings only, and 0 otherwise.
+    """
+    answer = DaemonClient(load_settings().daemon).call(OverviewRequest())
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        # Imported here: rich's tables take longer to import than the rest of what --json does.
+        from slurm_plugin.cli_views.overview import Screen  # noqa: PLC0415
+
+        console().print(Screen(answer, time.time()))
+    if (code := exit_code_by(one.severity for one in answer.attention)) is not ExitCode.DONE:
+        raise typer.Exit(code)

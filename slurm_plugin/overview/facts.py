@@ -1,0 +1,119 @@
+"""What the daemon knows when it is asked for an overview, and the reader for which it is made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from cluster.language.jobs import JobTag, JobView, NodeView, is_resting
+from cluster.language.mig_profiles import Board, WholeBoard
+from cluster.language.units import Millislices
+from cluster.mig.layouts import Placement
+from cluster.rpc.messages import ServiceReport, ServiceView
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.demand import by_priority, is_managed, is_waiting
+from slurm_plugin.quota.types import Policy
+
+
+class Reader(Protocol):
+    """The user for whom an overview is made."""
+
+    @property
+    def user(self) -> str:
+        """The user's name as Slurm writes it."""
+
+    @property
+    def tenants(self) -> frozenset[str] | None:
+        """Tenants that the user may read; None is all: an operator."""
+
+    def may_read(self, tenant: str) -> bool:
+        """Whether the user may read everything of that tenant."""
+
+    def may_see(self, job: JobView) -> bool:
+        """Whether the user may see that job."""
+
+
+@dataclass(frozen=True)
+class SurveyedGpu:
+    """A GPU as its node's last survey has it.
+
+    Attributes:
+        index: the driver's index on the node.
+        places: where its instances lie, each with Slurm's index of it; None if Slurm can't give it.
+    """
+
+    index: int
+    memory_slices: int
+    places: tuple[tuple[Placement, int | None], ...]
+
+
+@dataclass(frozen=True)
+class OverviewFacts:
+    """Everything that an overview takes into account, as of the daemon's last look.
+
+    Attributes:
+        now_s: Unix seconds.
+        observed_s, complete: see ``ViewAnswer``.
+        launcher_silent_s: seconds since the launcher was heard of.
+        unadmitted: jobs with GPUs that slurmctld took without slicewise.lua.
+        reports: what the launcher reported lately, by tenant and service.
+        kept_back: slots that the launcher wants and quota keeps from starting, by array job id.
+        policy, ceilings, left_millislice_s: as in force in Slurm.
+        resets_s: when the budget of a tenant starts again, in Unix seconds; None means never.
+        partitions: the managed partitions.
+        costs, boards, whole_boards: by GRES type.
+        surveyed: GPUs by node; nodes that were not surveyed are left out.
+        grace_s: seconds within which a lender has recalled quota back.
+    """
+
+    now_s: float
+    cluster: str
+    mode: str
+    is_uninstalled: bool
+    observed_s: float
+    complete: bool
+    launcher_silent_s: float
+    unadmitted: int
+    jobs: tuple[JobView, ...] = field(hash=False)
+    nodes: tuple[NodeView, ...] = field(hash=False)
+    services: tuple[ServiceView, ...] = field(hash=False)
+    reports: Mapping[tuple[str, str], ServiceReport] = field(hash=False)
+    kept_back: Mapping[int, frozenset[int]] = field(hash=False)
+    policy: Policy = field(hash=False)
+    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    left_millislice_s: Mapping[str, int] = field(hash=False)
+    resets_s: Mapping[str, int | None] = field(hash=False)
+    partitions: frozenset[str]
+    costs: Mapping[str, Millislices] = field(hash=False)
+    boards: Mapping[str, Board] = field(hash=False)
+    whole_boards: Mapping[str, WholeBoard] = field(hash=False)
+    grace_s: int
+    surveyed: Mapping[str, tuple[SurveyedGpu, ...]] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def waiting(self) -> tuple[JobView, ...]:
+        """Jobs of managed partitions that could start if there were room, in Slurm's order."""
+        return tuple(
+            job
+            for job in by_priority(self.jobs)
+            if is_waiting(job)
+            and not is_resting(job)
+            and is_managed(job, self.partitions)
+            and self.cost(job)
+        )
+
+    def cost(self, job: JobView) -> int:
+        """Millislices of a job, or of all tasks that share its record."""
+        return run_cost(job.gpus, self.costs) * tasks_of(job)
+
+
+def tasks_of(job: JobView) -> int:
+    """Number of array tasks that share the record; 1 of a job that is no array."""
+    return max(1, len(job.untouched))
+
+
+def service_of(job: JobView) -> str:
+    """``TENANT/NAME`` of the service that the job is a replica of; "" if it is of none."""
+    tag = JobTag.find(job.admin_comment)
+    return f"{tag.tenant}/{tag.service}" if tag is not None and tag.service is not None else ""

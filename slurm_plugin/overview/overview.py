@@ -1,0 +1,34 @@
+"""Makes the overview of a cluster out of what the daemon knows, for one reader."""
+
+from cluster.rpc.overview_messages import OverviewAnswer
+from slurm_plugin.overview.attention import attention
+from slurm_plugin.overview.facts import OverviewFacts, Reader
+from slurm_plugin.overview.gpus import gpus_now
+from slurm_plugin.overview.services import seen_services, service_now
+from slurm_plugin.overview.slices import (
+    other_tenants,
+    slices_by_state,
+    tenants_now,
+    waiting_now,
+)
+
+
+def overview(facts: OverviewFacts, reader: Reader) -> OverviewAnswer:
+    """Return the whole of it: the reader's own tenants in full, the others as sums."""
+    tenants = tenants_now(facts, reader)
+    services = [(living, service_now(living, facts)) for living in seen_services(facts, reader)]
+    every = {(one.tenant, one.name) for one in facts.services}
+    return OverviewAnswer(
+        cluster=facts.cluster,
+        observed_s=facts.observed_s,
+        complete=facts.complete,
+        mode=facts.mode,
+        slices=slices_by_state(facts),
+        tenants=tenants,
+        others=other_tenants(facts, reader),
+        services=tuple(now for _, now in services),
+        other_services=len(every) - len(services),
+        gpus=gpus_now(facts, reader),
+        waiting=tuple(waiting_now(facts, reader)),
+        attention=attention(facts, reader, services, tenants),
+    )

@@ -1,0 +1,110 @@
+"""A small cluster for the tests of ``slicewise overview`` and ``top``; it is second 10,000."""
+
+from dataclasses import replace
+from typing import Any
+
+from scripted import policy_of, tenant
+from why_world import COSTS, GPU, NOW_S, SMALL, running
+
+from cluster.language.jobs import JobTag, JobView, NodeView
+from cluster.language.mig_profiles import WholeBoard, board
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView
+from slurm_plugin.api.access import Principal
+from slurm_plugin.overview.facts import OverviewFacts
+from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.types import Loan
+
+ROOT = Principal(0, "root", None)
+ALICE = Principal(61001, "alice", frozenset({"vision"}))
+MODEL = "A100-80GB"
+BOARD = board(MODEL)
+POLICY = policy_of(
+    tenant("lab", 0, borrowing_limit_millislices=9000),
+    tenant("vision", 4000, "lab"),
+    tenant("nlp", 3000, "lab", borrowing_limit_millislices=9000),
+    tenant("bio", 7000, lending_limit_millislices=7000),
+)
+
+
+def node(name: str, *states: str, held: int = 0, **changes: Any) -> NodeView:
+    """A node of one GPU, cut into seven 1g, the first ``held`` of which jobs hold."""
+    view = NodeView(
+        name, name, frozenset(states or ("IDLE",)), {SMALL: 7}, {SMALL: held} if held else {}, GPU
+    )
+    return replace(view, **{"gpus_held": frozenset(range(held)), **changes})
+
+
+def service(name: str = "vision/bert", array: int = 814, **changes: Any) -> ServiceView:
+    """A service with three slots, of which one runs."""
+    owner, _, short = name.partition("/")
+    states = ("running", "held", "held")
+    plain: dict[str, Any] = {
+        "array_job_id": array,
+        "tenant": owner,
+        "name": short,
+        "user": "alice",
+        "submit_s": 1,
+        "directives": {"tenant": owner, "name": short, "min_replicas": "1"},
+        "profile": SMALL,
+        "cost_millislices": 1000,
+        "slots": tuple(SlotView(index=i, state=s) for i, s in enumerate(states)),  # type: ignore[arg-type]
+    }
+    return ServiceView(**{**plain, **changes})
+
+
+def report(name: str = "vision/bert", **changes: Any) -> ServiceReport:
+    owner, _, short = name.partition("/")
+    plain: dict[str, Any] = {
+        "tenant": owner,
+        "name": short,
+        "in_flight": 4,
+        "queued": 2,
+        "held": 1,
+        "rate_per_s": 12.5,
+        "wanted": 2,
+        "reason": "3 wait",
+        "ready": ((814, 0),),
+        "quality": ServiceQuality(span_s=60, answered=9, p95_ms=42.0),
+    }
+    return ServiceReport(**{**plain, **changes})
+
+
+def replica(number: int, **changes: Any) -> JobView:
+    """A job of the service vision/bert that runs on node1."""
+    tag = JobTag("ab", "vision", service="bert").text()
+    return running(number, array_job_id=814, task_index=number - 900, admin_comment=tag, **changes)
+
+
+def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any) -> OverviewFacts:
+    """What the daemon knows of these jobs on one node, unless ``nodes`` names others."""
+    found = (
+        nodes if nodes is not None else (node("node1", held=sum(bool(one.nodes) for one in jobs)),)
+    )
+    policy = more.get("policy", POLICY)
+    loans = [Loan(*ends, Millislices(n)) for ends, n in more.pop("loans", {}).items()]
+    plain: dict[str, Any] = {
+        "now_s": NOW_S,
+        "cluster": "lab",
+        "mode": "enforce",
+        "is_uninstalled": False,
+        "observed_s": NOW_S - 2,
+        "complete": True,
+        "launcher_silent_s": 1.0,
+        "unadmitted": 0,
+        "jobs": jobs,
+        "nodes": found,
+        "services": (),
+        "reports": {},
+        "kept_back": {},
+        "policy": policy,
+        "ceilings": ceilings(policy, loans, None),
+        "left_millislice_s": {},
+        "resets_s": {},
+        "partitions": GPU,
+        "costs": COSTS,
+        "boards": dict.fromkeys(COSTS, BOARD),
+        "whole_boards": dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
+        "grace_s": 300,
+    }
+    return OverviewFacts(**{**plain, **more})

@@ -1,0 +1,86 @@
+"""Tests that the daemon answers an overview from memory, as one that leads, once a second."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from why_world import job, running
+
+from cluster.language.errors import UnreachableError
+from cluster.language.jobs import NodeView
+from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from slurm_plugin.api import overview_reads
+from slurm_plugin.api.access import Principal
+from slurm_plugin.api.reads import Reads
+from slurm_plugin.state.controller import ClusterState
+
+ALICE = Principal(61001, "alice", frozenset({"vision"}))
+ROOT = Principal(0, "root", None)
+NODE = NodeView(
+    "node1",
+    "node1",
+    frozenset({"MIXED"}),
+    {"1g.10gb": 7},
+    {"1g.10gb": 1},
+    frozenset({"gpu"}),
+    gpus_held=frozenset({0}),
+)
+
+
+class OtherLeads:
+    def leads(self) -> bool:
+        return False
+
+    def require(self) -> None:
+        raise UnreachableError("SW-DAEMON-STANDBY", "Another daemon leads.")
+
+
+@pytest.fixture
+async def state(monkeypatch: pytest.MonkeyPatch) -> ClusterState:
+    slurm = ScriptedSlurm(running(1), job(9, "QOSGrpBilling"), job(8, "Resources", account="nlp"))
+    slurm.known_nodes = (NODE,)
+    state = sync_of(slurm)
+    state.set_policy(policy_of(tenant("vision", 2000), tenant("nlp", 3000)), {})
+    await state.turn()
+    slurm.done.clear()
+    return state
+
+
+async def asked(reads: Reads, principal: Principal = ROOT) -> OverviewAnswer:
+    answer = await reads.handlers()[OverviewRequest](OverviewRequest(), principal)
+    assert isinstance(answer, OverviewAnswer)
+    return answer
+
+
+async def test_it_needs_neither_slurm_nor_the_ledger(state: ClusterState):
+    down = UnreachableError("SW-DATABASE-DOWN", "down")
+    ledger = ScriptedLedger(failures={"policy": [down], "change_id": [down]})
+    slurm = ScriptedSlurm()
+    slurm.failure = UnreachableError("SW-SLURM-DOWN", "down")
+    answer = await asked(Reads(settings(), slurm, ledger, state))
+    assert [one.name for one in answer.tenants] == ["nlp", "vision"]
+    assert [one.job for one in answer.waiting] == ["8", "9"]
+    assert answer.slices.used_millislices == 1000
+    assert answer.gpus[0].instances[0].job == "1"
+    assert (answer.cluster, answer.mode, answer.complete) == ("cluster", "enforce", True)
+    assert slurm.done == []
+
+
+async def test_each_reader_is_told_own_things_and_the_same_for_a_second(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    reads = Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state)
+    first, alices = await asked(reads), await asked(reads, ALICE)
+    assert [one.name for one in alices.tenants] == ["vision"]
+    other = replace(ALICE, tenants=frozenset({"nlp"}))
+    assert [one.name for one in (await asked(reads, other)).tenants] == ["nlp"]
+    assert await asked(reads) is first
+    assert await asked(reads, ALICE) is alices
+    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    assert await asked(reads) is not first
+
+
+async def test_a_daemon_that_stands_by_sends_readers_to_the_one_that_leads(state: ClusterState):
+    state._leader = OtherLeads()  # type: ignore[assignment]
+    with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
+        await asked(Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state))

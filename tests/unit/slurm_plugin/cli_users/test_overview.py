@@ -1,0 +1,45 @@
+"""Tests what ``slicewise overview`` prints, and its exit code."""
+
+import json
+
+import pytest
+from daemon_answers import answer_in_its_place
+from overview_world import ROOT, facts, node
+from typer.testing import CliRunner
+from why_world import running
+
+from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from cluster.settings.file import Settings
+from slurm_plugin.cli_users import overview as command
+from slurm_plugin.overview.overview import overview
+
+WELL = overview(facts(running(1)), ROOT)
+DRAINED = overview(facts(nodes=(node("node1", "IDLE", "DRAIN"),)), ROOT)
+DOWN = overview(facts(nodes=(node("node1", "DOWN"), node("node2", "IDLE", "DRAIN"))), ROOT)
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Settings.model_validate(
+        {
+            "cluster": {"name": "c", "partitions": ["gpu"]},
+            "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
+        }
+    )
+    monkeypatch.setattr(command, "load_settings", lambda: found)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(WELL, 0), (DRAINED, 9), (DOWN, 1)])
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_the_worst_finding_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, answer: OverviewAnswer, code: int, words: list[str]
+):
+    answer_in_its_place(monkeypatch, OverviewRequest, lambda _: answer)
+    ended = CliRunner().invoke(command.overview_app, words)
+    assert ended.exit_code == code
+    if words:
+        assert OverviewAnswer.model_validate(json.loads(ended.stdout)) == answer
+    else:
+        commands = [one.command for one in answer.attention]
+        assert all(one in ended.stdout for one in commands)
+        assert ("Nothing needs attention." in ended.stdout) == (not commands)

@@ -1,0 +1,367 @@
+"""Tests what an overview says of a cluster, and to which reader."""
+
+from dataclasses import replace
+
+import pytest
+from overview_world import (
+    ALICE,
+    POLICY,
+    ROOT,
+    facts,
+    node,
+    replica,
+    report,
+    service,
+)
+from why_world import LARGE, NOW_S, SMALL, job, running
+
+from cluster.language.findings import Severity
+from cluster.language.jobs import JobState, NodeView
+from cluster.language.periods import Period
+from cluster.language.units import MillisliceSeconds
+from cluster.mig.layouts import Placement
+from cluster.rpc.messages import SlotView
+from cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
+from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu
+from slurm_plugin.overview.overview import overview
+from slurm_plugin.quota.types import Budget, Policy
+
+
+def found(answer: OverviewAnswer) -> list[tuple[Severity, str, str, str]]:
+    return [(one.severity, one.code, one.about, one.command) for one in answer.attention]
+
+
+def item(answer: OverviewAnswer, code: str) -> AttentionItem:
+    (one,) = [one for one in answer.attention if one.code == code]
+    return one
+
+
+# -- Slices
+
+
+def test_the_states_of_slices_add_up_to_the_capacity():
+    borrowed = running(2, qos="slicewise_nlp_borrowed", account="nlp")
+    nodes = (
+        node("node1", "MIXED", held=2),
+        node("node2", "MIXED", "DRAIN", held=3),
+        node("node3", "DOWN", "NOT_RESPONDING", held=1),
+        node("node4", "IDLE", "DRAIN", "INVALID_REG"),
+        node("elsewhere", partitions=frozenset({"cpu"})),
+    )
+    slices = overview(facts(running(1), borrowed, nodes=nodes), ROOT).slices
+    assert slices.capacity_millislices == 28_000
+    assert slices.used_millislices == 1000 + 3000
+    assert slices.lent_millislices == 1000
+    assert slices.idle_millislices == 5000
+    assert slices.draining_millislices == 4000
+    assert slices.down_millislices == 14_000
+    states = slices.model_dump().values()
+    assert sum(states) == 2 * slices.capacity_millislices
+
+
+def test_what_is_not_cut_is_idle():
+    cut = node("node1", gpus={LARGE: 1, "pad1": 6}, gpus_allotted={LARGE: 1})
+    slices = overview(facts(nodes=(cut,)), ROOT).slices
+    assert (slices.used_millislices, slices.idle_millislices) == (3500, 3500)
+
+
+# -- Tenants
+
+
+def test_tenants_hold_borrow_lend_and_wait_with_those_below_them():
+    now = facts(
+        running(1),
+        running(2, account="nlp", qos="slicewise_nlp_borrowed"),
+        job(8, "QOSGrpBilling"),
+        job(9, "Resources", account="nlp", untouched=frozenset({0, 1, 2}), array_job_id=9),
+        job(10, "JobHeldUser", held=True),
+        job(11, "Dependency"),
+        loans={("bio", "nlp"): 2000},
+    )
+    by_name = {one.name: one for one in overview(now, ROOT).tenants}
+    lab, nlp, vision, bio = (by_name[name] for name in ("lab", "nlp", "vision", "bio"))
+    assert (lab.depth, nlp.depth, bio.depth) == (0, 1, 0)
+    assert (lab.guaranteed_millislices, nlp.guaranteed_millislices) == (7000, 3000)
+    assert (nlp.borrowed_millislices, lab.borrowed_millislices, bio.lent_millislices) == (
+        2000,
+        2000,
+        2000,
+    )
+    assert (lab.in_use_millislices, vision.in_use_millislices) == (2000, 1000)
+    assert (nlp.waiting_jobs, nlp.waiting_millislices) == (3, 3000)
+    assert (lab.waiting_jobs, lab.waiting_millislices, bio.waiting_jobs) == (4, 4000, 0)
+    assert nlp.ceiling_millislices == 5000
+
+
+def test_before_limits_are_compiled_nothing_is_said_of_ceilings():
+    (vision,) = overview(facts(ceilings={}), ALICE).tenants
+    assert (vision.ceiling_millislices, vision.lent_millislices) == (None, 0)
+
+
+def test_a_user_sees_the_own_tenant_in_full_and_the_others_as_sums():
+    now = facts(
+        running(1),
+        running(2, account="nlp", user="bob", uid=2),
+        running(3, account="bio", user="carol", uid=3),
+        job(8, "Resources"),
+        job(9, "Resources", account="nlp", user="bob", uid=2),
+        services=(service(), service("nlp/secret", 900, user="bob")),
+        reports={("nlp", "secret"): report("nlp/secret", failures=3, ready=())},
+    )
+    answer = overview(now, ALICE)
+    assert [(one.name, one.depth) for one in answer.tenants] == [("vision", 0)]
+    assert answer.others is not None
+    assert answer.others.model_dump() == {
+        "tenants": 3,
+        "guaranteed_millislices": 10_000,
+        "in_use_millislices": 2000,
+        "waiting_jobs": 1,
+        "waiting_millislices": 1000,
+    }
+    assert [one.name for one in answer.services] == ["bert"]
+    assert answer.other_services == 1
+    assert [one.job for one in answer.waiting] == ["8"]
+    assert [one.job for one in answer.gpus[0].instances if one.is_held] == ["1", "", ""]
+    text = answer.model_dump_json()
+    for hidden in ("nlp", "bio", "bob", "carol", "secret", '"2"', '"3"', '"9"'):
+        assert hidden not in text
+    assert answer.slices == overview(now, ROOT).slices
+
+
+def test_operators_see_all_and_no_sums():
+    answer = overview(facts(running(1, account="nlp", user="bob", uid=2)), ROOT)
+    assert answer.others is None
+    assert [one.name for one in answer.tenants] == ["bio", "lab", "nlp", "vision"]
+    assert answer.gpus[0].instances[0].tenant == "nlp"
+
+
+def test_who_has_left_a_tenant_sees_own_jobs_and_services_of_it():
+    outsider = replace(ALICE, tenants=frozenset())
+    answer = overview(facts(running(1), job(8, "Resources"), services=(service(),)), outsider)
+    assert answer.tenants == ()
+    assert [one.job for one in answer.waiting] == ["8"]
+    assert [one.name for one in answer.services] == ["bert"]
+    assert answer.gpus[0].instances[0].job == "1"
+
+
+def test_waiting_jobs_stand_in_slurm_s_order_and_are_bounded():
+    jobs = [job(100 + n, "Priority", priority=n) for n in range(250)]
+    answer = overview(facts(*jobs, nodes=()), ROOT)
+    assert len(answer.waiting) == 200
+    assert (answer.waiting[0].job, answer.waiting[-1].job) == ("349", "150")
+
+
+# -- Services
+
+
+def shown(*living: object, **reported: object) -> ServiceNow:
+    views = living or (service(),)
+    reports = {("vision", "bert"): report(**reported)} if reported.get("wanted") != -1 else {}
+    (one,) = overview(facts(services=views, reports=reports), ROOT).services
+    return one
+
+
+def test_a_service_says_what_it_has_what_it_wants_and_why():
+    one = shown()
+    assert (one.ready, one.starting, one.min_replicas, one.max_replicas) == (1, 0, 1, 3)
+    assert (one.wanted, one.why, one.backlog, one.in_flight) == (2, "3 wait", 3, 4)
+    assert (one.p95_ms, one.rate_per_s, one.condition) == (42.0, 12.5, "ready")
+
+
+def test_without_the_launcher_s_word_a_running_replica_counts_as_ready():
+    one = shown(wanted=-1)
+    assert (one.ready, one.wanted, one.backlog, one.condition) == (1, None, None, "ready")
+
+
+def slots(*states: str) -> dict[str, object]:
+    return {"slots": tuple(SlotView(index=i, state=s) for i, s in enumerate(states))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("views", "reported", "condition"),
+    [
+        (
+            (service(**slots("held", "held")),),
+            {"ready": (), "wanted": 0, "queued": 0, "held": 0},
+            "asleep",
+        ),
+        ((service(**slots("released")),), {"ready": (), "wanted": 1}, "waking"),
+        ((service(**slots("running")),), {"ready": (), "failures": 2}, "failing"),
+        ((service(**slots("running")),), {"failures": 2}, "ready"),
+        ((service(), service(array=700)), {}, "rolling"),
+        ((service(order={"delete_s": 5.0}),), {}, "ending"),
+    ],
+)
+def test_the_condition_of_a_service(views, reported, condition):
+    assert shown(*views, **reported).condition == condition
+
+
+def test_failures_of_an_older_generation_do_not_count():
+    assert shown(array_job_id=700, failures=3, ready=()).condition == "waking"
+
+
+# -- GPUs
+
+
+def seats(now: OverviewFacts) -> list[tuple[str, int | None, list[tuple[str, bool, str]]]]:
+    return [
+        (one.node, one.gpu, [(i.gres_type, i.is_held, i.service or i.job) for i in one.instances])
+        for one in overview(now, ROOT).gpus
+    ]
+
+
+def test_it_is_drawn_who_sits_on_which_instance():
+    free = (SMALL, False, "")
+    now = facts(replica(900), replace(running(5), start_s=1), nodes=(node("node1", held=2),))
+    assert seats(now) == [
+        ("node1", None, [(SMALL, True, "5"), (SMALL, True, "vision/bert"), *[free] * 5])
+    ]
+
+
+def test_slurm_s_indices_say_which_instances_are_held():
+    cut = node(
+        "node1",
+        gpus={LARGE: 1, "pad1": 2, SMALL: 3},
+        gpus_allotted={SMALL: 1},
+        gpus_held=frozenset({4}),
+    )
+    assert seats(facts(running(5), nodes=(cut,)))[0][2] == [
+        (LARGE, False, ""),
+        (SMALL, False, ""),
+        (SMALL, True, "5"),
+        (SMALL, False, ""),
+    ]
+
+
+def test_a_held_instance_of_no_known_job_is_held_and_one_of_an_ending_job_is_its():
+    now = facts(nodes=(node("node1", held=1),))
+    assert seats(now)[0][2][0] == (SMALL, True, "")
+    ending = replace(running(5), state=JobState.COMPLETING)
+    assert seats(facts(ending, nodes=(node("node1"),)))[0][2][0] == (SMALL, True, "5")
+
+
+def test_surveyed_gpus_are_drawn_to_scale():
+    cut = NodeView(
+        "node1",
+        "node1",
+        frozenset({"MIXED"}),
+        {LARGE: 1, SMALL: 2},
+        {LARGE: 1},
+        frozenset({"gpu"}),
+        gpus_held=frozenset({0}),
+    )
+    places = (
+        (Placement(SMALL, 0, 1), 1),
+        (Placement(SMALL, 1, 1), 2),
+        (Placement(LARGE, 4, 4), 0),
+    )
+    surveyed = {"node1": (SurveyedGpu(3, 8, places),)}
+    (gpu,) = overview(
+        facts(running(5, tres={f"gres/gpu:{LARGE}": "1"}), nodes=(cut,), surveyed=surveyed), ROOT
+    ).gpus
+    assert (gpu.gpu, gpu.memory_slices) == (3, 8)
+    assert [(i.start, i.size, i.job) for i in gpu.instances] == [
+        (0, 1, ""),
+        (1, 1, ""),
+        (4, 4, "5"),
+    ]
+
+
+def test_a_survey_that_no_longer_fits_what_slurm_has_is_not_drawn():
+    surveyed = {"node1": (SurveyedGpu(0, 8, ((Placement(SMALL, 0, 1), 0),)),)}
+    (gpu,) = overview(facts(surveyed=surveyed), ROOT).gpus
+    assert (gpu.gpu, len(gpu.instances)) == (None, 7)
+
+
+# -- Attention
+
+
+def test_nothing_needs_attention_where_all_is_well():
+    now = facts(running(1), services=(service(),), reports={("vision", "bert"): report()})
+    assert overview(now, ROOT).attention == ()
+
+
+def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
+    nodes = (node("n1", "IDLE", "DRAIN"), node("n2", "DOWN"), node("n3", "DOWN"))
+    now = facts(
+        nodes=nodes,
+        services=(service(),),
+        launcher_silent_s=90.0,
+        is_uninstalled=True,
+        unadmitted=2,
+        observed_s=NOW_S - 60,
+        complete=False,
+    )
+    assert found(overview(now, ROOT)) == [
+        (Severity.ERROR, "SW-DAEMON-BLIND", "", "slicewise doctor --section daemon"),
+        (Severity.ERROR, "SW-UNINSTALLED", "", "slicewise compile --again"),
+        (Severity.ERROR, "SW-LAUNCHER-DOWN", "", "systemctl status slicewise-launcher"),
+        (Severity.ERROR, "SW-NODE-DOWN", "n2", "scontrol update NodeName=n2,n3 State=RESUME"),
+        (Severity.WARNING, "SW-SCRIPT-PASSED", "", "slicewise doctor --section script"),
+        (Severity.WARNING, "SW-NODE-DRAINED", "n1", "scontrol update NodeName=n1 State=RESUME"),
+    ]
+    assert item(overview(now, ROOT), "SW-NODE-DOWN").what == (
+        "n2, n3 are down, 14 slices with it; sinfo -R says why"
+    )
+    assert overview(now, ALICE).attention == ()
+
+
+def test_an_old_look_is_told_of():
+    assert item(overview(facts(observed_s=NOW_S - 31), ROOT), "SW-DAEMON-LATE").what == (
+        "the daemon looked at Slurm 31 s ago"
+    )
+
+
+def test_services_that_fail_or_are_kept_back_are_told_of_to_those_who_see_them():
+    failing = {("vision", "bert"): report(failures=3, ready=())}
+    now = facts(services=(service(),), reports=failing)
+    assert found(overview(now, ALICE)) == [
+        (Severity.ERROR, "SW-SERVICE-FAILING", "vision/bert", "slicewise service logs vision/bert")
+    ]
+    kept = facts(
+        services=(service(),),
+        reports={("vision", "bert"): report()},
+        kept_back={814: frozenset({1})},
+    )
+    assert found(overview(kept, ALICE)) == [
+        (Severity.WARNING, "SW-SERVICE-SHORT", "vision/bert", "slicewise why vision/bert")
+    ]
+    assert "has 1 of 2 replicas that it wants" in overview(kept, ROOT).attention[0].what
+
+
+def with_budget(**changes: int) -> Policy:
+    budget = Budget(Period.MONTH, MillisliceSeconds(3_600_000), **changes)  # type: ignore[arg-type]
+    return {**POLICY, "lab": replace(POLICY["lab"], budget=budget)}
+
+
+def test_a_budget_that_is_used_up_or_will_be_is_told_of():
+    paid = {"policy": with_budget(), "resets_s": {"lab": NOW_S + 7200}}
+    fast = facts(running(1), left_millislice_s={"lab": 3_600_000}, **paid)
+    assert found(overview(fast, ROOT)) == [
+        (Severity.WARNING, "SW-BUDGET-FAST", "lab", "slicewise budget grant lab SLICE_HOURS")
+    ]
+    assert overview(facts(left_millislice_s={"lab": 3_600_000}, **paid), ROOT).attention == ()
+    empty = facts(running(1), left_millislice_s={"lab": 0}, **paid)
+    assert item(overview(empty, ROOT), "SW-BUDGET-EMPTY").severity is Severity.ERROR
+    lab = replace(ALICE, tenants=frozenset({"lab"}))
+    assert item(overview(empty, lab), "SW-BUDGET-EMPTY").command == "slicewise budget show lab"
+    (vision,) = overview(empty, ALICE).tenants
+    assert (vision.payer, vision.left_millislice_s, vision.resets_s) == ("lab", 0, NOW_S + 7200)
+
+
+def test_an_overdraft_counts_as_left():
+    policy = with_budget(overdraft_millislice_s=1000)
+    now = facts(left_millislice_s={"lab": -500}, policy=policy, resets_s={"lab": None})
+    assert overview(now, ROOT).attention == ()
+
+
+def test_guaranteed_jobs_that_wait_beyond_the_grace_time_are_told_of():
+    late, new = NOW_S - 400, NOW_S - 300
+    old = job(8, "Resources", submit_s=late, eligible_s=late)
+    young = job(9, "Resources", submit_s=new, eligible_s=new)
+    above = job(10, "QOSGrpBilling", submit_s=1, eligible_s=1, tres={f"gres/gpu:{LARGE}": "2"})
+    answer = overview(facts(old, young, above, nodes=()), ROOT)
+    assert found(answer) == [(Severity.WARNING, "SW-WAIT-LONG", "vision", "slicewise why 8")]
+    assert answer.attention[0].what == (
+        "1 job of vision waits within its guaranteed quota, the first for 7 min"
+    )
