@@ -33,6 +33,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli_users.overview:overview_app",
         "Show the cluster on one screen, and what needs attention with the command that mends it.",
     ),
+    "top": Command(
+        "slurm_plugin.cli_users.top:top_app",
+        "Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.",
+    ),
     "sbatch": Command(
         "slurm_plugin.cli_users.sbatch:sbatch_app",
         "Run sbatch, and show what Slicewise decides about the job.",

@@ -341,7 +341,7 @@ class GpuRow:
     Attributes:
         gpu: index of the GPU; "" where it is not known.
         memory_slices: length of the line.
-        instances: each with the memory slice on which it starts on this line.
+        instances: each with the memory slice on which it starts on this line, from left to right.
     """
 
     node: str
@@ -349,16 +349,6 @@ class GpuRow:
     condition: NodeCondition
     memory_slices: int
     instances: tuple[tuple[int, InstanceNow], ...]
-
-    @property
-    def held(self) -> int:
-        """Number of instances that jobs hold."""
-        return sum(one.is_held for _, one in self.instances)
-
-    @property
-    def jobs(self) -> tuple[str, ...]:
-        """Names of the jobs that the reader may see, each once."""
-        return tuple(dict.fromkeys(one.job for _, one in self.instances if one.job))
 
 
 def gpu_rows(gpus: Iterable[GpuNow]) -> tuple[GpuRow, ...]:
@@ -368,8 +358,8 @@ def gpu_rows(gpus: Iterable[GpuNow]) -> tuple[GpuRow, ...]:
 
 def _rows_of(gpu: GpuNow) -> Iterator[GpuRow]:
     if gpu.gpu is not None:
-        placed = tuple((one.start or 0, one) for one in gpu.instances)
-        yield GpuRow(gpu.node, str(gpu.gpu), gpu.condition, gpu.memory_slices, placed)
+        placed = sorted(((one.start or 0, one) for one in gpu.instances), key=_start)
+        yield GpuRow(gpu.node, str(gpu.gpu), gpu.condition, gpu.memory_slices, tuple(placed))
         return
     line: list[tuple[int, InstanceNow]] = []
     at = 0
@@ -381,6 +371,10 @@ def _rows_of(gpu: GpuNow) -> Iterator[GpuRow]:
         at += one.size
     if line:
         yield GpuRow(gpu.node, "", gpu.condition, at, tuple(line))
+
+
+def _start(placed: tuple[int, InstanceNow]) -> int:
+    return placed[0]
 
 
 def slice_width(rows: Iterable[GpuRow], width: int) -> int:
@@ -395,7 +389,7 @@ def gpu_bar(row: GpuRow, slice_width: int) -> Text:
     ``[...]`` is held, ``<...>`` held on borrowed quota, ``(...)`` free, dots are not cut.
     """
     text, at = Text(no_wrap=True), 0
-    for start, one in sorted(row.instances, key=lambda placed: placed[0]):
+    for start, one in row.instances:
         text.append(_uncut(start - at, slice_width), style="dim")
         text.append_text(_block(one, one.size * slice_width, is_up=row.condition == "up"))
         at = start + one.size
@@ -585,10 +579,14 @@ def rooms_of(lengths: Sequence[int], lines: int) -> list[int]:
     return rooms
 
 
-def table_lines(columns: Sequence[Column], width: int, selected: int = -1) -> Iterator[Text]:
+def table_lines(
+    columns: Sequence[Column], width: int, rows: range | None = None, selected: int = -1
+) -> Iterator[Text]:
     """Yield a heading and a line for each row, which are cut off where the terminal ends.
 
-    Free text, of columns that fold elsewhere, is cut first, and the row ``selected`` stands out.
+    Only ``rows`` are shown if they are named; all count for the widths, so that columns stay where
+    they are while a user scrolls. Free text, of columns that fold elsewhere, is cut first. The row
+    ``selected`` stands out.
     """
     shown = fitted(columns, width)
     natural = [max(cell.cell_len for cell in (Text(c.heading), *c.cells)) for c in shown]
@@ -596,14 +594,16 @@ def table_lines(columns: Sequence[Column], width: int, selected: int = -1) -> It
     room = max(_LEAST_TEXT, width - 1 - fixed - _GAP * len(shown))
     widths = [min(n, room) if one.folds else n for one, n in zip(shown, natural, strict=True)]
     heads = [Text(one.heading) for one in shown]
-    for nth, cells in enumerate((heads, *zip(*(one.cells for one in shown), strict=True))):
+    count = len(shown[0].cells) if shown else 0
+    for nth in (-1, *(range(count) if rows is None else rows)):
+        cells = heads if nth < 0 else [one.cells[nth] for one in shown]
         line = Text(" ", no_wrap=True, overflow="crop", end="\n")
         for one, cell, wide in zip(shown, cells, widths, strict=True):
             line.append_text(_padded(cell, wide, right=one.right)).append(" " * _GAP)
         line.right_crop(_GAP)
-        is_selected = 0 <= selected == nth - 1
+        is_selected = 0 <= selected == nth
         line.truncate(width, pad=is_selected)
-        line.stylize("bold" if nth == 0 else "reverse" if is_selected else "")
+        line.stylize("bold" if nth < 0 else "reverse" if is_selected else "")
         yield line
 
 

@@ -20,6 +20,8 @@ _LATE_S = 30.0
 """Age of a look at Slurm, or of the launcher's last word, that is no pause any more."""
 _NODES = 4
 """Most nodes, and items of one kind, that are named one by one."""
+_SOON_S = 86_400
+"""A budget that lasts as long as jobs use it as now is no warning yet: they may end."""
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
@@ -170,13 +172,14 @@ def _of_tenants(
                 about=one.name,
             )
         elif ends_s is not None and one.resets_s is not None and ends_s < one.resets_s:
-            hours = (ends_s - facts.now_s) / 3600
-            yield _warning(
-                "SW-BUDGET-FAST",
-                f"the budget of {one.name} lasts {hours:,.1f} h as it is used now, and its period"
-                f" {(one.resets_s - facts.now_s) / 3600:,.1f} h",
-                command,
+            lasts_s = ends_s - facts.now_s
+            yield AttentionItem(
+                severity=Severity.WARNING if lasts_s < _SOON_S else Severity.HINT,
+                code="SW-BUDGET-FAST",
                 about=one.name,
+                what=f"the budget of {one.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
+                f" and its period {(one.resets_s - facts.now_s) / 3600:,.1f} h",
+                command=command,
             )
 
 

@@ -50,6 +50,7 @@ OF_NOBODY = (
 )
 OF_THE_DAEMON = (
     "overview",
+    "top",
     "why 814",
     "why vision",
     "why vision --limits",

@@ -341,6 +341,9 @@ def test_a_budget_that_is_used_up_or_will_be_is_told_of():
         (Severity.WARNING, "SW-BUDGET-FAST", "lab", "slicewise budget grant lab SLICE_HOURS")
     ]
     assert overview(facts(left_millislice_s={"lab": 3_600_000}, **paid), ROOT).attention == ()
+    later = {**paid, "resets_s": {"lab": NOW_S + 200_000}}
+    slow = facts(running(1), left_millislice_s={"lab": 100_000_000}, **later)
+    assert item(overview(slow, ROOT), "SW-BUDGET-FAST").severity is Severity.HINT
     empty = facts(running(1), left_millislice_s={"lab": 0}, **paid)
     assert item(overview(empty, ROOT), "SW-BUDGET-EMPTY").severity is Severity.ERROR
     lab = replace(ALICE, tenants=frozenset({"lab"}))

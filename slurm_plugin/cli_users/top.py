@@ -1,0 +1,200 @@
+"""``slicewise top``: how the cluster stands, live, and why a job waits.
+
+It is drawn with rich, which all commands use, and reads keys itself. Textual would bring eight more
+packages to every site for a table and some keys (docs/decisions/0043).
+"""
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.control import Control
+from rich.segment import Segments
+
+from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from cluster.rpc.read_messages import WhyAnswer, WhyRequest
+from cluster.runtime.console import terminal_console
+from cluster.settings.file import load_settings
+from slurm_plugin.cli_users.keyboard import Keyboard
+from slurm_plugin.cli_views.top import Frame, table_of
+from slurm_plugin.cli_views.top_state import TopState, pressed, within
+
+_WHY_S = 5.0
+"""Seconds after which an open explanation is asked for again: it reads the ledger."""
+_TICK_S = 0.5
+"""Seconds between two looks at the terminal's size and the clock."""
+
+top_app = typer.Typer()
+
+
+@top_app.command(epilog="Examples: slicewise top | slicewise top --interval 10")
+def top(
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=1, max=3600, help="Seconds between two looks.")
+    ] = 2.0,
+) -> None:
+    """Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.
+
+    1 to 5 or Tab change the view, arrows select, Enter says why a job waits or how a service or a
+    tenant stands, s sorts by the next column, r turns the order round, / shows only rows with a
+    text, Esc shows all again, q ends it. Users see what slicewise overview shows them. Each look is
+    one question to the daemon, which answers from memory; nothing is asked of Slurm.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInputError(
+            "SW-USAGE", "top needs a terminal.", "For a pipe or a script: slicewise overview"
+        )
+    client = DaemonClient(load_settings().daemon)
+    # The first look is made before the terminal changes: its failure is told as by other commands.
+    first = client.call(OverviewRequest())
+    out = terminal_console()
+    with _whole_terminal(out):
+        _Top(client, out, first, interval_s).run()
+
+
+class _Question:
+    """A question to the daemon, asked in a thread so that keys work while it is answered."""
+
+    def __init__(self, client: DaemonClient, wake: int) -> None:
+        self._client, self._wake = client, wake
+        self.is_asking = False
+        self.asked_s = time.monotonic()
+        self.about: Any = None
+        self.outcome: Any = None
+
+    def ask(self, request: Any) -> None:
+        """Ask unless the last question is still open."""
+        if self.is_asking:
+            return
+        self.is_asking, self.asked_s = True, time.monotonic()
+        Thread(target=self._call, args=(request,), daemon=True).start()
+
+    def _call(self, request: Any) -> None:
+        try:
+            outcome = self._client.call(request)
+        except SlicewiseError as error:
+            outcome = error.refusal
+        self.about, self.outcome, self.is_asking = request, outcome, False
+        with suppress(OSError):  # The program has ended.
+            os.write(self._wake, b".")
+
+
+class _Top:
+    """The screen: what is shown, and what changes it."""
+
+    def __init__(
+        self, client: DaemonClient, out: Console, first: OverviewAnswer, interval_s: float
+    ) -> None:
+        self._out, self._interval_s = out, interval_s
+        self._woken, wake = os.pipe()
+        self._look, self._why = _Question(client, wake), _Question(client, wake)
+        self._answer = first
+        self._failure: Refusal | None = None
+        self._state = TopState()
+        self._keyboard = Keyboard()
+
+    def run(self) -> None:
+        """Show it until the user ends it."""
+        drawn: object = None
+        while not self._state.has_ended:
+            self._take_answers()
+            self._ask()
+            self._state = within(self._state, self._table.keys)
+            shown = (self._answer, self._failure, self._explanation, self._state, self._second)
+            if shown != drawn:
+                self._draw()
+                drawn = shown
+            self._read()
+
+    @property
+    def _table(self) -> Any:
+        return table_of(self._answer, self._state, time.time())
+
+    @property
+    def _second(self) -> tuple[int, int, int]:
+        """What changes by itself: the age of what is shown, and the terminal's size."""
+        return int(time.time()), *self._out.size
+
+    @property
+    def _explanation(self) -> WhyAnswer | Refusal | None:
+        is_of_this = self._why.about == self._why_request
+        return self._why.outcome if is_of_this else None
+
+    @property
+    def _why_request(self) -> WhyRequest | None:
+        try:
+            return WhyRequest.of(about=self._state.about) if self._state.about else None
+        except InvalidInputError:
+            return None
+
+    def _take_answers(self) -> None:
+        match self._look.outcome:
+            case OverviewAnswer() as answer:
+                self._answer, self._failure = answer, None
+            case Refusal() as refusal:
+                self._failure = refusal
+
+    def _ask(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._look.asked_s >= self._interval_s:
+            self._look.ask(OverviewRequest())
+        if (request := self._why_request) is not None:
+            is_new = self._why.about != request
+            if is_new or now_s - self._why.asked_s >= _WHY_S:
+                self._why.ask(request)
+
+    def _draw(self) -> None:
+        frame = Frame(self._answer, self._state, time.time(), self._failure, self._explanation)
+        size = self._out.size
+        options = self._out.options.update(width=size.width, height=size.height)
+        lines = self._out.render_lines(frame, options, pad=True)[: size.height]
+        # Sent together, each line to its place: the picture neither flickers nor scrolls.
+        with self._out:
+            for nth, line in enumerate(lines):
+                self._out.control(Control.move_to(0, nth))
+                self._out.print(Segments(line), end="")
+
+    def _read(self) -> None:
+        ready, _, _ = select.select([sys.stdin, self._woken], [], [], _TICK_S)
+        if self._woken in ready:
+            os.read(self._woken, 1024)
+        if sys.stdin in ready:
+            for key in self._keyboard.keys(os.read(sys.stdin.fileno(), 1024)):
+                self._state = pressed(self._state, key, self._table.keys)
+        elif (last := self._keyboard.rest()) is not None:
+            self._state = pressed(self._state, last, self._table.keys)
+
+
+@contextmanager
+def _whole_terminal(out: Console) -> Iterator[None]:
+    """Take the terminal's other screen and its keys one by one; give both back in any case."""
+    before = termios.tcgetattr(sys.stdin)
+    ends = {one: signal.signal(one, _leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        tty.setcbreak(sys.stdin)
+        changed = termios.tcgetattr(sys.stdin)
+        # Ctrl-C and Ctrl-Z come as keys: a stopped program would leave its picture to the shell.
+        changed[3] &= ~termios.ISIG
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+        with out.screen(hide_cursor=True):
+            yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        for one, handler in ends.items():
+            signal.signal(one, handler)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
