@@ -161,7 +161,7 @@ def translated(engine: Engine) -> Iterator[None]:
         raise UnreachableError(
             "SW-DATABASE-DOWN",
             f"The database {_place(engine)} does not answer: {reason}.",
-            "Check that PostgreSQL is running and that the URL names it.",
+            "Check that PostgreSQL runs, that it listens there (listen_addresses), and the URL.",
         ) from None
     except IntegrityError as error:
         raise OutsideError(

@@ -6,12 +6,13 @@ import pwd
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, SectionReport, failure, looked
-from cluster.settings.file import load_settings
+from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
 from launcher.gateway.checks import GatewayFacts, gateway_checks
@@ -44,9 +45,25 @@ def reports(
     user = settings.daemon.launcher_user
     return (
         looked(
-            "gateway", lambda: SectionReport("gateway", tuple(_findings(settings.gateway, user)))
+            "gateway",
+            lambda: SectionReport(
+                "gateway", (*_findings(settings.gateway, user), *_database(settings))
+            ),
         ),
     )
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    """Say why the launcher's own database can't be read: without it the launcher runs on."""
+    # Imported here: SQLAlchemy takes longer to import than everything else.
+    from launcher.process.leadership import own_store  # noqa: PLC0415
+
+    try:
+        if store := own_store(settings):
+            store.load()
+    except SlicewiseError as error:
+        found = failure(error)
+        yield replace(found, what=f"The launcher's database: {found.what}")
 
 
 def _findings(settings: GatewaySettings, launcher_user: str) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
+from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
@@ -67,6 +68,7 @@ SECTIONS = (
     *("settings", "slurm", "partitions", "limits", "script", "ledger", "daemon"),
     *("nodes", "host"),
 )
+_EXAMPLE = Path(sys.prefix) / "share" / "slicewise" / "slicewise.toml"
 _DUMP = "sacctmgr-before-slicewise.cfg"
 _ELSEWHERE = "slurmctld runs on another host: run slicewise doctor there"
 _NO_SLURM = "Slurm does not answer"
@@ -116,7 +118,15 @@ class _Site:
 
     @cached_property
     def _has_settings(self) -> bool:
-        return settings_file().exists()
+        return settings_file().exists() and not self._is_example
+
+    @cached_property
+    def _is_example(self) -> bool:
+        """Whether slicewise.toml is as the packages brought it: that of no site."""
+        try:
+            return settings_file().read_bytes() == _EXAMPLE.read_bytes()
+        except OSError:
+            return False
 
     @cached_property
     def _wanted(self) -> Wanted:
@@ -172,7 +182,16 @@ class _Site:
         """Look whether slicewise.toml can be read; a GPU node may have none."""
         is_node = self._node is not None or _has_gpus(self._nodes_seen(), node_name())
         if not self._has_settings and is_node:
-            return SectionReport("settings", skipped=f"no {settings_file()} on this GPU node")
+            which = "an example as yet" if self._is_example else "not here"
+            return SectionReport(
+                "settings", skipped=f"{settings_file()} is {which}: only this node's GPUs"
+            )
+        if self._is_example:
+            raise InvalidInputError(
+                "SW-SETTINGS",
+                f"{settings_file()} is the example that came with the package.",
+                "Put this site's there: slicewise setup proposes it.",
+            )
         load_settings()
         return SectionReport("settings")
 

@@ -25,6 +25,7 @@ from launcher.cli.doctor import doctor
 from launcher.cli.show_findings import fix_text
 from launcher.gateway import haproxy
 from launcher.gateway.checks import GatewayFacts, gateway_checks
+from launcher.process import leadership
 from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
 
@@ -191,6 +192,21 @@ def test_without_slurm_it_says_so_and_looks_at_the_rest(
     assert set(found("--node", "gpu07")) >= {"SW-SLURM-DOWN", "SW-NODE-PRICE", "SW-HOST-USER"}
 
 
+def test_the_example_of_the_package_is_no_sites_settings(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor compared Slurm with a cluster that is none, and asked for its GPU types."""
+    monkeypatch.setattr(site_report, "_EXAMPLE", tmp_path / "slicewise.toml")
+    slurm_has(monkeypatch, {**ALL, "nvidia_a100_1g.10gb": 1})
+    shown = json.loads(run("--node", "gpu07", "--json").stdout)["sections"]
+    assert [one["section"] for one in shown] == ["settings", "nodes", "gateway"]
+    assert "is an example as yet" in shown[0]["skipped"]
+    slurm_has(monkeypatch, {})
+    (finding,) = json.loads(run("--json").stdout)["faults"]
+    assert "is the example that came with the package" in finding
+    assert "slicewise setup" in finding
+
+
 def test_a_node_without_settings_has_its_gpus_looked_at(
     node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +215,7 @@ def test_a_node_without_settings_has_its_gpus_looked_at(
     result = run("--node", "gpu07", "--json")
     shown = json.loads(result.stdout)["sections"]
     assert [one["section"] for one in shown] == ["settings", "nodes"]
-    assert "on this GPU node" in shown[0]["skipped"]
+    assert "is not here: only this node's GPUs" in shown[0]["skipped"]
 
 
 def test_settings_that_can_not_be_read_are_a_finding(
@@ -392,6 +408,32 @@ def test_a_launcher_that_began_before_a_package_was_unpacked_is_old(
     file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert "SW-LAUNCHER-OLD" in {one.code for one in report.findings}
+
+
+def test_a_database_that_refuses_the_launcher_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher runs without it, and forgets at each start what it has learnt."""
+    asked: list[tuple[str, str]] = []
+
+    class Refusing:
+        def __init__(self, url: str, cluster: str) -> None:
+            asked.append((url, cluster))
+
+        def load(self) -> None:
+            raise UnreachableError("SW-DATABASE-LOGIN", "PostgreSQL refuses the login.", "pg_hba")
+
+    monkeypatch.setattr(leadership, "StateStore", Refusing)
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "url").write_text("postgresql://slicewise_launcher@db/slicewise\n")
+    settings(tmp_path, monkeypatch, f'[launcher]\nurl_file = "{tmp_path}/url"\n')
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    (refused,) = [one for one in report.findings if one.code == "SW-DATABASE-LOGIN"]
+    assert refused.what == "The launcher's database: PostgreSQL refuses the login"
+    assert asked == [("postgresql://slicewise_launcher@db/slicewise", "test")]
 
 
 def test_a_failure_of_an_adapter_keeps_its_code(
