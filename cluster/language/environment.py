@@ -22,7 +22,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 ENVIRONMENT = (
     "a table of NAME = text, without control characters, all together at most "
-    f"{ENCODED_BYTES} bytes when percent-encoded; not SLURM_*, SLICEWISE_* or CUDA_VISIBLE_DEVICES"
+    f"{ENCODED_BYTES} bytes when percent-encoded; not SLURM_*, SLICEWISE_*, "
+    "CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES"
 )
 
 

@@ -138,8 +138,9 @@ def test_without_a_right_it_says_so(node: EmulatedAmdDriver) -> None:
 def test_a_gpu_is_never_cut(node: EmulatedAmdDriver) -> None:
     uuid = gpus(node)[1].uuid
     state = (node.host_root.parent / "state").read_text()
-    with pytest.raises(OutsideError, match=r"one mode for all of it.*SW-MIG-GPU"):
+    with pytest.raises(OutsideError, match=r"one mode for all of it.*not touched") as refused:
         cut(uuid, "spx.nps1@0", "cpx.nps1@0,cpx.nps1@1", node.host_root)
+    assert refused.value.refusal.code == "SW-MIG-GPU"
     with pytest.raises(OutsideError, match=r"one mode for all of it.*SW-MIG-GPU"):
         amd_smi.change(uuid, [0], [Placement("cpx.nps1", 0, 1)], node.host_root)
     assert (node.host_root.parent / "state").read_text() == state
