@@ -1,7 +1,9 @@
 """Reads a service's TOML file and checks it before anything is submitted."""
 
 import os
+import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
@@ -10,6 +12,11 @@ from launcher.engines.registry import engine_named
 from launcher.services.model_repository import directories, entries
 
 TABLE = "service"
+
+KEPT_LOGS = 20
+"""Submissions of a service whose logs are kept; at most 16 of them live together."""
+
+_LOG = re.compile(r"(\d+)_\d+\.log(?:\.1)?")
 
 
 def read_service_file(path: Path) -> ServiceSpec:
@@ -87,7 +94,9 @@ def require_image(spec: ServiceSpec) -> None:
 def made_logs(spec: ServiceSpec) -> str:
     """Make the directory of the service's logs here; return where Slurm is to write each slot's.
 
-    Raises InvalidInputError (SW-SERVICE-DIRECTORY).
+    Logs of all but the 20 submissions whose logs were written last are deleted, so that a service
+    that is applied often does not fill the directory. Raises InvalidInputError
+    (SW-SERVICE-DIRECTORY).
     """
     place = Path(logs_of(spec.name))
     try:
@@ -99,7 +108,26 @@ def made_logs(spec: ServiceSpec) -> str:
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
     require_writable(place)
+    _delete_old(place)
     return f"{place}/%A_%a.log"
+
+
+def _delete_old(place: Path) -> None:
+    """Delete what can be deleted; other names than those of Slurm's logs are left alone."""
+    written_s: dict[str, float] = {}
+    logs: list[tuple[str, Path]] = []
+    with suppress(OSError):
+        for path in place.iterdir():
+            if (found := _LOG.fullmatch(path.name)) is None or path.is_symlink():
+                continue
+            array = found[1]
+            written_s[array] = max(written_s.get(array, 0.0), path.stat().st_mtime)
+            logs.append((array, path))
+    kept = sorted(written_s, key=lambda array: (written_s[array], int(array)))[-KEPT_LOGS:]
+    for array, path in logs:
+        if array not in kept:
+            with suppress(OSError):
+                path.unlink()
 
 
 def logs_of(name: str) -> str:

@@ -1,5 +1,6 @@
 """Tests that service files and model repositories are checked before a submission."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import service_spec
 from launcher.services.service_file import (
+    KEPT_LOGS,
     current_directory,
+    made_logs,
     read_service_file,
     require_model,
     require_writable,
@@ -95,6 +98,31 @@ def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
 def test_logs_need_a_place(tmp_path: Path):
     require_writable(tmp_path)
     assert code_of(lambda: require_writable(tmp_path / "none")) == "SW-SERVICE-DIRECTORY"
+
+
+def test_logs_of_the_submissions_that_wrote_last_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "chat.toml"
+    file.write_text(GOOD)
+    chat = read_service_file(file)
+    assert made_logs(chat) == "chat.logs/%A_%a.log"
+
+    def write(name: str, at_s: int) -> str:
+        path = tmp_path / "chat.logs" / name
+        path.write_text("x")
+        os.utime(path, (at_s, at_s))
+        return name
+
+    # The first one lives on: its slot 1 writes still.
+    kept = {write("1_0.log", 100), write("1_1.log", 10_000), write("1_1.log.1", 9_000)}
+    for array in range(2, KEPT_LOGS + 6):
+        names = {write(f"{array}_0.log", array), write(f"{array}_0.log.1", array)}
+        kept |= names if array > 6 else set()
+    kept |= {write("notes.txt", 1), write("3_0.log.gz", 1)}
+    made_logs(chat)
+    assert {one.name for one in (tmp_path / "chat.logs").iterdir()} == kept
 
 
 def test_a_current_directory_that_was_removed_is_refused(
