@@ -8,12 +8,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from ledger_rows import rows_of_every_table
+from processes import children_of
 from quotas import until_in_force
 from waiting import until, until_is
 
@@ -91,6 +93,49 @@ def test_the_doctor_has_nothing_to_mend_on_a_good_site(sandbox: Sandbox):
     until_is(lambda: diagnosed(sandbox), (0, {}), 20)
     assert "nothing to mend" in doctor(sandbox).stdout
     assert doctor(sandbox, "--fix").stdout == "# nothing to mend\n"
+
+
+SECURITY = Path(__file__).parents[2] / "docs" / "explanation" / "security.md"
+
+
+def test_files_sockets_and_ports_are_those_that_the_pages_name(sandbox: Sandbox):
+    settings, layout = load_settings(sandbox.layout.settings_file), sandbox.layout
+    section = SECURITY.read_text().partition("## Files and sockets\n")[2].partition("\n## ")[0]
+    named = dict(re.findall(r"^\| `(\S+) \| (0\d+) \|", section, re.MULTILINE))
+    places = {
+        "daemon.run_dir": layout.run_dir,
+        "gateway.directory": layout.gateway_directory,
+        "gateway.identity": settings.gateway.identity,
+        "gateway.runtime_socket": settings.gateway.runtime_socket,
+    }
+    for name, mode in named.items():
+        key, _, rest = name.partition("`")
+        path = Path(f"{places[key]}{rest}")
+        assert f"{path.stat().st_mode & 0o777:04o}" == mode, name
+    assert len(named) == 10
+    listen = int(str(settings.daemon.listen).rpartition(":")[2])
+    assert (listening(sandbox, "daemon"), listening(sandbox, "launcher")) == ({listen}, set())
+
+
+def listening(sandbox: Sandbox, name: str) -> set[int]:
+    """TCP ports on which a server, or a child of it, listens."""
+    first = sandbox.state.processes[name].pid
+    held: set[str] = set()
+    for pid in (first, *children_of(first)):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                held.add(str(one.readlink()))
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{first}/net/{table}").read_text().splitlines()[1:]
+    ]
+    listens = "0A"
+    return {
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == listens and f"socket:[{row[9]}]" in held
+    }
 
 
 SPOILT_CONF = """\
