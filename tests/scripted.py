@@ -39,6 +39,7 @@ from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.common.qos_names import GATE_QOS
 from slurm_plugin.ledger.keys import NewKey
+from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.quota.calendar import Window
 from slurm_plugin.quota.lending import within_limits
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
@@ -300,6 +301,9 @@ class ScriptedLedger(MemoryStore):
     def holdings(self, since_s: int) -> tuple[Holding, ...]:
         self._fail("holdings")
         return self.held_lately
+
+    def inventories(self) -> Mapping[str, NodeSurvey]:
+        return {}
 
     def leader(self, host: str) -> "FreeLock":
         return FreeLock()

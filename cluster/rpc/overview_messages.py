@@ -208,5 +208,7 @@ class OverviewAnswer(Answer):
 class OverviewRequest(Request, Asks[OverviewAnswer], get="overview"):
     """Asks how the cluster stands: own tenants in full, the others as sums.
 
-    The daemon answers from memory: it asks neither Slurm nor the ledger for it.
+    The daemon answers from memory, also while Slurm or the ledger is down. While someone asks, it
+    reads surveys once a minute, and asks Slurm once for each run that shares a GPU type on a node
+    with others, which instance it has.
     """

@@ -1,33 +1,70 @@
 """``slicewise overview`` and ``top``: gathers what the daemon has in memory."""
 
+import asyncio
 import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.periods import next_start_s
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.settings.file import Settings
+from cluster.slurm.interface import SlurmReader
 from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.overview.facts import OverviewFacts
+from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu
+from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
+from slurm_plugin.overview.surveys import surveyed_gpus
 from slurm_plugin.state.controller import ClusterState
+from slurm_plugin.state.node_looks import node_looks, node_records
+
+if TYPE_CHECKING:
+    from slurm_plugin.ledger.store import Ledger
 
 _FRESH_S = 1.0
 """Seconds for which a reader who asks again gets the same answer."""
+_SURVEYS_S = 60.0
+"""Seconds for which surveys and Slurm's files are not read again."""
+_PATIENCE_S = 0.5
+"""Seconds that a reader waits for what is read now: where instances lie, and who has which. The
+next answer has what came too late.
+"""
+_AGAIN_S = 30.0
+"""Seconds after a failure to read it."""
+_RunKey = tuple[int, int, int | None]
+"""Job id, number of requeues, Unix second of the start."""
 
 
 class OverviewReads:
-    """Answers how the cluster stands, without a question to Slurm or to the ledger.
+    """Answers how the cluster stands, from memory; it works while Slurm or the ledger is down.
 
     Many people may watch: what a reader was told within the last second is told again, and so the
-    cost does not grow with the screens that one user has open.
+    cost does not grow with the screens that one user has open. Two things are read beside it, while
+    someone watches: surveys, which say where instances lie on their GPUs, once a minute; and by a
+    question to Slurm, once for each run, which instance jobs have that share a type on a node.
     """
 
-    def __init__(self, settings: Settings, cluster_state: ClusterState) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        slurm: SlurmReader,
+        ledger: "Ledger",
+        cluster_state: ClusterState,
+    ) -> None:
         self._settings = settings
+        self._slurm = slurm
+        self._ledger = ledger
         self._cluster_state = cluster_state
         self._facts: OverviewFacts | None = None
         self._gathered_s = 0.0
         self._told: dict[Principal, OverviewAnswer] = {}
+        self._surveyed: Mapping[str, tuple[SurveyedGpu, ...]] = {}
+        self._indices: dict[_RunKey, Mapping[str, frozenset[int]]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._surveys_due_s = self._indices_due_s = float("-inf")
 
     def handlers(self) -> ReaderHandlers:
         """What answers the request; raises UnreachableError (SW-DAEMON-STANDBY)."""
@@ -37,10 +74,59 @@ class OverviewReads:
         self._cluster_state.require_leader()
         now_s = time.monotonic()
         if self._facts is None or now_s - self._gathered_s > _FRESH_S:
+            await self._read_beside()
             self._facts, self._gathered_s, self._told = self._gather(), now_s, {}
         if principal not in self._told:
             self._told[principal] = overview(self._facts, principal)
         return self._told[principal]
+
+    async def _read_beside(self) -> None:
+        """Have read what is due, and wait for it a little, but not for what is read already."""
+        if self._reading is not None:
+            return
+        unknown, now_s = self._unknown(), time.monotonic()
+        may_ask = now_s >= self._indices_due_s and not self._cluster_state.pacing.has_spent_all
+        due = [self._read_surveys()] if now_s >= self._surveys_due_s else []
+        if unknown and may_ask:
+            due.append(self._read_indices(unknown))
+        if due:
+            self._reading = asyncio.create_task(self._read(due))
+            await asyncio.wait((self._reading,), timeout=_PATIENCE_S)
+
+    async def _read(self, due: Sequence[Coroutine[None, None, None]]) -> None:
+        try:
+            outcomes = await asyncio.gather(*due, return_exceptions=True)
+        finally:
+            self._reading = None
+        for one in outcomes:
+            if one is not None:
+                raise one
+
+    async def _read_surveys(self) -> None:
+        nodes = self._cluster_state.nodes
+        self._surveys_due_s = time.monotonic() + _SURVEYS_S
+        # Those read before stay: where they no longer fit what Slurm has, they are not used.
+        with suppress(SlicewiseError):
+            self._surveyed = await asyncio.to_thread(self._surveys, nodes)
+
+    def _surveys(self, nodes: Sequence[NodeView]) -> Mapping[str, tuple[SurveyedGpu, ...]]:
+        records = node_records(self._settings, self._ledger)
+        return surveyed_gpus(node_looks(self._settings, records, nodes, time.time()))
+
+    def _unknown(self) -> tuple[JobView, ...]:
+        """Jobs of which it is not known yet which instances they have; forget those that ended."""
+        sharing = sharing_types(self._cluster_state.jobs, self._partitions)
+        keys = {_key(job) for job in sharing}
+        self._indices = {key: one for key, one in self._indices.items() if key in keys}
+        return tuple(job for job in sharing if _key(job) not in self._indices)
+
+    async def _read_indices(self, jobs: Sequence[JobView]) -> None:
+        try:
+            found = await self._slurm.devices(jobs)
+        except SlicewiseError:
+            self._indices_due_s = time.monotonic() + _AGAIN_S
+            return
+        self._indices |= {_key(job): found.get(job.job_id, {}) for job in jobs}
 
     @cached_property
     def _partitions(self) -> frozenset[str]:
@@ -79,4 +165,10 @@ class OverviewReads:
             boards=settings.boards_by_type,
             whole_boards=settings.whole_boards,
             grace_s=settings.lending.grace_s,
+            surveyed=self._surveyed,
+            indices={key[0]: one for key, one in self._indices.items()},
         )
+
+
+def _key(job: JobView) -> _RunKey:
+    return job.job_id, job.restarts, job.start_s

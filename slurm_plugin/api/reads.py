@@ -85,7 +85,7 @@ class Reads:
         self._threads = ThreadPoolExecutor(_THREADS, "reads")
         self._waiting: Counter[int] = Counter()
         self._slurm_turn = asyncio.Semaphore(_ASKS)
-        self._overview = OverviewReads(settings, cluster_state)
+        self._overview = OverviewReads(settings, slurm, ledger, cluster_state)
 
     def handlers(self) -> ReaderHandlers:
         """What answers each read.

@@ -41,6 +41,7 @@ class SurveyedGpu:
     Attributes:
         index: the driver's index on the node.
         places: where its instances lie, each with Slurm's index of it; None if Slurm can't give it.
+            Of a GPU that is not cut, all of it, without a profile.
     """
 
     index: int
@@ -64,6 +65,8 @@ class OverviewFacts:
         partitions: the managed partitions.
         costs, boards, whole_boards: by GRES type.
         surveyed: GPUs by node; nodes that were not surveyed are left out.
+        indices: GPUs that jobs have, by job id and node, as ``SlurmReader.devices`` has them, of
+            the jobs of which this is known.
         grace_s: seconds within which a lender has recalled quota back.
     """
 
@@ -90,6 +93,7 @@ class OverviewFacts:
     whole_boards: Mapping[str, WholeBoard] = field(hash=False)
     grace_s: int
     surveyed: Mapping[str, tuple[SurveyedGpu, ...]] = field(default_factory=dict, hash=False)
+    indices: Mapping[int, Mapping[str, frozenset[int]]] = field(default_factory=dict, hash=False)
 
     @cached_property
     def waiting(self) -> tuple[JobView, ...]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
 
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
 from cluster.language.mig_profiles import profile_of
@@ -19,8 +20,8 @@ _Seats = Mapping[str, Mapping[str, Sequence[JobView]]]
 def gpus_now(facts: OverviewFacts, reader: Reader) -> tuple[GpuNow, ...]:
     """Return every managed GPU by node and index, with the jobs that the reader may see.
 
-    Slurm's list of jobs does not say which of a node's instances of one type a job has. If several
-    jobs have some, they are shown in the order in which they started.
+    Where it is not known which of a node's instances of one type a job has, its jobs are shown in
+    the order in which they started.
     """
     seats = _seats(facts.jobs)
     return tuple(
@@ -28,6 +29,21 @@ def gpus_now(facts: OverviewFacts, reader: Reader) -> tuple[GpuNow, ...]:
         for node in managed_nodes(facts)
         for gpu in _gpus(node, _instances(node, seats, facts, reader), facts)
     )
+
+
+def sharing_types(jobs: Iterable[JobView], partitions: frozenset[str]) -> tuple[JobView, ...]:
+    """Return jobs that have instances of a type on a node where another job has some, too.
+
+    Of these only Slurm's details say which instance is whose.
+    """
+    managed = (job for job in jobs if job.partition in partitions)
+    shared = (
+        seated
+        for by_type in _seats(managed).values()
+        for seated in by_type.values()
+        if len({job.job_id for job in seated}) > 1
+    )
+    return tuple({job.job_id: job for seated in shared for job in seated}.values())
 
 
 def _seats(jobs: Iterable[JobView]) -> _Seats:
@@ -51,17 +67,39 @@ def _instances(
         first += count
         if is_pad(kind):
             continue
-        jobs = list(seats.get(node.name, {}).get(kind, ()))
-        held = [index for index in indices if index in node.gpus_held]
-        held += indices[: max(0, node.gpus_allotted.get(kind, 0))] if not held else []
-        # A job that ends holds its instance still, and Slurm shows it as free.
-        held += [index for index in indices if index not in held][: max(0, len(jobs) - len(held))]
         plain = InstanceNow(gres_type=kind, size=_size(kind, facts))
         found |= dict.fromkeys(indices, plain)
-        for nth, index in enumerate(sorted(held)):
-            job = jobs[nth] if nth < len(jobs) and reader.may_see(jobs[nth]) else None
-            found[index] = plain.model_copy(update={"is_held": True, **_of_job(job)})
+        seated = seats.get(node.name, {}).get(kind, ())
+        for index, job in _holders(node, kind, indices, seated, facts).items():
+            seen = job if job is not None and reader.may_see(job) else None
+            found[index] = plain.model_copy(update={"is_held": True, **_of_job(seen)})
     return found
+
+
+def _holders(
+    node: NodeView, kind: str, indices: range, seated: Sequence[JobView], facts: OverviewFacts
+) -> Mapping[int, JobView | None]:
+    """The held instances of a type, each with its job; None is a job that Slurm does not show.
+
+    Users can make their jobs look as if they had other devices: what two jobs claim to have is
+    nobody's in particular.
+    """
+    held = [index for index in indices if index in node.gpus_held]
+    held += indices[: node.gpus_allotted.get(kind, 0)] if not held else []
+    # A job that ends holds its instance still, and Slurm shows it as free.
+    held += [index for index in indices if index not in held][: max(0, len(seated) - len(held))]
+    claims = defaultdict[int, list[JobView]](list)
+    for job in dict.fromkeys(seated):
+        for index in facts.indices.get(job.job_id, {}).get(node.name, frozenset()) & set(held):
+            claims[index].append(job)
+    known = {index: jobs[0] for index, jobs in claims.items() if len(jobs) == 1}
+    left = list(seated)
+    for job in known.values():
+        if job in left:
+            left.remove(job)
+    unknown = [index for index in sorted(held) if index not in known]
+    others = dict(islice(zip_longest(unknown, left), len(unknown)))
+    return {**others, **known}
 
 
 def _of_job(job: JobView | None) -> Mapping[str, object]:
@@ -88,8 +126,7 @@ def _gpus(
 ) -> Iterator[GpuNow]:
     condition = condition_of(node)
     surveyed = facts.surveyed.get(node.name, ())
-    placed = {index for gpu in surveyed for _, index in gpu.places if index is not None}
-    if surveyed and placed == instances.keys():
+    if surveyed and _fits(surveyed, instances):
         for gpu in surveyed:
             yield GpuNow(
                 node=node.name,
@@ -101,6 +138,14 @@ def _gpus(
     else:
         by_index = (instances[index] for index in sorted(instances))
         yield GpuNow(node=node.name, condition=condition, instances=tuple(by_index))
+
+
+def _fits(surveyed: Iterable[SurveyedGpu], instances: Mapping[int, InstanceNow]) -> bool:
+    """Whether a survey is of what Slurm has now; it is not if the node was cut again since."""
+    placed = {index: place for gpu in surveyed for place, index in gpu.places if index is not None}
+    return placed.keys() == instances.keys() and all(
+        place.size == instances[index].size for index, place in placed.items() if place.profile
+    )
 
 
 def _placed(gpu: SurveyedGpu, instances: Mapping[int, InstanceNow]) -> Iterator[InstanceNow]:

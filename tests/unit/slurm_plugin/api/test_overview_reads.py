@@ -1,5 +1,7 @@
 """Tests that the daemon answers an overview from memory, as one that leads, once a second."""
 
+import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,7 +9,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of
 from why_world import job, running
 
 from cluster.language.errors import UnreachableError
-from cluster.language.jobs import NodeView
+from cluster.language.jobs import JobView, NodeView
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slurm_plugin.api import overview_reads
 from slurm_plugin.api.access import Principal
@@ -33,6 +35,24 @@ class OtherLeads:
 
     def require(self) -> None:
         raise UnreachableError("SW-DAEMON-STANDBY", "Another daemon leads.")
+
+
+class Detailed(ScriptedSlurm):
+    """Notes of which jobs it was asked for the GPUs, and may take time to answer."""
+
+    def __init__(self, *jobs: JobView) -> None:
+        super().__init__(*jobs)
+        self.asked: list[list[int]] = []
+        self.answers: asyncio.Event | None = None
+
+    async def devices(
+        self, jobs: Collection[JobView]
+    ) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        self.asked.append(sorted(job.job_id for job in jobs))
+        if self.answers is not None:
+            await self.answers.wait()
+        self._see()
+        return await super().devices(jobs)
 
 
 @pytest.fixture
@@ -78,6 +98,48 @@ async def test_each_reader_is_told_own_things_and_the_same_for_a_second(
     assert await asked(reads, ALICE) is alices
     monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
     assert await asked(reads) is not first
+
+
+async def test_slurm_is_asked_once_which_instance_each_job_has(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    slurm = Detailed(running(1), replace(running(2), start_s=1))
+    slurm.known_devices = {1: {"node1": frozenset({0})}, 2: {"node1": frozenset({1})}}
+    slurm.known_nodes = (replace(NODE, gpus_held=frozenset({0, 1})),)
+    state = sync_of(slurm)
+    await state.turn()
+    reads = Reads(settings(), slurm, ScriptedLedger(), state)
+    for _ in range(3):
+        found = (await asked(reads)).gpus[0].instances
+        assert [one.job for one in found[:3]] == ["1", "2", ""]
+    assert slurm.asked == [[1, 2]]
+    slurm.shown = (*slurm.shown, running(3))
+    await state.turn()
+    await asked(reads)
+    assert slurm.asked == [[1, 2], [3]]
+
+
+async def test_a_slurm_that_does_not_answer_holds_no_reader_up_and_is_left_alone(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    monkeypatch.setattr(overview_reads, "_PATIENCE_S", 0.01)
+    slurm = Detailed(running(1), replace(running(2), start_s=1))
+    slurm.known_nodes = (replace(NODE, gpus_held=frozenset({0, 1})),)
+    state = sync_of(slurm)
+    await state.turn()
+    reads = Reads(settings(), slurm, ScriptedLedger(), state)
+    slurm.answers = asyncio.Event()
+    for _ in range(2):
+        found = (await asked(reads)).gpus[0].instances
+        assert [one.job for one in found[:2]] == ["2", "1"]
+    slurm.failure = UnreachableError("SW-SLURM-DOWN", "down")
+    slurm.answers.set()
+    await asyncio.sleep(0)
+    for _ in range(2):
+        await asked(reads)
+    assert slurm.asked == [[1, 2]]
 
 
 async def test_a_daemon_that_stands_by_sends_readers_to_the_one_that_leads(state: ClusterState):

@@ -23,6 +23,7 @@ from cluster.mig.layouts import Placement
 from cluster.rpc.messages import SlotView
 from cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
 from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu
+from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
 from slurm_plugin.quota.types import Budget, Policy
 
@@ -216,6 +217,28 @@ def test_it_is_drawn_who_sits_on_which_instance():
     assert seats(now) == [
         ("node1", None, [(SMALL, True, "5"), (SMALL, True, "vision/bert"), *[free] * 5])
     ]
+
+
+def test_slurm_s_details_say_which_job_has_which_instance():
+    jobs = (running(5), replace(running(6), start_s=1), running(7))
+    indices = {5: {"node1": frozenset({0})}, 7: {"node1": frozenset({2}), "node2": frozenset({1})}}
+    found = seats(facts(*jobs, indices=indices))[0][2]
+    assert [who for _, _, who in found] == ["5", "6", "7", "", "", "", ""]
+
+
+def test_what_two_jobs_claim_or_no_job_holds_is_not_believed():
+    jobs = (running(5), replace(running(6), start_s=1))
+    lies = {5: {"node1": frozenset({1, 4})}, 6: {"node1": frozenset({1})}}
+    found = seats(facts(*jobs, indices=lies))[0][2]
+    assert [who for _, _, who in found] == ["6", "5", "", "", "", "", ""]
+
+
+def test_slurm_is_asked_only_about_jobs_that_share_a_type_on_a_node():
+    large = running(8, tres={f"gres/gpu:{LARGE}": "1"})
+    elsewhere = replace(running(9), nodes=("node2",))
+    other = running(10, partition="cpu")
+    jobs = (running(5), running(6), large, elsewhere, other, job(7, "Resources"))
+    assert [one.job_id for one in sharing_types(jobs, frozenset({"gpu"}))] == [5, 6]
 
 
 def test_slurm_s_indices_say_which_instances_are_held():

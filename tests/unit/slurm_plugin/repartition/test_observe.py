@@ -35,11 +35,13 @@ from slurm_plugin.mig.steps import (
     RepartitionState,
     RepartitionStep,
 )
+from slurm_plugin.overview.surveys import surveyed_gpus
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.repartition.observe import gathered
 from slurm_plugin.repartition.survey import survey
 from slurm_plugin.slurm_config.gres import devices, gres_conf, node_gres, types_by_kind
 from slurm_plugin.slurm_config.node_lines import node_positions, padded
+from slurm_plugin.state.node_looks import node_looks, node_records
 
 NOW_S = 1_000_000.0
 A100, H200 = "A100-80GB", "H200-141GB"
@@ -581,3 +583,24 @@ async def test_a_node_has_one_vote_however_many_gpus_it_says_it_has(site: Site) 
     found = await site.a100()
     assert found.board.compute_slices == cut.board.compute_slices
     assert {gpu.node for gpu in found.gpus} == {"gpu02", "gpu03"}
+
+
+async def test_the_overview_knows_where_instances_lie_and_their_indices(site: Site) -> None:
+    records = node_records(site.settings, site.journal)  # type: ignore[arg-type]
+    looks = node_looks(site.settings, records, site.slurm.known_nodes, NOW_S)
+    cut, whole = surveyed_gpus(looks)["gpu01"]
+    assert (cut.index, cut.memory_slices) == (0, 8)
+    assert cut.places == (*((one, n) for n, one in enumerate(ONES)), (THREE, 3))
+    assert (whole.index, whole.places) == (1, ((Placement("", 0, 8), 4),))
+
+
+async def test_a_survey_unlike_slurm_s_files_is_of_no_use_to_the_overview(site: Site) -> None:
+    site.gres_conf.write_text(site.gres_conf.read_text().replace("nvidia-cap", "other-cap"))
+    records = node_records(site.settings, site.journal)  # type: ignore[arg-type]
+    assert surveyed_gpus(node_looks(site.settings, records, site.slurm.known_nodes, NOW_S)) == {}
+    site.gres_conf.write_text("")
+    records = node_records(site.settings, site.journal)  # type: ignore[arg-type]
+    assert surveyed_gpus(node_looks(site.settings, records, site.slurm.known_nodes, NOW_S)) == {}
+    site.journal.surveyed = {}
+    records = node_records(site.settings, site.journal)  # type: ignore[arg-type]
+    assert surveyed_gpus(node_looks(site.settings, records, site.slurm.known_nodes, NOW_S)) == {}
