@@ -52,7 +52,7 @@ from slurm_plugin.doctor.limit_checks import (
     group_checks,
     minutes_checks,
 )
-from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.doctor.this_host import (
     host_facts,
@@ -227,7 +227,8 @@ class _Site:
         except SlicewiseError as error:
             return (failure(error),)
         ours = {qos for row in rows for qos in row.qos if is_ours(qos)}
-        return closed_to_qos(views, managed, ours)
+        closed = closed_to_qos(views, managed, ours)
+        return tuple(by_mode(found, self._wanted.mode) for found in closed)
 
     def limits(self) -> SectionReport:
         """Look at QOS and limits beside the ledger."""
@@ -250,7 +251,11 @@ class _Site:
         return _found(
             "limits",
             (
-                *(one for one in seen.findings if (one.code, one.what) not in said),
+                *(
+                    by_mode(one, wanted.mode)
+                    for one in seen.findings
+                    if (one.code, one.what) not in said
+                ),
                 *drift_checks(
                     len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode
                 ),

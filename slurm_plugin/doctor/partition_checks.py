@@ -14,7 +14,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     managed = frozenset(wanted.partitions)
     own = [view for view in facts.partitions if view.name in managed]
     return (
-        *(_by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
+        *(by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
         *price_findings(facts.nodes, managed, wanted.costs),
         *(found for view in own for found in (*_preemption(view, facts.config), *_state(view))),
         *_without_nodes(facts, own),
@@ -27,12 +27,16 @@ def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
-def _by_mode(found: Finding, mode: str) -> Finding:
-    """Return the finding; before mode enforce a gate that is missing is as it should be.
+_WITH_ENFORCE = frozenset({"SW-PARTITION-GATE", "SW-PARTITION-QOS"})
 
-    Its line is no mend then: slurmctld exits where a partition names a QOS that does not exist.
+
+def by_mode(found: Finding, mode: str) -> Finding:
+    """Return the finding; before mode enforce no gate, and an AllowQos of the site's, are right.
+
+    Their lines are no mends then: slurmctld exits where a partition names a QOS that does not
+    exist, and without the gate a partition without AllowQos takes jobs in any QOS.
     """
-    if found.code == "SW-PARTITION-GATE" and mode != "enforce":
+    if found.code in _WITH_ENFORCE and mode != "enforce":
         why = f"{found.why}, once mode is enforce"
         return replace(found, severity=Severity.HINT, why=why, mends=())
     return found

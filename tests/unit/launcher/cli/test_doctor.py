@@ -163,6 +163,10 @@ def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
     slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
     said = found("--section", "partitions")["SW-PARTITION-QOS"]
     assert said == "Partition gpu has AllowQos without slicewise_vision_borrowed"
+    # Before mode enforce it is the site's, and no gate keeps others out yet.
+    (report,) = json.loads(run("--section", "partitions", "--json").stdout)["sections"]
+    (closed,) = [one for one in report["findings"] if one["code"] == "SW-PARTITION-QOS"]
+    assert (closed["severity"], closed["mends"]) == ("hint", [])
     both = frozenset({"slicewise_vision", "slicewise_vision_borrowed"})
     slurm_has(monkeypatch, ALL, allow_qos=both)
     assert "SW-PARTITION-QOS" not in found("--section", "partitions")

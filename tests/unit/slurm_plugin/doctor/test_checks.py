@@ -35,7 +35,7 @@ from slurm_plugin.doctor.limit_checks import (
     group_checks,
     minutes_checks,
 )
-from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.quota.types import Quota, Tenant
 
@@ -342,6 +342,9 @@ def test_before_enforce_the_gate_is_no_line_to_add() -> None:
     assert "slurmctld exits" in found.advice
     (found,) = partition(qos="")
     assert [mend.line for mend in found.mends] == ["PartitionName=gpu QOS=slicewise_gate"]
+    closed = replace(found, code="SW-PARTITION-QOS")
+    assert by_mode(closed, "enforce") == closed
+    assert by_mode(closed, "advise").severity is HINT
 
 
 def test_a_change_of_select_type_says_that_jobs_are_lost() -> None:
