@@ -136,10 +136,11 @@ def _with_pads(
 
 
 def _devices(
-    inventory: Inventory, settings: Settings | None, name: str
+    inventory: Inventory, settings: Settings | None, name: str, in_slurm: Iterable[str] = ()
 ) -> tuple[slurm_gres.Device, ...]:
+    """Return the node's devices; without settings, types are called as Slurm calls them."""
     types = (
-        {}
+        slurm_gres.types_in_slurm(inventory, in_slurm)
         if settings is None
         else slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
     )
@@ -170,14 +171,11 @@ def node_findings(
     ``nodes`` is None if slurmctld does not say. Raises what ``read_inventory`` raises.
     """
     inventory = read_inventory(host_root)
-    devices = _devices(inventory, settings, name)
+    seen = _named(nodes, name) if nodes is not None else None
+    devices = _devices(inventory, settings, name, seen.gpus if seen is not None else ())
     return (
         *(error("SW-NODE-GPU", fault.removesuffix(".")) for fault in faults(inventory)),
-        *(
-            slurm_gres.gres_findings(name, _named(nodes, name), devices)
-            if nodes is not None
-            else ()
-        ),
+        *(slurm_gres.gres_findings(name, seen, devices) if nodes is not None else ()),
         *(hint("SW-NODE-TABLE", one.removesuffix(".")) for one in _differences(inventory)),
         *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
     )

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,6 +66,17 @@ def types_by_kind(
 def _whole(model: str) -> ProfileKind:
     on = boards().get(model)
     return ProfileKind(model, accelerator(on.vendor).uncut if on is not None else "")
+
+
+def types_in_slurm(inventory: Inventory, gres_types: Iterable[str]) -> Mapping[ProfileKind, str]:
+    """The GRES type of each kind, by what Slurm has of the node: for hosts without settings."""
+    boards = [gpu.board for gpu in inventory.gpus if gpu.board is not None]
+    found: dict[ProfileKind, str] = {}
+    for on in boards:
+        for gres_type in gres_types:
+            with suppress(InvalidInputError):
+                found |= types_by_kind({gres_type: on})
+    return found
 
 
 def devices(

@@ -222,6 +222,17 @@ def test_a_node_without_settings_has_its_gpus_looked_at(
     assert "is not here: only this node's GPUs" in shown[0]["skipped"]
 
 
+@pytest.mark.parametrize("small", ["1g.10gb", "nvidia_a100_1g.10gb"])
+def test_without_settings_types_are_called_as_slurm_calls_them(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: str
+) -> None:
+    """A site that writes gres.conf by hand has short names: all of them seemed to be missing."""
+    slurm_has(monkeypatch, {small: 1, "3g.40gb": 1, "nvidia_h200": 1})
+    (tmp_path / "slicewise.toml").unlink()
+    shown = json.loads(run("--node", "gpu07", "--json").stdout)["sections"]
+    assert [one["code"] for one in shown[1]["findings"]] == []
+
+
 def test_settings_that_can_not_be_read_are_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
