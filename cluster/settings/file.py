@@ -265,6 +265,13 @@ class LedgerSettings(_Section):
     time_zone: Annotated[str, AfterValidator(check_zone)] = Field(
         "UTC", description="Time zone in which the periods of budgets and statements begin."
     )
+    journal_days: int = Field(
+        400,
+        ge=90,
+        le=36_500,
+        description="Days for which changes of loans, repartitions and the sums of observe report "
+        "are kept. Charges, budgets, quotas and keys are kept for ever.",
+    )
     slice_hour_price: Annotated[Decimal, Gt(Decimal(0))] | None = Field(
         None,
         description="Price of a slice-hour in statements for billing (ledger statement --focus); "

@@ -56,8 +56,9 @@ def report(
     """Say what would be refused, moved, lent and recalled, for which tenant, and what was used.
 
     The daemon records what it decides in every mode, and what it would lend in observe and advise:
-    sums by day (UTC), for 400 days. Up to 5 s of it are lost when the daemon ends. No log file is
-    read. Amounts are slice-hours; use is that of the books, from the first day shown on.
+    sums by day (UTC), for [ledger] journal_days. Up to 5 s of it are lost when the daemon ends. No
+    log file is read. Amounts are slice-hours; use is that of the books, from the first day shown
+    on.
     """
     since_s = day_of(since.timestamp()) if since else 0
     with opened_ledger(load_settings()) as ledger:

@@ -41,6 +41,7 @@ from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
 from slurm_plugin.daemon.priority_loop import PriorityLoop
 from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.daemon.quota_loop import QuotaLoop
+from slurm_plugin.daemon.retention import RetentionLoop
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import ClusterState
 
@@ -94,7 +95,9 @@ class _Daemon:
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
         self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)
         self._priorities = PriorityLoop(settings, slurm, ledger, self._cluster_state)
-        self._observations = ObservationLoop(ledger)
+        kept_days = settings.ledger.journal_days
+        self._observations = ObservationLoop(ledger, kept_days)
+        self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
         self._limits = QuotaLoop(
             settings,
             slurm,
@@ -169,6 +172,7 @@ class _Daemon:
             ("leases", self._leases.turn, None),
             ("late_decisions", self._deferred.turn, None),
             ("node_weights", self._weights.turn, None),
+            ("retention", self._retention.turn, None),
         ):
             loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
 

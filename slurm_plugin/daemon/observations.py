@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import (
+    DAY_S,
     LentBetween,
     Observations,
     QuotaUse,
@@ -35,8 +36,9 @@ _NO_UID = -1
 class ObservationLoop:
     """Sums in memory, for one event loop's thread; the ledger gets them in a thread of its own."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, kept_days: int) -> None:
         self._ledger = ledger
+        self._kept_days = kept_days
         self._kinds: dict[_Kind, Counter[str]] = defaultdict(Counter)
         self._told_apart: dict[int, set[_Kind]] = {}
         self._loans: dict[tuple[int, str, str], Counter[str]] = defaultdict(Counter)
@@ -101,7 +103,7 @@ class ObservationLoop:
         loans: Mapping[tuple[int, str, str], Counter[str]],
         quota: Mapping[tuple[int, str], Counter[str]],
     ) -> None:
-        now_s = time.time()
+        oldest_s = int(time.time()) - self._kept_days * DAY_S
         # Two uids of one name are one row: PostgreSQL can't change a row twice in a statement.
         named: dict[tuple[object, ...], Submissions] = {}
         for (day_s, mode, tenant, uid, *rest), sums in kinds.items():
@@ -114,7 +116,7 @@ class ObservationLoop:
             tuple(LentBetween(*key, *_all(sums, _OF_LOANS)) for key, sums in loans.items()),
             tuple(QuotaUse(*key, *_all(sums, _OF_QUOTA)) for key, sums in quota.items()),
         )
-        self._ledger.observations.add(found, now_s)
+        self._ledger.observations.add(found, oldest_s)
 
     def _kind(self, verdict: GpuVerdict, mode: str, uid: int, day_s: int) -> _Kind:
         """Return the kind, or that of all others once a day has ``KINDS_A_DAY``."""

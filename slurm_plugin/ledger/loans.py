@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, or_
+from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slurm_plugin.ledger_tables import policy_rows as rows
 from slurm_plugin.ledger_tables import reads
 from slurm_plugin.ledger_tables.rebalance_tables import recalls
@@ -64,6 +64,19 @@ class Loans(LedgerPart):
         with reading(self._engine) as connection:
             found = connection.execute(rows.loan_terms_of(self._cluster))
             return tuple(rows.loan_term(row) for row in found)
+
+    def forget(self, before_s: float, after_id: int, most: int) -> int | None:
+        """Delete old changes among the next ``most`` after ``after_id``; return the last id seen.
+
+        None: no change so old comes after that id. A change is old if it was made before
+        ``before_s``, and 90 days ago. The newest one of a loan that lasts is kept.
+        """
+        before = func.to_timestamp(before_s)
+        forget = func.slicewise.forget_loans(self._cluster, before, after_id, most)
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            seen = connection.execute(select(forget)).scalar_one()
+        return None if seen is None else int(seen)
 
     def history(self, tenant: str) -> tuple[LoanChange, ...]:
         """Changes of what the tenant lent and borrowed, the newest first."""

@@ -9,7 +9,6 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cluster.runtime.database import reading, writing
 from slurm_plugin.common.observations import (
-    DAY_S,
     LentBetween,
     Observations,
     QuotaUse,
@@ -23,17 +22,14 @@ from slurm_plugin.ledger_tables.observation_tables import (
     observed_submissions,
 )
 
-KEPT_DAYS = 400
-
 _Sum = TypeVar("_Sum", Submissions, LentBetween, QuotaUse)
 
 
 class ObservationSums(LedgerPart):
     """Sums by day. Several processes may add to the same ones."""
 
-    def add(self, found: Observations, now_s: float) -> None:
-        """Add these sums to those of their days, and delete days older than ``KEPT_DAYS``."""
-        oldest_s = int(now_s) - KEPT_DAYS * DAY_S
+    def add(self, found: Observations, oldest_s: int) -> None:
+        """Add these sums to those of their days, and delete days that began before ``oldest_s``."""
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             self._add(connection, observed_submissions, found.submissions)

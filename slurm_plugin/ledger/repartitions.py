@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Text, cast, extract, func, select, update
+from sqlalchemy import Connection, Row, Select, Text, cast, delete, extract, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import LedgerPart, seconds
+from slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
 from slurm_plugin.ledger_tables.journal_entries import entries_of, with_steps
 from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, recut_steps, recuts
 from slurm_plugin.mig.steps import (
@@ -118,6 +118,24 @@ class Repartitions(LedgerPart):
             values |= {"ended_at": func.now(), "slurm_conf": None, "gres_conf": None}
         with writing(self._engine) as connection:
             connection.execute(update(recuts).where(recuts.c.id == repartition_id).values(values))
+
+    def forget(self, before_s: float, most: int) -> int:
+        """Delete at most ``most`` repartitions that ended before ``before_s``, the oldest first;
+        return how many.
+        """
+        of = recuts.c
+        old = (
+            select(of.id)
+            .where(of.cluster == self._cluster, of.ended_at < func.to_timestamp(before_s))
+            .order_by(of.id)
+            .limit(most)
+        )
+        with writing(self._engine) as connection:
+            connection.execute(DEADLINE)
+            ids = connection.execute(old).scalars().all()
+            connection.execute(delete(recut_steps).where(recut_steps.c.recut_id.in_(ids)))
+            connection.execute(delete(recuts).where(of.id.in_(ids)))
+        return len(ids)
 
     def step_seconds(self) -> Mapping[RepartitionStep, list[float]]:
         """Seconds that each step forward took in repartitions that are done, the newest first."""

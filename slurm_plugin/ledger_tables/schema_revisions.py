@@ -51,7 +51,7 @@ _KEPT = (
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
 """Tables that repartitioning and rebalancing write and overwrite. None of it is money."""
 
-_FORGOTTEN = ("rebalance_runs", "rebalance_steps")
+_FORGOTTEN = ("recuts", "recut_steps", "rebalance_runs", "rebalance_steps")
 """Journals from which old rows are deleted."""
 
 _REPLACED = ("recalls",)
@@ -60,7 +60,7 @@ _REPLACED = ("recalls",)
 _CALLED = ("enter_budget", "lock_policy")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 
-_CALLED_BY_DAEMON = ("book", "seal")
+_CALLED_BY_DAEMON = ("book", "seal", "forget_loans")
 
 _READS = "seal_hash"
 """A function that reads only what any role may read."""

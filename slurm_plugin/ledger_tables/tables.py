@@ -138,7 +138,7 @@ loan_changes = Table(
     CheckConstraint("lender <> borrower", name="two_tenants"),
     Index("ix_loan_changes_lender", "cluster", "lender", "id"),
     Index("ix_loan_changes_borrower", "cluster", "borrower", "id"),
-    comment="What a loan was changed to; 0 ends it. Append-only.",
+    comment="What a loan was changed to; 0 ends it. Append-only; old ones are deleted.",
 )
 
 loans = Table(

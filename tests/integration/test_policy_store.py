@@ -1,6 +1,7 @@
 """Policy on a real PostgreSQL: deltas, loans, what the database forbids, upgrades, roles."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -330,6 +331,69 @@ def test_loans_are_kept_with_their_history(ledger: Ledger, database: str):
     assert ledger.loans.history("nobody") == ()
 
 
+DAY_S = 86_400
+
+
+def grows_older(database: str, **days: int) -> None:
+    """Makes the changes of loans with these reasons so old."""
+    with psycopg.connect(database) as connection:
+        # As a superuser may: the trigger is off.
+        connection.execute("SET session_replication_role = replica")
+        for reason, number in days.items():
+            connection.execute(
+                "UPDATE slicewise.loan_changes SET recorded_at = now() - %s * interval '1 day'"
+                " WHERE reason = %s",
+                (number, reason),
+            )
+
+
+def reasons(ledger: Ledger, tenant: str = "vision") -> list[str]:
+    return [one.reason for one in reversed(ledger.loans.history(tenant))]
+
+
+def test_old_changes_of_loans_go_and_the_loans_stay(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    ledger.tenants.change(
+        TenantUpdate("lab", borrowing_limit_millislices=Millislices(900)), "olga", ""
+    )
+    for amount, reason in ((500, "begun"), (900, "grown"), (700, "kept"), (800, "young")):
+        ledger.loans.replace([loan(amount), loan(100 + amount // 9, borrower="lab")], reason)
+    ledger.loans.replace([loan(800)], "over")
+    grows_older(database, begun=800, grown=700, kept=500, young=399, over=500)
+    before_s = time.time() - 400 * DAY_S
+    with Ledger(database, "other") as other:
+        assert other.loans.forget(before_s, 0, 100) is None
+    # Some at a time, as a daemon does it in turns, one day after the other.
+    for at_once in (3, 3, 3, 100):
+        seen: int | None = 0
+        while (seen := ledger.loans.forget(before_s, seen or 0, at_once)) is not None:
+            pass
+    assert reasons(ledger, "nlp") == ["kept", "young"]
+    assert reasons(ledger, "lab") == ["young", "over"]
+    assert ledger.loans.outstanding() == (loan(800),)
+    assert [int(one.since_s) for one in ledger.loans.terms()] == [
+        pytest.approx(time.time() - 500 * DAY_S, abs=60)
+    ]
+    # Of a loan that is over nothing stays once its end is old.
+    grows_older(database, young=402, over=401)
+    for _ in range(3):
+        ledger.loans.forget(before_s, 0, 100)
+    assert reasons(ledger, "lab") == []
+    assert reasons(ledger, "nlp") == ["young"]
+    assert ledger.audit.verify().faults == ()
+
+
+def test_young_changes_of_loans_can_not_be_deleted_by_anybody(ledger: Ledger, database: str):
+    lender_and_borrower(ledger)
+    for amount in (500, 900):
+        ledger.loans.replace([loan(amount)], "idle")
+    grows_older(database, idle=89)
+    ledger.loans.forget(time.time() + DAY_S, 0, 100)
+    assert reasons(ledger) == ["idle", "idle"]
+    with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
+        execute(database, "DELETE FROM slicewise.loan_changes")
+
+
 def test_what_the_policy_forbids_is_cut(ledger: Ledger):
     lender_and_borrower(ledger, lending=1000)
     ledger.loans.replace(
@@ -644,8 +708,10 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     own.limits.mark_compiled(own.tenants.change_id())
     own.limits.know({LimitKey("qos", "a", "grptres=billing"): KnownLimit("", "1")})
     own.limits.forget()
-    own.observations.add(Observations(quota=(QuotaUse(0, "a", 1, 1, 0, 0, 0),)), 0.0)
+    own.observations.add(Observations(quota=(QuotaUse(0, "a", 1, 1, 0, 0, 0),)), 0)
     assert own.observations.since(0).quota != ()
+    assert own.loans.forget(time.time(), 0, 100) is None
+    assert own.repartitions.forget(time.time(), 100) == 0
     own.charges.set_accounted_until_s(own.charges.accounted_until_s() + 1)
     reserved, end = settled(1)
     assert len(own.charges.post([reserved])) == 1

@@ -1,8 +1,10 @@
 """The journal of repartitioning in PostgreSQL: what a killed process has left is all there."""
 
 import json
+import time
 from dataclasses import replace
 
+import psycopg
 import pytest
 from repartition_world import AFTER, BEFORE, planned
 
@@ -122,3 +124,25 @@ def test_one_process_re_cuts_at_a_time_and_the_other_hears_which(ledger: Ledger)
     assert second.holder() == "head, process 7"
     first.give_up()
     second.give_up()
+
+
+def test_old_re_cuts_go_and_what_is_unfinished_stays(ledger: Ledger, database: str) -> None:
+    ids = []
+    for number in range(4):
+        opened = ledger.repartitions.open(replace(planned(), gpu_uuid=f"GPU-{number}"), "olga")
+        ledger.repartitions.begin_step(opened.repartition_id, CUT)
+        ids.append(opened.repartition_id)
+    for one in ids[:3]:
+        ledger.repartitions.finish(one, RepartitionState.DONE, "")
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "UPDATE slicewise.recuts SET begun_at = now() - interval '401 days',"
+            " ended_at = ended_at - (CASE id WHEN %s THEN 399 ELSE 401 END) * interval '1 day'",
+            (ids[2],),
+        )
+    before_s = time.time() - 400 * 86_400
+    with Ledger(database, "other") as other:
+        assert other.repartitions.forget(before_s, 10) == 0
+    assert [ledger.repartitions.forget(before_s, 1) for _ in range(3)] == [1, 1, 0]
+    assert [one.repartition_id for one in ledger.repartitions.history(9)] == ids[:1:-1]
+    assert all(len(one.records) == 1 for one in ledger.repartitions.history(9))

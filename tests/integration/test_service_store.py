@@ -25,7 +25,6 @@ from slurm_plugin.common.observations import (
 )
 from slurm_plugin.ledger import generations
 from slurm_plugin.ledger.keys import MOST_KEYS, NewKey
-from slurm_plugin.ledger.observations import KEPT_DAYS
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.services.orders import Ordered
@@ -359,18 +358,18 @@ def observed(day_s: int, times: int = 1) -> Observations:
 
 
 def test_what_is_observed_adds_up_by_day_and_old_days_go(ledger: Ledger, database: str) -> None:
-    today_s = (KEPT_DAYS + 5) * DAY_S
+    today_s = 5 * DAY_S
     for day_s in (today_s - DAY_S, today_s, today_s):
-        ledger.observations.add(observed(day_s), today_s)
+        ledger.observations.add(observed(day_s), 0)
     assert ledger.observations.since(today_s) == observed(today_s, times=2)
     assert len(ledger.observations.since(0).loans) == 2
     with Ledger(database, "other") as other:
         assert other.observations.since(0) == Observations()
-    ledger.observations.add(Observations(), today_s + KEPT_DAYS * DAY_S)
+    ledger.observations.add(Observations(), today_s)
     assert ledger.observations.since(0) == observed(today_s, times=2)
 
 
 def test_sums_of_many_processes_lose_nothing(ledger: Ledger) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: ledger.observations.add(observed(0), 0.0), range(12)))
+        list(pool.map(lambda _: ledger.observations.add(observed(0), 0), range(12)))
     assert ledger.observations.since(0) == observed(0, times=12)

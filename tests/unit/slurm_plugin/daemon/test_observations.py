@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import time
 
 import pytest
 
@@ -28,9 +29,10 @@ class Written:
         self.taken: list[Observations] = []
         self.is_down = False
 
-    def add(self, found: Observations, _now_s: float) -> None:
+    def add(self, found: Observations, oldest_s: int) -> None:
         if self.is_down:
             raise UnreachableError("SW-DATABASE-DOWN", "gone")
+        assert abs(time.time() - 100 * DAY_S - oldest_s) < DAY_S
         self.taken.append(found)
 
 
@@ -42,7 +44,7 @@ def written() -> Written:
 @pytest.fixture
 def loop(written: Written, monkeypatch: pytest.MonkeyPatch) -> ObservationLoop:
     monkeypatch.setattr(observations, "_EVERY_S", 0.0)
-    return ObservationLoop(written)  # type: ignore[arg-type]
+    return ObservationLoop(written, 100)  # type: ignore[arg-type]
 
 
 def decide(loop: ObservationLoop, *verdicts: GpuVerdict, uid: int = os.getuid()) -> None:

@@ -1,0 +1,59 @@
+"""Deletes what is old in the ledger's journals, once a day, some rows in each turn.
+
+Charges, budgets, quotas, keys and generations are never deleted.
+"""
+
+import asyncio
+import time
+
+from cluster.language.errors import OutsideError
+from slurm_plugin.common.observations import DAY_S
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.state.controller import ClusterState
+
+_RETRY_S = 3600.0
+"""Seconds until another try after PostgreSQL refused one, such as for want of a right."""
+
+_AT_ONCE = 5000
+"""Changes of loans in one statement, which takes some 50 ms."""
+
+_REPARTITIONS_AT_ONCE = 100
+
+
+class RetentionLoop:
+    """Goes through the changes of loans and then the repartitions, from the oldest on.
+
+    A change is compared with the newer ones of the same statement: what a day leaves of them is
+    looked at again the next day.
+    """
+
+    def __init__(self, ledger: Ledger, cluster_state: ClusterState, kept_days: int) -> None:
+        self._ledger = ledger
+        self._cluster_state = cluster_state
+        self._kept_s = kept_days * DAY_S
+        self._seen_id = 0
+        self._due_s = 0.0
+
+    async def turn(self) -> None:
+        """Delete the next rows, unless all that is old was deleted today.
+
+        Raises what the ledger raises.
+        """
+        if time.monotonic() < self._due_s:
+            return
+        # A clock that was set ahead makes nothing old: this one follows it an hour later.
+        before_s = self._cluster_state.looked_s - self._kept_s
+        try:
+            if await asyncio.to_thread(self._is_done, before_s):
+                self._seen_id, self._due_s = 0, time.monotonic() + DAY_S
+        except OutsideError:
+            self._due_s = time.monotonic() + _RETRY_S
+            raise
+
+    def _is_done(self, before_s: float) -> bool:
+        seen_id = self._ledger.loans.forget(before_s, self._seen_id, _AT_ONCE)
+        if seen_id is not None:
+            self._seen_id = seen_id
+            return False
+        forgotten = self._ledger.repartitions.forget(before_s, _REPARTITIONS_AT_ONCE)
+        return forgotten < _REPARTITIONS_AT_ONCE

@@ -1,0 +1,88 @@
+"""Tests that old rows are deleted a part in each turn, once a day."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cluster.language.errors import OutsideError
+from slurm_plugin.daemon import retention
+from slurm_plugin.daemon.retention import RetentionLoop
+
+DAY_S = 86_400
+LOOKED_S = 1000.0 * DAY_S
+
+
+class Journals:
+    """A ledger with some old changes of loans, by id, and some old repartitions."""
+
+    def __init__(self) -> None:
+        self.loans, self.repartitions = SimpleNamespace(), SimpleNamespace()
+        self.loans.forget, self.repartitions.forget = self._of_loans, self._of_repartitions
+        self.changes, self.old_repartitions = 12_000, 150
+        self.asked: list[float] = []
+        self.is_refused = False
+
+    def _of_loans(self, before_s: float, after_id: int, most: int) -> int | None:
+        if self.is_refused:
+            raise OutsideError("SW-DATABASE-RIGHTS", "no")
+        self.asked.append(before_s)
+        return None if after_id >= self.changes else min(self.changes, after_id + most)
+
+    def _of_repartitions(self, before_s: float, most: int) -> int:
+        self.asked.append(before_s)
+        forgotten = min(most, self.old_repartitions)
+        self.old_repartitions -= forgotten
+        return forgotten
+
+
+@pytest.fixture
+def journals() -> Journals:
+    return Journals()
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(s=50.0)
+    monkeypatch.setattr(retention, "time", SimpleNamespace(monotonic=lambda: clock.s))
+    return clock
+
+
+@pytest.fixture
+def loop(journals: Journals) -> RetentionLoop:
+    state = SimpleNamespace(looked_s=LOOKED_S)
+    return RetentionLoop(journals, state, 400)  # type: ignore[arg-type]
+
+
+async def test_a_turn_is_one_statement_and_a_day_has_one_sweep(
+    loop: RetentionLoop, journals: Journals, now: SimpleNamespace
+):
+    for asked in (1, 2, 3, 5, 7):
+        await loop.turn()
+        assert len(journals.asked) == asked
+    assert journals.old_repartitions == 0
+    assert set(journals.asked) == {LOOKED_S - 400 * DAY_S}
+    now.s += DAY_S - 1
+    await loop.turn()
+    assert len(journals.asked) == 7
+    # The next one begins at the oldest again.
+    now.s += 1
+    for _ in range(4):
+        await loop.turn()
+    assert len(journals.asked) == 7 + 3 + 2
+
+
+async def test_a_right_that_lacks_is_reported_once_an_hour(
+    loop: RetentionLoop, journals: Journals, now: SimpleNamespace
+):
+    """After an upgrade, until the roles are granted again."""
+    journals.is_refused = True
+    with pytest.raises(OutsideError):
+        await loop.turn()
+    await loop.turn()
+    now.s += 3600
+    with pytest.raises(OutsideError):
+        await loop.turn()
+    journals.is_refused = False
+    now.s += 3600
+    await loop.turn()
+    assert journals.asked
