@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ from test_ledger import a_run, execute, reserve, settle
 from typer.testing import CliRunner
 from waiting import until, until_is
 
-from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.jobs import RunRecord
 from cluster.language.units import Millislices
 from cluster.runtime.database import postgres_engine
@@ -96,6 +97,48 @@ def test_a_dump_is_checked_by_a_restore_with_the_seal_in_it(
     # The seal that is read after the dump: the page said so.
     change(dumped.with_name("ledger.dump.json"), seal=seals[1])
     assert "is not in its chain" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
+
+
+@pytest.fixture
+def keeper(dumped: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the dump will be of a ledger whose owner is no superuser, but may create databases."""
+    name = f"keeper_{uuid4().hex}"
+    execute(database, f"CREATE ROLE {name} LOGIN CREATEDB")
+    execute(database, f"CREATE DATABASE {name} OWNER {name}")
+    url = postgres_engine(database).url.set(drivername="postgresql", username=name, database=name)
+    owned = url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", owned)
+    schema_revisions.upgrade(owned)
+    with Ledger(owned, "testing") as ledger:
+        ledger.charges.post([reserve(a_run(1))])
+        ledger.charges.seal()
+    yield dumped
+    execute(database, f"DROP DATABASE {name} WITH (FORCE)")
+    execute(database, f"DROP ROLE {name}")
+
+
+def test_the_tables_owner_makes_and_checks_dumps(keeper: Path, database: str):
+    made = run("backup", str(keeper))
+    assert (made["transfers"], len(made["seal"])) == (1, 64)
+    assert run("check-backup", str(keeper)) == made
+    execute(database, f"ALTER ROLE {made['database']} NOCREATEDB")
+    with pytest.raises(SlicewiseError, match="permission denied to create database"):
+        run("check-backup", str(keeper))
+
+
+def test_a_dump_of_before_an_upgrade_is_checked_with_the_tables_of_this_version(
+    dumped: Path, database: str
+):
+    """Its revision had no seals yet."""
+    schema_revisions.downgrade(database, "0008")
+    made = run("backup", str(dumped))
+    assert (made["revision"], made["transfers"], made["seal"]) == ("0008", 3, "")
+    assert run("check-backup", str(dumped)) == made
+    assert schema_revisions.current_of(database) == "0008"
+    change(dumped.with_name("ledger.dump.json"), revision="0009")
+    assert "revision 0008" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
+    schema_revisions.downgrade(database, schema_revisions.BASE)
+    refused("SW-DATABASE-OLD", "backup", str(dumped))
 
 
 def test_a_dump_that_is_not_whole_is_refused(dumped: Path, database: str):
