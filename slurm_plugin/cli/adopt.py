@@ -29,8 +29,8 @@ def adopt(
     """Give waiting jobs that were submitted before mode enforce their tenant's own QOS.
 
     They ask for GPUs of managed partitions in a QOS of the site: once the gate is closed they would
-    wait for ever. Run it as root or SlurmUser when the daemon is in mode enforce and again when
-    slicewise.lua is. Jobs that run, ask for no GPU, or are decided by slicewise.lua are left alone.
+    wait for ever. Run it as root or SlurmUser when daemon and slicewise.lua are in mode enforce,
+    before you close the gate. Jobs that run, ask for no GPU, or were decided are left alone.
     """
     found, refused = asyncio.run(_adopt(load_settings(), dry_run=dry_run))
     moved = {address(target): qos for target, qos in found.moves.items() if target not in refused}
