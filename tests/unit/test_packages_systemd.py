@@ -1,5 +1,6 @@
 """Checks, at night, the packages' units where systemd is PID 1, with a real Slurm and HAProxy."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,49 @@ STEPS = {
     " | grep -v not-found; find /etc/systemd -type l -name '*slicewise*'",
 }
 
+_URL = "postgresql://slicewise@127.0.0.1:5499/slicewise"
+SETTINGS = """
+[cluster]
+name = "cluster"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+weight = "1"
+types = ["1g.10gb"]
+[database]
+url_file = "/etc/slicewise/database-url"
+[launcher]
+url_file = "/etc/slicewise/launcher-database-url"
+"""
+HOSTS = """\
+[slicewise_controller]
+one
+[slicewise_gateway]
+one
+[slicewise_login]
+one
+[all:vars]
+ansible_connection=local
+ansible_python_interpreter=/usr/bin/python3
+"""
+_VALUES = (
+    f"slicewise_toml=/run/packages/site.toml slicewise_database_url={_URL}"
+    f" slicewise_launcher_database_url={_URL} slicewise_upgrade_ledger=true slicewise_start=true"
+)
+_PLAY = (
+    "ansible-playbook -i /run/packages/hosts /run/packages/ansible/site.yml"
+    f" -e '{_VALUES} slicewise_packages=/run/packages"
+)
+_PIDS = f"for unit in {_OURS}; do pid $unit; done"
+ROLE = {
+    "site": STEPS["site"],
+    "play": f"{_PLAY}'",
+    "runs": f"active {_UNITS}; asked; installed",
+    "before": _PIDS,
+    "upgrade": f"{_PLAY}/newer'",
+    "after": _PIDS,
+    "upgraded": f"active {_UNITS}; asked; installed",
+}
+
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
@@ -112,3 +156,18 @@ def test_units_run_come_back_and_outlive_an_upgrade(packages: Path) -> None:
     assert said["upgraded"].split() == ["active", *["0.1.1-1"] * 3, "401"]
     assert said["back"].split() == ["active", *["0.1.0-1"] * 3, "401"]
     assert said["removed"] == "", said["remove"]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("ansible-playbook") is None, reason="no Ansible here")
+def test_the_role_starts_all_of_it_and_restarts_it_with_a_newer_version(packages: Path) -> None:
+    (packages / "newer").mkdir()
+    for newer in packages.glob("*_0.1.1-*"):
+        newer.rename(packages / "newer" / newer.name)
+    shutil.copytree(ROOT / "etc" / "ansible", packages / "ansible")
+    (packages / "hosts").write_text(HOSTS)
+    (packages / "site.toml").write_text(SETTINGS)
+    said = booted(ROLE, packages)
+    assert said["runs"].split() == ["active", "401", *["0.1.0-1"] * 3], said["play"]
+    assert said["upgraded"].split() == ["active", "401", *["0.1.1-1"] * 3], said["upgrade"]
+    assert set(said["before"].split()).isdisjoint(said["after"].split())
