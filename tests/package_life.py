@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from installed_wheel import ROOT
 
 PACKAGE = ROOT / "etc" / "package"
 NAMES = ("slicewise", "slicewise-controller", "slicewise-gateway")
+PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+"""The Python that they are made with: that of this environment."""
 
 LIFE = r"""
 mount --make-rprivate /
@@ -33,7 +36,7 @@ def packed(kind: str, folder: Path) -> None:
     subprocess.run(["make", "--silent", kind], cwd=ROOT, check=True, capture_output=True)
     for made in (ROOT / "build" / "dist").glob(f"*.{kind}"):
         shutil.copy(made, folder)
-    variables = {"VERSION": "0.1.1", "ARCH": "amd64", "PYTHON_PACKAGE": "python3"}
+    variables = {"VERSION": "0.1.1", "ARCH": "amd64", "PYTHON_PACKAGE": PYTHON}
     for name in NAMES:
         config = PACKAGE / "nfpm" / f"{name}.yaml"
         words = ["package", "--config", str(config), "--packager", kind, "--target", str(folder)]

