@@ -104,13 +104,18 @@ def propose_quotas(
     GrpTRESMins becomes a budget without periods. Tenants that have all this get no table.
     """
     # Imported here: only this command needs it.
-    from slurm_plugin.cli.quota_propose import proposal_text, read_accounts  # noqa: PLC0415
+    from slurm_plugin.cli.quota_propose import (  # noqa: PLC0415
+        proposal_text,
+        read_accounts,
+        set_by_others,
+    )
 
     settings = load_settings()
     whole = None if gpu is None else millislices_from_text(gpu, "--gpu")
     accounts = read_accounts(file)
     with opened_ledger(settings) as ledger:
-        typer.echo(proposal_text(accounts, ledger.tenants.policy(), settings, whole), nl=False)
+        others = set_by_others(accounts, ledger.limits.known())
+        typer.echo(proposal_text(others, ledger.tenants.policy(), settings, whole), nl=False)
 
 
 def _example() -> str:

@@ -13,10 +13,11 @@ from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.account_dump import AccountLimits, parse_account_dump
 from slurm_plugin.cli_common.quota_file import FileFaults, table_update
+from slurm_plugin.limits.drift import KnownLimits, is_ours_alone
 from slurm_plugin.quota.coldfront import parse_allocations
 from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
 from slurm_plugin.quota.tenants import changed, updated
-from slurm_plugin.quota.types import Policy, TenantUpdate
+from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 
 STANDARD_INPUT = Path("-")
 _QUOTA = "slicewise_quota"
@@ -37,6 +38,28 @@ def read_accounts(file: Path) -> tuple[AccountLimits, ...]:
         ) from None
     # A dump begins with a comment or a cluster.
     return (parse_allocations if text.lstrip().startswith("[") else parse_account_dump)(text)
+
+
+def set_by_others(
+    accounts: Sequence[AccountLimits], known: KnownLimits
+) -> tuple[AccountLimits, ...]:
+    """Return the accounts without limits on types that Slicewise made out of its own quotas.
+
+    A dump of the running Slurm has these, too, and they are no other tool's wish.
+    """
+    return tuple(
+        replace(
+            one,
+            grp_tres={
+                name: count
+                for name, count in one.grp_tres.items()
+                if not is_ours_alone(
+                    LimitKey("account", one.account, f"grptres={name}"), str(count), known
+                )
+            },
+        )
+        for one in accounts
+    )
 
 
 def proposal_text(

@@ -119,6 +119,12 @@ def _set_by_us(limit: KnownLimit) -> list[str]:
     return limit.last.split(_OR)
 
 
+def is_ours_alone(key: LimitKey, value: str, known: KnownLimits) -> bool:
+    """Whether Slicewise set this value, and Slurm had another one, or none, before."""
+    limit = known.get(key)
+    return limit is not None and value != limit.before and value in _set_by_us(limit)
+
+
 def _is_remembered(one: Difference) -> bool:
     return not one.user and one.key.field.startswith(_LIMITS)
 

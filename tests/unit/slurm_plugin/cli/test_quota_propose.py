@@ -13,6 +13,7 @@ from cluster.settings.file import Settings
 from launcher.main import app
 from slurm_plugin.cli import quota
 from slurm_plugin.cli_common.quota_file import read_quota_file
+from slurm_plugin.quota.types import KnownLimit, LimitKey
 
 ASSETS = Path(__file__).parents[3] / "assets"
 SETTINGS = Settings.model_validate(
@@ -85,6 +86,19 @@ def test_a_gpu_without_a_type_is_what_the_operator_says(ledger: LimitLedger):
     dump = "Cluster - 'c'\nParent - 'root'\nAccount - 'a':GrpTRES=gres/gpu=2\n"
     assert "nominal = 14\n" in proposed("-", given=dump)
     assert "nominal = 3\n" in proposed("-", "--gpu", "1.5", given=dump)
+
+
+def test_limits_that_slicewise_has_set_itself_are_no_other_tools_wish(ledger: LimitLedger):
+    dump = (
+        "Cluster - 'c'\nParent - 'root'\n"
+        "Account - 'a':GrpTRES=gres/gpu:3g.40gb=2,gres/gpu:1g.10gb=4\n"
+    )
+    for kind, limit in {"3g.40gb": KnownLimit("", "2"), "1g.10gb": KnownLimit("4", "4")}.items():
+        ledger.remembered[LimitKey("account", "a", f"grptres=gres/gpu:{kind}")] = limit
+    text = proposed("-", given=dump)
+    assert 'nominal = 4\nlimits = { "1g.10gb" = 4 }\n' in text
+    ledger.remembered[LimitKey("account", "a", "grptres=gres/gpu:3g.40gb")] = KnownLimit("", "1")
+    assert 'limits = { "1g.10gb" = 4, "3g.40gb" = 2 }\n' in proposed("-", given=dump)
 
 
 def test_names_that_can_be_no_tenants_and_tenants_without_an_account_are_named(
