@@ -46,7 +46,7 @@ def started(database: Path) -> None:
     os.environ.update(
         PLUGIN_SLURM="True",
         PLUGIN_API="True",
-        SECRET_KEY="none",
+        SECRET_KEY=os.urandom(16).hex(),
         DB_URL=f"sqlite:///{database}",
         DEBUG="True",
         DJANGO_SETTINGS_MODULE="coldfront.config.settings",
