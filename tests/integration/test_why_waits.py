@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from quotas import until_in_force
+from terminal import terminal
 from waiting import PATIENCE_S, until, until_is
 
 from sandbox.cluster import Sandbox
@@ -165,6 +167,55 @@ def test_nobody_else_learns_that_a_job_or_tenant_exists(sandbox: Sandbox, lab: T
     assert asked_in_vain(sandbox, "bob", f"{job}_0") == nothing
     assert "4000000" not in nothing
     assert asked_in_vain(sandbox, "alice", "no such thing; `x`")
+
+
+def test_the_overview_shows_users_own_tenants_and_top_why_a_job_waits(
+    sandbox: Sandbox, lab: Tenant
+):
+    lab.give("1")
+    running = lab.submit("--time=30")
+    lab.runs(running)
+    job = lab.submit("--time=10")
+    lab.waits(job, "QOSGrpBilling")
+
+    def overview(user: str) -> dict[str, Any]:
+        found = sandbox.run(user, ("slicewise", "overview", "--json"), check=False)
+        assert found.returncode in {0, 1, 9}, found.stderr
+        return json.loads(found.stdout)
+
+    until(lambda: job in {one["job"] for one in overview("alice")["waiting"]})
+    own, whole, others = overview("alice"), overview("root"), overview("bob")
+    (seat,) = [one for gpu in own["gpus"] for one in gpu["instances"] if one["job"] == running]
+    assert (seat["tenant"], seat["gres_type"]) == (lab.name, "1g.10gb")
+    for answer in (own, whole):
+        (tenant,) = [one for one in answer["tenants"] if one["name"] == lab.name]
+        assert tenant["guaranteed_millislices"] == tenant["in_use_millislices"] == 1000
+        assert (tenant["waiting_jobs"], tenant["waiting_millislices"]) == (1, 1000)
+    assert lab.name not in json.dumps(others)
+    assert others["others"]["in_use_millislices"] >= 1000
+    states = {
+        key: amount for key, amount in whole["slices"].items() if key != "capacity_millislices"
+    }
+    assert sum(states.values()) == whole["slices"]["capacity_millislices"] == 28_000
+    assert whole["slices"] == overview("bob")["slices"]
+
+    with terminal(sandbox, "alice", ("slicewise", "top")) as screen:
+        until(lambda: lab.name in screen.text())
+        before = screen.modes() | termios.ICANON | termios.ECHO | termios.ISIG
+        screen.type("4")
+        until(lambda: "QOSGrpBilling" in screen.text())
+        screen.type("/" + job + "\r")
+        until(lambda: f"only '{job}'" in screen.text())
+        screen.clear()
+        screen.type("\r")
+        until(lambda: f"Job {job} of" in screen.text())
+        screen.type("q")
+        until(lambda: "Enter why" in screen.text())
+        screen.type("q")
+        assert screen.process.wait(PATIENCE_S) == 0
+        assert screen.modes() == before
+    refused = sandbox.run("alice", ("slicewise", "top"), check=False)
+    assert (refused.returncode, "top needs a terminal" in refused.stderr) == (2, True)
 
 
 def test_gpus_a_budget_a_hold_and_an_array(sandbox: Sandbox, lab: Tenant):
