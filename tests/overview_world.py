@@ -11,7 +11,7 @@ from cluster.language.mig_profiles import WholeBoard, board
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView
 from slurm_plugin.api.access import Principal
-from slurm_plugin.overview.facts import OverviewFacts
+from slurm_plugin.overview.facts import OverviewFacts, seats_of
 from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.types import Loan
 
@@ -93,6 +93,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "launcher_silent_s": 1.0,
         "unadmitted": 0,
         "jobs": jobs,
+        "seats": seats_of(jobs, GPU),
         "nodes": found,
         "services": (),
         "reports": {},

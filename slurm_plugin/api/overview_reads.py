@@ -14,7 +14,7 @@ from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu
+from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
 from slurm_plugin.overview.surveys import surveyed_gpus
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
 _FRESH_S = 1.0
-"""Seconds for which a reader who asks again gets the same answer."""
+"""Seconds for which a reader who asks again gets the same answer, at least."""
+_SHARE = 10.0
+"""A moment lasts this many times as long as its answers took to make. So they take a tenth of a
+processor's time at most, however large the cluster is and however many readers ask.
+"""
 _SURVEYS_S = 60.0
 """Seconds for which surveys and Slurm's files are not read again."""
 _PATIENCE_S = 0.5
@@ -36,6 +40,39 @@ _AGAIN_S = 30.0
 """Seconds after a failure to read it."""
 _RunKey = tuple[int, int, int | None]
 """Job id, number of requeues, Unix second of the start."""
+
+
+class _Moment:
+    """The cluster at one moment, and what readers were told of it: each answer is made once.
+
+    It is made in a thread, so that a large cluster's holds nothing else up.
+    """
+
+    def __init__(self, facts: OverviewFacts) -> None:
+        self._facts = facts
+        self._told: dict[Principal, asyncio.Task[OverviewAnswer]] = {}
+        self._began_s = time.monotonic()
+        self._spent_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next reader should be told of a newer one; not while answers are made."""
+        if not all(one.done() for one in self._told.values()):
+            return False
+        fresh_s = max(_FRESH_S, _SHARE * self._spent_s)
+        return time.monotonic() - self._began_s > fresh_s
+
+    async def answer(self, principal: Principal) -> OverviewAnswer:
+        """Return what this reader is told."""
+        if principal not in self._told:
+            self._told[principal] = asyncio.create_task(self._made(principal))
+        return await asyncio.shield(self._told[principal])
+
+    async def _made(self, principal: Principal) -> OverviewAnswer:
+        began_s = time.monotonic()
+        answer = await asyncio.to_thread(overview, self._facts, principal)
+        self._spent_s += time.monotonic() - began_s
+        return answer
 
 
 class OverviewReads:
@@ -58,9 +95,8 @@ class OverviewReads:
         self._slurm = slurm
         self._ledger = ledger
         self._cluster_state = cluster_state
-        self._facts: OverviewFacts | None = None
-        self._gathered_s = 0.0
-        self._told: dict[Principal, OverviewAnswer] = {}
+        self._moment: _Moment | None = None
+        self._renewal: asyncio.Task[_Moment] | None = None
         self._surveyed: Mapping[str, tuple[SurveyedGpu, ...]] = {}
         self._indices: dict[_RunKey, Mapping[str, frozenset[int]]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -72,19 +108,26 @@ class OverviewReads:
 
     async def _overview(self, _: OverviewRequest, principal: Principal) -> OverviewAnswer:
         self._cluster_state.require_leader()
-        now_s = time.monotonic()
-        if self._facts is None or now_s - self._gathered_s > _FRESH_S:
-            await self._read_beside()
-            self._facts, self._gathered_s, self._told = self._gather(), now_s, {}
-        if principal not in self._told:
-            self._told[principal] = overview(self._facts, principal)
-        return self._told[principal]
+        if self._moment is None or self._moment.is_over:
+            if self._renewal is None:
+                self._renewal = asyncio.create_task(self._renewed())
+            self._moment = await asyncio.shield(self._renewal)
+        return await self._moment.answer(principal)
 
-    async def _read_beside(self) -> None:
+    async def _renewed(self) -> _Moment:
+        try:
+            jobs = self._cluster_state.jobs
+            seats = await asyncio.to_thread(seats_of, jobs, self._partitions)
+            await self._read_beside(seats)
+            return _Moment(self._gather(jobs, seats))
+        finally:
+            self._renewal = None
+
+    async def _read_beside(self, seats: Seats) -> None:
         """Have read what is due, and wait for it a little, but not for what is read already."""
         if self._reading is not None:
             return
-        unknown, now_s = self._unknown(), time.monotonic()
+        unknown, now_s = self._unknown(seats), time.monotonic()
         may_ask = now_s >= self._indices_due_s and not self._cluster_state.pacing.has_spent_all
         due = [self._read_surveys()] if now_s >= self._surveys_due_s else []
         if unknown and may_ask:
@@ -113,9 +156,9 @@ class OverviewReads:
         records = node_records(self._settings, self._ledger)
         return surveyed_gpus(node_looks(self._settings, records, nodes, time.time()))
 
-    def _unknown(self) -> tuple[JobView, ...]:
+    def _unknown(self, seats: Seats) -> tuple[JobView, ...]:
         """Jobs of which it is not known yet which instances they have; forget those that ended."""
-        sharing = sharing_types(self._cluster_state.jobs, self._partitions)
+        sharing = sharing_types(seats)
         keys = {_key(job) for job in sharing}
         self._indices = {key: one for key, one in self._indices.items() if key in keys}
         return tuple(job for job in sharing if _key(job) not in self._indices)
@@ -132,7 +175,7 @@ class OverviewReads:
     def _partitions(self) -> frozenset[str]:
         return frozenset(self._settings.cluster.partitions)
 
-    def _gather(self) -> OverviewFacts:
+    def _gather(self, jobs: tuple[JobView, ...], seats: Seats) -> OverviewFacts:
         settings, state = self._settings, self._cluster_state
         now_s, zone = time.time(), settings.ledger.time_zone
         policy = state.quotas.policy
@@ -145,7 +188,8 @@ class OverviewReads:
             complete=state.view.complete,
             launcher_silent_s=time.monotonic() - state.heard_s,
             unadmitted=state.unadmitted.count,
-            jobs=state.jobs,
+            jobs=jobs,
+            seats=seats,
             nodes=state.nodes,
             services=state.view.services,
             reports={

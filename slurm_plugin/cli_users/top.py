@@ -1,7 +1,6 @@
 """``slicewise top``: how the cluster stands, live, and why a job waits.
 
-It is drawn with rich, which all commands use, and reads keys itself. Textual would bring eight more
-packages to every site for a table and some keys (docs/decisions/0043).
+It is drawn with rich, which all commands use, and reads keys itself (docs/decisions/0043).
 """
 
 import os

@@ -1,18 +1,19 @@
 """What the daemon knows when it is asked for an overview, and the reader for which it is made."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from cluster.language.jobs import JobTag, JobView, NodeView, is_resting
+from cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView, is_resting
 from cluster.language.mig_profiles import Board, WholeBoard
 from cluster.language.units import Millislices
 from cluster.mig.layouts import Placement
 from cluster.rpc.messages import ServiceReport, ServiceView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.quota.demand import by_priority, is_managed, is_waiting
+from slurm_plugin.quota.demand import by_priority, gpus_on_nodes, is_managed, is_waiting
 from slurm_plugin.quota.types import Policy
 
 
@@ -49,6 +50,21 @@ class SurveyedGpu:
     places: tuple[tuple[Placement, int | None], ...]
 
 
+Seats = Mapping[str, Mapping[str, Sequence[JobView]]]
+"""By node and GRES type: a job for each instance that it holds there."""
+
+
+def seats_of(jobs: Iterable[JobView], partitions: frozenset[str]) -> Seats:
+    """Seat the jobs of these partitions, those that started first at the front."""
+    found: dict[str, dict[str, list[JobView]]] = defaultdict(lambda: defaultdict(list))
+    holding = (job for job in jobs if job.state in ALLOTTED and job.partition in partitions)
+    for job in sorted(holding, key=lambda one: (one.start_s or 0, one.job_id)):
+        for node, gpus in gpus_on_nodes(job):
+            for kind, count in gpus.items():
+                found[node][kind] += [job] * count
+    return found
+
+
 @dataclass(frozen=True)
 class OverviewFacts:
     """Everything that an overview takes into account, as of the daemon's last look.
@@ -58,6 +74,7 @@ class OverviewFacts:
         observed_s, complete: see ``ViewAnswer``.
         launcher_silent_s: seconds since the launcher was heard of.
         unadmitted: jobs with GPUs that slurmctld took without slicewise.lua.
+        seats: which jobs hold GPUs where.
         reports: what the launcher reported lately, by tenant and service.
         kept_back: slots that the launcher wants and quota keeps from starting, by array job id.
         policy, ceilings, left_millislice_s: as in force in Slurm.
@@ -79,6 +96,7 @@ class OverviewFacts:
     launcher_silent_s: float
     unadmitted: int
     jobs: tuple[JobView, ...] = field(hash=False)
+    seats: Seats = field(hash=False)
     nodes: tuple[NodeView, ...] = field(hash=False)
     services: tuple[ServiceView, ...] = field(hash=False)
     reports: Mapping[tuple[str, str], ServiceReport] = field(hash=False)

@@ -1,20 +1,23 @@
 """Says which instances the GPUs have, and which job sits on each."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
+from typing import Any
 
-from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.mig_profiles import profile_of
 from cluster.rpc.overview_messages import GpuNow, InstanceNow
 from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.overview.facts import OverviewFacts, Reader, SurveyedGpu, service_of
+from slurm_plugin.overview.facts import (
+    OverviewFacts,
+    Reader,
+    Seats,
+    SurveyedGpu,
+    service_of,
+)
 from slurm_plugin.overview.slices import condition_of, managed_nodes
-from slurm_plugin.quota.demand import gpus_on_nodes
 from slurm_plugin.slurm_config.pads import is_pad
-
-_Seats = Mapping[str, Mapping[str, Sequence[JobView]]]
-"""By node and GRES type: a job for each instance that it holds there."""
 
 
 def gpus_now(facts: OverviewFacts, reader: Reader) -> tuple[GpuNow, ...]:
@@ -23,42 +26,28 @@ def gpus_now(facts: OverviewFacts, reader: Reader) -> tuple[GpuNow, ...]:
     Where it is not known which of a node's instances of one type a job has, its jobs are shown in
     the order in which they started.
     """
-    seats = _seats(facts.jobs)
     return tuple(
         gpu
         for node in managed_nodes(facts)
-        for gpu in _gpus(node, _instances(node, seats, facts, reader), facts)
+        for gpu in _gpus(node, _instances(node, facts, reader), facts)
     )
 
 
-def sharing_types(jobs: Iterable[JobView], partitions: frozenset[str]) -> tuple[JobView, ...]:
+def sharing_types(seats: Seats) -> tuple[JobView, ...]:
     """Return jobs that have instances of a type on a node where another job has some, too.
 
     Of these only Slurm's details say which instance is whose.
     """
-    managed = (job for job in jobs if job.partition in partitions)
     shared = (
         seated
-        for by_type in _seats(managed).values()
+        for by_type in seats.values()
         for seated in by_type.values()
         if len({job.job_id for job in seated}) > 1
     )
     return tuple({job.job_id: job for seated in shared for job in seated}.values())
 
 
-def _seats(jobs: Iterable[JobView]) -> _Seats:
-    found: dict[str, dict[str, list[JobView]]] = defaultdict(lambda: defaultdict(list))
-    holding = (job for job in jobs if job.state in ALLOTTED)
-    for job in sorted(holding, key=lambda one: (one.start_s or 0, one.job_id)):
-        for node, gpus in gpus_on_nodes(job):
-            for kind, count in gpus.items():
-                found[node][kind] += [job] * count
-    return found
-
-
-def _instances(
-    node: NodeView, seats: _Seats, facts: OverviewFacts, reader: Reader
-) -> Mapping[int, InstanceNow]:
+def _instances(node: NodeView, facts: OverviewFacts, reader: Reader) -> Mapping[int, InstanceNow]:
     """The node's instances by Slurm's index. The devices of a type are one run of indices."""
     found: dict[int, InstanceNow] = {}
     first = 0
@@ -69,10 +58,12 @@ def _instances(
             continue
         plain = InstanceNow(gres_type=kind, size=_size(kind, facts))
         found |= dict.fromkeys(indices, plain)
-        seated = seats.get(node.name, {}).get(kind, ())
+        seated = facts.seats.get(node.name, {}).get(kind, ())
         for index, job in _holders(node, kind, indices, seated, facts).items():
             seen = job if job is not None and reader.may_see(job) else None
-            found[index] = plain.model_copy(update={"is_held": True, **_of_job(seen)})
+            found[index] = InstanceNow(
+                gres_type=kind, size=plain.size, is_held=True, **_of_job(seen)
+            )
     return found
 
 
@@ -89,20 +80,21 @@ def _holders(
     # A job that ends holds its instance still, and Slurm shows it as free.
     held += [index for index in indices if index not in held][: max(0, len(seated) - len(held))]
     claims = defaultdict[int, list[JobView]](list)
-    for job in dict.fromkeys(seated):
+    for job in {one.job_id: one for one in seated}.values():
         for index in facts.indices.get(job.job_id, {}).get(node.name, frozenset()) & set(held):
             claims[index].append(job)
     known = {index: jobs[0] for index, jobs in claims.items() if len(jobs) == 1}
-    left = list(seated)
-    for job in known.values():
-        if job in left:
-            left.remove(job)
+    placed, left = Counter(job.job_id for job in known.values()), list[JobView]()
+    for job in seated:
+        placed[job.job_id] -= 1
+        if placed[job.job_id] < 0:
+            left.append(job)
     unknown = [index for index in sorted(held) if index not in known]
     others = dict(islice(zip_longest(unknown, left), len(unknown)))
     return {**others, **known}
 
 
-def _of_job(job: JobView | None) -> Mapping[str, object]:
+def _of_job(job: JobView | None) -> Mapping[str, Any]:
     if job is None:
         return {}
     return {

@@ -1,6 +1,6 @@
 """Says how each service stands: replicas, requests, what the launcher wants and why."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from cluster.language.service import follows_by_adapters, whole_number
@@ -13,11 +13,12 @@ _UNDER_WAY = frozenset({"released", "starting", "running"})
 
 def seen_services(facts: OverviewFacts, reader: Reader) -> Iterator[tuple[ServiceView, ...]]:
     """Yield the generations of each service that the reader may see, the newest first."""
-    for key in sorted({(one.tenant, one.name) for one in facts.services}):
-        found = (one for one in facts.services if (one.tenant, one.name) == key)
-        living = tuple(sorted(found, key=lambda one: -one.array_job_id))
-        if reader.may_read(key[0]) or any(one.user == reader.user for one in living):
-            yield living
+    by_name = defaultdict[tuple[str, str], list[ServiceView]](list)
+    for view in sorted(facts.services, key=lambda one: -one.array_job_id):
+        by_name[view.tenant, view.name].append(view)
+    for (tenant, _), living in sorted(by_name.items(), key=lambda one: one[0]):
+        if reader.may_read(tenant) or any(one.user == reader.user for one in living):
+            yield tuple(living)
 
 
 def service_now(living: Sequence[ServiceView], facts: OverviewFacts) -> ServiceNow:

@@ -1,6 +1,7 @@
 """Tests that the daemon answers an overview from memory, as one that leads, once a second."""
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slurm_plugin.api import overview_reads
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
+from slurm_plugin.overview.facts import OverviewFacts
+from slurm_plugin.overview.overview import overview
 from slurm_plugin.state.controller import ClusterState
 
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
@@ -53,6 +56,12 @@ class Detailed(ScriptedSlurm):
             await self.answers.wait()
         self._see()
         return await super().devices(jobs)
+
+
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each question be about a moment of its own."""
+    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    monkeypatch.setattr(overview_reads, "_SHARE", -1.0)
 
 
 @pytest.fixture
@@ -96,14 +105,35 @@ async def test_each_reader_is_told_own_things_and_the_same_for_a_second(
     assert [one.name for one in (await asked(reads, other)).tenants] == ["nlp"]
     assert await asked(reads) is first
     assert await asked(reads, ALICE) is alices
-    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    at_once(monkeypatch)
     assert await asked(reads) is not first
+
+
+async def test_one_answer_is_made_for_all_screens_of_a_reader_and_rarely_if_it_is_long(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[Principal] = []
+
+    def slowly(facts: OverviewFacts, principal: Principal) -> OverviewAnswer:
+        made.append(principal)
+        time.sleep(0.05)
+        return overview(facts, principal)
+
+    monkeypatch.setattr(overview_reads, "overview", slowly)
+    monkeypatch.setattr(overview_reads, "_FRESH_S", 0.0)
+    monkeypatch.setattr(overview_reads, "_SHARE", 10_000.0)
+    reads = Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state)
+    found = await asyncio.gather(*(asked(reads) for _ in range(5)))
+    assert await asked(reads) is found[0]
+    assert made == [ROOT]
+    monkeypatch.setattr(overview_reads, "_SHARE", 0.0)
+    assert await asked(reads) is not found[0]
 
 
 async def test_slurm_is_asked_once_which_instance_each_job_has(
     state: ClusterState, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    at_once(monkeypatch)
     slurm = Detailed(running(1), replace(running(2), start_s=1))
     slurm.known_devices = {1: {"node1": frozenset({0})}, 2: {"node1": frozenset({1})}}
     slurm.known_nodes = (replace(NODE, gpus_held=frozenset({0, 1})),)
@@ -123,7 +153,7 @@ async def test_slurm_is_asked_once_which_instance_each_job_has(
 async def test_a_slurm_that_does_not_answer_holds_no_reader_up_and_is_left_alone(
     state: ClusterState, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(overview_reads, "_FRESH_S", -1.0)
+    at_once(monkeypatch)
     monkeypatch.setattr(overview_reads, "_PATIENCE_S", 0.01)
     slurm = Detailed(running(1), replace(running(2), start_s=1))
     slurm.known_nodes = (replace(NODE, gpus_held=frozenset({0, 1})),)

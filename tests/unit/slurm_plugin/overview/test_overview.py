@@ -22,7 +22,7 @@ from cluster.language.units import MillisliceSeconds
 from cluster.mig.layouts import Placement
 from cluster.rpc.messages import SlotView
 from cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
-from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu
+from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
 from slurm_plugin.quota.types import Budget, Policy
@@ -238,7 +238,7 @@ def test_slurm_is_asked_only_about_jobs_that_share_a_type_on_a_node():
     elsewhere = replace(running(9), nodes=("node2",))
     other = running(10, partition="cpu")
     jobs = (running(5), running(6), large, elsewhere, other, job(7, "Resources"))
-    assert [one.job_id for one in sharing_types(jobs, frozenset({"gpu"}))] == [5, 6]
+    assert [one.job_id for one in sharing_types(seats_of(jobs, frozenset({"gpu"})))] == [5, 6]
 
 
 def test_slurm_s_indices_say_which_instances_are_held():
