@@ -49,9 +49,10 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
             "SW-LEDGER-OWNER",
             f"Role {facts.role} owns the ledger's tables or is a superuser",
             "nothing in PostgreSQL keeps the daemon's role from changing what was booked",
-            Mend(Place.DATABASE, "createuser slicewise_daemon"),
+            Mend(Place.DATABASE, "createuser --pwprompt slicewise_daemon"),
             Mend(Place.DATABASE, "slicewise ledger db grant slicewise_daemon --as daemon"),
-            advice="Let the URL name a role of its own.",
+            advice="Let the URL name a role of its own, with a line in pg_hba.conf; the owner's is"
+            " then for slicewise ledger db upgrade.",
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.language.errors import OutsideError, SlicewiseError
+from cluster.language.findings import Finding
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
@@ -39,6 +40,7 @@ from slurm_plugin.quota.demand import is_managed
 from slurm_plugin.quota.types import LimitKey
 from slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
 from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
 
 if TYPE_CHECKING:
     from slurm_plugin.accounting.ledger_view import LedgerView
@@ -229,6 +231,7 @@ async def plan(
             *_jobs_left(jobs, refused),
             *_waits(gated, is_shared=is_shared),
             *_named_in(in_lists),
+            *_barred(closed_to_qos(partitions, settings.cluster.partitions, _with_waiting(jobs))),
             *(() if ledger else _unknown(found)),
         ),
     )
@@ -557,6 +560,17 @@ def _waits(gated: Iterable[str], *, is_shared: bool) -> Iterator[str]:
             f"Partition {name} has QOS={GATE_QOS}, which {gate}: take it out of slurm.conf, "
             f"scontrol reconfigure, then {_FINISH}. Without that QOS slurmctld would exit."
         )
+
+
+def _with_waiting(jobs: LastJobs) -> frozenset[str]:
+    """The QOS in which jobs have yet to start."""
+    return frozenset(qos for qos, those in jobs.in_use.items() if those.waiting or those.held)
+
+
+def _barred(closed: Iterable[Finding]) -> Iterator[str]:
+    """Sentences about partitions that bar QOS which stay: a site puts its own lists back early."""
+    for one in closed:
+        yield f"{one.what}: {one.why}. Put your own list back once those jobs have ended."
 
 
 def _named_in(lists: Mapping[tuple[str, str], Collection[str]]) -> Iterator[str]:

@@ -793,6 +793,20 @@ async def test_what_a_partition_lists_stays_until_its_line_is_changed(word: str,
     assert store.remembered == {}
 
 
+async def test_a_list_that_bars_what_still_waits_is_named():
+    """A site puts its AllowQos back with the gate gone: jobs in our QOS then waited for ever."""
+    slurm, store = database(), ledger(vision=6000)
+    await compiled(slurm, store)
+    slurm.partition_qos, slurm.allow_qos = "", frozenset({"normal"})
+    slurm.running = (waiting("slicewise_vision"),)
+    told = (await uninstall(slurm, store, settings())).waits  # type: ignore[arg-type]
+    (barred,) = [one for one in told if "AllowQos" in one]
+    assert barred.startswith("Partition gpu has AllowQos without slicewise_vision: their jobs do")
+    assert barred.endswith("Put your own list back once those jobs have ended.")
+    slurm.running = ()
+    assert (await uninstall(slurm, store, settings())).waits == ()  # type: ignore[arg-type]
+
+
 async def test_another_clusters_gate_is_left_closed():
     slurm, store = database(), ledger(vision=6000)
     await compiled(slurm, store)
