@@ -17,6 +17,7 @@ from waiting import best_of_three, until, until_is
 
 from sandbox.cluster import Sandbox
 from sandbox.host.probes import unix_socket_answers
+from sandbox.servers.slurm import slurmd_version
 
 pytestmark = pytest.mark.integration
 
@@ -500,6 +501,9 @@ def test_a_hostile_script_does_not_stop_slurmctld(daemon: Daemon) -> None:
     cancel_all(daemon)
 
 
+@pytest.mark.skipif(
+    slurmd_version() >= (26, 5), reason="its accounting keeps the start: of 33 runs on 26.05.5"
+)
 @pytest.mark.usefixtures("clean")
 def test_a_run_whose_start_accounting_loses_is_charged(daemon: Daemon) -> None:
     code, text = daemon.sbatch("alice", script=SCRIPT.replace("trap '", "trap 'sleep 4; "))
