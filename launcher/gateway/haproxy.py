@@ -71,6 +71,8 @@ _SERVICES_PER_S = 2000
 """Services for which one more second is allowed to a look at everything."""
 REPLACED_DEADLINE_S = 0.5
 """Seconds that all processes that a reload has replaced may take together."""
+LATEST_S = 30.0
+"""Seconds that the launcher hears an answer for which it no longer waits."""
 _SILENCE_S = 2.0
 """Seconds without a word after which ``hear_held`` ends."""
 _READ_LIMIT = 64 * 1024 * 1024
@@ -385,7 +387,8 @@ class _Looks:
 
     HAProxy 3.2.26 crashes at the next ``show servers state`` after a client has hung up within an
     answer to it (upstream mended it on 2026-08-06, commit 2d5ef608e). So a question that takes
-    too long fails, but its answer is still read, and the next question waits for its end.
+    too long fails, but its answer is still read, and the next question waits for its end: not
+    longer than ``LATEST_S``, as a process that hangs may have been replaced since.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -398,10 +401,16 @@ class _Looks:
             async with asyncio.timeout(DEADLINE_S if deadline_s is None else deadline_s):
                 if self._last is not None:
                     await asyncio.wait({self._last})
-                self._last = asyncio.create_task(_exchange(self._socket, command))
+                self._last = asyncio.create_task(self._whole(command))
+                # Also where the question has failed by then, asyncio wants its end to be looked at.
+                self._last.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 return await asyncio.shield(self._last)
         except OSError as error:
             raise _down(self._socket, error) from error
+
+    async def _whole(self, command: str) -> str:
+        async with asyncio.timeout(LATEST_S):
+            return await _exchange(self._socket, command)
 
 
 async def _end_streams(command: Callable[[str], Awaitable[str]], digests: Collection[str]) -> None:

@@ -1,6 +1,7 @@
 """Tests the Runtime API of HAProxy 2.6: what is read from it, and which commands it gets."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -889,6 +890,32 @@ async def test_a_late_answer_is_heard_to_its_end_before_the_next_question(
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
             await runtime.observe()
     assert heard == [True, True]
+
+
+async def test_a_process_that_hangs_is_not_heard_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A reload has replaced it since."""
+    monkeypatch.setattr(haproxy, "LATEST_S", 0.2)
+    fake, hangs = FakeHaproxy(), list[asyncio.StreamWriter]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if hangs:
+            await fake.answer(reader, writer)
+        else:
+            hangs.append(writer)
+
+    known = settings(tmp_path)
+    runtime = HaproxyRuntime(known)
+    async with await asyncio.start_unix_server(answer, known.runtime_socket):
+        with monkeypatch.context() as hasty:
+            hasty.setattr(runtime, "_everything_s", 0.05)
+            with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
+                await runtime.observe()
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        hangs[0].close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_backend_that_no_request_has_come_to_is_not_asked_until_it_is_used():
