@@ -63,6 +63,8 @@ async def _looks(sandbox: Sandbox) -> tuple[frozenset[int], Mapping[str, Look]]:
         found = await _looks_at(scene)
         if "slurmrestd" in DOORS:
             with by_slurmrestd(sandbox) as slurm:
+                # After this look it is asked only what has changed since.
+                await slurm.jobs()
                 found["slurmrestd"] = await look(slurm, scene)
         return scene, found
 
