@@ -144,6 +144,15 @@ RPM = {
 """On what Debian's rpm takes for a bare host; then in a folder with nothing at all."""
 
 
+def rpms(folder: Path) -> None:
+    """Make ours, those that stand for EL9's, and a newer HAProxy."""
+    packed("rpm", folder)
+    rpm_of_el9(folder, "haproxy", "2.8.14", [])
+    (folder / "el9").mkdir()
+    for name, (version, provides) in EL9.items():
+        rpm_of_el9(folder / "el9", name, version, provides)
+
+
 def without_warning(text: str) -> str:
     """Leave out what Debian's rpm says of itself."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("rpm: "))
@@ -153,6 +162,22 @@ def missing(text: str) -> set[str]:
     """Return what rpm found missing."""
     marked = (line.partition(" is needed by ") for line in text.splitlines())
     return {before.strip() for before, mark, _ in marked if mark}
+
+
+_DNF = (
+    "dnf --assumeyes --quiet --installroot=/run/empty --releasever=9 --disablerepo=* --nogpgcheck"
+    " --setopt=cachedir=/run/cache --setopt=tsflags=noscripts"
+)
+_THERE = "rpm --root /run/empty -q slicewise slicewise-controller slicewise-gateway haproxy"
+DNF = {
+    "bare": f"mkdir -p /run/empty/etc; {_DNF} install /run/packages/*-0.1.0-*.rpm",
+    "as EL9": f"{_DNF} install /run/packages/el9/*.rpm >/dev/null;"
+    f" {_DNF} install /run/packages/*-0.1.0-*.rpm",
+    "install": f"{_DNF} install /run/packages/haproxy-*.rpm /run/packages/*-0.1.0-*.rpm; {_THERE}",
+    "upgrade": f"{_DNF} upgrade /run/packages/*-0.1.1-*.rpm; {_THERE}",
+    "back": f"{_DNF} downgrade /run/packages/*-0.1.0-*.rpm; {_THERE}",
+    "remove": f"{_DNF} remove slicewise; {_THERE}",
+}
 
 
 RPM_FILES = {
@@ -245,11 +270,7 @@ def test_debian_packages_are_installed_upgraded_put_back_removed_and_purged(
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("rpm") is None, reason="no rpm here")
 def test_rpm_packages_are_installed_upgraded_put_back_and_removed(host: tuple[Path, Path]) -> None:
-    packed("rpm", host[0])
-    rpm_of_el9(host[0], "haproxy", "2.8.14", [])
-    (host[0] / "el9").mkdir()
-    for name, (version, provides) in EL9.items():
-        rpm_of_el9(host[0] / "el9", name, version, provides)
+    rpms(host[0])
     said = lived(RPM, *host)
     assert missing(said["bare"]) == {f"/usr/bin/{PYTHON}", "haproxy >= 2.6", "openssl"}
     assert missing(said["as EL9"]) == {"haproxy >= 2.6"}
@@ -264,6 +285,23 @@ def test_rpm_packages_are_installed_upgraded_put_back_and_removed(host: tuple[Pa
     assert without_warning(said["empty"]) == ""
     assert {line.rpartition("/")[0] for line in said["files"].splitlines()} == RPM_FILES
     assert without_warning(said["emptied"]) == ""
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("dnf") is None, reason="no dnf here")
+def test_dnf_finds_what_they_need_and_takes_all_to_another_version(host: tuple[Path, Path]) -> None:
+    rpms(host[0])
+    said = lived(DNF, *host)
+    for need in (f"/usr/bin/{PYTHON}", "openssl", "haproxy >= 2.6"):
+        assert f"nothing provides {need} needed by" in said["bare"]
+    assert said["as EL9"].splitlines()[-1] == (
+        "  - nothing provides haproxy >= 2.6 needed by slicewise-gateway-0.1.0-1.x86_64"
+    )
+    for step, version in (("install", "0.1.0"), ("upgrade", "0.1.1"), ("back", "0.1.0")):
+        ours = [f"{name}-{version}-1.x86_64" for name in NAMES]
+        assert said[step].splitlines()[-4:] == [*ours, "haproxy-2.8.14-1.x86_64"], said[step]
+    gone = [f"package {name} is not installed" for name in NAMES]
+    assert said["remove"].splitlines()[-4:] == [*gone, "haproxy-2.8.14-1.x86_64"]
 
 
 @pytest.mark.nightly
