@@ -201,12 +201,17 @@ class Frame:
         yield from below
 
     def _below(self, table: Table, width: int) -> Iterator[Text]:
-        """Yield lines below the rows: what mends the selected one, and what is not shown."""
-        row = self.state.row
-        if table.view == "attention" and row < len(table.rows):
-            yield Text()
-            for line in attention_lines((table.rows[row],), width):
-                yield from line.wrap(Console(width=width), width)
+        """Yield lines below the rows: what is to be said of the selected one, what is not shown."""
+        chosen = table.rows[self.state.row : self.state.row + 1]
+        told: Iterable[Text] = ()
+        if table.view == "attention":
+            told = attention_lines(chosen, width)
+        elif table.view == "services":
+            told = (Text(f" {words(one.note or one.why)}") for one in chosen)
+        for nth, line in enumerate(told):
+            if nth == 0:
+                yield Text()
+            yield from line.wrap(Console(width=width), width)
         if table.rest:
             yield _cut(Text(f" {table.rest}", style="dim"), width)
 

@@ -8,11 +8,10 @@ from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import slices_words
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceNow, TenantNow
-from slurm_plugin.common.costs import run_cost
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import failed_starts
 from slurm_plugin.overview.slices import condition_of, managed_nodes
-from slurm_plugin.quota.demand import paid_by_guaranteed, waits_since_s
+from slurm_plugin.quota.demand import node_capacity, paid_by_guaranteed, waits_since_s
 from slurm_plugin.quota.tenants import guaranteed_quota, payers
 from slurm_plugin.services.state import used_by_tenant
 
@@ -119,7 +118,8 @@ def _named(nodes: Sequence[NodeView]) -> str:
 
 
 def _slices(nodes: Iterable[NodeView], facts: OverviewFacts) -> str:
-    return slices_words(sum(run_cost(node.gpus, facts.costs) for node in nodes))
+    whole = (node_capacity(node, facts.costs, facts.whole_boards) for node in nodes)
+    return slices_words(sum(whole))
 
 
 def _resume(nodes: Sequence[NodeView]) -> str:

@@ -121,6 +121,15 @@ def test_a_failed_look_is_told_above_what_was_seen_before():
     assert "vision" in "\n".join(found)
 
 
+def test_of_the_selected_service_the_whole_reason_is_told_below_the_rows():
+    why = "no requests now; no replica is needed; at least 2 shall run, as its file says"
+    now = answer()
+    said = tuple(one.model_copy(update={"why": why}) for one in now.services)
+    found = lines(now.model_copy(update={"services": said}), TopState("services", row=1))
+    assert found[7].strip() == ""
+    assert " ".join(line.strip() for line in found[8:10]).strip() == why
+
+
 def test_the_sums_of_others_stand_below_the_own_tenants():
     own = overview(facts(running(1)), ALICE)
     assert " 3 other tenants: 10 slices guaranteed, 0 in use" in lines(own, TopState())

@@ -329,6 +329,13 @@ def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
     assert overview(now, ALICE).attention == ()
 
 
+def test_the_slices_of_a_drained_node_are_those_of_its_boards():
+    cut = node("n1", "IDLE", "DRAIN", gpus={LARGE: 1, SMALL: 3, "pad1": 3})
+    answer = overview(facts(nodes=(cut,)), ROOT)
+    assert "nothing new starts on 7 slices" in answer.attention[0].what
+    assert answer.slices.draining_millislices == 7000
+
+
 def test_an_old_look_is_told_of():
     assert item(overview(facts(observed_s=NOW_S - 31), ROOT), "SW-DAEMON-LATE").what == (
         "the daemon looked at Slurm 31 s ago"
