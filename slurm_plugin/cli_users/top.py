@@ -64,14 +64,16 @@ def top(
 
 
 class _Question:
-    """A question to the daemon, asked in a thread so that keys work while it is answered."""
+    """A question to the daemon, asked in a thread so that keys work while it is answered.
+
+    ``answered`` is the last request that was answered or refused, and by what; None before that.
+    """
 
     def __init__(self, client: DaemonClient, wake: int) -> None:
         self._client, self._wake = client, wake
         self.is_asking = False
         self.asked_s = time.monotonic()
-        self.about: Any = None
-        self.outcome: Any = None
+        self.answered: tuple[Any, Any] | None = None
 
     def ask(self, request: Any) -> None:
         """Ask unless the last question is still open."""
@@ -82,12 +84,13 @@ class _Question:
 
     def _call(self, request: Any) -> None:
         try:
-            outcome = self._client.call(request)
+            self.answered = request, self._client.call(request)
         except SlicewiseError as error:
-            outcome = error.refusal
-        self.about, self.outcome, self.is_asking = request, outcome, False
-        with suppress(OSError):  # The program has ended.
-            os.write(self._wake, b".")
+            self.answered = request, error.refusal
+        finally:
+            self.is_asking = False
+            with suppress(OSError):  # The program has ended.
+                os.write(self._wake, b".")
 
 
 class _Top:
@@ -108,8 +111,8 @@ class _Top:
         """Show it until the user ends it."""
         drawn: object = None
         while not self._state.has_ended:
-            self._take_answers()
             self._ask()
+            self._take_answers()
             self._state = within(self._state, self._table.keys)
             shown = (self._answer, self._failure, self._explanation, self._state, self._second)
             if shown != drawn:
@@ -128,8 +131,8 @@ class _Top:
 
     @property
     def _explanation(self) -> WhyAnswer | Refusal | None:
-        is_of_this = self._why.about == self._why_request
-        return self._why.outcome if is_of_this else None
+        about, outcome = self._why.answered or (None, None)
+        return outcome if about == self._why_request else None
 
     @property
     def _why_request(self) -> WhyRequest | None:
@@ -139,10 +142,10 @@ class _Top:
             return None
 
     def _take_answers(self) -> None:
-        match self._look.outcome:
-            case OverviewAnswer() as answer:
+        match self._look.answered:
+            case (_, OverviewAnswer() as answer):
                 self._answer, self._failure = answer, None
-            case Refusal() as refusal:
+            case (_, Refusal() as refusal):
                 self._failure = refusal
 
     def _ask(self) -> None:
@@ -150,7 +153,7 @@ class _Top:
         if now_s - self._look.asked_s >= self._interval_s:
             self._look.ask(OverviewRequest())
         if (request := self._why_request) is not None:
-            is_new = self._why.about != request
+            is_new = self._why.answered is None or self._why.answered[0] != request
             if is_new or now_s - self._why.asked_s >= _WHY_S:
                 self._why.ask(request)
 
@@ -170,10 +173,19 @@ class _Top:
         if self._woken in ready:
             os.read(self._woken, 1024)
         if sys.stdin in ready:
-            for key in self._keyboard.keys(os.read(sys.stdin.fileno(), 1024)):
+            sent = _typed()
+            for key in self._keyboard.keys(sent) if sent else ("interrupt",):
                 self._state = pressed(self._state, key, self._table.keys)
         elif (last := self._keyboard.rest()) is not None:
             self._state = pressed(self._state, last, self._table.keys)
+
+
+def _typed() -> bytes:
+    """What was typed; nothing if the terminal has gone."""
+    try:
+        return os.read(sys.stdin.fileno(), 1024)
+    except OSError:
+        return b""
 
 
 @contextmanager
