@@ -14,6 +14,7 @@ from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.api.access import Principal, ReaderHandlers
+from slurm_plugin.common.log import report_failure
 from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
@@ -38,6 +39,10 @@ next answer has what came too late.
 """
 _AGAIN_S = 30.0
 """Seconds after a failure to read it."""
+_JOBS_AT_ONCE = 20
+"""Jobs that Slurm is asked for in one look, each by a request; those left are asked for in the next
+look. So screens that users have open leave most of the bound on requests to the daemon's own looks.
+"""
 _RunKey = tuple[int, int, int | None]
 """Job id, number of requeues, Unix second of the start."""
 
@@ -131,7 +136,7 @@ class OverviewReads:
         may_ask = now_s >= self._indices_due_s and not self._cluster_state.pacing.has_spent_all
         due = [self._read_surveys()] if now_s >= self._surveys_due_s else []
         if unknown and may_ask:
-            due.append(self._read_indices(unknown))
+            due.append(self._read_indices(unknown[:_JOBS_AT_ONCE]))
         if due:
             self._reading = asyncio.create_task(self._read(due))
             await asyncio.wait((self._reading,), timeout=_PATIENCE_S)
@@ -143,7 +148,7 @@ class OverviewReads:
             self._reading = None
         for one in outcomes:
             if one is not None:
-                raise one
+                report_failure("request_failed", one)
 
     async def _read_surveys(self) -> None:
         nodes = self._cluster_state.nodes

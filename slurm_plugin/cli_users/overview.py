@@ -20,8 +20,8 @@ def overview(as_json: Json = False) -> None:
 
     Slices by state, tenants, services, GPUs with their MIG instances to scale, and jobs that wait.
     A terminal shows as many rows of each as it has room for; a pipe gets them all. Users see their
-    own tenants in full and the others as sums. The daemon answers from memory; neither Slurm nor
-    the ledger is asked.
+    own tenants in full and the others as sums. The daemon answers from memory, also while Slurm or
+    the ledger is down.
 
     Exits 1 if something is an error, 9 if there are warnings only, and 0 otherwise.
     """

@@ -1,6 +1,6 @@
 """``slicewise top``: how the cluster stands, live, and why a job waits.
 
-It is drawn with rich, which all commands use, and reads keys itself (docs/decisions/0043).
+It is drawn with rich, which all commands use, and reads keys itself (docs/decisions/0041).
 """
 
 import os
@@ -49,7 +49,7 @@ def top(
     1 to 5 or Tab change the view, arrows select, Enter says why a job waits or how a service or a
     tenant stands, s sorts by the next column, r turns the order round, / shows only rows with a
     text, Esc shows all again, q ends it. Users see what slicewise overview shows them. Each look is
-    one question to the daemon, which answers from memory; nothing is asked of Slurm.
+    one question to the daemon, which answers from memory.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidInputError(

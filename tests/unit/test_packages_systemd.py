@@ -56,7 +56,7 @@ STEPS = {
     "database": "slicewise ledger db grant slicewise_launcher --as launcher"
     " && install -m 600 -o slicewise /dev/stdin /etc/slicewise/launcher-database-url"
     " <<< postgresql://slicewise_launcher@127.0.0.1:5499/slicewise",
-    "gateway": "sh /run/out/gateway.sh > /run/haproxy.cfg",
+    "gateway": "sh /run/out/gateway.sh",
     "active": f"active {_UNITS}",
     "asked": "asked",
     "users": f"for unit in {_OURS}; do ps -o user= -p $(pid $unit); done",

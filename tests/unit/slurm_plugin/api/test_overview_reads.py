@@ -134,6 +134,7 @@ async def test_slurm_is_asked_once_which_instance_each_job_has(
     state: ClusterState, monkeypatch: pytest.MonkeyPatch
 ):
     at_once(monkeypatch)
+    monkeypatch.setattr(overview_reads, "_PATIENCE_S", 60.0)
     slurm = Detailed(running(1), replace(running(2), start_s=1))
     slurm.known_devices = {1: {"node1": frozenset({0})}, 2: {"node1": frozenset({1})}}
     slurm.known_nodes = (replace(NODE, gpus_held=frozenset({0, 1})),)
@@ -148,6 +149,32 @@ async def test_slurm_is_asked_once_which_instance_each_job_has(
     await state.turn()
     await asked(reads)
     assert slurm.asked == [[1, 2], [3]]
+
+
+async def test_slurm_is_asked_for_some_jobs_in_each_look(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch
+):
+    at_once(monkeypatch)
+    monkeypatch.setattr(overview_reads, "_PATIENCE_S", 60.0)
+    slurm = Detailed(*map(running, range(1, 46)))
+    slurm.known_nodes = (replace(NODE, gpus={"1g.10gb": 56}),)
+    state = sync_of(slurm)
+    await state.turn()
+    reads = Reads(settings(), slurm, ScriptedLedger(), state)
+    for _ in range(4):
+        await asked(reads)
+    assert [len(jobs) for jobs in slurm.asked] == [20, 20, 5]
+    assert sorted(sum(slurm.asked, [])) == list(range(1, 46))
+
+
+async def test_what_breaks_a_reading_is_in_the_log(
+    state: ClusterState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(overview_reads, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(overview_reads, "node_records", lambda *_: {}["none"])
+    reads = Reads(settings(), ScriptedSlurm(), ScriptedLedger(), state)
+    assert (await asked(reads)).cluster == "cluster"
+    assert "request_failed" in caplog.text
 
 
 async def test_a_slurm_that_does_not_answer_holds_no_reader_up_and_is_left_alone(
