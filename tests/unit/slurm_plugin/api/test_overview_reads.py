@@ -164,7 +164,7 @@ async def test_slurm_is_asked_for_some_jobs_in_each_look(
     for _ in range(4):
         await asked(reads)
     assert [len(jobs) for jobs in slurm.asked] == [20, 20, 5]
-    assert sorted(sum(slurm.asked, [])) == list(range(1, 46))
+    assert sorted(one for jobs in slurm.asked for one in jobs) == list(range(1, 46))
 
 
 async def test_what_breaks_a_reading_is_in_the_log(
