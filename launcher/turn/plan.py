@@ -434,7 +434,7 @@ def _scaled(
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
     if not falls_back and _refuses(seen) and known.memory is not None:
-        starts = any(slot.phase in {Phase.STARTING, Phase.WARM} for slot in newest.slots)
+        starts = any(map(_starts, newest.slots))
         load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     most = 0 if look.lineless else min(look.most, usable)
@@ -464,6 +464,11 @@ def _scaled(
     if lineless := _lineless(look):
         decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
     return memory, _with_backoff(decision, newest, now_s)
+
+
+def _starts(slot: Slot) -> bool:
+    # One that has drained has served: its start is over, and has succeeded.
+    return slot.phase in {Phase.STARTING, Phase.WARM} and not slot.is_drained
 
 
 def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:

@@ -348,6 +348,8 @@ def settle(world: World, state: State, work: int, *, asks: bool = True) -> State
 WORK = st.integers(1, END_TICKS - 1)
 
 
+# Three starts fail, and the fourth replica has served for less time than a start needs to count.
+@example(seconds=[(1, ""), (4, ""), (0, ""), (2, ""), *[(0, "kill")] * 3], quota=4, work=1)
 @settings(max_examples=examples(50, nightly=2000))
 @given(SECONDS, st.integers(1, SLOTS), WORK)
 def test_no_request_is_cut_all_are_answered_and_old_generations_disappear(
