@@ -11,6 +11,7 @@ from quotas import until_in_force
 from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
+from sandbox.servers.slurm import slurmd_version
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +41,11 @@ class Way:
 
     def code_for(self, user: str) -> str:
         return self.code or ("SW-QUOTA-EXCEEDED" if self.cost > MOST[user] else "")
+
+    def is_weighed_together(self, user: str) -> bool:
+        """Whether Slurm may refuse it: since 26.05 all components together, where each could wait."""
+        exceeds = self.jobs > 1 and self.jobs * self.cost > OWN[user]
+        return exceeds and slurmd_version() >= (26, 5)
 
     def qos_for(self, user: str) -> set[str]:
         own = f"slicewise_{TENANTS[user]}"
@@ -159,6 +165,9 @@ def test_a_way_to_ask_for_gpus(users: Users, mode: str, way: Way, user: str) -> 
     if mode == "enforce" and code:
         assert (outcome.status, list(outcome.jobs)) == (1, [])
         assert code in outcome.text
+    elif mode == "enforce" and outcome.status and way.is_weighed_together(user):
+        assert "Job violates accounting/QOS policy" in outcome.text
+        assert list(outcome.jobs) == []
     elif mode == "enforce":
         assert outcome.status == 0, outcome.text
         assert len(outcome.jobs) == way.jobs
