@@ -43,7 +43,7 @@ class Way:
         return self.code or ("SW-QUOTA-EXCEEDED" if self.cost > MOST[user] else "")
 
     def is_weighed_together(self, user: str) -> bool:
-        """Whether Slurm may refuse it: since 26.05 all components together, where each could wait."""
+        """Whether Slurm may refuse it: since 26.05 it holds all components against a limit."""
         exceeds = self.jobs > 1 and self.jobs * self.cost > OWN[user]
         return exceeds and slurmd_version() >= (26, 5)
 
