@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from cluster.language.exit_codes import ExitCode
 from cluster.language.jobs import JobView
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
@@ -15,7 +16,7 @@ from cluster.slurm.interface import JobChange, Target
 from cluster.slurm_client.batch import address
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.adoption import Adoption, adoption
-from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_common.options import Json, opened_ledger
 
 _SHOWN = 5
 
@@ -30,9 +31,13 @@ def adopt(
 
     They ask for GPUs of managed partitions in a QOS of the site: once the gate is closed they would
     wait for ever. Run it as root or SlurmUser when daemon and slicewise.lua are in mode enforce,
-    before you close the gate. Jobs that run, ask for no GPU, or were decided are left alone.
+    before you close the gate. Jobs that run, ask for no GPU, or are in a QOS of Slicewise are left
+    alone. Exits 1 if Slurm refuses a change.
     """
-    found, refused = asyncio.run(_adopt(load_settings(), dry_run=dry_run))
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        tenants = ledger.tenants.policy().keys()
+    found, refused = asyncio.run(_adopt(settings, tenants, dry_run=dry_run))
     moved = {address(target): qos for target, qos in found.moves.items() if target not in refused}
     if as_json:
         print_json(
@@ -40,26 +45,37 @@ def adopt(
                 "moved": moved,
                 "refused": {address(target): why for target, why in refused.items()},
                 "no_tenant": {job.task: job.account for job in found.no_tenant},
+                "no_qos": {job.task: job.account for job in found.no_qos},
                 "untyped": {job.task: job.account for job in found.untyped},
             }
         )
-        return
+    else:
+        _print(found, moved, refused, dry_run=dry_run)
+    if refused:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print(
+    found: Adoption, moved: Mapping[str, str], refused: Mapping[Target, str], *, dry_run: bool
+) -> None:
     verb = "would be moved" if dry_run else "moved"
     for qos, jobs in sorted(Counter(moved.values()).items()):
         _say(f"{qos}: {jobs} {verb}")
     for target, why in refused.items():
         _say(f"Slurm refused {address(target)}: {why}")
     _say_jobs("Of accounts that are no tenants, and never start", found.no_tenant)
+    _say_jobs("Of tenants without a QOS yet (is the daemon in mode enforce?)", found.no_qos)
     _say_jobs("GPUs without a type, which start above all limits (hold or cancel)", found.untyped)
-    if not (moved or refused or found.no_tenant or found.untyped):
+    if not (moved or refused or found.no_tenant or found.no_qos or found.untyped):
         _say("No job waits for GPUs of managed partitions in a QOS of the site.")
 
 
-async def _adopt(settings: Settings, *, dry_run: bool) -> tuple[Adoption, Mapping[Target, str]]:
+async def _adopt(
+    settings: Settings, tenants: Collection[str], *, dry_run: bool
+) -> tuple[Adoption, Mapping[Target, str]]:
     slurm = open_slurm(settings)
-    jobs, qos = await asyncio.gather(slurm.jobs(), slurm.qos())
-    names = frozenset(one.name for one in qos)
-    found = adoption(jobs, frozenset(settings.cluster.partitions), names)
+    jobs, rows = await asyncio.gather(slurm.jobs(), slurm.associations())
+    found = adoption(jobs, frozenset(settings.cluster.partitions), tenants, rows)
     if dry_run or not found.moves:
         return found, {}
     changes = {target: JobChange(qos=name) for target, name in found.moves.items()}

@@ -603,12 +603,14 @@ class AdoptedJson(TypedDict):
         moved: the QOS that each has now, or would have.
         refused: why Slurm left it where it was.
         no_tenant: accounts of jobs that the gate keeps.
+        no_qos: tenants of jobs, which may not use their own QOS in this cluster yet.
         untyped: accounts of jobs whose GPUs have no type.
     """
 
     moved: dict[str, str]
     refused: dict[str, str]
     no_tenant: dict[str, str]
+    no_qos: dict[str, str]
     untyped: dict[str, str]
 
 

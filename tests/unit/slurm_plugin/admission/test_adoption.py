@@ -2,22 +2,34 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm
+from scripted import ScriptedSlurm, tenant
 from scripted import job as slot
+from slurm_database import LimitLedger
 from typer.testing import CliRunner
 
 from cluster.language.jobs import JobState, JobView
-from cluster.slurm.interface import JobChange, Qos, Target, Tasks
+from cluster.slurm.interface import Association, JobChange, Target, Tasks
 from launcher.main import app
 from slurm_plugin.admission.adoption import adoption
 from slurm_plugin.cli import adopt as command
 
-QOS = ("normal", "long", "slicewise_vision", "slicewise_nlp")
+TENANTS = ("vision", "nlp", "bio")
+ROWS = tuple(
+    Association("c", account, "", "root", frozenset(qos), "normal", {})
+    for account, qos in {
+        "vision": ("normal", "long", "slicewise_vision"),
+        "nlp": ("normal", "slicewise_nlp"),
+        "bio": ("normal",),
+        "removed": ("normal", "slicewise_removed"),
+    }.items()
+)
 TOML = """
 [cluster]
 name = "c"
@@ -43,18 +55,38 @@ def job(job_id: int, **changes: Any) -> JobView:
 ARRAY = job(7, array_job_id=7, untouched=frozenset({1, 2}), qos="long")
 ALONE = job(9, account="nlp", partition="cpu,gpu")
 STRANGER = job(10, account="physics")
+EARLY = job(13, account="bio")
 UNTYPED = job(11, tres={"cpu": "1", "gres/gpu": "1"})
 
 
 def test_what_waits_in_a_qos_of_the_site_gets_its_tenants() -> None:
     held = job(12, held=True, reason="JobHeldUser")
-    found = adoption((ARRAY, ALONE, STRANGER, UNTYPED, held), frozenset({"gpu"}), QOS)
+    jobs = (ARRAY, ALONE, STRANGER, UNTYPED, held)
+    found = adoption(jobs, frozenset({"gpu"}), TENANTS, ROWS)
     assert found.moves == {
         Tasks(7, frozenset({1, 2})): "slicewise_vision",
         9: "slicewise_nlp",
         12: "slicewise_vision",
     }
-    assert (found.no_tenant, found.untyped) == ((STRANGER,), (UNTYPED,))
+    assert (found.no_tenant, found.no_qos, found.untyped) == ((STRANGER,), (), (UNTYPED,))
+
+
+def test_the_qos_of_a_removed_tenant_makes_no_tenant() -> None:
+    removed = job(1, account="removed")
+    found = adoption((removed,), frozenset({"gpu"}), TENANTS, ROWS)
+    assert (found.moves, found.no_tenant) == ({}, (removed,))
+
+
+def test_a_tenant_that_may_not_use_its_qos_yet_is_one() -> None:
+    """Its QOS may exist: another cluster on the same slurmdbd has made it."""
+    found = adoption((EARLY,), frozenset({"gpu"}), TENANTS, ROWS)
+    assert (found.moves, found.no_tenant, found.no_qos) == ({}, (), (EARLY,))
+
+
+def test_a_decided_job_that_was_given_back_to_the_site_is_adopted_again() -> None:
+    tag = "slicewise:1 token=ab12 tenant=vision flexible"
+    found = adoption((job(1, admin_comment=tag),), frozenset({"gpu"}), TENANTS, ROWS)
+    assert found.moves == {1: "slicewise_vision"}
 
 
 @pytest.mark.parametrize(
@@ -65,36 +97,41 @@ def test_what_waits_in_a_qos_of_the_site_gets_its_tenants() -> None:
         {"qos": "slicewise_vision_borrowed"},
         {"partition": "cpu"},
         {"tres": {"cpu": "1"}},
-        {"admin_comment": "slicewise:1 token=ab12 tenant=vision"},
+        {"admin_comment": "slicewise:1 token=ab12 tenant=vision undecided"},
         {"unread": frozenset({"tres"})},
     ],
 )
 def test_all_others_stay(changes: Mapping[str, Any]) -> None:
-    found = adoption((job(1, **changes),), frozenset({"gpu"}), QOS)
-    assert (found.moves, found.no_tenant, found.untyped) == ({}, (), ())
+    found = adoption((job(1, **changes),), frozenset({"gpu"}), TENANTS, ROWS)
+    assert (found.moves, found.no_tenant, found.no_qos, found.untyped) == ({}, (), (), ())
 
 
 class _Slurm(ScriptedSlurm):
-    async def qos(self) -> tuple[Qos, ...]:
-        return tuple(Qos(name, {}, frozenset()) for name in QOS)
+    refuses: Mapping[Target, str] = MappingProxyType({9: "Invalid qos specification"})
+
+    async def associations(self) -> tuple[Association, ...]:
+        return ROWS
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
         await super().update(changes)
-        return {9: "Invalid qos specification"}
+        return self.refuses
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Slurm:
     (tmp_path / "slicewise.toml").write_text(TOML)
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
-    slurm = _Slurm(ARRAY, ALONE, STRANGER, UNTYPED)
+    slurm = _Slurm(ARRAY, ALONE, STRANGER, UNTYPED, EARLY)
+    ledger = LimitLedger()
+    ledger.shown = {name: tenant(name, 1000) for name in TENANTS}
+    monkeypatch.setattr(command, "opened_ledger", lambda _: nullcontext(ledger))
     monkeypatch.setattr(command, "open_slurm", lambda _: slurm)
     return slurm
 
 
-def said(*words: str) -> str:
+def said(*words: str, status: int = 0) -> str:
     answer = CliRunner().invoke(app, ["admission", "adopt", *words])
-    assert answer.exit_code == 0, answer.output
+    assert answer.exit_code == status, answer.output
     return answer.stdout
 
 
@@ -105,10 +142,11 @@ def test_a_dry_run_changes_nothing(slurm: _Slurm) -> None:
 
 
 def test_what_slurm_refuses_is_said(slurm: _Slurm) -> None:
-    assert json.loads(said("--json")) == {
+    assert json.loads(said("--json", status=1)) == {
         "moved": {"7_[1-2]": "slicewise_vision"},
         "refused": {"9": "Invalid qos specification"},
         "no_tenant": {"10": "physics"},
+        "no_qos": {"13": "bio"},
         "untyped": {"11": "vision"},
     }
     changed = [(name, target) for name, target in slurm.done if name.startswith("update")]
@@ -116,10 +154,16 @@ def test_what_slurm_refuses_is_said(slurm: _Slurm) -> None:
 
 
 def test_each_is_said_to_a_person(slurm: _Slurm) -> None:
-    text = " ".join(said().split())
+    text = " ".join(said(status=1).split())
     assert "slicewise_vision: 1 moved" in text
     assert "Slurm refused 9: Invalid qos specification" in text
     assert "never start: 10 (physics)." in text
+    assert "without a QOS yet (is the daemon in mode enforce?): 13 (bio)." in text
     assert "(hold or cancel): 11 (vision)." in text
     slurm.shown = ()
     assert said().startswith("No job waits")
+
+
+def test_where_slurm_refuses_nothing_all_went_well(slurm: _Slurm) -> None:
+    slurm.refuses = {}
+    assert "slicewise_nlp: 1 moved" in said()
