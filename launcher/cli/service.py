@@ -137,7 +137,10 @@ def _apply(
 ) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     idle = plan.action == "nothing"
-    submitted = None if idle else submit(_script(spec, settings), f"--output={made_logs(spec)}")
+    submitted = None
+    if not idle:
+        logs = made_logs(spec, plan.living)
+        submitted = submit(_script(spec, settings), f"--output={logs}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
     has_adapters = bool(spec.adapters) or any(one.key == "adapters" for one in plan.changes)
@@ -226,7 +229,8 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     shape = replace(spec.replica_shape, gres_type=chosen)
     require_usable(engine_named(spec.engine), shape, settings)
     plan = plan_apply(spec, view, shape.cost_millislices(settings.costs), force=force)
-    return replace(plan, notes=(*plan.notes, *_no_start_note(against)))
+    living = frozenset(one.array_job_id for one in view.services)
+    return replace(plan, notes=(*plan.notes, *_no_start_note(against)), living=living)
 
 
 async def _admitted(daemon: DaemonClient, spec: ServiceSpec) -> SubmitAnswer:

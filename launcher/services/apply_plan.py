@@ -31,6 +31,7 @@ class ApplyPlan:
         array_job_id: the newest generation's, which is replaced; None if there is none.
         notes: what its user should know besides, such as quota for the surge.
         needs: what the model needs; None if its repository was not looked at.
+        living: the array jobs of all services that run now, of this name or others.
     """
 
     action: Action
@@ -38,6 +39,7 @@ class ApplyPlan:
     changes: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
     needs: ModelNeeds | None = None
+    living: frozenset[int] = frozenset()
 
 
 _STAY = ("replicas that run load and unload adapters; none of them is replaced",)

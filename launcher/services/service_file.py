@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,12 +92,12 @@ def require_image(spec: ServiceSpec) -> None:
         )
 
 
-def made_logs(spec: ServiceSpec) -> str:
+def made_logs(spec: ServiceSpec, living: AbstractSet[int]) -> str:
     """Make the directory of the service's logs here; return where Slurm is to write each slot's.
 
-    Logs of all but the 20 submissions whose logs were written last are deleted, so that a service
-    that is applied often does not fill the directory. Raises InvalidInputError
-    (SW-SERVICE-DIRECTORY).
+    Logs of all but the ``living`` array jobs and the 20 submissions whose logs were written last
+    are deleted, so that a service that is applied often does not fill the directory. Raises
+    InvalidInputError (SW-SERVICE-DIRECTORY).
     """
     place = Path(logs_of(spec.name))
     try:
@@ -108,12 +109,16 @@ def made_logs(spec: ServiceSpec) -> str:
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
     require_writable(place)
-    _delete_old(place)
+    if not place.is_symlink():
+        _delete_old(place, living)
     return f"{place}/%A_%a.log"
 
 
-def _delete_old(place: Path) -> None:
-    """Delete what can be deleted; other names than those of Slurm's logs are left alone."""
+def _delete_old(place: Path, living: AbstractSet[int]) -> None:
+    """Delete what can be deleted; other names than those of Slurm's logs are left alone.
+
+    A replica that has nothing to say has an old log, and writes into it later.
+    """
     written_s: dict[str, float] = {}
     logs: list[tuple[str, Path]] = []
     with suppress(OSError):
@@ -125,7 +130,7 @@ def _delete_old(place: Path) -> None:
             logs.append((array, path))
     kept = sorted(written_s, key=lambda array: (written_s[array], int(array)))[-KEPT_LOGS:]
     for array, path in logs:
-        if array not in kept:
+        if array not in kept and int(array) not in living:
             with suppress(OSError):
                 path.unlink()
 

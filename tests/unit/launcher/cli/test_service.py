@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,19 @@ def test_what_is_as_the_file_says_is_not_submitted_again(place, submitted, check
     assert submitted == []
     assert "rolls over from array job 800 to 814" in invoke("apply", "chat.toml", "--force")
     assert len(submitted) == 1
+
+
+def test_the_log_of_a_quiet_replica_is_kept(place, submitted, checked, monkeypatch):
+    lives(monkeypatch, invoke("render", "chat.toml"))
+    (place / "chat.logs").mkdir()
+    for array in range(799, 821 + 1):
+        log = place / "chat.logs" / f"{array}_0.log"
+        log.touch()
+        os.utime(log, (array, array))
+    invoke("apply", "chat.toml", "--force")
+    assert not (place / "chat.logs" / "799_0.log").exists()
+    assert (place / "chat.logs" / "800_0.log").exists()
+    assert not (place / "chat.logs" / "801_0.log").exists()
 
 
 def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, checked, monkeypatch):

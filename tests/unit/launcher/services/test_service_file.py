@@ -107,7 +107,7 @@ def test_logs_of_the_submissions_that_wrote_last_are_kept(
     file = tmp_path / "chat.toml"
     file.write_text(GOOD)
     chat = read_service_file(file)
-    assert made_logs(chat) == "chat.logs/%A_%a.log"
+    assert made_logs(chat, frozenset()) == "chat.logs/%A_%a.log"
 
     def write(name: str, at_s: int) -> str:
         path = tmp_path / "chat.logs" / name
@@ -121,8 +121,21 @@ def test_logs_of_the_submissions_that_wrote_last_are_kept(
         names = {write(f"{array}_0.log", array), write(f"{array}_0.log.1", array)}
         kept |= names if array > 6 else set()
     kept |= {write("notes.txt", 1), write("3_0.log.gz", 1)}
-    made_logs(chat)
+    kept |= {"2_0.log", "2_0.log.1"}
+    made_logs(chat, {2})
     assert {one.name for one in (tmp_path / "chat.logs").iterdir()} == kept
+
+
+def test_logs_behind_a_symlink_are_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat.toml").write_text(GOOD)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "chat.logs").symlink_to("elsewhere")
+    names = {f"{array}_0.log" for array in range(KEPT_LOGS + 1)}
+    for name in names:
+        (tmp_path / "elsewhere" / name).touch()
+    made_logs(read_service_file(tmp_path / "chat.toml"), frozenset())
+    assert {one.name for one in (tmp_path / "elsewhere").iterdir()} == names
 
 
 def test_a_current_directory_that_was_removed_is_refused(
