@@ -1,5 +1,6 @@
 """Tests the commands that etc/groups-to-accounts.sh makes out of the lines of ``getent group``."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,44 @@ def test_accounts_and_users_come_and_who_left_a_group_goes(tmp_path: Path):
 def test_a_group_that_stands_twice_has_the_members_of_both(tmp_path: Path):
     done = asked(tmp_path, "hpc_bio:x:5:alice\nhpc_bio:x:5:carol,alice\n")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_user_in_upper_case_is_the_one_that_slurm_has_in_lower_case(tmp_path: Path):
+    assert asked(tmp_path, "hpc_bio:x:5:Alice,carol\n").stdout == ""
+    assert asked(tmp_path, "hpc_bio:x:5:alice,carol\n", now=NOW.replace("al", "Al")).stdout == ""
+    assert asked(tmp_path, "hpc_bio:x:5:alice,CAROL,Bob,bob,Root\n").stdout.splitlines() == [
+        "sacctmgr -i add user Bob account=bio cluster=c"
+    ]
+
+
+def test_a_group_that_lists_no_member_empties_no_account(tmp_path: Path):
+    done = asked(tmp_path, "hpc_bio:x:5:\nhpc_other:x:6:dan\n")
+    assert done.stdout.splitlines() == [
+        "sacctmgr -i add user dan account=other cluster=c",
+        "sacctmgr -i remove user where name=erin account=other cluster=c",
+    ]
+    assert done.stderr.count('no member is listed for account "bio"') == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_user_whose_first_group_it_is_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    getent = tmp_path / "getent"
+    getent.write_text(
+        """#!/bin/sh
+case "$*" in
+    "passwd alice") echo "alice:x:1000:5::/home/alice:/bin/sh" ;;
+    "passwd carol") echo "carol:x:1001:6::/home/carol:/bin/sh" ;;
+    *) exit 2 ;;
+esac
+"""
+    )
+    getent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = asked(tmp_path, "hpc_bio:x:5:bob\nhpc_other:x:6:bob\n")
+    assert [line for line in done.stdout.splitlines() if "remove" in line] == [
+        "sacctmgr -i remove user where name=carol account=bio cluster=c",
+        "sacctmgr -i remove user where name=erin account=other cluster=c",
+    ]
 
 
 def test_a_new_account_is_at_the_top_unless_told_otherwise(tmp_path: Path):
