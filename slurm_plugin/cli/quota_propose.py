@@ -82,14 +82,14 @@ def proposal_text(
         named = replace(one, words={**one.words, **own.get(one.tenant, {})})
         refusal = _refusal(one.tenant, policy)
         if refusal is not None:
-            left_out.append(f"# {one.tenant!r} can't be a tenant: {refusal}\n")
+            left_out.append(_comment(f"{one.tenant!r} can't be a tenant: {refusal}"))
         elif named.words and _changes(named, policy, settings, faults):
             tables.append(_table(named))
         else:
-            left_out += [f"# {one.tenant}: {note}\n" for note in named.notes]
+            left_out += [_comment(f"{one.tenant}: {note}") for note in named.notes]
     faults.check()
     if gone := absent(accounts, policy):
-        left_out.append(f"# Tenants that are not in it, and stay: {', '.join(gone)}\n")
+        left_out.append(_comment(f"Tenants that are not in it, and stay: {', '.join(gone)}"))
     head = "# What slicewise tenant-quota plan reads: see there what it would do, and apply it.\n"
     if not tables:
         head = "# Every account's quota is as its limits say: there is nothing to set.\n"
@@ -133,9 +133,15 @@ def _changes(
 
 
 def _table(proposal: QuotaProposal) -> str:
-    notes = "".join(f"# {note}\n" for note in proposal.notes)
+    notes = "".join(map(_comment, proposal.notes))
     lines = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in proposal.words.items())
     return f"{notes}[tenants.{_key(proposal.tenant)}]\n{lines}"
+
+
+def _comment(text: str) -> str:
+    """Return a comment of one line, whatever another tool has written into ``text``."""
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return f"# {shown}\n"
 
 
 def _key(text: str) -> str:

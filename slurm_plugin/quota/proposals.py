@@ -28,7 +28,7 @@ class QuotaProposal:
     """What to set for an account, and what to say of it.
 
     Attributes:
-        words: {} if only the notes are of interest.
+        words: {} if only the notes are of interest, as for limits that can't be read.
         notes: what was left out of ``words``, or assumed for them.
     """
 
@@ -73,7 +73,11 @@ def proposals(
         QuotaProposal(
             name,
             {
-                **_quota(parts[name], nominals.get(name), is_new=name not in policy),
+                **_quota(
+                    parts[name],
+                    nominals.get(name),
+                    is_new=name not in policy and not known[name].unread,
+                ),
                 **_budget(parts[name], name, policy),
             },
             parts[name].notes,

@@ -1,5 +1,7 @@
 """Tests tenant-quota propose: what it prints is what tenant-quota plan takes."""
 
+import json
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +115,26 @@ def test_names_that_can_be_no_tenants_and_tenants_without_an_account_are_named(
     assert "# 'a b' can't be a tenant: " in text
     assert "# Tenants that are not in it, and stay: old\n" in text
     assert "[tenants" not in text
+
+
+def test_an_account_with_limits_that_can_not_be_read_is_left_out(ledger: LimitLedger):
+    dump = "Cluster - 'c'\nParent - 'root'\nAccount - 'bio':GrpTRES=gres/gpu:3g.40gb=two\n"
+    text = proposed("-", given=dump)
+    assert "# bio: its limits can't be read: 'GrpTRES=gres/gpu:3g.40gb=two'\n" in text
+    assert "[tenants" not in text
+    text = proposed(str(ASSETS / "coldfront" / "sandbox.cfg"))
+    assert "# typed: its limits can't be read: " in text
+    assert "[tenants.typed]" not in text
+
+
+@pytest.mark.parametrize("other", ["", ",gres/gpu=1"])
+def test_what_another_tool_wrote_stays_within_its_comment(ledger: LimitLedger, other: str):
+    specs = f"GrpTRES=gres/gpu:a\n[tenants.victim]\n#=5{other}"
+    attributes = {"slurm_account_name": "a", "slurm_specs": specs}
+    said = [{"allocation_attribute_type": key, "value": text} for key, text in attributes.items()]
+    text = proposed("-", given=json.dumps([{"status": "Active", "allocation_attributes": said}]))
+    assert r"gpu:a\n[tenants.victim]\n#" in text
+    assert list(tomllib.loads(text)["tenants"]) == ["a"]
 
 
 @pytest.mark.parametrize(

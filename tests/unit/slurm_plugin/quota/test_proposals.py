@@ -96,6 +96,7 @@ def test_what_is_not_taken_over_is_said():
         "its limit on gres/gpu:p100 is not taken over",
     )
     torn = AccountLimits("a", "root", unread=("1g.10gb=3'",))
+    assert proposed(torn)["a"].words == {}
     assert proposed(torn)["a"].notes == ("""its limits can't be read: "1g.10gb=3'\"""",)
 
 
