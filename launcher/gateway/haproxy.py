@@ -20,7 +20,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from cluster.language.errors import (
     InvalidInputError,
@@ -73,6 +73,8 @@ REPLACED_DEADLINE_S = 0.5
 """Seconds that all processes that a reload has replaced may take together."""
 LATEST_S = 30.0
 """Seconds that the launcher hears an answer for which it no longer waits."""
+_AT_END_S = 5.0
+"""Seconds that a program hears such an answer before it ends: systemd kills it after 10 s."""
 _SILENCE_S = 2.0
 """Seconds without a word after which ``hear_held`` ends."""
 _READ_LIMIT = 64 * 1024 * 1024
@@ -101,7 +103,7 @@ class HaproxyRuntime:
     """Reads and changes each engine's pool of backends (``pool1`` ...) at run time.
 
     Every call raises UnreachableError (SW-GATEWAY-DOWN), or OutsideError (SW-GATEWAY-FAILED) with
-    HAProxy's own message.
+    HAProxy's own message. Used with ``async with``, it hears a late answer before the loop ends.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -113,6 +115,12 @@ class HaproxyRuntime:
         self._looks = _Looks(self._socket)
         master = settings.master_socket
         self._replaced = _Replaced(master, self._maps) if master is not None else None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self._looks.heard()
 
     async def observe(self) -> Gateway:
         """Return routes, servers and requests, also those of processes that a reload has replaced.
@@ -394,11 +402,15 @@ class _Looks:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._last: asyncio.Task[str] | None = None
+        self._turn = asyncio.Lock()
 
     async def ask(self, command: str, deadline_s: float | None = None) -> str:
         """Return the answer; raises UnreachableError (SW-GATEWAY-DOWN) without one by then."""
         try:
-            async with asyncio.timeout(DEADLINE_S if deadline_s is None else deadline_s):
+            async with (
+                asyncio.timeout(DEADLINE_S if deadline_s is None else deadline_s),
+                self._turn,
+            ):
                 if self._last is not None:
                     await asyncio.wait({self._last})
                 self._last = asyncio.create_task(self._whole(command))
@@ -407,6 +419,14 @@ class _Looks:
                 return await asyncio.shield(self._last)
         except OSError as error:
             raise _down(self._socket, error) from error
+
+    async def heard(self) -> None:
+        """Wait for the end of the last answer, for ``_AT_END_S`` at most.
+
+        A loop that ends cancels what it still runs, and so would hang up within the answer.
+        """
+        if self._last is not None:
+            await asyncio.wait({self._last}, timeout=_AT_END_S)
 
     async def _whole(self, command: str) -> str:
         async with asyncio.timeout(LATEST_S):

@@ -37,6 +37,7 @@ from launcher.process.reporter import ServiceReporter
 from launcher.process.saved_state import SavedState
 from launcher.process.statistics import ServiceStatistics
 from launcher.process.statistics_socket import StatisticsSocket
+from launcher.process.store import StateStore
 from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
 from launcher.process.token_watch import TokenWatch
 from launcher.turn.clock_step import STEP_S, after_step
@@ -89,8 +90,14 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     store = own_store(settings)
+    async with HaproxyRuntime(settings.gateway) as runtime:
+        await _serve(settings, store, runtime, ended)
+
+
+async def _serve(
+    settings: Settings, store: StateStore | None, runtime: HaproxyRuntime, ended: asyncio.Event
+) -> None:
     daemon = DaemonCalls(settings.daemon)
-    runtime = HaproxyRuntime(settings.gateway)
     require_key(settings.gateway)
     report_broken_engines()
     if await runtime.takes_any_group():

@@ -229,7 +229,8 @@ async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gat
     from launcher.gateway.haproxy import HaproxyRuntime  # noqa: PLC0415
 
     try:
-        return await HaproxyRuntime(settings.gateway).observe()
+        async with HaproxyRuntime(settings.gateway) as runtime:
+            return await runtime.observe()
     except UnreachableError as error:
         if isinstance(error.__cause__, hidden):
             return None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.settings.file import Settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
 from launcher.gateway.haproxy import HaproxyRuntime
@@ -48,6 +49,7 @@ from launcher.gateway.runtime_api import (
     quiet_commands,
 )
 from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode, load_of
+from launcher.services import overview
 
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
@@ -651,6 +653,32 @@ class FakeHaproxy:
             yield HaproxyRuntime(known)
 
 
+class Late:
+    """Answers many bytes once that is due, and sees whether the client has heard them all."""
+
+    def __init__(self) -> None:
+        self.is_due, self.is_asked = asyncio.Event(), asyncio.Event()
+        self.asked = self.open = self.most_at_once = 0
+        self.heard: list[bool] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        self.asked += 1
+        self.open += 1
+        self.most_at_once = max(self.most_at_once, self.open)
+        self.is_asked.set()
+        await self.is_due.wait()
+        writer.write(b" " * 5_000_000)
+        try:
+            await writer.drain()
+        except ConnectionError:
+            self.heard.append(False)
+        else:
+            self.heard.append(True)
+        self.open -= 1
+        writer.close()
+
+
 THIRD = "".join(
     f"pool3{half},{name},0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,\n"
     for half in ("", "-grpc")
@@ -858,38 +886,76 @@ async def test_a_late_answer_is_heard_to_its_end_before_the_next_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_glance: bool
 ):
     """HAProxy 3.2.26 crashed at a question after one whose answer was left half read."""
-    fake, is_due, heard = FakeHaproxy(), asyncio.Event(), list[bool]()
+    fake, late = FakeHaproxy(), Late()
     known = settings(tmp_path)
     runtime = HaproxyRuntime(known)
-
-    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        fake.asked.append("late")
-        await is_due.wait()
-        writer.write(b" " * 5_000_000)
-        try:
-            await writer.drain()
-        except ConnectionError:
-            heard.append(False)
-        else:
-            heard.append(True)
-        writer.close()
-
     if is_glance:
         async with await asyncio.start_unix_server(fake.answer, known.runtime_socket):
             await runtime.observe()
-    async with await asyncio.start_unix_server(answer_late, known.runtime_socket):
+    async with await asyncio.start_unix_server(late.answer, known.runtime_socket):
         with monkeypatch.context() as hasty:
             hasty.setattr(haproxy, "DEADLINE_S", 0.05)
             hasty.setattr(runtime, "_everything_s", 0.05)
             for _ in range(2):
                 with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
                     await runtime.observe()
-        assert fake.asked.count("late") == 1
-        is_due.set()
+        assert late.asked == 1
+        late.is_due.set()
         with pytest.raises(OutsideError, match="SW-GATEWAY-FAILED"):
             await runtime.observe()
-    assert heard == [True, True]
+    assert late.heard == [True, True]
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+async def test_a_command_hears_a_late_answer_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_interrupted: bool
+):
+    """Its loop ended within the answer: after the deadline, or by Ctrl-C."""
+    late, down = Late(), haproxy._down
+
+    def given_up(socket: Path, error: OSError) -> UnreachableError:
+        late.is_due.set()
+        return down(socket, error)
+
+    monkeypatch.setattr(haproxy, "DEADLINE_S", 60.0 if is_interrupted else 0.05)
+    monkeypatch.setattr(haproxy, "_SERVICES_PER_S", 1e9)
+    monkeypatch.setattr(haproxy, "_down", given_up)
+    known = Settings.model_construct(gateway=settings(tmp_path))
+    async with await asyncio.start_unix_server(late.answer, known.gateway.runtime_socket):
+        asking = asyncio.create_task(overview._gateway(known, ()))
+        await late.is_asked.wait()
+        if is_interrupted:
+            asking.cancel()
+            late.is_due.set()
+        error = asyncio.CancelledError if is_interrupted else UnreachableError
+        with pytest.raises(error):
+            await asking
+        assert late.heard == [True]
+
+
+async def test_a_command_does_not_wait_for_a_process_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_AT_END_S", "DEADLINE_S"):
+        monkeypatch.setattr(haproxy, name, 0.05)
+    monkeypatch.setattr(haproxy, "_SERVICES_PER_S", 1e9)
+    late, known = Late(), Settings.model_construct(gateway=settings(tmp_path))
+    async with await asyncio.start_unix_server(late.answer, known.gateway.runtime_socket):
+        with pytest.raises(UnreachableError, match="SW-GATEWAY-DOWN"):
+            await overview._gateway(known, ())
+        assert late.heard == []
+        late.is_due.set()
+
+
+async def test_two_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Path):
+    late, known = Late(), settings(tmp_path)
+    runtime = HaproxyRuntime(known)
+    async with await asyncio.start_unix_server(late.answer, known.runtime_socket):
+        asking = [asyncio.create_task(runtime.observe()) for _ in range(3)]
+        await late.is_asked.wait()
+        late.is_due.set()
+        await asyncio.wait(asking)
+    assert (late.heard, late.most_at_once) == ([True] * 3, 1)
 
 
 async def test_a_process_that_hangs_is_not_heard_for_ever(

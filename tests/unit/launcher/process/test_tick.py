@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from service_views import a_service
@@ -500,6 +500,23 @@ async def test_what_is_at_rest_is_known_from_turn_to_turn():
     launcher._state = {}
     await launcher.turn()
     assert "t/a" not in launcher._rests or not launcher._rests["t/a"].looks
+
+
+async def test_the_launcher_hears_a_late_answer_of_the_gateway_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    runtime = AsyncMock()
+    runtime.__aexit__.return_value = None
+    monkeypatch.setattr(loop, "own_store", Mock())
+    monkeypatch.setattr(loop, "HaproxyRuntime", Mock(return_value=runtime))
+    monkeypatch.setattr(loop, "require_key", Mock(side_effect=RuntimeError))
+    before = gc.get_threshold()
+    try:
+        with pytest.raises(RuntimeError):
+            await loop.serve(Mock())
+    finally:
+        gc.set_threshold(*before)
+    runtime.__aexit__.assert_awaited_once()
 
 
 async def test_python_searches_less_often_for_garbage_in_the_launcher(
