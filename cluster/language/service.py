@@ -520,12 +520,15 @@ def _but_adapters(directives: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
-    """Validate the directives of a service's script: what reads its jobs later reads their text.
+    """Validate the directives of a new script: what reads its jobs later reads their text.
 
     Raises InvalidInputError: SW-SERVICE as ``service_spec`` does, and SW-DIRECTIVE for a value that
     could be written in another way, such as ``gpus=2.0``.
     """
     spec = service_spec(values)
+    if spec.environment:
+        # As a table: a text may have what only earlier versions have admitted.
+        spec = service_spec({**values, "environment": dict(spec.environment)})
     expected = spec.values()
     for key, text in values.items():
         if (plain := expected.get(key)) != text:

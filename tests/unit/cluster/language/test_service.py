@@ -15,6 +15,7 @@ from cluster.language.service import (
     job_directives,
     service_spec,
     spec_of_directives,
+    values_of,
     whole_number,
 )
 
@@ -93,6 +94,17 @@ def test_a_lease_is_whole_minutes_in_slurm():
     leases = (60, 61, 900, 3601)
     limits = [service_spec(GOOD | {"lease_s": one}).time_limit_min for one in leases]
     assert limits == [1, 2, 15, 61]
+
+
+def test_what_an_earlier_version_let_into_an_environment_is_read_but_not_applied_again():
+    """Else an upgrade would leave a service that runs without scaling, as unreadable."""
+    stored = service_spec(GOOD).values() | {"environment": "A=1&ROCR_VISIBLE_DEVICES=0"}
+    assert service_spec(stored).environment == (("A", "1"), ("ROCR_VISIBLE_DEVICES", "0"))
+    assert values_of(stored) == stored
+    with pytest.raises(InvalidInputError, match=r"environment: .*ROCR_VISIBLE_DEVICES.*SW-SERVICE"):
+        spec_of_directives(stored)
+    with pytest.raises(InvalidInputError, match="environment: "):
+        service_spec(GOOD | {"environment": "CUDA_VISIBLE_DEVICES=0"})
 
 
 def test_an_environment_may_be_as_long_as_is_said():
