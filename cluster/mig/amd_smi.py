@@ -61,8 +61,8 @@ class _Partition:
 def opened() -> Iterator[None]:
     """Keep AMD's library open, and turn its errors into the project's own.
 
-    Raises UnreachableError (SW-AMDSMI-MISSING) if this host has no AMD GPU, OutsideError
-    (SW-AMDSMI) if it has some that can't be asked.
+    Raises UnreachableError (SW-AMDSMI-MISSING) if this host has no AMD GPU or lacks AMD's package,
+    OutsideError (SW-AMDSMI) if the driver answers with an error.
     """
     smi = _package()
     try:
@@ -91,19 +91,19 @@ def _package() -> ModuleType:
     return package
 
 
-def _missing(why: str) -> SlicewiseError:
-    """A host without AMD's GPUs needs none of it; one with them can't be read."""
+def _missing(why: str) -> UnreachableError:
+    """Say that it is missing, not broken: the AMD GPU may be a login host's, for graphics."""
     if not host.has_amd_gpus(host.ROOT):
         return UnreachableError(
             "SW-AMDSMI-MISSING",
             f"No AMD driver answers on this host: {why}.",
             "Run it on a GPU node where amd-smi works.",
         )
-    return OutsideError(
-        "SW-AMDSMI",
-        f"This host has AMD's GPUs, but they can't be read: {why}.",
-        "Install AMD's package of the node's ROCm for Slicewise's Python: pip install"
-        " /opt/rocm/share/amd_smi",
+    return UnreachableError(
+        "SW-AMDSMI-MISSING",
+        f"No NVIDIA driver answers on this host, and its AMD GPU can't be read: {why}.",
+        "On a node with AMD's GPUs, install AMD's package of the node's ROCm for Slicewise's"
+        " Python: pip install /opt/rocm/share/amd_smi. Else run it on a GPU node.",
     )
 
 

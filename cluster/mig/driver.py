@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.language.errors import UnreachableError
-from cluster.mig import amd_smi, nvml
+from cluster.mig import amd_smi, host, nvml
 from cluster.mig.host import ROOT
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
@@ -48,7 +48,8 @@ _DRIVERS: Mapping[str, Driver] = {"NVIDIA": nvml, "AMD": amd_smi}
 def opened() -> Iterator[Driver]:
     """Keep the first driver that answers on this host open.
 
-    Raises UnreachableError if none does: the first one's (SW-NVML-MISSING).
+    Raises UnreachableError if none does: the first one's (SW-NVML-MISSING), or AMD's on a host
+    where its driver for compute is loaded (SW-AMDSMI-MISSING).
     """
     with ExitStack() as stack:
         yield _answering(stack)
@@ -63,7 +64,7 @@ def _answering(stack: ExitStack) -> Driver:
             missing.append(error)
         else:
             return driver
-    raise missing[0]
+    raise missing[-1 if host.has_amd_gpus(host.ROOT) else 0]
 
 
 def read_inventory(root: Path = ROOT) -> Inventory:
