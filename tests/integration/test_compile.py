@@ -506,8 +506,10 @@ def waldur(sandbox: Sandbox, account: str, way: str, step: str) -> None:
 
 
 @pytest.fixture
-def qos_of_waldur(sandbox: Sandbox) -> Iterator[None]:
+def qos_of_waldur(sandbox: Sandbox, account: str) -> Iterator[None]:
     yield
+    # First: of a list that names a QOS when it is deleted, slurmdbd joins the ids beside it.
+    sacctmgr(sandbox, "modify", "account", account, "set", "qos-=paused,limited")
     sacctmgr(sandbox, "delete", "qos", "paused,limited")
 
 
