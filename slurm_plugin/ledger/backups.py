@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -50,7 +51,7 @@ def dump(url: str, file: IO[Any]) -> BackupRecord:
         snapshot = connection.execute(_SNAPSHOT).scalar_one()
         made_s = int(time.time())
         transfers, seal = _contents(connection)
-        _run(engine, (*_DUMP, f"--snapshot={snapshot}"), engine.url, output=file)
+        _run((*_DUMP, f"--snapshot={snapshot}"), _place(connection), output=file)
     size, sha256 = _fingerprint(Path(file.name))
     return BackupRecord(
         database=str(engine.url.database),
@@ -68,14 +69,16 @@ def check(url: str, path: Path, record: BackupRecord) -> None:
 
     Tables of an older revision are upgraded there first. Raises OutsideError (SW-BACKUP-BROKEN) for
     a dump that is not what its record says or whose ledger does not add up, and what ``_run``
-    raises. The role must be allowed to create databases (SW-DATABASE-RIGHTS).
+    raises. The role must be allowed to create databases (SW-DATABASE-RIGHTS). A process that is
+    killed leaves the database, whose name begins with ``slicewise_check_``.
     """
     if _fingerprint(path) != (record.size, record.sha256):
         raise broken(f"{path} is not the file that its record describes: its checksum differs.")
     engine = postgres_engine(url)
     with _scratch(engine) as scratch:
-        _run(engine, (*_RESTORE, str(path)), scratch)
-        restored = scratch.render_as_string(hide_password=False)
+        _run((*_RESTORE, str(path)), scratch)
+        # By libpq's own words: SQLAlchemy's URL may name several servers, of which one is meant.
+        restored = scratch.url
         if (found := schema_revisions.current_of(restored)) != record.revision:
             raise broken(f"{path} holds tables of revision {found}, not {record.revision}.")
         schema_revisions.upgrade(restored)
@@ -110,35 +113,84 @@ def _contents(connection: Connection) -> tuple[int, str]:
     return transfers, connection.execute(_SEAL).scalar_one_or_none() or ""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A database on the server that a connection has found; a URL may name several servers.
+
+    ``shown`` is its URL without a password, which everybody may read.
+    """
+
+    shown: URL
+    password: str | None = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """With the password."""
+        return _text(self.shown.set(password=self.password))
+
+    def of(self, database: str) -> "_Place":
+        """Another database on the same server."""
+        return replace(self, shown=self.shown.set(database=database))
+
+
+_LEFT_OUT = frozenset({"user", "dbname", "password", "sslpassword", "hostaddr"})
+"""Parameters that stand elsewhere in the URL, are secret, or may name several servers."""
+
+
+def _place(connection: Connection) -> _Place:
+    info = connection.connection.driver_connection.info  # type: ignore[union-attr]
+    own = {key: said for key, said in info.get_parameters().items() if key not in _LEFT_OUT}
+    query = {**own, "host": info.host, "port": str(info.port)}
+    shown = URL.create("postgresql", info.user, database=info.dbname, query=query)
+    return _Place(shown, info.password or None)
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
 @contextmanager
-def _scratch(engine: Engine) -> Iterator[URL]:
+def _scratch(engine: Engine) -> Iterator[_Place]:
     name = f"slicewise_check_{uuid4().hex}"
-    with translated(engine), engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
+    with _creating(engine) as connection:
+        place = _place(connection).of(name)
         connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0")
-        try:
-            yield engine.url.set(drivername="postgresql", database=name)
-        finally:
+    try:
+        yield place
+    finally:
+        # A connection that was idle for as long as a restore takes may have been ended.
+        with _creating(engine) as connection:
             connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _run(engine: Engine, argv: Sequence[str], place: URL, output: IO[Any] | None = None) -> None:
-    """Run a program of PostgreSQL's on a database; no argument shows the password.
+@contextmanager
+def _creating(engine: Engine) -> Iterator[Connection]:
+    try:
+        with translated(engine), engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection
+    except OutsideError as error:
+        if error.refusal.code != "SW-DATABASE-RIGHTS":
+            raise
+        hint = "Let it create databases: ALTER ROLE ... CREATEDB. Or use a superuser's URL."
+        raise OutsideError(error.refusal.code, error.refusal.message, hint) from None
+
+
+def _run(argv: Sequence[str], place: _Place, output: IO[Any] | None = None) -> None:
+    """Run a program of PostgreSQL's on a database; no argument shows a password.
 
     Raises InvalidInputError (SW-BACKUP-PROGRAM) if this host lacks the program, and OutsideError
-    (SW-BACKUP-FAILED) with its last line if it fails.
+    (SW-BACKUP-FAILED) with its first line if it fails.
     """
-    shown = place.set(drivername="postgresql", password=None)
-    words = (*argv, f"--dbname={shown.render_as_string(hide_password=False)}")
     try:
         done = subprocess.run(
-            words,
+            (*argv, f"--dbname={_text(place.shown)}"),
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env=_environment(engine),
+            env=_environment(place.password),
             check=False,
         )
     except FileNotFoundError:
@@ -149,16 +201,17 @@ def _run(engine: Engine, argv: Sequence[str], place: URL, output: IO[Any] | None
         ) from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise OutsideError(
-            "SW-BACKUP-FAILED",
-            f"{argv[0]} failed: {said[0]}",
-            "Nothing was kept. Its role must be the owner of the tables or a superuser.",
-        )
+        raise OutsideError("SW-BACKUP-FAILED", f"{argv[0]} failed: {said[0]}", _HINTS[argv[0]])
 
 
-def _environment(engine: Engine) -> Mapping[str, str]:
-    password = engine.url.password
-    own = {"LC_ALL": "C", **({} if password is None else {"PGPASSWORD": str(password)})}
+_HINTS = {
+    "pg_dump": "Nothing was kept. Its role must be the owner of the tables or a superuser.",
+    "pg_restore": "The dump was not checked, and is as it was. See what it says.",
+}
+
+
+def _environment(password: str | None) -> Mapping[str, str]:
+    own = {"LC_ALL": "C", **({"PGPASSWORD": password} if password else {})}
     return {**os.environ, **own}
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -99,6 +100,27 @@ def test_a_dump_is_checked_by_a_restore_with_the_seal_in_it(
     assert "is not in its chain" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
 
 
+def test_the_server_found_is_asked_and_no_argument_shows_a_password(
+    dumped: Path, database: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a URL that names several servers; libpq reads only the last of hosts given one by one."""
+    at = postgres_engine(database).url
+    (host, port), nowhere = (at.query["host"], at.query.get("port", "5432")), "/nowhere"
+    places = {"host": (f"{host}:{port}", f"{nowhere}:1"), "password": "sEcret"}
+    both = at.set(drivername="postgresql", host=None, port=None, query=places)
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", both.render_as_string(hide_password=False))
+    started, run_program = list[str](), subprocess.run
+
+    def noted(words: Sequence[str], **named: Any) -> subprocess.CompletedProcess[str]:
+        started.extend(words)
+        return run_program(words, **named)
+
+    monkeypatch.setattr(backups.subprocess, "run", noted)
+    assert run("backup", str(dumped)) == run("check-backup", str(dumped))
+    assert {word for word in started if word.startswith("pg_")} == {"pg_dump", "pg_restore"}
+    assert not [word for word in started if "sEcret" in word or nowhere in word]
+
+
 @pytest.fixture
 def keeper(dumped: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the dump will be of a ledger whose owner is no superuser, but may create databases."""
@@ -122,8 +144,9 @@ def test_the_tables_owner_makes_and_checks_dumps(keeper: Path, database: str):
     assert (made["transfers"], len(made["seal"])) == (1, 64)
     assert run("check-backup", str(keeper)) == made
     execute(database, f"ALTER ROLE {made['database']} NOCREATEDB")
-    with pytest.raises(SlicewiseError, match="permission denied to create database"):
+    with pytest.raises(SlicewiseError, match="permission denied to create database") as error:
         run("check-backup", str(keeper))
+    assert "CREATEDB" in error.value.refusal.hint
 
 
 def test_a_dump_of_before_an_upgrade_is_checked_with_the_tables_of_this_version(
@@ -209,8 +232,8 @@ def test_what_ended_after_a_dump_is_charged_in_the_restored_ledger_once(
     rates = Tariff("testing", frozenset({"gpu"}), {"1g.10gb": Millislices(1000)}, {}, "tenant")
     engine = postgres_engine(database)
     with backups._scratch(engine) as scratch:
-        backups._run(engine, (*backups._RESTORE, str(dumped)), scratch)
-        with Ledger(scratch.render_as_string(hide_password=False), "testing") as restored:
+        backups._run((*backups._RESTORE, str(dumped)), scratch)
+        with Ledger(scratch.url, "testing") as restored:
             # As a daemon does it turn by turn, also where one is cut short.
             for _ in range(2):
                 held = restored.charges.open_reservations()
