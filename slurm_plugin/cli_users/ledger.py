@@ -192,7 +192,9 @@ def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_
     if as_json:
         print_json(focus_json(shown))
     else:
-        sys.stdout.write(present.csv_text(shown))
+        from slurm_plugin.cli_common.json_shapes import FocusRowJson  # noqa: PLC0415 -- not for --help
+
+        sys.stdout.write(present.csv_text(shown, FocusRowJson.__annotations__))
 
 
 def _days(first_s: int, last_s: float) -> Sequence[Day]:
@@ -232,7 +234,7 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     if as_json:
         print_json([present.balance_json(line) for line in found])
     elif as_csv:
-        sys.stdout.write(present.csv_text([present.balance_json(line) for line in found]))
+        sys.stdout.write(present.balances_csv(found))
     elif found:
         console().print(present.balances_table(found))
     else:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cluster.runtime.console import Column, FittingTable, column
 from slurm_plugin.accounting.types import (
+    Balance,
     BalanceLine,
     InvoiceLine,
     StatementRow,
@@ -28,13 +29,12 @@ from slurm_plugin.cli_views.texts import (
 )
 
 
-def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Write rows, all with the same keys, under a header line; "" if there are no rows."""
+def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
+    """Write rows, whose keys are the columns, under a header line, which is always there."""
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(inert, rows))
+    writer = csv.DictWriter(text, tuple(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(inert, rows))
     return text.getvalue()
 
 
@@ -117,7 +117,8 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
 
 def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
     """One line per line of the invoice, with the same names and integers as JSON."""
-    return csv_text([_line_json(line, by) for line in lines])
+    columns = (by if one.name == "key" else one.name for one in fields(InvoiceLine))
+    return csv_text((_line_json(line, by) for line in lines), columns)
 
 
 def statement_json(
@@ -163,7 +164,10 @@ _RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
 
 def runs_csv(rows: Iterable[StatementRow], now_s: int) -> str:
     """One line per run, with the same names and integers as JSON."""
-    return csv_text([{**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows])
+    from slurm_plugin.cli_common.json_shapes import RunJson  # noqa: PLC0415 -- not for --help
+
+    shown = ({**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows)
+    return csv_text(shown, RunJson.__annotations__)
 
 
 def _seconds(row: StatementRow, now_s: int) -> int:
@@ -208,6 +212,12 @@ def _left(line: BalanceLine) -> Text:
 def balance_json(line: BalanceLine) -> Mapping[str, object]:
     """A balance in millislice-seconds."""
     return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
+
+
+def balances_csv(lines: Iterable[BalanceLine]) -> str:
+    """One line per tenant, with the same names and integers as JSON."""
+    columns = (*(one.name for one in fields(Balance)), "left_millislice_s")
+    return csv_text(map(balance_json, lines), columns)
 
 
 def period_text(begin: datetime | None, end: datetime | None, since: datetime | None) -> str:

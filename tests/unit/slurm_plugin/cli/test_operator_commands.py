@@ -47,6 +47,7 @@ from slurm_plugin.cli_common import in_force, options, read_backend, slurm_look,
 from slurm_plugin.cli_common.slurm_look import SlurmLook, WaitingWork
 from slurm_plugin.cli_users import costs, ledger_db, why
 from slurm_plugin.cli_users import ledger as ledger_commands
+from slurm_plugin.cli_views.ledger import balances_csv
 from slurm_plugin.common.qos_names import uninstalled_qos
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.ledger_tables import schema_revisions
@@ -686,6 +687,24 @@ def test_without_a_price_costs_are_empty(two_payers: FakeLedger):
     for wrong in (("--from", "1970-01"), (*JANUARY, "--journal"), (*JANUARY, "--by", "user")):
         words = ("ledger", "statement", "--focus", *wrong)
         assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.mark.usefixtures("two_payers")
+def test_csv_without_rows_has_its_header():
+    """A month without charges, or a ledger without entries."""
+    march = ("--from", "1970-03", "--until", "1970-04")
+    statement = ("ledger", "statement")
+    for words in (
+        (*statement, "--focus"),
+        (*statement, "--csv"),
+        (*statement, "--by", "day", "--csv"),
+        (*statement, "--journal", "--csv"),
+    ):
+        header, *rows = said(*words, *JANUARY).splitlines()
+        assert rows
+        assert said(*words, *march) == f"{header}\n"
+    header, *_ = said("ledger", "balance", "--csv").splitlines()
+    assert balances_csv(()) == f"{header}\n"
 
 
 def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch):
