@@ -23,6 +23,7 @@ from waiting import until, until_is
 
 from cluster.settings.file import load_settings
 from launcher.gateway.haproxy import HaproxyRuntime
+from launcher.gateway.types import Gateway
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 
@@ -244,10 +245,14 @@ def test_statistics_are_the_service_s_by_both_protocols(summing: str):
 
 def test_failed_calls_are_seen_at_the_gateway(sandbox: Sandbox, summing: str):
     """Triton answers them without a message: only then HAProxy sees their status."""
-    runtime = HaproxyRuntime(load_settings(sandbox.layout.settings_file).gateway)
+    settings = load_settings(sandbox.layout.settings_file).gateway
+
+    async def looked() -> Gateway:
+        async with HaproxyRuntime(settings) as runtime:
+            return await runtime.observe()
 
     def errors() -> int:
-        backend = asyncio.run(runtime.observe()).backend_of(SUMMING)
+        backend = asyncio.run(looked()).backend_of(SUMMING)
         assert backend is not None
         return sum(server.errors for server in backend.servers)
 
@@ -378,7 +383,10 @@ def test_a_replica_that_batches_learns_to_answer_several_requests_at_a_time(
         return said["inference_count"], said["execution_count"]
 
     with asking(lambda: Client(batching, BATCHING, by_grpc=False), CLIENTS) as measured:
-        learnt = until(lambda: (one := status(sandbox, BATCHING))["concurrency"] >= 6 and one)
+        # It has none while the launcher can't see the gateway.
+        learnt = until(
+            lambda: ((one := status(sandbox, BATCHING))["concurrency"] or 0) >= 6 and one
+        )
         inferences, batches = counted()
         until(lambda: counted()[0] >= inferences + 100)
         more, more_batches = counted()
