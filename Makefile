@@ -109,7 +109,7 @@ soak: setup ## All tests five times in a row on a busy machine: which fail now a
 # The matrix has the integration tests, on the distribution's Slurm, too.
 nightly: export SLICEWISE_NIGHTLY := 1
 # What the packages are installed by, and what their units run beside: program, package.
-NIGHTLY_TOOLS := rpm:rpm dnf:dnf ansible-playbook:ansible-core man:man-db ip:iproute2 dbus-daemon:dbus pg_createcluster:postgresql
+NIGHTLY_TOOLS := rpm:rpm dnf:dnf ansible-playbook:ansible-core man:man-db ip:iproute2 dbus-daemon:dbus pg_createcluster:postgresql promtool:prometheus
 nightly: setup ## All tests at full size, on every Slurm that is there: 10,000 histories, 2,000 jobs, 50 kills (hours)
 	@missing=""; for tool in $(NIGHTLY_TOOLS); do command -v $${tool%:*} >/dev/null || missing="$$missing $${tool#*:}"; done; \
 	[ -z "$$missing" ] || { $(INSTALL); }
