@@ -3,11 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,19 @@ _GAP, _EDGE = 2, 1
 """
 
 
-class PipeConsole(Console):
+class _PlainTextConsole(Console):
+    """A console on which no text is obeyed: names, reasons and logs are other users' words."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield what rich yields, its texts made printable; rich's own controls stay."""
+        for one in super().render(renderable, options):
+            is_plain_text = one.control is not None or one.text.isprintable()
+            yield one if is_plain_text else one._replace(text=printable(one.text))
+
+
+class PipeConsole(_PlainTextConsole):
     """The console where there is no terminal: a row is one line, for ``grep`` and ``awk``."""
 
     def __init__(self) -> None:
@@ -40,8 +53,8 @@ def terminal_console(*, stderr: bool = False) -> Console:
     By itself rich leaves out colours only, and keeps bold and dim.
     """
     if is_plain():
-        return Console(stderr=stderr, color_system=None)
-    return Console(stderr=stderr)
+        return _PlainTextConsole(stderr=stderr, color_system=None)
+    return _PlainTextConsole(stderr=stderr)
 
 
 def is_plain() -> bool:

@@ -1,7 +1,11 @@
 """Tests tables on terminals of any width: the least important part goes first, nothing is cut."""
 
+from collections.abc import Callable
+
 import pytest
+from rich.box import ASCII
 from rich.console import Console
+from rich.panel import Panel
 from rich.text import Text
 
 from cluster.language.errors import Refusal
@@ -9,11 +13,13 @@ from cluster.language.units import slices_words
 from cluster.runtime.console import (
     Facts,
     FittingTable,
+    PipeConsole,
     column,
     console,
     fitted,
     print_refusal,
     table_width,
+    terminal_console,
 )
 
 REASON = "until the paper is out, or the reviewers ask for more of it"
@@ -115,3 +121,16 @@ def test_what_others_wrote_is_no_markup():
 )
 def test_one_slice_is_no_slices(amount: int, words: str):
     assert slices_words(amount) == words
+
+
+@pytest.mark.parametrize("made", [PipeConsole, terminal_console])
+def test_no_text_is_obeyed_by_the_terminal(made: Callable[[], Console]):
+    """A job's name could set the title of an operator's window, or hide a line."""
+    hostile = "job \x1b]0;owned\x07 \x9b2J ends"
+    out = made()
+    with out.capture() as capture:
+        out.print(Text(hostile))
+        out.print(Panel(Text(hostile), box=ASCII))
+    shown = capture.get()
+    assert shown.count("job \ufffd]0;owned") == 2
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
