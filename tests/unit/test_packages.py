@@ -207,15 +207,17 @@ _VALUES = (
     "slicewise_packages=/run/packages slicewise_toml=/usr/share/slicewise/slicewise.toml"
     " slicewise_slurm_group=daemon slicewise_database_url=postgresql://ledger@db/slicewise"
     " slicewise_launcher_database_url=postgresql://launcher@db/slicewise"
-    " slicewise_bind=0.0.0.0:8080"
+    " slicewise_bind=0.0.0.0:8080 slicewise_environment=/run/environment"
 )
 _PLAY = f"ansible-playbook -i /run/packages/hosts /run/packages/ansible/site.yml -e '{_VALUES}'"
 ROLE = {
     "play": f"export HOME=/run; cp {ROOT}/etc/slicewise.toml /run/toml; "
+    "echo SLURM_CONF=/cluster/slurm.conf > /run/environment; "
     + _PLAY.replace("/usr/share/slicewise/slicewise.toml", "/run/toml"),
     "packages": "dpkg-query -W -f '${Package} ' 'slicewise*'",
     "urls": "stat -c '%n %U:%G %a' /etc/slicewise/*-url; cat /etc/slicewise/*-url",
     "user": "id -u slicewise",
+    "environment": "stat -c %a /etc/slicewise/environment; cat /etc/slicewise/environment",
     "port": "cat /etc/systemd/system/haproxy-slicewise.socket.d/bind.conf",
     "enabled": "find /etc/systemd -type l -name '*slicewise*' -printf '%f\n' | sort",
     "certificate": "openssl x509 -noout -in /etc/slicewise/gateway.crt && echo read",
@@ -326,6 +328,7 @@ def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_rend
         "postgresql://launcher@db/slicewise",
     ]
     assert said["user"] == "642"
+    assert said["environment"].split() == ["644", "SLURM_CONF=/cluster/slurm.conf"]
     assert said["port"].splitlines()[-1] == "ListenStream=0.0.0.0:8080"
     assert said["enabled"].split() == [
         "haproxy-slicewise.socket",
