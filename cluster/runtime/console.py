@@ -31,8 +31,8 @@ class _PlainTextConsole(Console):
     ) -> Iterator[Segment]:
         """Yield what rich yields, its texts made printable; rich's own controls stay."""
         for one in super().render(renderable, options):
-            is_plain_text = one.control is not None or one.text.isprintable()
-            yield one if is_plain_text else one._replace(text=printable(one.text))
+            is_safe = one.control is not None or one.text.isprintable()
+            yield one if is_safe else one._replace(text=printable(one.text))
 
 
 class PipeConsole(_PlainTextConsole):
@@ -82,9 +82,9 @@ def print_refusal(refusal: Refusal) -> None:
     """Print what happened, what to do and the code, on stderr."""
     out = terminal_console(stderr=True)
     # As Text, so that text of others (a log's "[Note]", a user's path) is not read as markup.
-    out.print(Text(printable(refusal.message), style="red"), soft_wrap=True)
+    out.print(Text(refusal.message, style="red"), soft_wrap=True)
     if refusal.hint:
-        out.print(Text(printable(refusal.hint)), soft_wrap=True)
+        out.print(Text(refusal.hint), soft_wrap=True)
     out.print(Text(refusal.code, style="dim"))
 
 

@@ -136,9 +136,9 @@ def _shown(service: str) -> Iterator[Show]:
     with terminal_console(stderr=True).status(Text(service)) as status:
 
         def show(seen: ServiceObservation | None) -> None:
-            text = Text(printable(f"{service}: {progress(seen)}"))
+            text = Text(f"{service}: {progress(seen)}")
             if line := last_log_line(seen):
-                text.append(f"\n  {printable(line)}", style="dim")
+                text.append(f"\n  {line}", style="dim")
             status.update(text)
 
         yield show

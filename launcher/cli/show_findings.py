@@ -59,12 +59,12 @@ def _head(one: Finding) -> Text:
 
 def _words(one: Finding) -> Text:
     said = f"{one.what}: {one.why}." if one.why else f"{one.what}."
-    return Text(printable(" ".join(filter(None, (said, one.advice)))))
+    return Text(" ".join(filter(None, (said, one.advice))))
 
 
 def _lines(one: Finding) -> Sequence[Text]:
     return [
-        Text.assemble(_INDENT * 2, (f"{mend.place.value}: ", "dim"), (printable(mend.line), "bold"))
+        Text.assemble(_INDENT * 2, (f"{mend.place.value}: ", "dim"), (mend.line, "bold"))
         for mend in one.mends
     ]
 
