@@ -332,10 +332,13 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
     until(lambda: guest.running_in()["slicewise_nlp_borrowed"])
 
     guest.leave()
-    assert guest.uninstall()
+    waits = guest.uninstall()
+    assert waits
     assert guest.running_in()["slicewise_guest"] == 2
-    # What jobs in own QOS have preempted since is there again until it is moved, too.
-    assert guest.waiting_in()["slicewise_nlp_borrowed"] <= BORROWED_RUNS
+    # What jobs in own QOS have preempted since is there again until it is moved, too; Slurm may
+    # also refuse a move, which it says.
+    is_told = any(one.startswith("Slurm does not move") for one in waits)
+    assert is_told or guest.waiting_in()["slicewise_nlp_borrowed"] <= BORROWED_RUNS, waits
     until(guest.nothing_waits_on_borrowed_quota)
     assert guest.waiting_in()["slicewise_nlp"]
     guest.assert_same(before)
