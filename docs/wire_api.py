@@ -17,6 +17,7 @@ _IN_A_MODEL = "#/components/schemas/{model}"
 _ASKERS = {
     "everybody": "every user, for what concerns that user",
     "launcher": "the launcher's user, root and SlurmUser",
+    "web": "the web server's user, root and SlurmUser",
     "operators": "root and SlurmUser",
 }
 _HEAD = f"""\

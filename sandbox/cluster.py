@@ -1,5 +1,6 @@
 """A whole Slurm cluster on one machine: bring it up, use it, take it down."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from sandbox.host.host import Host, Progress
 from sandbox.host.layout import Layout
 from sandbox.host.state import State, load
 from sandbox.nvml.driver import EmulatedDriver
-from sandbox.servers import gpus, slurm
+from sandbox.servers import gpus, slicewise, slurm
 
 
 class Sandbox:
@@ -81,6 +82,13 @@ class Sandbox:
     def start(self, name: str, user: str, argv: Sequence[str]) -> int:
         """Start a long-running program with its output in ``log/NAME.log``; returns its pid."""
         return self._host.spawn(name, user, argv).pid
+
+    def serve_page(self) -> str:
+        """Start the server of the page in the browser, unless it runs; returns its address."""
+        known = self._host.state.processes.get("web")
+        if known is None or not process.is_alive(known):
+            asyncio.run(slicewise.up_web(self._host))
+        return f"http://{self.layout.web_address}"
 
     def stop(self, name: str) -> None:
         """End a program that ``start`` or ``up`` started: SIGTERM, after 3 s SIGKILL."""

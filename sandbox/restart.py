@@ -24,6 +24,7 @@ _STARTS: Mapping[str, Callable[[Host], Coroutine[object, object, None]]] = {
     "haproxy": haproxy.up,
     "daemon": slicewise.up_daemon,
     "launcher": slicewise.up_launcher,
+    "web": slicewise.up_web,
 }
 """How to start each server; a server stands after those that it needs."""
 

@@ -19,7 +19,14 @@ from cluster.language.errors import (
 )
 from cluster.rpc import remote_client
 from cluster.rpc.exchange import UnsentError, exchange
-from cluster.rpc.message import Answered, Asks, FailureAnswer, Request, answer_of
+from cluster.rpc.message import (
+    Answered,
+    Asks,
+    FailureAnswer,
+    Request,
+    acting_target,
+    answer_of,
+)
 from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.settings.file import DaemonSettings
 
@@ -38,12 +45,14 @@ class DaemonClient:
     """Asks one question per connection: at the user socket if this host has it, and at ``connect``.
 
     If a daemon is down or stands by, the next place is asked; the one that answers is asked first
-    from then on. A change may therefore reach two daemons of a pair, if the first one has made it
-    and could not answer: every change is one that may be made twice. Threads may share a client.
+    from then on. With ``acting_for``, which only the web server may use, it gets what that user
+    would. A change may therefore reach two daemons of a pair, if the first one has made it and
+    could not answer: every change is one that may be made twice. Threads may share a client.
     """
 
-    def __init__(self, settings: DaemonSettings) -> None:
+    def __init__(self, settings: DaemonSettings, acting_for: str | None = None) -> None:
         self._settings = settings
+        self._acting_for = acting_for
         self._last = _HERE
 
     def call(self, request: Asks[Answered]) -> Answered:
@@ -135,6 +144,8 @@ class DaemonClient:
     def _send(self, place: str, request: Request) -> bytes:
         """The answer's bytes; none if the daemon hangs up."""
         target, body = request.sent()
+        if self._acting_for is not None:
+            target = acting_target(self._acting_for, target)
         until_s = time.monotonic() + DEADLINE_S
         if place != _HERE:
             message = f"{request.method} {target}\n".encode() + body

@@ -7,7 +7,7 @@ client and the reference of the wire all follow from that.
 import json
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,9 +15,12 @@ from cluster.language.errors import InvalidInputError
 
 VERSION_PATH = "/v1/"
 
-Asker = Literal["everybody", "launcher", "operators"]
-"""Who may ask. ``everybody``: each user gets what concerns the user; ``launcher``: also operators,
-which are root and SlurmUser.
+ACTING_PATH = f"{VERSION_PATH}as/"
+"""What comes before the user's name where the web server asks for a user: ``/v1/as/alice/why``."""
+
+Asker = Literal["everybody", "launcher", "web", "operators"]
+"""Who may ask. ``everybody``: each user gets what concerns the user; ``launcher`` and ``web``: the
+launcher or the web server, and operators, which are root and SlurmUser.
 """
 
 
@@ -117,6 +120,11 @@ def answer_of(request: type[object]) -> Any:
 def requests() -> Iterator[type[Request]]:
     """Every request that is declared, in the order of its declaration."""
     yield from Request.__subclasses__()
+
+
+def acting_target(user: str, target: str) -> str:
+    """The target of the same request where the web server asks it for a user."""
+    return f"{ACTING_PATH}{quote(user, safe='')}/{target.removeprefix(VERSION_PATH)}"
 
 
 def build(*messages: type[BaseModel]) -> None:

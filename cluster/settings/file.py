@@ -8,6 +8,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -69,6 +70,15 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
         raise ValueError('write "HOST:PORT"')
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``HOST:PORT`` can be reached from its own host only."""
+    host, _ = host_and_port(address)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _address(text: str) -> str:
@@ -486,6 +496,49 @@ class DoctorSettings(_Section):
     )
 
 
+class WebSettings(_Section):
+    """[web]: the page in the browser; docs/how-to/web.md."""
+
+    listen: Address = Field("", description="HOST:PORT of the page; empty: there is none.")
+    url: str = Field(
+        "",
+        pattern=r"^(https?://[^/\s?#]+)?$",
+        description="Address that browsers use, if not that of listen: https://slicewise.example.org",
+    )
+    user: str = Field(
+        "slicewise-web",
+        description="As whom the web server runs; the daemon lets it ask for users.",
+    )
+    operators: tuple[str, ...] = Field(
+        (), description="Users who see on the page what root and SlurmUser see, beside these."
+    )
+    certificate: Path | None = Field(
+        None, description="PEM file with the page's certificate and those above it."
+    )
+    key: Path | None = Field(None, description="PEM file with its private key.")
+    session_h: float = Field(
+        12.0, gt=0, le=168, description="Hours after which a user must log in again."
+    )
+
+    @model_validator(mode="after")
+    def _is_sealed(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key: give both or neither")
+        if self.listen and self.certificate is None and not is_loopback(self.listen):
+            raise ValueError(
+                "listen: an address that other hosts reach needs certificate and key; behind a"
+                " proxy on this host, listen on 127.0.0.1"
+            )
+        return self
+
+    @property
+    def address(self) -> str:
+        """The page's address in browsers, without a slash at its end; "" without a page."""
+        if not self.listen:
+            return ""
+        return self.url or f"{'http' if self.certificate is None else 'https'}://{self.listen}"
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -512,6 +565,7 @@ class Settings(_Section):
     )
     lending: LendingSettings = LendingSettings()
     doctor: DoctorSettings = DoctorSettings()
+    web: WebSettings = WebSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
         {}, description="Class of GPU jobs that name this QOS of the site, by QOS."
     )

@@ -37,6 +37,9 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli_users.top:top_app",
         "Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.",
     ),
+    "web": Command(
+        "slurm_plugin.cli_users.web:web_app", "The page in the browser: log in, or run its server."
+    ),
     "sbatch": Command(
         "slurm_plugin.cli_users.sbatch:sbatch_app",
         "Run sbatch, and show what Slicewise decides about the job.",

@@ -57,6 +57,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         *_one(f"{_MESSAGES}:PriorityAnswer"),
     ),
     "overview": _one("cluster.rpc.overview_messages:OverviewAnswer"),
+    "web login": _one("cluster.rpc.web_messages:WebLoginAnswer"),
     "service init": _one(f"{_SERVICES}:DraftJson"),
     "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
     "service rollback": _APPLIED,

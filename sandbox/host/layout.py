@@ -12,7 +12,7 @@ DAEMON_ROLE = "slicewise_daemon"
 LAUNCHER_ROLE = "slicewise_launcher"
 """The launcher's role, which has its own schema and sees nothing else."""
 
-_SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
+_SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon", "web")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Layout:
         return {node.name: f"127.77.{self.slot}.{11 + i}" for i, node in enumerate(NODES)}
 
     def port(self, server: str) -> int:
-        """The port of slurmctld, slurmdbd, slurmd, gateway or Slicewise's daemon."""
+        """The port of slurmctld, slurmdbd, slurmd, the gateway, Slicewise's daemon or its page."""
         return 10000 + 20 * self.slot + _SERVERS.index(server)
 
     @property
@@ -56,6 +56,11 @@ class Layout:
     def gateway_url(self) -> str:
         """Where clients of services send their requests."""
         return f"http://{self.head_address}:{self.port('gateway')}"
+
+    @property
+    def web_address(self) -> str:
+        """HOST:PORT of the page, where it is started."""
+        return f"{self.head_address}:{self.port('web')}"
 
     @property
     def bin(self) -> Path:

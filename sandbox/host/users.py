@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster.language.errors import SlicewiseError
 
 TENANT_USERS = ("alice", "bob", "carol")
-ROLES = ("root", "slurm", "slicewise", *TENANT_USERS)
+ROLES = ("root", "slurm", "slicewise", "web", *TENANT_USERS)
 _FIRST_UID = 61000
 _UIDS_PER_SLOT = 8
 _NAMED_FIELDS = 3
@@ -39,7 +39,7 @@ def several_users(slot: int, slurm: User) -> Mapping[str, User]:
     uids = own_uids(slot)
     own = {
         name: User(name, uid, uid)
-        for name, uid in zip(("slicewise", *TENANT_USERS), uids, strict=False)
+        for name, uid in zip(("slicewise", *TENANT_USERS, "web"), uids, strict=False)
     }
     return {"root": User("root", 0, 0), "slurm": slurm, **own}
 

@@ -37,6 +37,7 @@ def configure(host: Host) -> None:
             gpu_types=gpu_types(),
             slurm_user=owner,
             launcher_user=host.user("slicewise").name,
+            web_user=host.user("web").name,
             url_file=url_file,
             launcher_url_file=launcher_url_file,
         ),
@@ -68,6 +69,14 @@ async def up_launcher(host: Host) -> None:
     said_before = log.stat().st_size if log.exists() else 0
     host.spawn("launcher", "slicewise", ("slicewise", "launcher"))
     await host.ready("launcher", lambda: b"started" in log.read_bytes()[said_before:])
+
+
+async def up_web(host: Host) -> None:
+    """Start the page's server; the daemon must run."""
+    log = host.log_file("web")
+    said_before = log.stat().st_size if log.exists() else 0
+    host.spawn("web", "web", ("slicewise", "web", "serve"))
+    await host.ready("web", lambda: b"web_started" in log.read_bytes()[said_before:])
 
 
 async def stage_triton(host: Host) -> None:

@@ -27,7 +27,8 @@ from cluster.rpc.messages import (
     ViewRequest,
 )
 from cluster.rpc.order_messages import OrderRequest
-from cluster.settings.file import DaemonSettings
+from cluster.rpc.web_messages import WebUserRequest
+from cluster.settings.file import DaemonSettings, WebSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api.access import Principal, ReaderHandler
 from slurm_plugin.api.generations import ServiceGenerations
@@ -35,17 +36,27 @@ from slurm_plugin.api.keys import ServiceKeys
 from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Routes
+from slurm_plugin.api.web_logins import WebLogins
 from slurm_plugin.state.controller import ClusterState
 
+_SHOWN = 64
+_NO_PAGE = WebSettings()
 _FOR_WANT_OF_AN_ACCOUNT = frozenset({"SW-TENANT-UNKNOWN", "SW-FORBIDDEN"})
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Uids with special rights."""
+    """Uids with special rights.
+
+    Attributes:
+        web: the web server's, which asks for other users; None without one.
+        web_operators: names of users who see on the page what operators see.
+    """
 
     administrators: frozenset[int]
     launcher: int | None
+    web: int | None = None
+    web_operators: frozenset[str] = frozenset()
 
     def principal(self, uid: int, accounts: frozenset[str]) -> Principal:
         """What a user of these accounts may read; operators may read everything."""
@@ -63,8 +74,32 @@ class Roles:
                 return True
             case "launcher":
                 return self.sees_all(uid)
+            case "web":
+                return uid in self.administrators or uid == self.web
             case "operators":
                 return uid in self.administrators
+
+    def acting(self, uid: int, user: str) -> int:
+        """The uid as which the daemon answers a question that the web server asks for a user.
+
+        Raises InvalidInputError (SW-FORBIDDEN) for who is not the web server, and for users who
+        are not known on this host, or who are the launcher or the web server.
+        """
+        if not self.allows("web", uid):
+            raise InvalidInputError("SW-FORBIDDEN", "Only the web server may ask for other users.")
+        if user in self.web_operators:
+            return os.geteuid()
+        try:
+            found = pwd.getpwnam(user).pw_uid
+        except (KeyError, ValueError):
+            found = None
+        is_program = found in (self.launcher, self.web) and found not in self.administrators
+        if found is None or is_program:
+            raise InvalidInputError(
+                "SW-FORBIDDEN",
+                f"{user[:_SHOWN]!r} is no user of the daemon's host who may see the page.",
+            )
+        return found
 
     def sees_all(self, uid: int) -> bool:
         """Whether this uid sees all tenants' services; the launcher does, since it looks after
@@ -73,13 +108,23 @@ class Roles:
         return uid in self.trusted
 
 
-def roles(settings: DaemonSettings) -> Roles:
-    """Root, SlurmUser (who runs this daemon), and the launcher's user if this host knows it."""
+def roles(settings: DaemonSettings, web: WebSettings = _NO_PAGE) -> Roles:
+    """Root, SlurmUser (who runs this daemon), and the users of launcher and web server, where this
+    host knows them.
+    """
+    return Roles(
+        frozenset({0, os.geteuid()}),
+        _uid_of(settings.launcher_user),
+        _uid_of(web.user) if web.listen else None,
+        frozenset(web.operators),
+    )
+
+
+def _uid_of(user: str) -> int | None:
     try:
-        launcher = pwd.getpwnam(settings.launcher_user).pw_uid
+        return pwd.getpwnam(user).pw_uid
     except KeyError:
-        launcher = None
-    return Roles(frozenset({0, os.geteuid()}), launcher)
+        return None
 
 
 class Daemon(Protocol):
@@ -105,6 +150,7 @@ class Desk:
         orders: ServiceOrders,
         generations: ServiceGenerations,
         keys: ServiceKeys,
+        web_logins: WebLogins,
         daemon: Daemon,
     ) -> None:
         self._cluster_state = cluster_state
@@ -126,13 +172,15 @@ class Desk:
                 EvictRequest: self._leave,
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,
+                WebUserRequest: web_logins.user_of,
                 **{
                     kind: self._as_reader(handle)
-                    for part in (keys, generations, reads)
+                    for part in (keys, generations, web_logins, reads)
                     for kind, handle in part.handlers().items()
                 },
             },
             who.allows,
+            who.acting,
         )
 
     def _as_reader(self, handle: ReaderHandler) -> Callable[[Any, int], Awaitable[BaseModel]]:

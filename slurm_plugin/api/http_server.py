@@ -8,6 +8,7 @@ everything else.
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,11 +104,16 @@ class HttpServer:
             self._connection_maker(), sock=listener, backlog=BACKLOG
         )
 
-    async def start_tcp(self, host: str, port: int) -> None:
-        """Listen on a TCP port; raises OSError if that is impossible."""
+    async def start_tcp(self, host: str, port: int, seal: ssl.SSLContext | None = None) -> None:
+        """Listen on a TCP port, by TLS where ``seal`` is given; raises OSError if it can't be."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
-            self._connection_maker(), host, port, backlog=BACKLOG
+            self._connection_maker(),
+            host,
+            port,
+            backlog=BACKLOG,
+            ssl=seal,
+            ssl_handshake_timeout=None if seal is None else self.limits.question_s,
         )
 
     async def stop(self) -> None:
@@ -186,6 +192,11 @@ class Connection(web.RequestHandler):
     def address(self) -> str:
         """The peer's numeric address; "" if it has none."""
         return str((self.wire.get_extra_info("peername") or ("",))[0])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the peer is still there."""
+        return self in self._server.open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, if there is a place for it."""

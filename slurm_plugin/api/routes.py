@@ -8,20 +8,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from pydantic import BaseModel, ValidationError
 
 from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.rpc.message import Asker, Request
+from cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
 from slurm_plugin.common.sockets import failure_of
 
 Handlers = Mapping[type[Request], Callable[[Any, int], Awaitable[BaseModel]]]
 """What answers each request, given the request and the uid that asks. May raise SlicewiseError."""
 
+Acting = Callable[[int, str], int]
+"""The uid as which a user's questions are answered, given the uid that asks for the user. Raises
+InvalidInputError (SW-FORBIDDEN) if it may not."""
+
 _FIELDS = 32
 """Most fields of a query."""
 _SHOWN = 64
+_WHO = {"launcher": "the launcher", "web": "the web server"}
 _STATUS = {
     "SW-FORBIDDEN": HTTPStatus.FORBIDDEN,
     "SW-RATE": HTTPStatus.TOO_MANY_REQUESTS,
@@ -47,12 +52,26 @@ class HttpReply:
     body: bytes
 
 
-class Routes:
-    """Answers each request by its handler. ``allows`` says whether a uid may ask as that."""
+def nobody_acts(uid: int, user: str) -> int:  # noqa: ARG001 -- as Acting
+    """Refuse: InvalidInputError (SW-FORBIDDEN)."""
+    raise InvalidInputError("SW-FORBIDDEN", "Nobody may ask for other users here.")
 
-    def __init__(self, handlers: Handlers, allows: Callable[[Asker, int], bool]) -> None:
+
+class Routes:
+    """Answers each request by its handler.
+
+    ``allows`` says whether a uid may ask as that, ``acting`` who may ask for other users.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        allows: Callable[[Asker, int], bool],
+        acting: Acting = nobody_acts,
+    ) -> None:
         self.handlers = handlers
         self._allows = allows
+        self._acting = acting
         self._by_place = {f"{kind.method} {kind.path}": kind for kind in handlers}
 
     async def reply(self, asked: Asked) -> HttpReply:
@@ -67,16 +86,23 @@ class Routes:
         """The answer to a request.
 
         Raises ValidationError for what is no such request, and InvalidInputError: SW-WIRE if there
-        is nothing to ask at that place, SW-FORBIDDEN if this user may not ask it.
+        is nothing to ask at that place, SW-FORBIDDEN if this user may not ask it, also if somebody
+        asks for another user who may not, or asks for a change.
         """
-        request = self._read(asked)
-        if not self._allows(request.asker, asked.uid):
-            who = "the launcher" if request.asker == "launcher" else "root and SlurmUser"
+        user, target = _acted_for(asked.target)
+        request = self._read(asked, target)
+        uid = asked.uid
+        if user is not None:
+            if request.changes:
+                raise InvalidInputError("SW-FORBIDDEN", "Changes are made by users themselves.")
+            uid = self._acting(asked.uid, user)
+        if not self._allows(request.asker, uid):
+            who = _WHO.get(request.asker, "root and SlurmUser")
             raise InvalidInputError("SW-FORBIDDEN", f"Only {who} may do that.")
-        return await self.handlers[type(request)](request, asked.uid)
+        return await self.handlers[type(request)](request, uid)
 
-    def _read(self, asked: Asked) -> Request:
-        path, _, query = asked.target.partition("?")
+    def _read(self, asked: Asked, target: str) -> Request:
+        path, _, query = target.partition("?")
         kind = self._by_place.get(f"{asked.method} {path}")
         if kind is None:
             place = f"{asked.method[:_SHOWN]} {path[:_SHOWN]}"
@@ -85,6 +111,14 @@ class Routes:
             return kind.model_validate(dict(_fields(query)))
         # Text from a batch script may be in any encoding.
         return kind.model_validate_json(asked.body.decode("utf-8", "replace"))
+
+
+def _acted_for(target: str) -> tuple[str | None, str]:
+    """The user for whom somebody asks, None if for nobody else, and the target without the name."""
+    if not target.startswith(ACTING_PATH):
+        return None, target
+    user, _, rest = target.removeprefix(ACTING_PATH).partition("/")
+    return unquote(user), VERSION_PATH + rest
 
 
 def _fields(query: str) -> list[tuple[str, str]]:

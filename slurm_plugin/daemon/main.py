@@ -28,6 +28,7 @@ from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.remote_socket import RemoteSocket
 from slurm_plugin.api.user_socket import UserSocket, user_limits
+from slurm_plugin.api.web_logins import WebLogins
 from slurm_plugin.common.log import report
 from slurm_plugin.common.sockets import own_directory
 from slurm_plugin.daemon.charging_loop import ChargingLoop
@@ -83,7 +84,7 @@ class _Daemon:
         own = settings.daemon
         self._own = own
         self._host = socket.gethostname()
-        self._who = roles(own)
+        self._who = roles(own, settings.web)
         self._metrics = Metrics()
         self._seeing: set[asyncio.Task[None]] = set()
         self._turns = PeriodicLoops(self._turned)
@@ -125,6 +126,7 @@ class _Daemon:
             orders=self._orders,
             generations=self._generations,
             keys=self._keys,
+            web_logins=WebLogins(settings.web),
             daemon=self,
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))

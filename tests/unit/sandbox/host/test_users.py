@@ -16,7 +16,7 @@ def test_no_slot_reaches_nobody_or_the_ids_of_people():
 
 def test_several_users_are_all_different():
     users = several_users(3, SLURM)
-    assert len({user.uid for user in users.values()}) == len(users) == 6
+    assert len({user.uid for user in users.values()}) == len(users) == 7
 
 
 def test_one_user_plays_every_role():

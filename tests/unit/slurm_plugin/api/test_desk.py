@@ -21,6 +21,7 @@ from cluster.rpc.messages import (
 )
 from cluster.rpc.read_messages import ExplainAnswer
 from cluster.runtime.leadership import ALONE
+from cluster.settings.file import WebSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api import desk as desk_module
 from slurm_plugin.api.desk import Desk, Roles
@@ -30,6 +31,7 @@ from slurm_plugin.api.orders import ServiceOrders
 from slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked
+from slurm_plugin.api.web_logins import WebLogins
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.reports import OLD_S
 
@@ -94,6 +96,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
         keys=ServiceKeys(ledger, cluster_state, reads, ALONE, rates=rates),
+        web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         daemon=(daemon := Daemon()),
     )
     return Asking(desk, slurm, daemon, cluster_state)

@@ -1,0 +1,42 @@
+"""Messages of the web page's logins: the daemon, which knows who asks it, vouches for a user."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cluster.rpc.message import Answer, Asks, Request
+
+LoginToken = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class WebLoginAnswer(Answer):
+    """A way into the page, once.
+
+    Attributes:
+        url: address that logs the user in who asked; whoever has it can use it.
+        expires_s: seconds for which it works.
+    """
+
+    url: str
+    expires_s: int
+
+
+class WebLoginRequest(
+    Request, Asks[WebLoginAnswer], post="web-login", changes=False, asker="everybody"
+):
+    """Asks for an address that logs the asking user in on the web page.
+
+    It changes nothing that lasts: the daemon remembers the token for a short time.
+    """
+
+
+class WebUserAnswer(Answer):
+    """The user whose token it was."""
+
+    user: str
+
+
+class WebUserRequest(Request, Asks[WebUserAnswer], post="web-user", changes=False, asker="web"):
+    """Asks whose one-time token this is; it is used up thereby."""
+
+    token: LoginToken

@@ -1,0 +1,85 @@
+"""One-time tokens by which users whom the daemon knows log in on the web page."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.web_messages import (
+    WebLoginAnswer,
+    WebLoginRequest,
+    WebUserAnswer,
+    WebUserRequest,
+)
+from cluster.settings.file import WebSettings
+from slurm_plugin.api.access import Principal, ReaderHandlers
+
+_LASTS_S = 120
+_PER_USER, _MOST = 4, 4096
+"""Tokens that are known at a time; those made first are forgotten first."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    user: str
+    until_s: float
+
+
+class WebLogins:
+    """Makes tokens and takes each once. Only their hashes are kept, in memory.
+
+    The end of the daemon ends those that nobody has used yet.
+    """
+
+    def __init__(
+        self, settings: WebSettings, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._clock_s = clock_s
+        self._tokens: dict[bytes, _Token] = {}
+
+    def handlers(self) -> ReaderHandlers:
+        """What gives users their tokens; raises InvalidInputError (SW-WEB-OFF)."""
+        return {WebLoginRequest: self._made}
+
+    async def _made(self, _: WebLoginRequest, principal: Principal) -> WebLoginAnswer:
+        if not self._settings.listen:
+            raise InvalidInputError(
+                "SW-WEB-OFF",
+                "This site serves no web page.",
+                "An operator can: web.listen in slicewise.toml, then slicewise-web.service",
+            )
+        token = secrets.token_urlsafe(32)
+        self._forget(principal.user)
+        until_s = self._clock_s() + _LASTS_S
+        self._tokens[_hash(token)] = _Token(principal.user, until_s)
+        return WebLoginAnswer(
+            url=f"{self._settings.address}/login?token={token}", expires_s=_LASTS_S
+        )
+
+    async def user_of(self, request: WebUserRequest, _: int) -> WebUserAnswer:
+        """Answer whose token it is, once. Raises InvalidInputError (SW-WEB-LOGIN)."""
+        found = self._tokens.pop(_hash(request.token), None)
+        if found is None or found.until_s < self._clock_s():
+            raise InvalidInputError(
+                "SW-WEB-LOGIN",
+                "This login address was used already, or is too old.",
+                f"Make another, which works once within {_LASTS_S} s: slicewise web login",
+            )
+        return WebUserAnswer(user=found.user)
+
+    def _forget(self, user: str) -> None:
+        """Make room for a token of that user."""
+        now_s = self._clock_s()
+        self._tokens = {key: one for key, one in self._tokens.items() if one.until_s >= now_s}
+        own = [key for key, one in self._tokens.items() if one.user == user]
+        for key in own[: max(0, len(own) - _PER_USER + 1)]:
+            del self._tokens[key]
+        for key in list(self._tokens)[: max(0, len(self._tokens) - _MOST + 1)]:
+            del self._tokens[key]
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

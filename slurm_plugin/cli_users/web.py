@@ -1,0 +1,74 @@
+"""``slicewise web``: the page in the browser: logs in, and runs its server."""
+
+import asyncio
+import os
+import pwd
+
+import typer
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.web_messages import WebLoginRequest
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import WebSettings, load_settings
+from slurm_plugin.cli_common.options import Json
+from slurm_plugin.common.log import configure_logging
+
+web_app = typer.Typer(
+    help="The page in the browser: log in, or run its server.", no_args_is_help=True
+)
+
+
+@web_app.command(epilog="Examples: slicewise web login | slicewise web login --json")
+def login(as_json: Json = False) -> None:
+    """Print an address that logs you in on the page, once, within two minutes.
+
+    Whoever opens it first is logged in as you: pass it to nobody. You see there what the commands
+    show you; root and SlurmUser see everything.
+    """
+    answer = DaemonClient(load_settings().daemon).call(WebLoginRequest())
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+        return
+    out = console()
+    out.print(answer.url, soft_wrap=True, highlight=False)
+    out.print(f"It works once, within {answer.expires_s} s.", style="dim")
+
+
+@web_app.command(epilog="Example: systemctl start slicewise-web")
+def serve(
+    log_level: str = typer.Option("INFO", help="DEBUG, INFO, WARNING or ERROR."),
+) -> None:
+    """Run the page's server, as the user that web.user names; slicewise-web.service does so.
+
+    It asks the daemon of this host for each user, and keeps nothing but who is logged in.
+    """
+    settings = load_settings()
+    _require_user(settings.web)
+    configure_logging(log_level.upper())
+    from slurm_plugin.web.main import serve as serve_page  # noqa: PLC0415 -- not for --help
+
+    asyncio.run(serve_page(settings))
+
+
+def _require_user(settings: WebSettings) -> None:
+    """Raise InvalidInputError: SW-WEB-OFF, SW-WEB-USER."""
+    if not settings.listen:
+        raise InvalidInputError(
+            "SW-WEB-OFF", "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
+        )
+    try:
+        wanted = pwd.getpwnam(settings.user).pw_uid
+    except KeyError:
+        raise InvalidInputError(
+            "SW-WEB-USER",
+            f"web.user: there is no user {settings.user!r}.",
+            f"Make one: useradd --system --no-create-home {settings.user}",
+        ) from None
+    if os.geteuid() != wanted:
+        raise InvalidInputError(
+            "SW-WEB-USER",
+            f"The web server must run as {settings.user!r} (web.user, uid {wanted}), not as uid"
+            f" {os.geteuid()}.",
+            f"Run: runuser -u {settings.user} -- slicewise web serve",
+        )

@@ -1,0 +1,77 @@
+"""Asks the daemon what a page shows, each question for the user who looks at the page.
+
+The daemon decides what a user may see: the web server has no rights of its own, and keeps what one
+user was told apart from what others are.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from cluster.language.errors import UnreachableError
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import Answer, Request
+from cluster.rpc.web_messages import WebUserRequest
+from cluster.settings.file import DaemonSettings
+
+_FRESH_S = 0.4
+"""Seconds for which a user who asks the same again gets the same answer."""
+_AT_ONCE = 16
+"""Questions to the daemon at a time: half of what one user of its socket may have open."""
+_WAITING = 512
+_KEPT = 1024
+
+
+@dataclass
+class _Kept:
+    answer: "asyncio.Task[Answer]"
+    done_s: float = float("inf")
+
+
+class DaemonReads:
+    """The daemon's answers by user and question, each asked once at a time."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self._settings = settings
+        self._kept: OrderedDict[tuple[str, str, bytes], _Kept] = OrderedDict()
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def ask(self, user: str, request: Request) -> Answer:
+        """Return the daemon's answer to this user.
+
+        Raises what ``DaemonClient.call`` raises, and UnreachableError (SW-BUSY) if too many
+        questions wait.
+        """
+        key = (user, *request.sent())
+        kept = self._kept.get(key)
+        if kept is None or time.monotonic() - kept.done_s > _FRESH_S:
+            kept = self._kept[key] = _Kept(asyncio.create_task(self._asked(user, request)))
+            made = kept
+
+            def done(task: "asyncio.Task[Answer]") -> None:
+                made.done_s = time.monotonic()
+                # Take the error: all who asked may have gone.
+                task.cancelled() or task.exception()
+
+            kept.answer.add_done_callback(done)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return await asyncio.shield(kept.answer)
+
+    async def user_of(self, token: str) -> str:
+        """Return whose one-time token this is. Raises InvalidInputError (SW-WEB-LOGIN)."""
+        client = DaemonClient(self._settings)
+        return (await client.ask(WebUserRequest(token=token))).user
+
+    async def _asked(self, user: str, request: Request) -> Answer:
+        if self._waiting >= _WAITING:
+            raise UnreachableError("SW-BUSY", "Too many questions wait for the daemon.", "Reload.")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                answer: Answer = await DaemonClient(self._settings, user).ask(request)  # type: ignore[arg-type]  # each request asks for an answer
+                return answer
+        finally:
+            self._waiting -= 1

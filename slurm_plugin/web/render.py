@@ -1,0 +1,69 @@
+"""Makes HTML of answers, by the templates; whatever an answer holds is shown as text."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from cluster.language.errors import Refusal
+from cluster.language.units import slices_text, slices_words
+from cluster.runtime.console import printable
+from slurm_plugin.web.assets import TEMPLATES, Asset
+from slurm_plugin.web_views import cluster_map
+from slurm_plugin.web_views.words import age_text, hours_text, shortened
+
+
+def environment(assets: Mapping[str, Asset]) -> Environment:
+    """The templates' environment, with the filters that they use."""
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_inert,
+    )
+    made.filters |= {
+        "slices": slices_text,
+        "slices_words": slices_words,
+        "hours": hours_text,
+        "age": age_text,
+        "word": lambda text: quote(str(text), safe=""),
+    }
+    made.globals |= {
+        "static": {name: asset.path for name, asset in assets.items()},
+        "state_bar": cluster_map.state_bar,
+        "board_map": cluster_map.board_map,
+        "share_bar": cluster_map.share_bar,
+    }
+    made.tests["refusal"] = lambda value: isinstance(value, Refusal)
+    return made
+
+
+def _inert(value: Any) -> Any:
+    """Text of others without what a terminal or an editor would obey, and no longer than it helps;
+    the rest is escaped by the templates.
+    """
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return shortened(printable(value))
+    return value
+
+
+class TimeWords:
+    """Writes times in the zone of who looks."""
+
+    def __init__(self, zone: str) -> None:
+        self.zone = zone
+        self._zone = ZoneInfo(zone)
+
+    def at(self, unix_s: float) -> Markup:
+        """``<time datetime="2026-11-27T03:10:00+00:00">27 Nov 03:10:00</time>``."""
+        moment = datetime.fromtimestamp(unix_s, UTC).astimezone(self._zone)
+        exact = moment.isoformat(timespec="seconds")
+        return Markup('<time datetime="{}">{}</time>').format(
+            exact, f"{moment.day} {moment:%b %H:%M:%S}"
+        )

@@ -1,0 +1,434 @@
+"""Serves the page: who may see it, which page an address is, and headers by the book.
+
+HTTP comes by ``api/http_server.py``, one request per connection: slow and silent peers are bounded
+there. All that is here is read; nothing on the page changes a quota, a job or a service.
+"""
+
+import asyncio
+import json
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+from zoneinfo import ZoneInfo
+
+from aiohttp import web
+from jinja2 import Environment
+
+from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
+from cluster.rpc.message import Answer
+from cluster.settings.file import Settings, host_and_port
+from slurm_plugin.api.http_server import Connection, HttpLimits, HttpServer, Question
+from slurm_plugin.api.places import Guests
+from slurm_plugin.api.routes import status_of
+from slurm_plugin.common.connection_places import ConnectionLimits
+from slurm_plugin.common.log import report_failure
+from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
+from slurm_plugin.web.assets import Asset, load_assets
+from slurm_plugin.web.daemon_reads import DaemonReads
+from slurm_plugin.web.live import FeedKey, Feeds
+from slurm_plugin.web.pages import PAGES, Page, PagePlace
+from slurm_plugin.web.render import TimeWords, environment
+from slurm_plugin.web.sessions import Session, Sessions
+
+LIMITS = HttpLimits(question_s=10.0, answer_s=60.0, body_bytes=64 * 1024, refused=128)
+PLACES = ConnectionLimits(connections=2560, per_host=2048, per_prefix=2304, grace_s=0.5)
+"""A proxy is one host, and a live page keeps its connection."""
+_LOGINS = RateLimit(at_once=20, every_s=6.0)
+_REQUESTS = RateLimit(at_once=240, every_s=0.05)
+"""Of one address that isn't logged in, and of one user."""
+_REMEMBERED = 10_000
+_FIELDS = 32
+_COOKIE, _ZONE_COOKIE = "slicewise", "slicewise-zone"
+_LONGEST_ZONE = 64
+_HEARTBEAT_S = 15.0
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # An address may hold a token of a login.
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_YEAR_S = 31_536_000
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request by a browser.
+
+    Attributes:
+        path: decoded.
+        session: None if nobody is logged in.
+        zone: the browser's time zone, or the site's.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    session: Session | None
+    zone: str
+    request: web.BaseRequest
+    body: bytes
+
+
+class WebServer:
+    """The page's server."""
+
+    def __init__(self, settings: Settings) -> None:
+        own = settings.web
+        self._settings = own
+        self._site_zone = settings.ledger.time_zone
+        self._site = settings.cluster.name
+        self._address = urlsplit(own.address)
+        self._is_secure = self._address.scheme == "https"
+        self._cookie = f"__Host-{_COOKIE}" if self._is_secure else _COOKIE
+        self._hosts = {self._address.netloc, own.listen}
+        self._reads = DaemonReads(settings.daemon)
+        self._sessions = Sessions(own.session_h * 3600)
+        self._feeds = Feeds()
+        self._assets: Mapping[str, Asset] = {one.path: one for one in load_assets().values()}
+        self._templates: Environment = environment(load_assets())
+        self._used: OrderedDict[tuple[RateLimit, str], RateUse] = OrderedDict()
+        self._server = HttpServer(Guests(PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
+
+    async def start(self) -> None:
+        """Listen; SlicewiseError (SW-WEB-LISTEN) if that is impossible."""
+        try:
+            await self._server.start_tcp(*host_and_port(self._settings.listen), self._seal())
+        except OSError as error:
+            raise SlicewiseError(
+                "SW-WEB-LISTEN",
+                f"web.listen: {self._settings.listen}: {error.strerror or error}.",
+                "Name an address of this host and a free port, and files that the server can read.",
+            ) from None
+
+    async def stop(self) -> None:
+        """Stop listening, and end every connection and live page."""
+        await self._feeds.stop()
+        await self._server.stop()
+
+    def _seal(self) -> ssl.SSLContext | None:
+        own = self._settings
+        if own.certificate is None or own.key is None:
+            return None
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        made.load_cert_chain(own.certificate, own.key)
+        return made
+
+    # Requests
+
+    async def _reply(self, question: Question) -> web.StreamResponse:
+        request, connection = question.request, question.connection
+        try:
+            visit = self._visit(question)
+            if visit.path.startswith("/live/"):
+                return await self._live(visit, connection)
+            response = await self._answered(visit, connection)
+        except Exception as error:  # noqa: BLE001 -- one bad request must not end the server
+            response = self._failed(error, request)
+        connection.answers()
+        self._harden(response)
+        return response
+
+    def _visit(self, question: Question) -> Visit:
+        request = question.request
+        if request.host not in self._hosts:
+            raise InvalidInputError(
+                "SW-WEB-HOST",
+                "This server has another name than the browser asks for.",
+                f"Use {self._settings.address}; behind a proxy: web.url in slicewise.toml",
+            )
+        path, _, query = request.raw_path.partition("?")
+        try:
+            words = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_FIELDS))
+        except ValueError:
+            raise InvalidInputError("SW-WIRE", f"A query may have {_FIELDS} fields.") from None
+        cookie = request.cookies.get(self._cookie, "")
+        return Visit(
+            method=request.method,
+            path=path,
+            query=words,
+            session=self._sessions.find(cookie) if cookie else None,
+            zone=_zone(request.cookies.get(_ZONE_COOKIE, ""), self._site_zone),
+            request=request,
+            body=question.body,
+        )
+
+    async def _answered(self, visit: Visit, connection: Connection) -> web.Response:
+        if visit.method not in ("GET", "POST"):
+            raise InvalidInputError("SW-WIRE", f"Nothing is done here by {visit.method[:16]!r}.")
+        if visit.method == "POST":
+            self._require_own_origin(visit.request)
+        elif (asset := self._assets.get(visit.path)) is not None:
+            return _asset(asset)
+        match visit.method, visit.path:
+            case "GET", "/login":
+                return self._login_page(visit)
+            case "POST", "/login":
+                return await self._log_in(visit, connection)
+        session = self._require_login(visit, connection)
+        match visit.method, visit.path:
+            case "GET", "/":
+                return _see_other("/cluster")
+            case "POST", "/logout":
+                return self._log_out(visit, session)
+            case "GET", _:
+                return await self._page(visit, session)
+        raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+
+    def _require_login(self, visit: Visit, connection: Connection) -> Session:
+        if visit.session is None:
+            self._count(_LOGINS, connection.address)
+            raise InvalidInputError(
+                "SW-WEB-LOGIN",
+                "You are not logged in.",
+                "In a shell of the cluster: slicewise web login",
+            )
+        self._count(_REQUESTS, visit.session.user)
+        return visit.session
+
+    def _count(self, rate: RateLimit, who: str) -> None:
+        """Count a request; InvalidInputError (SW-RATE) if it comes too early."""
+        now_s = time.monotonic()
+        known = self._used.get((rate, who), RateUse())
+        if wait_s(known, rate, now_s):
+            raise InvalidInputError("SW-RATE", "Too many requests.", "Wait a little.")
+        self._used[rate, who] = after_change(known, rate, now_s)
+        self._used.move_to_end((rate, who))
+        while len(self._used) > _REMEMBERED:
+            self._used.popitem(last=False)
+
+    def _require_own_origin(self, request: web.BaseRequest) -> None:
+        """Refuse a form that another site sent: InvalidInputError (SW-FORBIDDEN)."""
+        origin = request.headers.get("Origin", "")
+        if urlsplit(origin).netloc not in self._hosts:
+            raise InvalidInputError("SW-FORBIDDEN", "This form came from another site.")
+
+    # Login
+
+    def _login_page(self, visit: Visit) -> web.Response:
+        return self._html("login", visit, token=visit.query.get("token", ""))
+
+    async def _log_in(self, visit: Visit, connection: Connection) -> web.Response:
+        self._count(_LOGINS, connection.address)
+        user = await self._reads.user_of(_form(visit).get("token", ""))
+        return self._logged_in(user)
+
+    def _logged_in(self, user: str) -> web.Response:
+        cookie, _ = self._sessions.begin(user)
+        response = _see_other("/cluster")
+        response.set_cookie(
+            *(self._cookie, cookie),
+            max_age=int(self._sessions.lasts_s),
+            httponly=True,
+            samesite="Lax",
+            secure=self._is_secure,
+        )
+        return response
+
+    def _log_out(self, visit: Visit, session: Session) -> web.Response:
+        self._require_own_form(visit, session)
+        self._sessions.end(session)
+        response = _see_other("/login")
+        response.del_cookie(self._cookie, secure=self._is_secure)
+        return response
+
+    def _require_own_form(self, visit: Visit, session: Session) -> None:
+        if _form(visit).get("form_token") != session.form_token:
+            raise InvalidInputError(
+                "SW-FORBIDDEN", "This form is of another session.", "Reload it."
+            )
+
+    # Pages
+
+    async def _page(self, visit: Visit, session: Session) -> web.Response:
+        is_json = visit.path.endswith(".json")
+        page, place = _found(visit.path.removesuffix(".json"), visit.query)
+        answers = await self._answers(page, place, session.user)
+        if is_json:
+            return web.Response(
+                text=json.dumps({name: _plain(one) for name, one in answers.items()}),
+                content_type="application/json",
+            )
+        main = self._main(page, place, visit, session, answers)
+        return self._html("page", visit, session=session, page=page, place=place, main=main)
+
+    async def _answers(
+        self, page: Page, place: PagePlace, user: str
+    ) -> Mapping[str, Answer | Refusal]:
+        asks = page.asks(place)
+        found = await asyncio.gather(
+            *(self._reads.ask(user, one) for one in asks.values()), return_exceptions=True
+        )
+        answers: dict[str, Answer | Refusal] = {}
+        for name, one in zip(asks, found, strict=True):
+            if isinstance(one, SlicewiseError) and answers:
+                answers[name] = one.refusal
+            elif isinstance(one, BaseException):
+                raise one
+            else:
+                answers[name] = one
+        return answers
+
+    def _main(
+        self,
+        page: Page,
+        place: PagePlace,
+        visit: Visit,
+        session: Session,
+        answers: Mapping[str, Answer | Refusal],
+    ) -> str:
+        template = self._templates.get_template(f"{page.template}.html.j2")
+        return template.render(
+            **answers,
+            page=page,
+            place=place,
+            title=page.title.format(**place.words),
+            user=session.user,
+            times=TimeWords(visit.zone),
+            now_s=time.time(),
+        )
+
+    def _html(self, template: str, visit: Visit, /, **values: Any) -> web.Response:
+        text = self._templates.get_template(f"{template}.html.j2").render(
+            site=self._site,
+            pages=PAGES,
+            zone=visit.zone,
+            target=visit.request.raw_path,
+            json_target=_json_target(visit.request.raw_path),
+            **values,
+        )
+        return web.Response(text=text, content_type="text/html")
+
+    def _failed(self, error: Exception, request: web.BaseRequest) -> web.Response:
+        if isinstance(error, SlicewiseError):
+            refusal, status = error.refusal, _status(error)
+        else:
+            report_failure("request_failed", error, kind=type(error).__name__)
+            refusal, status = _FAILED, HTTPStatus.INTERNAL_SERVER_ERROR
+        path = request.raw_path.partition("?")[0]
+        if path.endswith(".json"):
+            return web.json_response(_plain(refusal), status=status)
+        text = self._templates.get_template("failure.html.j2").render(
+            site=self._site, refusal=refusal, is_login=refusal.code == "SW-WEB-LOGIN"
+        )
+        return web.Response(text=text, status=status, content_type="text/html")
+
+    # Live
+
+    async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
+        session = self._require_login(visit, connection)
+        page, place = _found(visit.path.removeprefix("/live"), visit.query)
+        key = FeedKey(session.user, visit.request.raw_path, visit.zone)
+
+        async def make() -> str:
+            try:
+                answers = await self._answers(page, place, session.user)
+                return self._main(page, place, visit, session, answers)
+            except SlicewiseError as error:
+                template = self._templates.get_template("refusal.html.j2")
+                return template.render(refusal=error.refusal)
+
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.force_close()
+        self._harden(response)
+        stream = self._feeds.follow(key, make)
+        await response.prepare(visit.request)
+        try:
+            following = asyncio.ensure_future(anext(stream))
+            while self._sessions.is_open(session) and connection.is_open:
+                done, _ = await asyncio.wait({following}, timeout=_HEARTBEAT_S)
+                text = _event(following.result()) if done else b": \n\n"
+                async with asyncio.timeout(LIMITS.answer_s):
+                    await response.write(text)
+                if done:
+                    following = asyncio.ensure_future(anext(stream))
+        except (ConnectionError, TimeoutError):
+            connection.drop()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await stream.aclose()
+        return response
+
+    def _harden(self, response: web.StreamResponse) -> None:
+        response.headers.update(_HEADERS)
+        response.headers.setdefault("Cache-Control", "no-store")
+        if self._is_secure:
+            response.headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
+
+
+_NO_QUESTION = Refusal("SW-WIRE", "This is no HTTP request.", "Ask with a browser.")
+_FAILED = Refusal("SW-INTERNAL", "The web server failed; its log says how.")
+
+
+def _status(error: SlicewiseError) -> HTTPStatus:
+    match error.refusal.code:
+        case "SW-WEB-LOGIN":
+            return HTTPStatus.UNAUTHORIZED
+        case "SW-WEB-HOST":
+            return HTTPStatus.MISDIRECTED_REQUEST
+    return status_of(error)
+
+
+def _found(path: str, query: Mapping[str, str]) -> tuple[Page, PagePlace]:
+    for page in PAGES:
+        if (words := page.match(path)) is not None:
+            decoded = {name: unquote(one) for name, one in words.items()}
+            return page, PagePlace(decoded, query)
+    raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+
+
+def _json_target(target: str) -> str:
+    path, mark, query = target.partition("?")
+    return f"{path}.json{mark}{query}"
+
+
+def _form(visit: Visit) -> Mapping[str, str]:
+    try:
+        fields = parse_qsl(
+            visit.body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS
+        )
+    except ValueError:
+        raise InvalidInputError("SW-WIRE", f"A form may have {_FIELDS} fields.") from None
+    return dict(fields)
+
+
+def _zone(wanted: str, otherwise: str) -> str:
+    """The browser's time zone, if there is such a one."""
+    if 0 < len(wanted) <= _LONGEST_ZONE:
+        try:
+            return ZoneInfo(unquote(wanted)).key
+        except (ValueError, OSError):
+            pass
+    return otherwise
+
+
+def _plain(answer: Answer | Refusal) -> Any:
+    if isinstance(answer, Refusal):
+        return {"code": answer.code, "message": answer.message, "hint": answer.hint}
+    return answer.model_dump(mode="json")
+
+
+def _asset(asset: Asset) -> web.Response:
+    return web.Response(
+        body=asset.body,
+        content_type=asset.content_type,
+        headers={"Cache-Control": f"public, max-age={_YEAR_S}, immutable"},
+    )
+
+
+def _see_other(path: str) -> web.Response:
+    return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": path})
+
+
+def _event(html: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    return f"{lines}\n".encode()

@@ -1,0 +1,24 @@
+"""Figures of the page in words."""
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_MOST = 400
+"""Characters of one text: names and reasons are far shorter."""
+
+
+def age_text(seconds: float) -> str:
+    """``under a minute``, ``12 min``, ``3.5 h``, ``2.1 d``: no word changes within a minute."""
+    if seconds < _MINUTE_S:
+        return "under a minute"
+    if seconds < _HOUR_S:
+        return f"{seconds // _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.1f} d"
+
+
+def hours_text(millislice_s: int) -> str:
+    """Slice-hours with one decimal."""
+    return f"{millislice_s / 1000 / _HOUR_S:,.1f}"
+
+
+def shortened(text: str) -> str:
+    """The text, cut off where it is longer than any that helps."""
+    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
