@@ -177,6 +177,22 @@ def _node_table(rows: tuple[NodeRow, ...]) -> Table:
     return table
 
 
+@app.command(epilog="Examples: slicewise sandbox page | slicewise sandbox page --user alice")
+def page(
+    directory: Directory,
+    user: Annotated[str, typer.Option(help="root, alice, bob or carol.")] = "root",
+) -> None:
+    """Print an address that logs a user in on the page in the browser, once, within two minutes.
+
+    The page's server is started if it does not run.
+    """
+    try:
+        address = Sandbox.attach(directory).page_login(user)
+    except SlicewiseError as error:
+        _fail(error)
+    terminal_console().print(address, soft_wrap=True, highlight=False)
+
+
 @app.command(
     epilog="Examples: slicewise sandbox shell --user alice"
     " | slicewise sandbox shell --user alice -- sbatch --gres=gpu:1g.10gb:1 job.sh"

@@ -1,6 +1,7 @@
 """A whole Slurm cluster on one machine: bring it up, use it, take it down."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,12 @@ class Sandbox:
         if known is None or not process.is_alive(known):
             asyncio.run(slicewise.up_web(self._host))
         return f"http://{self.layout.web_address}"
+
+    def page_login(self, user: str) -> str:
+        """The address that logs a user in on the page, once, within two minutes."""
+        self.serve_page()
+        made = self.run(user, ("slicewise", "web", "login", "--json")).stdout
+        return str(json.loads(made)["url"])
 
     def stop(self, name: str) -> None:
         """End a program that ``start`` or ``up`` started: SIGTERM, after 3 s SIGKILL."""

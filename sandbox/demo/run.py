@@ -96,6 +96,8 @@ def _perform(sandbox: Sandbox, console: Console, begin_s: float) -> Recording:
         models = publish_chat_model(layout.models, CHAT.model)
         chat_file = write_service_file(CHAT, models, layout.home / CHAT.user)
         shape_jobs = let_the_guest_in(commands, chat_file)
+        page = sandbox.page_login("root")
+    console.print(f"Watch it in a browser (logs in once): {page}", soft_wrap=True, highlight=False)
 
     async def story() -> Recording:
         services = [plan.service for plan in SERVING]

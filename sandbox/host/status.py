@@ -84,6 +84,7 @@ def server_places(layout: Layout) -> Mapping[str, str]:
         "slurmctld": f"{head}:{layout.port('slurmctld')}",
         **nodes,
         "haproxy": f"{head}:{layout.port('gateway')}",
+        "web": layout.web_address,
     }
 
 
