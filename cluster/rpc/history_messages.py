@@ -1,0 +1,65 @@
+"""Messages of what was: the cluster's, a tenant's and a service's figures over time."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cluster.rpc.message import Answer, Asks, Message, Request
+
+MOST_POINTS = 1000
+"""Most points of each series in one answer."""
+CLUSTER = "cluster"
+"""What a request is about that is about no tenant."""
+
+HistoryUnit = Literal["millislices", "millislice_s", "replicas", "requests", "requests_per_s", "ms"]
+HistorySecond = Annotated[int, Field(ge=0, le=2**40)]
+"""Unix seconds."""
+
+
+class HistorySeries(Message):
+    """One figure over time; None is a gap: nobody looked then, or the figure was not known.
+
+    Attributes:
+        name: of the cluster ``used``, ``lent``, ``idle``, ``draining`` and ``down`` (the states of
+            ``slicewise overview``, which add up to its capacity), ``waiting`` and ``late``. Of a
+            tenant, with the tenants below it: ``guaranteed``, ``used``, ``borrowed``, ``lent``,
+            ``waiting``, ``late``, ``budget_left``. Of a service ``ready``, ``wanted``,
+            ``backlog``, ``p95``, ``requests``. ``late`` is what waits within guaranteed quota for
+            longer than a recall of it takes.
+        values: the mean of each step; of ``budget_left`` what was left at its end.
+        highest: the maximum within each step; () where it means nothing.
+    """
+
+    name: str
+    unit: HistoryUnit
+    values: tuple[float | None, ...]
+    highest: tuple[float | None, ...] = ()
+
+
+class HistoryAnswer(Answer):
+    """Series of the same steps, at most 1,000 of them, without what is not over yet.
+
+    Attributes:
+        step_s: seconds of one step; the daemon chooses it by the span and by what it still keeps.
+        times_s: Unix seconds at which each step begins.
+        zone: the time zone in which the site's days and months begin.
+    """
+
+    about: str
+    step_s: int
+    times_s: tuple[int, ...]
+    series: tuple[HistorySeries, ...]
+    zone: str
+
+
+class HistoryRequest(Request, Asks[HistoryAnswer], get="history"):
+    """Asks how the cluster's slices, a tenant's quota or a service's replicas were over time.
+
+    ``about``: ``cluster``, a tenant's name, or TENANT/SERVICE; ``cluster/`` is a tenant that has
+    this name. From ``since_s`` up to ``until_s``. Everybody may ask for the cluster's sums, users
+    for their own tenants and services, root and SlurmUser for all.
+    """
+
+    about: str = Field(CLUSTER, min_length=1, max_length=129)
+    since_s: HistorySecond
+    until_s: HistorySecond
