@@ -54,10 +54,14 @@ lock: $(READY) ## Pin the newest version of every Python package: requirements.l
 	@for extra in docs packages; do \
 	$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra $$extra --output-file requirements-$$extra.lock; done
 
+# What tests/integration/browser.py drives, any of them. Ubuntu has Chromium as a snap only, which no
+# container starts: there tests of web pages want Google's, and are skipped without.
+BROWSERS := chromium-headless-shell chromium google-chrome
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
 	@missing="$$($(BIN)/python -m sandbox.host.packages)"; \
 	for lua in lua5.1 lua5.3 lua5.4; do command -v $$lua >/dev/null || missing="$$missing $$lua"; done; \
 	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
+	command -v $(BROWSERS) >/dev/null || ! grep -qx ID=debian /etc/os-release || missing="$$missing chromium-headless-shell"; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 
 setup: packages ## Install everything, run nothing

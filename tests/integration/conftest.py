@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import pytest_asyncio
 from jobs_as_users import Users
 from json_checker import check_output
 from run_folder import path_for
@@ -16,6 +17,7 @@ from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.store import Ledger
 
 if TYPE_CHECKING:
+    from browser import Browser
     from gateway_harness import Harness, Replica
 
 _LOGS = ("daemon", "launcher", "slurmctld")
@@ -78,6 +80,15 @@ async def replicas() -> "AsyncIterator[tuple[Replica, Replica]]":
 
     async with replicas_up() as pair:
         yield pair
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> "AsyncIterator[Browser]":
+    """One Chromium; the tests that use it run in the session's event loop."""
+    from browser import browser_up
+
+    async with browser_up(tmp_path_factory.mktemp("browser")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
