@@ -52,8 +52,8 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # An address may hold a token of a login.
-    "Referrer-Policy": "no-referrer",
+    # An address may hold a token of a login. Not "no-referrer": forms would have no origin then.
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
 _YEAR_S = 31_536_000
