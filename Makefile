@@ -11,7 +11,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers bench-rpcs bench-first-tokens format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -155,6 +155,10 @@ docs: $(DOCS_READY) ## The documentation as a site, links between pages checked:
 
 docs-links: $(DOCS_READY) ## Ask every external address that the documentation names (network)
 	@$(SPHINX) -b linkcheck docs build/docs-links
+
+PAGES ?= build/screens.json
+screenshots: setup ## Pictures of web pages, by name, URL and cookie in the JSON file PAGES: build/reports/screens, docs/images
+	@PYTHONPATH=tests/integration $(BIN)/python tests/screenshots.py $(PAGES)
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger

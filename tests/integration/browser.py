@@ -15,7 +15,6 @@ from typing import Any, Literal
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
-import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright import async_api as playwright
 
@@ -199,15 +198,14 @@ class Browser:
             await context.close()
 
 
-@asynccontextmanager
-async def browser_up(folder: Path) -> AsyncIterator[Browser]:
-    """Chromium, which is ended with the context; whatever it writes lies in the given folder.
+def installed() -> str | None:
+    """Where Chromium's program is; None if this machine has none."""
+    return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
-    A test that asks for it is skipped where there is no Chromium.
-    """
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+
+@asynccontextmanager
+async def browser_up(program: str, folder: Path) -> AsyncIterator[Browser]:
+    """Chromium, which is ended with the context; whatever it writes lies in the given folder."""
     # Playwright's driver and what it starts keep their files by these.
     with patch.dict(os.environ, {"HOME": str(folder), "TMPDIR": str(folder)}):
         driver = await playwright.async_playwright().start()

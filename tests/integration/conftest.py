@@ -85,9 +85,11 @@ async def replicas() -> "AsyncIterator[tuple[Replica, Replica]]":
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> "AsyncIterator[Browser]":
     """One Chromium; the tests that use it run in the session's event loop."""
-    from browser import browser_up
+    from browser import PROGRAMS, browser_up, installed
 
-    async with browser_up(tmp_path_factory.mktemp("browser")) as running:
+    if (program := installed()) is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+    async with browser_up(program, tmp_path_factory.mktemp("browser")) as running:
         yield running
 
 

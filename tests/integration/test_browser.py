@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import screenshots
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from browser import NARROW, PROGRAMS, WIDE, Browser, Finding, Page, Viewer
 from PIL import Image
+from screenshots import Shown, take
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
@@ -51,6 +53,10 @@ async def script(request: web.Request) -> web.Response:
 
 async def away(request: web.Request) -> web.Response:
     raise web.HTTPFound("http://elsewhere.example/pixel.png")
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in folder.iterdir()}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -148,6 +154,34 @@ async def test_a_picture_has_the_width_and_the_scheme(page: Page, tmp_path: Path
         with Image.open(tmp_path / "queue.png") as picture:
             assert picture.width == width
             assert picture.convert("L").getpixel((width - 1, 0)) == corner
+
+
+async def test_pictures_are_small_and_the_chosen_ones_go_into_the_documentation(
+    page: Page, browser: Browser, tmp_path: Path
+):
+    await page.open("/queue")
+    url = page.tab.url
+    shown = Shown("queue", url, "session=bob", in_docs=True)
+    assert await take(browser, shown, tmp_path, tmp_path) == []
+    taken = sizes(tmp_path)
+    looks = ("1280-light", "1280-dark", "390-light", "390-dark")
+    assert taken.keys() == {"queue.png", *(f"queue-{look}.png" for look in looks)}
+    assert max(taken.values()) < 10_000
+    broken = Shown("broken", url.replace("/queue", "/broken"), "session=bob")
+    assert await take(browser, broken, tmp_path, tmp_path) == [
+        "broken: console: absent is not defined"
+    ]
+
+
+async def test_a_picture_that_is_too_large_stays_out_of_the_documentation(
+    page: Page, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(screenshots, "MOST_BYTES", 1000)
+    await page.open("/queue")
+    shown = Shown("queue", page.tab.url, "session=bob", in_docs=True)
+    (trouble,) = await take(browser, shown, tmp_path, tmp_path)
+    assert trouble.startswith("queue: its picture has ")
+    assert not (tmp_path / "queue.png").exists()
 
 
 async def test_a_key_reaches_the_page(page: Page):
