@@ -1,5 +1,6 @@
 """Tests the ground of browser tests: what is wrong with a page is seen, and nothing leaves."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ SOUND = """<!doctype html><html lang="en"><meta name="viewport" content="width=d
 {more}</main></html>"""
 HOURS = """const at = new Date(Date.UTC(2026, 10, 27, 3));
 document.querySelector("time").textContent = at.toTimeString().slice(0, 5);"""
+LIVE = """new EventSource("/events").onmessage = (event) => {
+    document.querySelector("#who").textContent = event.data;
+};"""
 MORE = {
     "unlabelled": '<img src="data:,"><input>',
     "elsewhere": '<img alt="" src="http://192.0.2.1/pixel.png">',
@@ -33,6 +37,7 @@ MORE = {
     "missing": '<img alt="" src="/nothing.png">',
     "afar": '<img alt="" src="http://192.0.2.1/pixel.png">',
     "dim": '<p style="color: #444">Faint</p>',
+    "live": '<script src="/live.js"></script>',
     "focus": '<a id="first" href="/queue">Queue</a>',
 }
 
@@ -47,8 +52,16 @@ async def shown(request: web.Request) -> web.Response:
 
 
 async def script(request: web.Request) -> web.Response:
-    text = HOURS if request.path == "/hours.js" else "absent();"
+    text = {"/hours.js": HOURS, "/live.js": LIVE}.get(request.path, "absent();")
     return web.Response(text=text, content_type="text/javascript")
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: bob\n\n")
+    await asyncio.sleep(60)
+    return response
 
 
 async def away(request: web.Request) -> web.Response:
@@ -64,9 +77,10 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     """A window of alice's on a small site of its own."""
     app = web.Application()
     app.router.add_get("/away", away)
+    app.router.add_get("/events", events)
     app.router.add_get("/{name}.js", script)
     app.router.add_get("/{name:queue|" + "|".join(MORE) + "}", shown)
-    async with TestServer(app) as server:
+    async with TestServer(app, shutdown_timeout=0.1) as server:
         viewer = Viewer(
             str(server.make_url("/"))[:-1], {"session": "alice"}, time_zone="Asia/Tokyo"
         )
@@ -145,6 +159,13 @@ async def test_times_are_in_the_viewer_s_zone_and_the_server_s_without_javascrip
         assert await plain.tab.locator("#again").is_visible()
         assert await plain.tab.locator("#who").text_content() == "alice"
         assert plain.troubles == []
+
+
+async def test_a_stream_goes_on_while_a_page_is_shown_and_its_end_is_no_trouble(page: Page):
+    await page.open("/live")
+    await page.tab.locator("#who", has_text="bob").wait_for()
+    await page.open("/queue")
+    assert page.troubles == []
 
 
 async def test_a_picture_has_the_width_and_the_scheme(page: Page, tmp_path: Path):
