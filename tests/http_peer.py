@@ -12,10 +12,18 @@ from cluster.rpc import (
     order_messages,
     overview_messages,
     read_messages,
+    tenant_messages,
 )
 from cluster.rpc.message import requests
 
-_DECLARED = (key_messages, messages, order_messages, overview_messages, read_messages)
+_DECLARED = (
+    key_messages,
+    messages,
+    order_messages,
+    overview_messages,
+    read_messages,
+    tenant_messages,
+)
 
 GET_VIEW = b"GET /v1/view HTTP/1.1\r\nHost: h\r\n\r\n"
 

@@ -42,7 +42,16 @@ from slurm_plugin.ledger.keys import NewKey
 from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.quota.calendar import Window
 from slurm_plugin.quota.lending import within_limits
-from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Recall, Tenant
+from slurm_plugin.quota.types import (
+    KnownLimit,
+    LimitKey,
+    Loan,
+    LoanTerm,
+    Policy,
+    Quota,
+    Recall,
+    Tenant,
+)
 from slurm_plugin.services.orders import Ordered
 from slurm_plugin.state.controller import ClusterState
 
@@ -333,6 +342,9 @@ class ScriptedLedger(MemoryStore):
 
     def recalls(self) -> tuple[Recall, ...]:
         return self.recalled
+
+    def terms(self) -> tuple[LoanTerm, ...]:
+        return tuple(LoanTerm(one, since_s=9000, grown_s=9500) for one in self.lent)
 
     def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None

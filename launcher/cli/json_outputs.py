@@ -105,7 +105,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "tenant-quota history": _many(_CHANGE),
     "tenant-quota plan": _one(f"{_SITE}:QuotaPlanJson"),
     "tenant-quota loans": (
-        *_many("slurm_plugin.cli_views.quota_plan:LoanLine"),
+        *_many("slurm_plugin.quota.loan_lines:LoanLine"),
         *_many(f"{_QUOTA}:Loan", f"{_SITE}:LoanChangeJson"),
     ),
     "tenant-quota calendar set": _one(f"{_SITE}:NewWindowJson"),

@@ -51,10 +51,13 @@ class _Moment:
     """The cluster at one moment, and what readers were told of it: each answer is made once.
 
     It is made in a thread, so that a large cluster's holds nothing else up.
+
+    Attributes:
+        facts: what the daemon knew at that moment.
     """
 
     def __init__(self, facts: OverviewFacts) -> None:
-        self._facts = facts
+        self.facts = facts
         self._told: dict[Principal, asyncio.Task[OverviewAnswer]] = {}
         self._began_s = time.monotonic()
         self._spent_s = 0.0
@@ -75,7 +78,7 @@ class _Moment:
 
     async def _made(self, principal: Principal) -> OverviewAnswer:
         began_s = time.monotonic()
-        answer = await asyncio.to_thread(overview, self._facts, principal)
+        answer = await asyncio.to_thread(overview, self.facts, principal)
         self._spent_s += time.monotonic() - began_s
         return answer
 
@@ -111,13 +114,23 @@ class OverviewReads:
         """What answers the request; raises UnreachableError (SW-DAEMON-STANDBY)."""
         return {OverviewRequest: self._overview}
 
+    async def facts(self) -> OverviewFacts:
+        """What the daemon knows at the moment of which readers are told now.
+
+        Raises UnreachableError (SW-DAEMON-STANDBY).
+        """
+        return (await self._now()).facts
+
     async def _overview(self, _: OverviewRequest, principal: Principal) -> OverviewAnswer:
+        return await (await self._now()).answer(principal)
+
+    async def _now(self) -> _Moment:
         self._cluster_state.require_leader()
         if self._moment is None or self._moment.is_over:
             if self._renewal is None:
                 self._renewal = asyncio.create_task(self._renewed())
             self._moment = await asyncio.shield(self._renewal)
-        return await self._moment.answer(principal)
+        return self._moment
 
     async def _renewed(self) -> _Moment:
         try:

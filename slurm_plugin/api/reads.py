@@ -32,6 +32,7 @@ from cluster.rpc.read_messages import (
     WhyAnswer,
     WhyRequest,
 )
+from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.accounting.overview import BudgetStatus
@@ -39,6 +40,7 @@ from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.overview_reads import OverviewReads
 from slurm_plugin.api.priority_reads import explain_priority
+from slurm_plugin.api.tenant_reads import tenants
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
 from slurm_plugin.ledger.store import Ledger
@@ -103,6 +105,7 @@ class Reads:
                 BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
+                TenantsRequest: self._tenants,
                 **self._overview.handlers(),
             }
         )
@@ -139,6 +142,12 @@ class Reads:
                 return await explain_priority(
                     request.job, principal, slurm, settings, cluster_state
                 )
+
+    async def _tenants(self, request: TenantsRequest, principal: Principal) -> TenantsAnswer:
+        facts, at_s = await self._overview.facts(), self._cluster_state.clock.shown_s
+        settings, ledger = self._settings, self._ledger
+        read = partial(tenants, request, principal, ledger, settings, facts=facts, at_s=at_s)
+        return await self.from_ledger(principal.uid, read)
 
     def _explanation(self, tenant: str, principal: Principal) -> ExplainAnswer:
         cluster_state = self._cluster_state

@@ -20,6 +20,7 @@ from slurm_plugin.cli_common.options import (
     require_tenant,
 )
 from slurm_plugin.cli_views import quota_plan as present
+from slurm_plugin.quota.loan_lines import loan_lines
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -155,7 +156,7 @@ def show_loans(
             return
         if tenant is not None:
             require_tenant(ledger.tenants.policy(), tenant)
-        lines = present.loan_lines(
+        lines = loan_lines(
             ledger.loans.terms(),
             ledger.loans.recalls(),
             now_s=int(time.time()),

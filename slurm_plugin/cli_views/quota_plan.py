@@ -1,7 +1,7 @@
 """What a change of quotas would do, and loans with their terms, for people and as JSON."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,8 +10,9 @@ from cluster.language.units import slices_text
 from cluster.runtime.console import FittingTable, column
 from slurm_plugin.cli_views.tenants import quota_words
 from slurm_plugin.cli_views.texts import NOTHING, budget_text, time_text, times_column
+from slurm_plugin.quota.loan_lines import LoanLine
 from slurm_plugin.quota.tenants import ancestors
-from slurm_plugin.quota.types import LoanChange, LoanTerm, Recall, Tenant
+from slurm_plugin.quota.types import LoanChange, Tenant
 
 if TYPE_CHECKING:
     from slurm_plugin.explain.quota_plan import Impact, LoanPlan, QuotaPlan, TenantPlan, TenantSide
@@ -116,62 +117,6 @@ def plan_json(plan: "QuotaPlan", impacts: "Iterable[Impact]") -> Mapping[str, ob
 
 
 # Loans with their terms
-
-
-@dataclass(frozen=True)
-class LoanLine:
-    """A loan, or a part of one that is recalled.
-
-    Attributes:
-        since_s: when the loan began, or when the part was recalled, in Unix seconds.
-        until_s: until when the loan is promised, or by when the part is back; None without a
-            promise.
-    """
-
-    lender: str
-    borrower: str
-    amount_millislices: int
-    is_recalled: bool
-    since_s: int
-    until_s: int | None
-
-
-def loan_lines(
-    terms: Iterable[LoanTerm],
-    recalls: Iterable[Recall],
-    *,
-    now_s: int,
-    grace_s: int,
-    term_s: int,
-) -> list[LoanLine]:
-    """List loans and recalls by lender and borrower.
-
-    A loan is promised until ``term_s`` after it last grew: a job that started then is left alone
-    until its term is over. A recalled part is back ``grace_s`` after the recall at the latest.
-    """
-    lines = [
-        LoanLine(
-            one.loan.lender,
-            one.loan.borrower,
-            one.loan.amount_millislices,
-            is_recalled=False,
-            since_s=one.since_s,
-            until_s=until_s if (until_s := one.grown_s + term_s) > now_s else None,
-        )
-        for one in terms
-    ]
-    lines += [
-        LoanLine(
-            one.lender,
-            one.borrower,
-            one.amount_millislices,
-            is_recalled=True,
-            since_s=one.called_s,
-            until_s=one.called_s + grace_s,
-        )
-        for one in recalls
-    ]
-    return sorted(lines, key=lambda line: (line.lender, line.borrower, line.is_recalled))
 
 
 def loans_table(lines: Sequence[LoanLine]) -> FittingTable:

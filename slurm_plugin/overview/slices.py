@@ -77,7 +77,7 @@ def _lent_by_node(facts: OverviewFacts) -> Counter[str]:
 def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     policy, nominal, paid_by = facts.policy, effective_nominal(facts.policy), payers(facts.policy)
-    held = with_those_below(policy, _held(facts))
+    held = with_those_below(policy, held_by_tenant(facts))
     amounts, jobs = (with_those_below(policy, one) for one in _waiting(facts))
     found = []
     for name, _ in in_tree_order(policy):
@@ -109,7 +109,11 @@ def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:
     hidden = [name for name in facts.policy if not reader.may_read(name)]
     if not hidden:
         return None
-    own, held, (amounts, jobs) = guaranteed_quota(facts.policy), _held(facts), _waiting(facts)
+    own, held, (amounts, jobs) = (
+        guaranteed_quota(facts.policy),
+        held_by_tenant(facts),
+        _waiting(facts),
+    )
     return OtherTenants(
         tenants=len(hidden),
         guaranteed_millislices=sum(own.get(name, 0) for name in hidden),
@@ -119,7 +123,8 @@ def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:
     )
 
 
-def _held(facts: OverviewFacts) -> Counter[str]:
+def held_by_tenant(facts: OverviewFacts) -> Counter[str]:
+    """Millislices that each tenant's own jobs hold."""
     return Counter(used_by_tenant(facts.jobs, facts.partitions, facts.costs))
 
 

@@ -21,7 +21,6 @@ from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.cli import quota, quota_plan
 from slurm_plugin.cli_common import options
 from slurm_plugin.cli_views.limits import differences_json
-from slurm_plugin.cli_views.quota_plan import loan_lines
 from slurm_plugin.quota.types import Loan, LoanChange, LoanTerm, QuotaChange, Recall, TenantUpdate
 from slurm_plugin.quota_cycle.compile import look
 from slurm_plugin.services.orders import Ordered, ServiceKey
@@ -274,13 +273,6 @@ def test_loans_show_until_when_they_are_promised(ledger: FakeLedger):
     ledger.shown = {**ledger.shown, "optics": None}  # type: ignore[dict-item]
     assert json.loads(said("loans", "optics", "--json")) == []
     assert "SW-TENANT-UNKNOWN" in refused("loans", "nobody")
-
-
-@pytest.mark.parametrize(("term_s", "until_s"), [(0, None), (100, None), (101, NOON + 1)])
-def test_a_loan_that_is_older_than_its_term_is_promised_no_longer(term_s: int, until_s: int | None):
-    terms = [LoanTerm(loan(2000), NOON - 900, NOON - 100)]
-    (line,) = loan_lines(terms, (), now_s=NOON, grace_s=60, term_s=term_s)
-    assert (line.since_s, line.until_s) == (NOON - 900, until_s)
 
 
 def test_the_history_of_loans_is_one_tenants(ledger: FakeLedger):

@@ -1,0 +1,80 @@
+"""Tests which tenants and loans one reader sees, and what of others' stays a sum."""
+
+from dataclasses import replace
+
+import pytest
+from overview_world import ALICE, POLICY, ROOT, facts
+from why_world import job, running
+
+from slurm_plugin.api.access import Principal
+from slurm_plugin.overview.tenant_tree import loan_flows, tenant_tree
+from slurm_plugin.quota.loan_lines import LoanLine
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
+
+HEAD = Principal(61002, "head", frozenset({"lab", "vision"}))
+
+
+def line(lender: str, borrower: str, amount: int = 1000, **changes: object) -> LoanLine:
+    plain = LoanLine(lender, borrower, amount, is_recalled=False, since_s=500, until_s=900)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_an_operator_sees_the_whole_tree():
+    found = tenant_tree(facts(running(1), running(2, account="nlp"), job(8, "Resources")), ROOT)
+    assert [(one.name, one.parent, one.depth) for one in found] == [
+        ("bio", "", 0),
+        ("lab", "", 0),
+        ("nlp", "lab", 1),
+        ("vision", "lab", 1),
+    ]
+    bio, lab, nlp, vision = found
+    assert lab.children == ("nlp", "vision")
+    assert (lab.nominal_millislices, lab.guaranteed_millislices) == (0, 7000)
+    assert (lab.in_use_millislices, lab.own_in_use_millislices) == (2000, 0)
+    assert (nlp.borrowing_limit_millislices, bio.lending_limit_millislices) == (9000, 7000)
+    assert (vision.own_in_use_millislices, vision.waiting_millislices) == (1000, 1000)
+
+
+def test_a_user_sees_own_tenants_alone_with_the_nearest_one_above():
+    (mine,) = tenant_tree(facts(running(1), running(2, account="nlp")), ALICE)
+    assert (mine.name, mine.parent, mine.depth, mine.children) == ("vision", "", 0, ())
+    lab, vision = tenant_tree(facts(), HEAD)
+    assert (lab.children, vision.parent) == (("vision",), "lab")
+
+
+def test_no_limit_is_none():
+    vision = POLICY["vision"]
+    quota = replace(vision.quota, borrowing_limit_millislices=MAX_NOMINAL_MILLISLICES)
+    policy = {**POLICY, "vision": replace(vision, quota=quota)}
+    (mine,) = tenant_tree(facts(policy=policy), ALICE)
+    assert mine.borrowing_limit_millislices is None
+    assert mine.lending_limit_millislices == 0
+
+
+def test_of_loans_with_others_a_user_sees_sums():
+    lines = (
+        line("bio", "nlp"),
+        line("bio", "vision", since_s=400, until_s=950),
+        line("nlp", "vision", 500),
+        line("vision", "bio", 100, is_recalled=True),
+        line("vision", "nlp", 200, is_recalled=True, since_s=600, until_s=980),
+    )
+    into, back = sorted(loan_flows(lines, ALICE, {"vision"}), key=lambda one: one.is_recalled)
+    assert (into.lender, into.borrower, into.amount_millislices) == ("", "vision", 1500)
+    assert (into.since_s, into.until_s) == (400, 900)
+    assert (back.lender, back.borrower, back.amount_millislices) == ("vision", "", 300)
+    assert (back.since_s, back.until_s) == (500, 980)
+
+
+def test_a_sum_is_promised_only_if_each_loan_is():
+    lines = (line("bio", "vision"), line("nlp", "vision", until_s=None))
+    (flow,) = loan_flows(lines, ALICE, {"vision"})
+    assert (flow.amount_millislices, flow.until_s) == (2000, None)
+
+
+@pytest.mark.parametrize("name", ["bio", "lab", "nlp", "vision"])
+def test_an_operator_sees_each_loan_once_with_its_borrower(name: str):
+    lines = (line("bio", "nlp"), line("bio", "vision"), line("vision", "nlp", 500))
+    expected = {"nlp": [("bio", "nlp"), ("vision", "nlp")], "vision": [("bio", "vision")]}
+    found = loan_flows(lines, ROOT, {name})
+    assert [(one.lender, one.borrower) for one in found] == expected.get(name, [])
