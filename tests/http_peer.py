@@ -11,6 +11,7 @@ from cluster.rpc import (
     messages,
     order_messages,
     overview_messages,
+    quota_plan_messages,
     read_messages,
     tenant_messages,
 )
@@ -21,6 +22,7 @@ _DECLARED = (
     messages,
     order_messages,
     overview_messages,
+    quota_plan_messages,
     read_messages,
     tenant_messages,
 )

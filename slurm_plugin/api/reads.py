@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.message import Request
+from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from cluster.rpc.read_messages import (
     BalanceAnswer,
     BalanceRequest,
@@ -34,12 +35,13 @@ from cluster.rpc.read_messages import (
 )
 from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from cluster.settings.file import Settings
-from cluster.slurm.interface import SlurmReader
+from cluster.slurm.interface import Association, SlurmReader
 from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.overview_reads import OverviewReads
 from slurm_plugin.api.priority_reads import explain_priority
+from slurm_plugin.api.quota_plan_reads import plan_of_file
 from slurm_plugin.api.tenant_reads import tenants
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
@@ -74,11 +76,18 @@ _BALANCE = TypeAdapter(BalanceLine)
 _BUDGET = TypeAdapter(BudgetStatus)
 
 
+class AskedSlurm(SlurmReader, Protocol):
+    """What reads ask of Slurm."""
+
+    async def associations(self) -> tuple[Association, ...]:
+        """Every association of this cluster."""
+
+
 class Reads:
     """Answers requests that only read, to each user for the user's own tenants."""
 
     def __init__(
-        self, settings: Settings, slurm: SlurmReader, ledger: Ledger, cluster_state: ClusterState
+        self, settings: Settings, slurm: AskedSlurm, ledger: Ledger, cluster_state: ClusterState
     ) -> None:
         self._settings = settings
         self._slurm = slurm
@@ -105,6 +114,7 @@ class Reads:
                 BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
+                QuotaPlanRequest: self._quota_plan,
                 TenantsRequest: self._tenants,
                 **self._overview.handlers(),
             }
@@ -142,6 +152,15 @@ class Reads:
                 return await explain_priority(
                     request.job, principal, slurm, settings, cluster_state
                 )
+
+    async def _quota_plan(self, request: QuotaPlanRequest, principal: Principal) -> QuotaPlanAnswer:
+        self.require_complete_view()
+        with self._in_line(principal.uid):
+            async with self._slurm_turn:
+                rows = await self._slurm.associations()
+        settings, ledger, cluster_state = self._settings, self._ledger, self._cluster_state
+        read = partial(plan_of_file, request.text, rows, ledger, settings, cluster_state)
+        return await self.from_ledger(principal.uid, read)
 
     async def _tenants(self, request: TenantsRequest, principal: Principal) -> TenantsAnswer:
         facts, at_s = await self._overview.facts(), self._cluster_state.clock.shown_s

@@ -15,13 +15,6 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.accounting.budgets import Amend, amended, lost
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.cli_common.amounts import (
-    SLICE_HOUR_MILLISLICE_S,
-    BudgetWords,
-    budget_from_words,
-    signed_slice_hours_from_text,
-    slice_hours_from_text,
-)
 from slurm_plugin.cli_common.options import (
     AnyTenant,
     Json,
@@ -34,10 +27,18 @@ from slurm_plugin.cli_common.options import (
 )
 from slurm_plugin.cli_common.read_backend import opened_source
 from slurm_plugin.cli_views import budgets as present
-from slurm_plugin.cli_views.texts import budget_text, hours_change_text, slice_hours_text
+from slurm_plugin.cli_views.texts import hours_change_text, slice_hours_text
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slurm_plugin.quota.amounts import (
+    SLICE_HOUR_MILLISLICE_S,
+    BudgetWords,
+    budget_from_words,
+    signed_slice_hours_from_text,
+    slice_hours_from_text,
+)
 from slurm_plugin.quota.tenants import check_words, payers
 from slurm_plugin.quota.types import Budget, TenantUpdate
+from slurm_plugin.quota.words import budget_text
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger

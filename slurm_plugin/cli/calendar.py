@@ -15,7 +15,6 @@ from cluster.language.units import Millislices, millislices_from_text, slices_te
 from cluster.rpc.own_tenant import complete_tenant
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from slurm_plugin.cli_common.amounts import limit_from_text
 from slurm_plugin.cli_common.options import (
     AnyTenant,
     BorrowingLimit,
@@ -38,6 +37,7 @@ from slurm_plugin.cli_common.window_words import (
     whose_text,
 )
 from slurm_plugin.cli_views import calendar as present
+from slurm_plugin.quota.amounts import limit_from_text
 from slurm_plugin.quota.calendar import (
     ALL,
     WEEK_DAYS,

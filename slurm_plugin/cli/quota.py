@@ -121,7 +121,7 @@ def propose_quotas(
 
 def _example() -> str:
     """Return an example for this site; where it can't be asked, one for any."""
-    from slurm_plugin.cli_common.quota_file import example  # noqa: PLC0415 -- only for this
+    from slurm_plugin.quota.quota_file import example  # noqa: PLC0415 -- only for this
 
     try:
         settings = load_settings()

@@ -12,10 +12,10 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.account_dump import AccountLimits, parse_account_dump
-from slurm_plugin.cli_common.quota_file import FileFaults, table_update
 from slurm_plugin.limits.drift import KnownLimits, is_ours_alone
 from slurm_plugin.quota.coldfront import parse_allocations
 from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
+from slurm_plugin.quota.quota_file import FileFaults, table_update
 from slurm_plugin.quota.tenants import changed, updated
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 
@@ -75,7 +75,7 @@ def proposal_text(
     """
     dearest = max(settings.costs.values(), default=0)
     whole = dearest if gpu_millislices is None else gpu_millislices
-    faults = FileFaults(Path(_QUOTA))
+    faults = FileFaults(_QUOTA)
     own = {one.account: _own_words(one, faults) for one in accounts if one.quota}
     tables, left_out = [], []
     for one in proposals(accounts, policy, settings.costs, whole):

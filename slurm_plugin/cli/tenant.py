@@ -29,15 +29,20 @@ from slurm_plugin.cli_common.output import counting
 from slurm_plugin.cli_common.slurm_look import (
     SlurmLook,
     look_at_slurm,
-    require_account,
     try_to_find_waiting,
     try_to_look_at_slurm,
 )
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
 from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.warnings import modify_account
-from slurm_plugin.quota.accounts import TakeOver, differences, take_over, tenant_parent
+from slurm_plugin.limits.warnings import place_warning
+from slurm_plugin.quota.accounts import (
+    TakeOver,
+    differences,
+    place_in_slurm,
+    take_over,
+    tenant_parent,
+)
 from slurm_plugin.quota.tenants import changed
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
 
@@ -75,7 +80,7 @@ def add_tenant(
         policy, look = ledger.tenants.policy(), None
         if tenant not in policy:
             look = look_at_slurm(settings)
-            place = place_in_slurm(policy, tenant, look)
+            place = place_in_slurm(policy, tenant, look.accounts)
         else:
             place = policy[tenant].parent
         place = place if parent is None else parent
@@ -102,27 +107,6 @@ def _warn_of_another_place(
     if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
         return
     typer.echo(place_warning(tenant, place, slurms, cluster), err=True)
-
-
-def place_warning(tenant: str, place: str, slurms: str, cluster: str) -> str:
-    """Say that the tenant is below ``place`` in the ledger, but below ``slurms`` in Slurm.
-
-    "" is the top.
-    """
-    return (
-        f"In Slurm {tenant} is {f'below {slurms}' if slurms else 'at the top'}, and its limits bind"
-        f" there: {modify_account(tenant, cluster, f'parent={place or ROOT_ACCOUNT}')}"
-    )
-
-
-def place_in_slurm(policy: Policy, tenant: str, look: SlurmLook) -> str:
-    """Return a new tenant's parent: the nearest tenant above its account, "" if there is none.
-
-    Raises InvalidInputError: SW-TENANT-NAME, SW-TENANT-UNKNOWN.
-    """
-    changed(policy, TenantUpdate(tenant))
-    require_account(look.accounts, tenant)
-    return tenant_parent(tenant, look.accounts, policy)
 
 
 @tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")

@@ -15,8 +15,6 @@ from cluster.settings.file import Settings, load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli.quota import plan_and_loans_app
-from slurm_plugin.cli.tenant import place_in_slurm
-from slurm_plugin.cli_common.amounts import limit_from_text, limits_from_texts
 from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
     BorrowingLimit,
@@ -37,6 +35,8 @@ from slurm_plugin.cli_views import tenants as present
 from slurm_plugin.common.known_names import names_text
 from slurm_plugin.common.uninstalled import require_installed
 from slurm_plugin.ledger.summaries import ledger_view_now
+from slurm_plugin.quota.accounts import place_in_slurm
+from slurm_plugin.quota.amounts import limit_from_text, limits_from_texts
 from slurm_plugin.quota.tenants import changed, overcommitted_millislices
 from slurm_plugin.quota.types import Policy, Quota, QuotaChange, TenantUpdate
 
@@ -114,7 +114,7 @@ def set_quota(
             look = try_to_look_at_slurm(settings)
         else:
             look = look_at_slurm(settings)
-            update = replace(update, parent=place_in_slurm(policy, tenant, look))
+            update = replace(update, parent=place_in_slurm(policy, tenant, look.accounts))
         require_installed(look is not None and look.is_uninstalled)
         if limit:
             update = _limited(update, policy, settings, limit)

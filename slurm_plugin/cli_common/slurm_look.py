@@ -5,15 +5,13 @@ from dataclasses import dataclass, field
 
 import typer
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView, is_resting
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
-from slurm_plugin.common.known_names import names_text
 from slurm_plugin.common.qos_names import is_marked, is_ours
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.demand import capacity, is_managed
-from slurm_plugin.quota.types import ROOT_ACCOUNT
 
 
 @dataclass(frozen=True)
@@ -100,14 +98,3 @@ def try_to_find_waiting(settings: Settings, account: str) -> WaitingWork | None:
     tags = (JobTag.find(one.admin_comment) for one in ours if one.state in WAITING)
     services = {tag.service for tag in tags if tag is not None and tag.service is not None}
     return WaitingWork(sum(max(1, len(one.untouched)) for one in pending), tuple(sorted(services)))
-
-
-def require_account(accounts: Accounts, name: str) -> None:
-    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
-    if name not in accounts:
-        known = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
-        raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
-            f"Slurm has no account {name!r}; nothing was changed.",
-            f"Accounts: {known}. Add one: sacctmgr add account NAME cluster=CLUSTER",
-        )

@@ -9,7 +9,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.moments import FORMS, moment_from_text
 from cluster.language.periods import clock_text as date_and_clock_text
 from cluster.language.periods import weekday_and_minute
-from slurm_plugin.cli_common.amounts import limit_text
+from slurm_plugin.quota.amounts import limit_text
 from slurm_plugin.quota.calendar import (
     ALL,
     DAY_MIN,

@@ -8,8 +8,9 @@ from rich.text import Text
 from cluster.runtime.console import Column, FittingTable, column
 from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.cli_views.texts import NOTHING, budget_text, hours_cell, reset_text, times_column
+from slurm_plugin.cli_views.texts import NOTHING, hours_cell, reset_text, times_column
 from slurm_plugin.quota.types import QuotaChange
+from slurm_plugin.quota.words import budget_text
 
 
 def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:

@@ -1,6 +1,6 @@
 """What a change of quotas would do, and loans with their terms, for people and as JSON."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -8,37 +8,14 @@ from rich.text import Text
 
 from cluster.language.units import slices_text
 from cluster.runtime.console import FittingTable, column
-from slurm_plugin.cli_views.tenants import quota_words
-from slurm_plugin.cli_views.texts import NOTHING, budget_text, time_text, times_column
+from slurm_plugin.cli_views.texts import NOTHING, time_text, times_column
 from slurm_plugin.quota.loan_lines import LoanLine
-from slurm_plugin.quota.tenants import ancestors
-from slurm_plugin.quota.types import LoanChange, Tenant
+from slurm_plugin.quota.types import LoanChange
 
 if TYPE_CHECKING:
     from slurm_plugin.explain.quota_plan import Impact, LoanPlan, QuotaPlan, TenantPlan, TenantSide
 
 _INDENT = "  "
-
-
-def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
-    """``vision: nominal 6 slices (was 4 slices), below nlp (was at the top)``."""
-    if after is None:
-        return f"{name}: removed"
-    words = [quota_words(before.quota if before else None, after.quota)]
-    was, now = (_budget(one) if one else "none" for one in (before, after))
-    if now != was:
-        words.append(f"budget {now} (was {was})")
-    if before and before.parent != after.parent:
-        words.append(f"{_place(after)} (was {_place(before)})")
-    return f"{name}: {', '.join(words)}"
-
-
-def _place(tenant: Tenant) -> str:
-    return f"below {tenant.parent}" if tenant.parent else "at the top"
-
-
-def _budget(tenant: Tenant) -> str:
-    return budget_text(tenant.budget) if tenant.budget else "none"
 
 
 def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
@@ -72,14 +49,6 @@ def _arrow(before: int | None, after: int) -> Text:
     style = "green" if before is None or after > before else "red"
     was = "new" if before is None else slices_text(before)
     return Text.assemble((f"{was} → ", "dim"), (slices_text(after), style))
-
-
-def changed_tenants(plan: "QuotaPlan", named: Collection[str]) -> "list[TenantPlan]":
-    """Tenants that the file names or that change otherwise, and the tenants above them."""
-    changed = {one.tenant for one in plan.tenants if one.tenant in named or one.before != one.after}
-    policy = plan.after.policy
-    above = {other for name in changed & policy.keys() for other in ancestors(policy, name)}
-    return [one for one in plan.tenants if one.tenant in changed | above]
 
 
 def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.text import Text
 
 from cluster.language.errors import Refusal
-from cluster.language.units import Millislices, slices_text, slices_words
+from cluster.language.units import slices_text, slices_words
 from cluster.runtime.console import Column, Facts, FittingTable, column
 from slurm_plugin.accounting.overview import Details, TenantStatus
-from slurm_plugin.cli_common.amounts import limit_text
 from slurm_plugin.cli_views.texts import (
     NOTHING,
-    budget_text,
     hours_cell,
     reset_text,
     slice_hours_text,
@@ -22,7 +20,16 @@ from slurm_plugin.cli_views.texts import (
     times_column,
 )
 from slurm_plugin.quota.accounts import AccountDifference, TakeOver
-from slurm_plugin.quota.types import Loan, Policy, Quota, QuotaChange, Tenant, TenantUpdate
+from slurm_plugin.quota.amounts import limit_text
+from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Tenant, TenantUpdate
+from slurm_plugin.quota.words import (
+    budget_text,
+    limits_text,
+    models_text,
+    quota_texts,
+    quota_words,
+    types_text,
+)
 
 if TYPE_CHECKING:
     from slurm_plugin.cli_common.slurm_look import WaitingWork
@@ -125,7 +132,7 @@ def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
     One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
     """
     for name, tenant in policy.items():
-        as_set, found = _quota_texts(tenant.quota), _quota_texts(now[name].quota)
+        as_set, found = quota_texts(tenant.quota), quota_texts(now[name].quota)
         words = [
             f"{key} {text} (otherwise {as_set[key]})"
             for key, text in found.items()
@@ -145,40 +152,6 @@ def _limit(amount_millislices: int) -> Text:
     return Text(limit_text(amount_millislices)) if amount_millislices else NOTHING
 
 
-def limits_text(quota: Quota) -> str:
-    """``2 × 3g.40gb, 7 slices on H200-141GB``."""
-    return ", ".join(filter(None, (_types(quota.type_limits), _models(quota.model_limits))))
-
-
-def _types(limits: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in sorted(limits.items()))
-
-
-def _models(limits: Mapping[str, int]) -> str:
-    return ", ".join(f"{slices_words(n)} on {name}" for name, n in sorted(limits.items()))
-
-
-def quota_words(before: Quota | None, after: Quota) -> str:
-    """The nominal, and what else is new: ``nominal 6 slices (was 4 slices), weight 2 (was 1)``."""
-    old = _quota_texts(before or Quota(Millislices(0)))
-    words = []
-    for name, text in _quota_texts(after).items():
-        differs = text != old[name]
-        if differs or name == "nominal":
-            words.append(f"{name} {text}" + (f" (was {old[name]})" if before and differs else ""))
-    return ", ".join(words)
-
-
-def _quota_texts(quota: Quota) -> Mapping[str, str]:
-    return {
-        "nominal": slices_words(quota.nominal_millislices),
-        "borrowing limit": limit_text(quota.borrowing_limit_millislices),
-        "lending limit": limit_text(quota.lending_limit_millislices),
-        "weight": str(quota.weight),
-        "at most": limits_text(quota) or "anything",
-    }
-
-
 @dataclass(frozen=True)
 class QuotaOutcome:
     """The result of setting a quota; ``took_s`` is None if it is not in force yet.
@@ -196,7 +169,7 @@ class QuotaOutcome:
 def outcome_text(outcome: QuotaOutcome) -> str:
     """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
     if outcome.before == outcome.after:
-        held = ", ".join(f"{key} {text}" for key, text in _quota_texts(outcome.after.quota).items())
+        held = ", ".join(f"{key} {text}" for key, text in quota_texts(outcome.after.quota).items())
         return f"{outcome.after.name} has this already, nothing was recorded: {held}"
     before = outcome.before.quota if outcome.before else None
     words = quota_words(before, outcome.after.quota)
@@ -359,8 +332,11 @@ def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
     yield "borrowing limit", _when_set(update.borrowing_limit_millislices, limit_text)
     yield "lending limit", _when_set(update.lending_limit_millislices, limit_text)
     yield "weight", _when_set(update.weight, str)
-    yield "types", _when_set(update.type_limits, lambda limits: _types(limits) or "unlimited")
-    yield "models", _when_set(update.model_limits, lambda limits: _models(limits) or "unlimited")
+    yield "types", _when_set(update.type_limits, lambda limits: types_text(limits) or "unlimited")
+    yield (
+        "models",
+        _when_set(update.model_limits, lambda limits: models_text(limits) or "unlimited"),
+    )
     yield "budget", None if update.budget is None else budget_text(update.budget)
 
 

@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal
 
 from rich.text import Text
 
-from cluster.language.periods import Period
 from cluster.language.units import slices_text
 from cluster.runtime.console import Column, column
-from slurm_plugin.cli_common.amounts import SLICE_HOUR_MILLISLICE_S
-from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, Budget
+from slurm_plugin.quota.amounts import SLICE_HOUR_MILLISLICE_S
+from slurm_plugin.quota.words import short_hours_text
 
 NOTHING = Text("–", style="dim")
 
@@ -76,30 +74,3 @@ def gres_text(gres: Mapping[str, int]) -> str:
     return " + ".join(
         kind if count == 1 else f"{count} × {kind}" for kind, count in sorted(gres.items())
     )
-
-
-def budget_text(budget: Budget | Literal["off"]) -> str:
-    """``1,000 slice-hours a month, carries over 100, overdraft 50``."""
-    if budget == "off":
-        return "none"
-    words = [f"{short_hours_text(budget.amount_millislice_s)} slice-hours{_every(budget.period)}"]
-    if budget.carry_over_millislice_s:
-        words.append(f"carries over {_most(budget.carry_over_millislice_s, 'all')}")
-    if budget.overdraft_millislice_s:
-        words.append(f"overdraft {_most(budget.overdraft_millislice_s, 'unlimited')}")
-    return ", ".join(words)
-
-
-def _every(period: Period) -> str:
-    return " once" if period is Period.NONE else f" a {period}"
-
-
-def _most(amount_millislice_s: int, word: str) -> str:
-    all_of_it = amount_millislice_s == MAX_BUDGET_MILLISLICE_S
-    return word if all_of_it else short_hours_text(amount_millislice_s)
-
-
-def short_hours_text(amount_millislice_s: int) -> str:
-    """Slice-hours as an operator writes them: ``1,000``, ``0.5``; five decimals at most."""
-    text = f"{Decimal(amount_millislice_s) / SLICE_HOUR_MILLISLICE_S:,.5f}"
-    return text.rstrip("0").rstrip(".")

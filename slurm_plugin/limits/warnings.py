@@ -59,6 +59,17 @@ def modify_account(account: str, cluster: str, setting: str) -> str:
     return f"sacctmgr modify account where name={account} cluster={cluster} set {setting}"
 
 
+def place_warning(tenant: str, place: str, slurms: str, cluster: str) -> str:
+    """Say that the tenant is below ``place`` in the ledger, but below ``slurms`` in Slurm.
+
+    "" is the top.
+    """
+    return (
+        f"In Slurm {tenant} is {_below(slurms)}, and its limits bind"
+        f" there: {modify_account(tenant, cluster, f'parent={place or ROOT_ACCOUNT}')}"
+    )
+
+
 def _below(tenant: str) -> str:
     return f"below {tenant}" if tenant else "at the top"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.language.errors import InvalidInputError, Refusal
+from slurm_plugin.common.known_names import names_text
 from slurm_plugin.quota.tenants import changed
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
 
@@ -43,6 +44,27 @@ def tenant_parent(account: str, accounts: Accounts, tenants: Container[str]) -> 
     while above and above not in tenants:
         above = accounts.get(above, "")
     return above
+
+
+def place_in_slurm(policy: Policy, tenant: str, accounts: Accounts) -> str:
+    """Return a new tenant's parent: the nearest tenant above its account, "" if there is none.
+
+    Raises InvalidInputError: SW-TENANT-NAME, SW-TENANT-UNKNOWN.
+    """
+    changed(policy, TenantUpdate(tenant))
+    require_account(accounts, tenant)
+    return tenant_parent(tenant, accounts, policy)
+
+
+def require_account(accounts: Accounts, name: str) -> None:
+    """Raise InvalidInputError (SW-TENANT-UNKNOWN) unless Slurm has that account."""
+    if name not in accounts:
+        known = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
+        raise InvalidInputError(
+            "SW-TENANT-UNKNOWN",
+            f"Slurm has no account {name!r}; nothing was changed.",
+            f"Accounts: {known}. Add one: sacctmgr add account NAME cluster=CLUSTER",
+        )
 
 
 def differences(policy: Policy, accounts: Accounts) -> tuple[AccountDifference, ...]:

@@ -61,7 +61,7 @@ def test_what_is_proposed_is_read_by_plan_and_not_proposed_again(
     text = proposed(str(ASSETS / name))
     file = tmp_path / "quotas.toml"
     file.write_text(text)
-    updates = read_quota_file(file, ledger.tenants.policy(), SETTINGS)
+    updates, _ = read_quota_file(file, ledger.tenants.policy(), SETTINGS)
     by_name = {one.tenant: one for one in updates}
     assert by_name["physics"].nominal_millislices == 28_000
     assert by_name["physics"].budget is not None
@@ -109,7 +109,7 @@ def test_names_that_can_be_no_tenants_and_tenants_without_an_account_are_named(
     dump = "Cluster - 'c'\nParent - 'root'\nAccount - 'a b':GrpTRES=gres/gpu=2\n"
     file = tmp_path / "quotas.toml"
     file.write_text("[tenants.old]\nnominal = 1\n")
-    for one in read_quota_file(file, {}, SETTINGS):
+    for one in read_quota_file(file, {}, SETTINGS)[0]:
         ledger.tenants.change(one, "ada", "")
     text = proposed("-", given=dump)
     assert "# 'a b' can't be a tenant: " in text

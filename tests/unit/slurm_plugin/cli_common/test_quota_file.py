@@ -8,7 +8,8 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.settings.file import Settings
-from slurm_plugin.cli_common.quota_file import EXAMPLE, example, read_quota_file
+from slurm_plugin.cli_common.quota_file import read_quota_file
+from slurm_plugin.quota.quota_file import EXAMPLE, example
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
@@ -32,7 +33,7 @@ MONTHLY = Budget(Period.MONTH, MillisliceSeconds(100 * HOUR))
 def read(path: Path, text: str, policy: Policy | None = None) -> tuple[TenantUpdate, ...]:
     file = path / "quotas.toml"
     file.write_text(text)
-    return read_quota_file(file, policy or {}, SETTINGS)
+    return read_quota_file(file, policy or {}, SETTINGS)[0]
 
 
 def refused(path: Path, text: str) -> str:
@@ -132,16 +133,16 @@ remove = false
 """
     said = refused(tmp_path, text).splitlines()[1:]
     assert [line.partition("]")[0] for line in said] == [
-        "[tenants.a",
-        "[tenants.a",
-        "[tenants.a",
-        "[tenants.b",
-        "[tenants.b",
-        "[tenants.c",
-        "[tenants.d",
-        "[tenants.e",
-        "[tenants.f",
-        "[tenants.g",
+        "line 2: [tenants.a",
+        "line 2: [tenants.a",
+        "line 2: [tenants.a",
+        "line 6: [tenants.b",
+        "line 6: [tenants.b",
+        "line 9: [tenants.c",
+        "line 11: [tenants.d",
+        "line 12: [tenants.e",
+        "line 14: [tenants.f",
+        "line 17: [tenants.g",
     ]
     assert "nominl (did you mean nominal?)" in said[0]
     for code in (
@@ -166,6 +167,10 @@ remove = false
         ("[tenants.a]\nlimits = 3\n", "must be a table"),
         ("[tenants.a]\nbudget = { perod = 'day' }\n", "did you mean period?"),
         ("[tenants.a]\nnominal = 2026-01-01\n", "neither a number nor text"),
+        ("[tenants]\na.nominal = true\n", "\n[tenants.a] nominal"),
+        ("\n[ tenants . 'a.b' ]\nnominal = true\n", "line 2: [tenants.a.b]"),
+        ("a = " + "[" * 9000, "in tables without end"),
+        ("a = " + "9" * 5000, "it is not TOML"),
     ],
 )
 def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str, said: str):

@@ -18,7 +18,6 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.cli_views import budgets, ledger, tenants
 from slurm_plugin.cli_views.texts import (
-    budget_text,
     gres_text,
     slice_hours_text,
     slice_seconds_text,
@@ -219,15 +218,6 @@ def test_a_history_row_says_what_it_changed_and_nothing_else():
     assert tenants.change_text(change("", removed=True).update) == "removed"
 
 
-def test_what_was_set_stands_beside_what_it_was():
-    words = tenants.quota_words(Quota(Millislices(1000), weight=3), QUOTA)
-    assert words == (
-        "nominal 6 slices (was 1 slice), borrowing limit unlimited (was 0),"
-        " at most 2 × 3g.40gb, 7 slices on H200-141GB (was anything)"
-    )
-    assert tenants.quota_words(None, Quota(Millislices(1000))) == "nominal 1 slice"
-
-
 def test_everything_of_a_tenant_fits_on_a_screen():
     text = shown(tenants.details_table(details("because")), 80)
     words = ("below physics", "lends 1 to nlp", "5 slices", "unlimited", "(because)")
@@ -250,15 +240,6 @@ def test_a_long_reason_takes_few_lines_of_a_narrow_terminal():
 
 
 # Budgets and balances
-
-
-def test_a_budgets_rule_in_words():
-    assert budget_text(RULE) == "1,000 slice-hours a month, carries over all"
-    once = Budget(
-        Period.NONE, MillisliceSeconds(36), overdraft_millislice_s=MillisliceSeconds(1_800_000)
-    )
-    assert budget_text(once) == "0.00001 slice-hours once, overdraft 0.5"
-    assert budget_text("off") == "none"
 
 
 def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():

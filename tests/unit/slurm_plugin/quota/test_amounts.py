@@ -3,7 +3,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices
-from slurm_plugin.cli_common import amounts
+from slurm_plugin.quota import amounts
 from slurm_plugin.quota.types import MAX_BUDGET_MILLISLICE_S, MAX_NOMINAL_MILLISLICES, Quota
 
 QUOTA = Quota(Millislices(6000), type_limits={"3g.40gb": 2}, model_limits={"GONE": Millislices(7)})

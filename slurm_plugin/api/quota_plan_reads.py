@@ -1,0 +1,104 @@
+"""Plans a file of quotas on what the daemon has seen last, and changes nothing."""
+
+from collections.abc import Iterable
+
+from cluster.rpc.quota_plan_messages import (
+    PlannedHarm,
+    PlannedLoan,
+    PlannedSide,
+    PlannedTenant,
+    QuotaPlanAnswer,
+)
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Association
+from slurm_plugin.explain.planned_change import PlannedChange, planned_change
+from slurm_plugin.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger.summaries import held_lately, ledger_view_now
+from slurm_plugin.quota.quota_file import quota_updates
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.state.controller import ClusterState
+
+_FILE = "The file of quotas"
+_MOST = 1000
+"""Most tenants, loans and harms of an answer, of each."""
+
+
+def plan_of_file(
+    text: str,
+    associations: Iterable[Association],
+    ledger: Ledger,
+    settings: Settings,
+    cluster_state: ClusterState,
+) -> QuotaPlanAnswer:
+    """Return what the file of that text would do; ``associations`` are those of Slurm now.
+
+    Raises InvalidInputError (SW-QUOTA-FILE) with the lines of all tables that are refused.
+    """
+    ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
+    updates, faults = quota_updates(_FILE, text, ledger_view.tenants, settings)
+    seen = SlurmView(
+        cluster_state.jobs,
+        cluster_state.nodes,
+        cluster_state.view.services,
+        lately=held_lately(ledger, settings, ledger_view.now_s),
+    )
+    accounts = {row.account: row.parent for row in associations if not row.user}
+    inputs = inputs_of(ledger_view, settings, seen)
+    change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
+    return _answer(change, settings.cluster.name)
+
+
+def _answer(change: PlannedChange, cluster: str) -> QuotaPlanAnswer:
+    shown, loans, harms = change.changed_tenants, change.plan.loans, change.impacts
+    return QuotaPlanAnswer(
+        changes=tuple(change.words),
+        tenants=tuple(map(_tenant, shown[:_MOST])),
+        unchanged=len(change.plan.tenants) - len(shown),
+        loans=tuple(map(_loan, loans[:_MOST])),
+        harms=tuple(map(_harm, harms[:_MOST])),
+        left_out=sum(len(one[_MOST:]) for one in (shown, loans, harms)),
+        hidden=tuple(change.hidden),
+        ended_windows=change.ended_windows,
+        warnings=tuple(change.place_warnings(cluster)),
+        needs_overcommit=change.needs_overcommit,
+    )
+
+
+def _tenant(one: TenantPlan) -> PlannedTenant:
+    return PlannedTenant(
+        name=one.tenant, depth=one.depth, before=_side(one.before), after=_side(one.after)
+    )
+
+
+def _side(side: TenantSide | None) -> PlannedSide | None:
+    if side is None:
+        return None
+    return PlannedSide(
+        nominal_millislices=side.nominal_millislices,
+        guaranteed_millislices=side.ceiling.guarantee_millislices,
+        lent_millislices=side.ceiling.lent_millislices,
+        borrowed_millislices=side.ceiling.borrowed_millislices,
+        ceiling_millislices=side.ceiling.ceiling_millislices,
+    )
+
+
+def _loan(one: LoanPlan) -> PlannedLoan:
+    return PlannedLoan(
+        lender=one.lender,
+        borrower=one.borrower,
+        before_millislices=one.before_millislices,
+        after_millislices=one.after_millislices,
+    )
+
+
+def _harm(one: Impact) -> PlannedHarm:
+    return PlannedHarm(
+        kind=one.kind,
+        tenant=one.tenant,
+        about=one.about,
+        amount_millislices=one.amount_millislices,
+        words=one.words,
+        in_s=one.in_s,
+    )

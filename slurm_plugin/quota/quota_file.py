@@ -1,0 +1,276 @@
+"""Reads a file of quotas: changes of several tenants together, in TOML."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal, TypeVar
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices, millislices_from_text
+from cluster.settings.file import Settings
+from slurm_plugin.quota.amounts import (
+    NONE,
+    BudgetWords,
+    TypeLimits,
+    budget_from_words,
+    limit_from_text,
+    limits_from_texts,
+)
+from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
+
+EXAMPLE = """\
+# What is to change, a table a tenant; what is left out stays as it is. The words are those of
+# slicewise tenant-quota set and slicewise budget set. Amounts are slices; budgets, slice-hours.
+[tenants.vision]
+nominal = 12                        # or 3.5
+borrowing_limit = "unlimited"       # or slices
+lending_limit = 3
+weight = 2
+limits = { "3g.40gb" = 2 }          # TYPE = COUNT, MODEL = SLICES, or NAME = "none"
+
+[tenants.nlp]
+nominal = 9
+budget = { period = "month", amount = 1000, carry_over = "all", overdraft = 50 }    # or "none"
+
+[tenants.speech]
+parent = "nlp"                      # moved below another tenant; "" is at the top
+
+[tenants.course]
+remove = true                       # nothing else beside it; those below it are named, too
+"""
+
+_NAMES = ("vision", "nlp", "speech", "course")
+"""The tenants of ``EXAMPLE``, a table each, in its order."""
+_TYPE = "3g.40gb"
+
+
+def example(tenants: Sequence[str], types: Sequence[str]) -> str:
+    """Return ``EXAMPLE`` with a site's first tenants and its first GPU type.
+
+    Tables for which the site has no tenant are comments. A site without tenants gets it as it is.
+    """
+    text = EXAMPLE.replace(f'"{_TYPE}"', f'"{types[0] if types else _TYPE}"')
+    if not tenants:
+        return text
+    head, *tables = text.split("[tenants.")
+    tables = [f"[tenants.{table}" for table in tables]
+    for number in range(len(tenants), len(tables)):
+        tables[number] = "".join(f"# {line}" for line in tables[number].splitlines(keepends=True))
+    text = head + "".join(tables)
+    # In one pass: a site's own tenant may have the name of another table.
+    names = dict(zip(_NAMES, tenants, strict=False))
+    return re.sub(
+        rf'(\[tenants\.|parent = ")({"|".join(_NAMES)})(?=[\]"])',
+        lambda found: found[1] + names.get(found[2], found[2]),
+        text,
+    )
+
+
+_TENANTS = "tenants"
+_REMOVE = "remove"
+_KEYS = (
+    "nominal",
+    "borrowing_limit",
+    "lending_limit",
+    "weight",
+    "limits",
+    "budget",
+    "parent",
+    _REMOVE,
+)
+_BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
+
+_HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*\]""")
+
+_T = TypeVar("_T")
+
+
+class FileFaults:
+    """Collects everything that is wrong with a file, to report all of it together.
+
+    ``file`` is what the file is called in words, ``text`` its text where it has lines to name.
+    """
+
+    def __init__(self, file: str, text: str = "") -> None:
+        self._file = file
+        self._lines = {
+            _name(found["name"]): number
+            for number, line in enumerate(text.splitlines(), 1)
+            if (found := _HEADING.match(line)) is not None
+        }
+        self._faults: list[str] = []
+
+    def add(self, tenant: str, error: InvalidInputError) -> None:
+        """Note a fault in the table of that tenant."""
+        line = f"line {self._lines[tenant]}: " if tenant in self._lines else ""
+        self._faults.append(f"{line}[{_TENANTS}.{tenant}] {error}")
+
+    def tried(self, tenant: str, read: Callable[..., _T | None], *given: object) -> _T | None:
+        """Return what ``read`` returns; if it refuses, note the fault and return None."""
+        try:
+            return read(*given)
+        except InvalidInputError as error:
+            self.add(tenant, error)
+            return None
+
+    def check(self) -> None:
+        """Raise InvalidInputError (SW-QUOTA-FILE) if there are faults."""
+        if self._faults:
+            raise unreadable(self._file, "\n".join(("nothing was changed.", *self._faults)))
+
+
+def _name(key: str) -> str:
+    return key[1:-1] if key[0] in {"'", '"'} else key
+
+
+def quota_updates(
+    file: str, text: str, policy: Policy, settings: Settings
+) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
+    """Return one update for each table of a file's text, in its order, and where to note further
+    faults.
+
+    Raises InvalidInputError (SW-QUOTA-FILE) that names each faulty table and what is wrong in it.
+    """
+    tables, faults = _tables(file, text), FileFaults(file, text)
+    found = tuple(
+        table_update(name, table, policy, settings, faults) for name, table in tables.items()
+    )
+    faults.check()
+    return found, faults
+
+
+def _tables(file: str, text: str) -> Mapping[str, object]:
+    try:
+        # Numbers with a point stay text, because amounts are read exactly.
+        content = tomllib.loads(text, parse_float=str)
+    except RecursionError:
+        raise unreadable(file, "it is not TOML: tables in tables without end.") from None
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        raise unreadable(file, f"it is not TOML: {error}.") from None
+    tables = content.get(_TENANTS)
+    if not isinstance(tables, dict) or not tables or len(content) != 1:
+        others = "".join(f" [{name}]" for name in content if name != _TENANTS)
+        found = f" Found:{others}." if others else ""
+        raise unreadable(file, f"it must hold tables [tenants.NAME], and nothing else.{found}")
+    return tables
+
+
+def unreadable(file: str, why: str) -> InvalidInputError:
+    """Return the error SW-QUOTA-FILE for that file."""
+    return InvalidInputError(
+        "SW-QUOTA-FILE", f"{file}: {why}", "See: slicewise tenant-quota plan --example"
+    )
+
+
+def table_update(
+    name: str, table: object, policy: Policy, settings: Settings, faults: FileFaults
+) -> TenantUpdate:
+    """Return what one table of a file sets; what is wrong in the table goes to ``faults``."""
+    faults.tried(name, _keyed, "it", table, _KEYS)
+    words = table if isinstance(table, dict) else {}
+    if _REMOVE in words:
+        faults.tried(name, _check_removal, words)
+        return TenantUpdate(name, removed=True)
+    before = policy.get(name, Tenant(name, "", Quota(Millislices(0))))
+    limits = faults.tried(name, _limits, words, before.quota, settings)
+    return TenantUpdate(
+        name,
+        nominal_millislices=faults.tried(name, _read, words, "nominal", millislices_from_text),
+        borrowing_limit_millislices=faults.tried(
+            name, _read, words, "borrowing_limit", limit_from_text
+        ),
+        lending_limit_millislices=faults.tried(
+            name, _read, words, "lending_limit", limit_from_text
+        ),
+        weight=faults.tried(name, _read, words, "weight", _weight),
+        type_limits=limits.types if limits else None,
+        model_limits=limits.models if limits else None,
+        budget=faults.tried(name, _budget, before, words),
+        parent=faults.tried(name, _parent, words),
+    )
+
+
+def _check_removal(words: Mapping[str, object]) -> None:
+    if words[_REMOVE] is not True or len(words) > 1:
+        raise InvalidInputError(
+            "SW-QUOTA-FILE",
+            "remove is true, and the only key of its table.",
+            "Take out the other keys, or the key remove.",
+        )
+
+
+def _parent(words: Mapping[str, object]) -> str | None:
+    given = words.get("parent")
+    if given is None or isinstance(given, str):
+        return given
+    raise InvalidInputError(
+        "SW-TENANT-PARENT", f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
+    )
+
+
+def _keyed(what: str, table: object, known: tuple[str, ...]) -> Mapping[str, object]:
+    """Return the table; raises InvalidInputError (SW-QUOTA-FILE) if empty or with other keys."""
+    if not isinstance(table, dict) or not table:
+        raise _bad(f"{what} must be a table that sets something", known)
+    if unknown := [key for key in table if key not in known]:
+        raise _bad(f"no such key: {', '.join(_like(key, known) for key in unknown)}", known)
+    return table
+
+
+def _like(key: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(key, known, 1)
+    return f"{key} (did you mean {near[0]}?)" if near else key
+
+
+def _bad(problem: str, known: tuple[str, ...]) -> InvalidInputError:
+    return InvalidInputError("SW-QUOTA-FILE", f"{problem}.", f"Keys: {', '.join(known)}.")
+
+
+def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:
+    return reader(_text(words[key], key), key) if key in words else None
+
+
+def _text(value: object, key: str) -> str:
+    """Return a number or text as text, for the parsers of the command's options.
+
+    Raises InvalidInputError (SW-UNITS) for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidInputError("SW-UNITS", f"{key}: {value!r} is neither a number nor text.")
+    return str(value)
+
+
+def _weight(text: str, key: str) -> int:
+    if not text.isdecimal():
+        raise InvalidInputError(
+            "SW-WEIGHT-RANGE",
+            f"{key}: {text!r} is not a whole number.",
+            "2 gets twice the share of 1.",
+        )
+    return int(text)
+
+
+def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> TypeLimits | None:
+    """Return all limits, unchanged ones included; None if the table does not set any."""
+    if "limits" not in words:
+        return None
+    given = words["limits"]
+    if not isinstance(given, dict) or not given:
+        raise _bad("limits: it must be a table such as { '3g.40gb' = 2 }", ("TYPE", "MODEL"))
+    return limits_from_texts(_pairs(given), quota, settings.costs, settings.gpus)
+
+
+def _pairs(given: Mapping[str, object]) -> Iterator[str]:
+    for name, amount in given.items():
+        yield f"{name}={_text(amount, name)}"
+
+
+def _budget(before: Tenant, words: Mapping[str, object]) -> Budget | Literal["off"] | None:
+    if "budget" not in words:
+        return None
+    if words["budget"] == NONE:
+        return "off"
+    given = _keyed("budget", words["budget"], _BUDGET_KEYS)
+    texts = {key: _text(value, key) for key, value in given.items()}
+    return budget_from_words(before.name, before.budget, BudgetWords(**texts))

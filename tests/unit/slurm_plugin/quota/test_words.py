@@ -1,0 +1,49 @@
+"""Tests quotas and budgets in words."""
+
+from cluster.language.periods import Period
+from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.quota.types import (
+    MAX_BUDGET_MILLISLICE_S,
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    Quota,
+    Tenant,
+)
+from slurm_plugin.quota.words import budget_text, change_words, quota_words
+
+QUOTA = Quota(
+    Millislices(6000),
+    borrowing_limit_millislices=MAX_NOMINAL_MILLISLICES,
+    weight=3,
+    type_limits={"3g.40gb": 2},
+    model_limits={"H200-141GB": Millislices(7000)},
+)
+RULE = Budget(Period.MONTH, MillisliceSeconds(3_600_000_000), MAX_BUDGET_MILLISLICE_S)
+
+
+def test_what_was_set_stands_beside_what_it_was():
+    words = quota_words(Quota(Millislices(1000), weight=3), QUOTA)
+    assert words == (
+        "nominal 6 slices (was 1 slice), borrowing limit unlimited (was 0),"
+        " at most 2 × 3g.40gb, 7 slices on H200-141GB (was anything)"
+    )
+    assert quota_words(None, Quota(Millislices(1000))) == "nominal 1 slice"
+
+
+def test_a_budgets_rule_in_words():
+    assert budget_text(RULE) == "1,000 slice-hours a month, carries over all"
+    once = Budget(
+        Period.NONE, MillisliceSeconds(36), overdraft_millislice_s=MillisliceSeconds(1_800_000)
+    )
+    assert budget_text(once) == "0.00001 slice-hours once, overdraft 0.5"
+    assert budget_text("off") == "none"
+
+
+def test_a_change_of_a_tenant_in_one_line():
+    before = Tenant("vision", "", Quota(Millislices(4000)))
+    after = Tenant("vision", "lab", Quota(Millislices(6000)), RULE)
+    assert change_words("vision", before, after) == (
+        "vision: nominal 6 slices (was 4 slices),"
+        " budget 1,000 slice-hours a month, carries over all (was none), below lab (was at the top)"
+    )
+    assert change_words("vision", before, None) == "vision: removed"
