@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.rpc import (
+    journal_messages,
     key_messages,
     messages,
     order_messages,
@@ -18,6 +19,7 @@ from cluster.rpc import (
 from cluster.rpc.message import requests
 
 _DECLARED = (
+    journal_messages,
     key_messages,
     messages,
     order_messages,

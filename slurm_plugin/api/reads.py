@@ -16,6 +16,12 @@ from typing import Protocol, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.rpc.journal_messages import (
+    RebalancesAnswer,
+    RebalancesRequest,
+    RepartitionsAnswer,
+    RepartitionsRequest,
+)
 from cluster.rpc.message import Request
 from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from cluster.rpc.read_messages import (
@@ -39,6 +45,7 @@ from cluster.slurm.interface import Association, SlurmReader
 from slurm_plugin.accounting.overview import BudgetStatus
 from slurm_plugin.accounting.types import BalanceLine, StatementRow
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slurm_plugin.api.journal_reads import rebalances, repartitions
 from slurm_plugin.api.overview_reads import OverviewReads
 from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.quota_plan_reads import plan_of_file
@@ -115,6 +122,8 @@ class Reads:
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
                 QuotaPlanRequest: self._quota_plan,
+                RebalancesRequest: self._rebalances,
+                RepartitionsRequest: self._repartitions,
                 TenantsRequest: self._tenants,
                 **self._overview.handlers(),
             }
@@ -161,6 +170,16 @@ class Reads:
         settings, ledger, cluster_state = self._settings, self._ledger, self._cluster_state
         read = partial(plan_of_file, request.text, rows, ledger, settings, cluster_state)
         return await self.from_ledger(principal.uid, read)
+
+    async def _rebalances(
+        self, request: RebalancesRequest, principal: Principal
+    ) -> RebalancesAnswer:
+        return await self.from_ledger(principal.uid, partial(rebalances, request, self._ledger))
+
+    async def _repartitions(
+        self, request: RepartitionsRequest, principal: Principal
+    ) -> RepartitionsAnswer:
+        return await self.from_ledger(principal.uid, partial(repartitions, request, self._ledger))
 
     async def _tenants(self, request: TenantsRequest, principal: Principal) -> TenantsAnswer:
         facts, at_s = await self._overview.facts(), self._cluster_state.clock.shown_s

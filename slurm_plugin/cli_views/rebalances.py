@@ -86,13 +86,7 @@ def _lines(did: Sequence[str], most: int | None) -> object:
 
 
 def _seconds_cell(record: StepRecord) -> object:
-    seconds = _seconds(record)
-    return NOTHING if seconds is None else f"{seconds:.2f}"
-
-
-def _seconds(one: StepRecord | RebalanceRun) -> float | None:
-    begun_s = one.began_s if isinstance(one, StepRecord) else one.begun_s
-    return None if one.ended_s is None else round(one.ended_s - begun_s, 3)
+    return NOTHING if record.took_s is None else f"{record.took_s:.2f}"
 
 
 def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
@@ -111,8 +105,7 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
 
 
 def _run_seconds(run: RebalanceRun) -> object:
-    seconds = _seconds(run)
-    return NOTHING if seconds is None else f"{seconds:.1f}"
+    return NOTHING if run.took_s is None else f"{run.took_s:.1f}"
 
 
 def _done(run: RebalanceRun) -> object:
@@ -130,11 +123,10 @@ def _not_done(run: RebalanceRun) -> object:
 
 def run_facts(run: RebalanceRun) -> Facts:
     """One run; its steps are in ``steps_table``."""
-    seconds = _seconds(run)
     rows = {
         "begun": Text(f"{time_text(int(run.begun_s))} by {run.author} on {run.host}"),
         "outcome": Text(run.outcome, style=_RUN_STYLES[run.outcome]),
-        "took": NOTHING if seconds is None else Text(f"{seconds:.1f} s"),
+        "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
     }
     return Facts(tuple(rows.items()))
 
@@ -158,7 +150,7 @@ def record_json(record: StepRecord, did: str = "did") -> dict[str, Any]:
         "step": record.step,
         "outcome": record.outcome,
         "began_s": record.began_s,
-        "seconds": _seconds(record),
+        "seconds": record.took_s,
         "saw": dict(record.saw),
         did: list(record.did),
         "why": record.why,

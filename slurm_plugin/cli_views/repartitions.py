@@ -109,10 +109,10 @@ def step_line(repartition: Repartition, record: RepartitionStepRecord) -> Text:
     text = Text(
         f"{repartition.planned.node}  {repartition.repartition_id}  {record.step + back:<12}"
     )
-    if record.ended_s is None:
+    if record.took_s is None:
         return text.append("  …", style="dim")
     failed = record.outcome is RepartitionStepOutcome.FAILED
-    text.append(f"  {record.ended_s - record.began_s:6.1f} s  ")
+    text.append(f"  {record.took_s:6.1f} s  ")
     return text.append(record.words, style="red" if failed else "")
 
 
@@ -134,11 +134,7 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
 
 
 def _seconds(repartition: Repartition) -> object:
-    return (
-        NOTHING
-        if repartition.ended_s is None
-        else f"{repartition.ended_s - repartition.begun_s:.1f}"
-    )
+    return NOTHING if repartition.took_s is None else f"{repartition.took_s:.1f}"
 
 
 def repartition_facts(repartition: Repartition) -> Facts:
@@ -175,7 +171,7 @@ def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
 
 
 def _step_seconds(record: RepartitionStepRecord) -> object:
-    return NOTHING if record.ended_s is None else f"{record.ended_s - record.began_s:.2f}"
+    return NOTHING if record.took_s is None else f"{record.took_s:.2f}"
 
 
 def repartition_json(repartition: Repartition) -> "RepartitionJson":
@@ -193,12 +189,11 @@ def repartition_json(repartition: Repartition) -> "RepartitionJson":
 
 
 def _record_json(record: RepartitionStepRecord) -> "RepartitionStepJson":
-    ended_s = record.ended_s
     return {
         "step": record.step,
         "direction": record.direction,
         "outcome": record.outcome,
         "began_s": record.began_s,
-        "seconds": None if ended_s is None else round(ended_s - record.began_s, 3),
+        "seconds": record.took_s,
         "words": record.words,
     }

@@ -56,6 +56,11 @@ class StepRecord:
     why: str = ""
     record_id: int = 0
 
+    @property
+    def took_s(self) -> float | None:
+        """Seconds that the step took, to the millisecond; None while it is under way."""
+        return None if self.ended_s is None else round(self.ended_s - self.began_s, 3)
+
 
 @dataclass(frozen=True)
 class RebalanceRun:
@@ -75,3 +80,8 @@ class RebalanceRun:
     begun_s: float
     ended_s: float | None = None
     records: tuple[StepRecord, ...] = ()
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds that the run took, to the millisecond; None while it runs."""
+        return None if self.ended_s is None else round(self.ended_s - self.begun_s, 3)

@@ -19,7 +19,7 @@ from slurm_plugin.common.rebalance_steps import (
 )
 from slurm_plugin.ledger.base import LedgerPart, seconds
 from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.journal_entries import entries_of, with_steps
+from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
 from slurm_plugin.ledger_tables.rebalance_tables import rebalance_runs, rebalance_steps
 
 KEPT_DAYS = 90
@@ -80,9 +80,9 @@ class Rebalances(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(update(rebalance_runs).where(*running).values(ended))
 
-    def history(self, limit: int) -> tuple[RebalanceRun, ...]:
-        """The newest ``limit`` runs, newest first, with their steps."""
-        newest = self._runs().order_by(rebalance_runs.c.id.desc()).limit(limit)
+    def history(self, limit: int, before: int | None = None) -> tuple[RebalanceRun, ...]:
+        """The newest ``limit`` runs, newest first, with their steps; those before a run's id."""
+        newest = newest_of(self._runs(), rebalance_runs, limit, before)
         with reading(self._engine) as connection:
             return _runs(connection, newest)
 

@@ -11,7 +11,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
-from slurm_plugin.ledger_tables.journal_entries import entries_of, with_steps
+from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
 from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, recut_steps, recuts
 from slurm_plugin.mig.steps import (
     UNFINISHED,
@@ -71,10 +71,11 @@ class Repartitions(LedgerPart):
         with reading(self._engine) as connection:
             return _repartitions(connection, mine)
 
-    def history(self, limit: int) -> tuple[Repartition, ...]:
-        """The newest ``limit`` repartitions, newest first, with their steps."""
+    def history(self, limit: int, before: int | None = None) -> tuple[Repartition, ...]:
+        """The newest ``limit`` repartitions, newest first, with their steps; those before an id."""
+        newest = newest_of(self._mine(), recuts, limit, before)
         with reading(self._engine) as connection:
-            return _repartitions(connection, self._mine().order_by(recuts.c.id.desc()).limit(limit))
+            return _repartitions(connection, newest)
 
     def find(self, repartition_id: int) -> Repartition:
         """The repartition with that id. Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is

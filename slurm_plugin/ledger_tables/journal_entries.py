@@ -17,6 +17,12 @@ def entries_of(entries: Table, cluster: str) -> Select[Any]:
     ).where(of.cluster == cluster)
 
 
+def newest_of(wanted: Select[Any], entries: Table, limit: int, before: int | None) -> Select[Any]:
+    """Select the newest ``limit`` of the ``wanted`` entries, those before an id if one is given."""
+    earlier = wanted if before is None else wanted.where(entries.c.id < before)
+    return earlier.order_by(entries.c.id.desc()).limit(limit)
+
+
 def with_steps(
     connection: Connection, wanted: Select[Any], steps: Table, entry_id: Column[Any]
 ) -> list[tuple[Row[Any], list[Row[Any]]]]:

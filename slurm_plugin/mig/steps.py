@@ -100,6 +100,11 @@ class RepartitionStepRecord:
     words: str = ""
     record_id: int = 0
 
+    @property
+    def took_s(self) -> float | None:
+        """Seconds that the step took, to the millisecond; None while it is under way."""
+        return None if self.ended_s is None else round(self.ended_s - self.began_s, 3)
+
 
 @dataclass(frozen=True)
 class Repartition:
@@ -122,6 +127,11 @@ class Repartition:
     slurm_conf: str | None
     gres_conf: str | None
     records: tuple[RepartitionStepRecord, ...] = ()
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds that it took, to the millisecond; None while it goes on or is stuck."""
+        return None if self.ended_s is None else round(self.ended_s - self.begun_s, 3)
 
     @property
     def reservation(self) -> str:

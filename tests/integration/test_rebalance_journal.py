@@ -248,6 +248,7 @@ def test_the_next_run_marks_what_a_killed_one_left(ledger: Ledger) -> None:
     under_way = ledger.rebalances.begin_step(killed, StepName.ROLL)
     newer = ledger.rebalances.open("cron", "head2")
     assert [one.run_id for one in ledger.rebalances.history(9)] == [newer, killed]
+    assert [one.run_id for one in ledger.rebalances.history(9, newer)] == [killed]
     ledger.rebalances.end_step(under_way, StepOutcome.DONE, {}, [], "late")
     ledger.rebalances.finish(killed, RunOutcome.DONE)
     abandoned = ledger.rebalances.find(killed)

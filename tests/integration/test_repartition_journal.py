@@ -87,6 +87,7 @@ def opened_on(ledger: Ledger, gpu_uuid: str) -> Repartition:
 def test_history_is_the_newest_first_and_of_this_cluster(ledger: Ledger, database: str) -> None:
     ids = [opened_on(ledger, name).repartition_id for name in ("a", "b", "c")]
     assert [one.repartition_id for one in ledger.repartitions.history(2)] == [ids[2], ids[1]]
+    assert [one.repartition_id for one in ledger.repartitions.history(2, ids[1])] == [ids[0]]
     with Ledger(database, "another") as other:
         assert other.repartitions.history(10) == ()
         with pytest.raises(InvalidInputError, match="SW-RECUT-UNKNOWN"):
