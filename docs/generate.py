@@ -7,36 +7,29 @@ what users see stands in the same review as the code that makes it. A unit test 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from types import NoneType, SimpleNamespace
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
 from cluster.language.exit_codes import KINDS, MEANINGS, ExitCode
 from cluster.language.service import ServiceSpec, allowed_words
-from cluster.rpc.messages import ServiceQuality
-from cluster.runtime.leadership import ALONE
+from cluster.runtime.metric_catalogue import LABELS
 from cluster.settings.file import Settings
-from cluster.slurm.asked import ASKED
 from docs import slurm_matrix, wire_api
-from launcher.autoscale.tokens import TokensDone
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
-from launcher.engines.load import EngineCounts, ServersLoad
-from launcher.process.metrics import Metrics as LauncherMetrics
-from launcher.turn.quality import Counts
-from slurm_plugin.daemon.metrics import Metrics as DaemonMetrics
+from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Written by docs/generate.py: change the code, then run make docs. -->"
@@ -134,6 +127,17 @@ _METRICS = """\
 Every metric of the daemon and the launcher. They serve Prometheus text by HTTP at `daemon.metrics`
 and `launcher.metrics`, if these are set. They ask for no credentials and show tenants' names and
 use: listen on 127.0.0.1, or where only Prometheus reaches them. 1000 millislices are a slice.
+
+Names follow Prometheus' conventions: a name ends with its unit, that of a counter with `_total`. A
+counter whose labels are known before anything is counted is there with 0 from the start, so that
+`increase` sees its first event. What is computed of them, by Prometheus: [recording
+rules](../how-to/alerts.md#recording-rules).
+"""
+_LABELS = """\
+## Labels
+
+What the values of a label are: nothing that a client sends becomes one. A service's name is its
+tenant's choice, but only services that the gateway carries have series.
 """
 
 
@@ -371,80 +375,22 @@ def _service_file() -> Iterator[str]:
 
 def _metrics() -> Iterator[str]:
     yield _METRICS
-    for title, registry in (("The daemon", _of_daemon()), ("The launcher", _of_launcher())):
+    for title, metrics in (("The daemon", OF_DAEMON), ("The launcher", OF_LAUNCHER)):
         yield from (f"## {title}", "")
-        yield from _table(("metric", "type", "labels", "meaning"), _families(registry))
-
-
-def _families(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
-    endings = {"counter": "_total", "info": "_info"}
-    for family in sorted(registry.collect(), key=lambda one: one.name):
-        labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)
-        shown = ", ".join(f"`{name}`" for name in labels if name != "le") or "–"
-        name = f"`{family.name}{endings.get(family.type, '')}`"
-        yield name, family.type, shown, family.documentation
-
-
-def _of_daemon() -> CollectorRegistry:
-    """With a value of each metric."""
-    metrics, one = DaemonMetrics(), "vision"
-    tenant = SimpleNamespace(
-        name=one, nominal_millislices=0, in_use_millislices=0, own_in_use_millislices=0
-    )
-    ceiling = SimpleNamespace(ceiling_millislices=0, lent_millislices=0, borrowed_millislices=0)
-    sync: Any = SimpleNamespace(
-        view=SimpleNamespace(tenants=(tenant,), complete=True, observed_s=0),
-        quotas=SimpleNamespace(
-            ceilings={one: ceiling},
-            highest_ceilings={one: 0},
-            policy={one: SimpleNamespace(budget=SimpleNamespace(amount_millislice_s=0))},
-            left_millislice_s={one: 0},
-        ),
-        clock=SimpleNamespace(stepped_s=0),
-        unadmitted=SimpleNamespace(count=0),
-        jobs=(),
-        is_uninstalled=False,
-    )
-    newest = SimpleNamespace(module="", module_mode="")
-    admission: Any = SimpleNamespace(
-        decisions={("admit", ""): 0}, restarts=0, dropped=0, newest=newest
-    )
-    unread: Any = SimpleNamespace(counts={("job", "EndTime"): 0})
-    metrics.watch(admission, sync, ALONE, unread)
-    metrics.turned("sync", 0, failed=False)
-    ASKED.reads["squeue"] += 0
-    return metrics.registry
-
-
-def _of_launcher() -> CollectorRegistry:
-    metrics, generation = LauncherMetrics(ALONE), 7
-    service = SimpleNamespace(
-        service="vision/bert",
-        array_job_id=generation,
-        concurrency=1,
-        times_tokens=True,
-        decision=SimpleNamespace(wanted=0),
-        load=SimpleNamespace(waiting=0, in_flight=0),
-        slots=(),
-    )
-    known = SimpleNamespace(
-        backoff=SimpleNamespace(failures=0), watched={}, removed_s=(), failures=()
-    )
-    timed = SimpleNamespace(tokens=TokensDone(None, 1, 1, 1, 1, firsts=(0.0, 20.0)))
-    turned: Any = SimpleNamespace(
-        plan=SimpleNamespace(services=(service,)),
-        state={service.service: SimpleNamespace(generations={generation: known}, memory=timed)},
-    )
-    metrics.turned(turned, 0)
-    quality = ServiceQuality(span_s=0, answered=0, p50_ms=0.0, p95_ms=0.0, in_time=0.0)
-    counts = EngineCounts(*[0.0] * len(fields(EngineCounts)))
-    load = ServersLoad(0, 0, 0.0, counts)
-    metrics.measured(
-        {service.service: quality}, {service.service: Counts(0.0)}, {service.service: load}
-    )
-    metrics.counted({f"{service.service}:legal": 0})
-    metrics.failed("SW-DAEMON-DOWN", 0)
-    return metrics.registry
+        rows = (
+            (
+                f"`{one.name}`",
+                one.kind,
+                one.unit.replace("_", "-") or "–",
+                ", ".join(f"`{name}`" for name in one.labels) or "–",
+                one.text,
+            )
+            for one in sorted(metrics.values(), key=lambda one: one.name)
+        )
+        yield from _table(("metric", "type", "unit", "labels", "meaning"), rows)
+    yield _LABELS
+    bounds = ((f"`{name}`", text) for name, text in LABELS.items())
+    yield from _table(("label", "its values"), bounds)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ class Period(StrEnum):
 
 RENEWED = tuple(period for period in Period if period is not Period.NONE)
 """Periods after which a budget begins again."""
+LENGTH_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
+"""Seconds of a period for rates, whatever the calendar has: a month is 30 days."""
 
 
 def period_start_s(period: Period, at_s: int, zone: str) -> int:

@@ -2,16 +2,17 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.language.errors import SlicewiseError
+from cluster.runtime.metric_catalogue import MetricSpec
 
 # A series of its own for each counter, with when it began: no page and no rule names them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -101,6 +102,15 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
         server.server_close()
 
 
-def gauge(name: str, text: str, value: float) -> Metric:
-    """A gauge with one value and no labels."""
-    return GaugeMetricFamily(name, text, value=value)
+def family(spec: MetricSpec, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    """A gauge or counter with these values, each beside what its labels say."""
+    kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    found = kind(spec.name, spec.text, labels=spec.labels)
+    for labels, value in values:
+        found.add_metric(labels, value)
+    return found
+
+
+def single(spec: MetricSpec, value: float) -> Metric:
+    """A gauge or counter without labels."""
+    return family(spec, [((), value)])

@@ -20,6 +20,11 @@ T = TypeVar("T")
 _LONGEST = 80
 _AGAIN_S = 3600.0
 _MOST = 100
+RECORDS = (
+    *("association", "excluded nodes", "job", "node", "partition", "pending tasks", "place"),
+    *("plan", "priority", "QOS", "request", "reservation", "reserved job", "run", "step"),
+)
+"""Kinds of records that are read."""
 UNREADABLE = (SlicewiseError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 """Exceptions that reading a value can raise, whatever the value is."""
 _LOG = logging.getLogger("slicewise.slurm")
@@ -71,18 +76,19 @@ class UnreadLog:
     """Logs each unreadable value once an hour, at most 100 values an hour, and counts all of them.
 
     Attributes:
-        counts: how often values could not be read, by kind of record and field.
+        counts: how often values could not be read, by kind of record.
     """
 
     def __init__(self, tell: LogsEvent = warn) -> None:
         self._tell = tell
         self._until_s = 0.0
         self._said: set[tuple[str, str, str]] = set()
-        self.counts: Counter[tuple[str, str]] = Counter()
+        # A count of 0, too: Prometheus sees no increase from nothing to 1.
+        self.counts = Counter(dict.fromkeys(RECORDS, 0))
 
     def __call__(self, unread: Unread) -> None:
         """Count the value, and log it unless that was done within the hour."""
-        self.counts[unread.record, unread.field] += 1
+        self.counts[unread.record] += 1
         now_s = time.monotonic()
         if now_s >= self._until_s:
             self._said, self._until_s = set(), now_s + _AGAIN_S

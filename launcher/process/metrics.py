@@ -3,25 +3,27 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Counter, Summary
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
-from cluster.runtime.prometheus import gauge, served
+from cluster.runtime.prometheus import family, served, single
 from launcher.autoscale.tokens import TokensDone
-from launcher.engines.load import ServersLoad
+from launcher.engines.load import EngineCounts, ServersLoad
+from launcher.process.metric_catalogue import METRICS
 from launcher.process.tick import Turned
 from launcher.turn.plan import ServicePlan
 from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase
 from launcher.turn.suspects import suspect_nodes
 
-_LATELY = "of the last 5 to 10 minutes"
-_IN_REPLICA = "came within this time in a replica, where its engine has a histogram of that"
 _OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
+_FAILURES = ("SW-DAEMON-DOWN", *_OF_GATEWAY)
+"""Errors of which a count of 0 is shown, too: Prometheus sees no increase from nothing to 1."""
 
 
 class Metrics:
@@ -29,15 +31,14 @@ class Metrics:
 
     def __init__(self, leader: Leader) -> None:
         self.registry = CollectorRegistry()
-        self._turn_s = Summary(
-            "slicewise_launcher_turn_seconds", "Duration of turns.", registry=self.registry
-        )
+        turn = METRICS["slicewise_launcher_turn_seconds"]
+        failures = METRICS["slicewise_launcher_turn_failures_total"]
+        self._turn_s = Summary(turn.name, turn.text, registry=self.registry)
         self._failures = Counter(
-            "slicewise_launcher_turn_failures",
-            "Turns that could not read or change something, by error.",
-            ["code"],
-            registry=self.registry,
+            failures.name, failures.text, failures.labels, registry=self.registry
         )
+        for code in _FAILURES:
+            self._failures.labels(code)
         self._last = _Last(leader)
         self.registry.register(self._last)
 
@@ -99,23 +100,20 @@ class _Last(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        name = "slicewise_launcher"
-        yield gauge(f"{name}_leads", "Whether this launcher acts.", self._leader.leads())
-        seen = "Whether the last turn that asked HAProxy was answered."
-        yield gauge(f"{name}_gateway_seen", seen, self.gateway_seen)
+        yield single(METRICS["slicewise_launcher_leads"], self._leader.leads())
+        yield single(METRICS["slicewise_launcher_gateway_seen"], self.gateway_seen)
         age_s = time.time() - self.decided_s
-        yield gauge(
-            f"{name}_decision_age_seconds",
-            "Seconds since the last decision, or since the start.",
-            age_s,
-        )
+        yield single(METRICS["slicewise_launcher_decision_age_seconds"], age_s)
         turned = self.turned
         suspects = suspect_nodes(turned.state, time.time()) if turned is not None else {}
-        several = "Nodes on which replicas of several services failed in the last hour."
-        yield gauge(f"{name}_suspect_nodes", several, len(suspects))
+        yield single(METRICS["slicewise_launcher_suspect_nodes"], len(suspects))
         if turned is not None and turned.plan is not None:
-            yield from _of_services(turned, turned.plan.services)
-            yield from _of_tokens(turned, turned.plan.services)
+            # Users may submit any number of services; of those that the gateway carries there are
+            # no more than its settings have.
+            unrouted = turned.plan.routes.unrouted
+            services = [one for one in turned.plan.services if one.service not in unrouted]
+            yield from _of_services(turned, services)
+            yield from _of_tokens(turned, services)
             yield from _of_quality(self.qualities, self.counts)
             yield from _of_servers(self.loads)
             yield _of_adapters(self.requests)
@@ -134,91 +132,71 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         known = turned.state[service.service].generations.values()
         return sum(len(each.removed_s) for each in known)
 
-    values: tuple[tuple[str, str, Callable[[ServicePlan], float]], ...] = (
-        ("wanted_replicas", "Replicas that the autoscaler wants.", lambda one: one.decision.wanted),
-        ("ready_replicas", "Replicas that get requests and pass their checks.", _ready),
-        ("waiting_requests", "Requests that wait for a replica.", lambda one: one.load.waiting),
-        ("in_flight_requests", "Requests that a replica works on.", lambda one: one.load.in_flight),
-        ("concurrency", "Requests that each replica gets at the same time.", _concurrency),
-        ("failed_starts", "Failed starts in a row, of the newest generation.", failures),
-        ("doubted_replicas", "Replicas that answer worse than others and are asked.", doubted),
-        ("removed_replicas", "Replicas that failed when asked, in the last hour.", removed),
-    )
-    for what, text, value in values:
-        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])
-        for service in services:
-            family.add_metric(service.service.split("/", 1), value(service))
-        yield family
+    values: Mapping[str, Callable[[ServicePlan], float]] = {
+        "wanted_replicas": lambda one: one.decision.wanted,
+        "ready_replicas": _ready,
+        "waiting_requests": lambda one: one.load.waiting,
+        "in_flight_requests": lambda one: one.load.in_flight,
+        "concurrent_requests": _concurrency,
+        "failed_starts": failures,
+        "doubted_replicas": doubted,
+        "removed_replicas": removed,
+    }
+    for what, value in values.items():
+        yield _by_service(what, ((one.service, value(one)) for one in services))
 
 
 def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
-    times: tuple[tuple[str, str, Callable[[TokensDone], float | None]], ...] = (
-        ("first_token_seconds", "Mean time in a replica to the first token.", _to_first_s),
-        ("first_token_p95_seconds", f"95 % of the first tokens {_IN_REPLICA}.", _first_p95_s),
-        ("output_token_seconds", "Mean time from one token to the next.", _per_token_s),
-    )
-    for what, text, value in times:
-        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=["tenant", "service"])
-        for one in services:
-            memory = turned.state[one.service].memory
-            if one.times_tokens and memory and (found := value(memory.tokens)) is not None:
-                family.add_metric(one.service.split("/", 1), found)
-        yield family
+    times: Mapping[str, Callable[[TokensDone], float | None]] = {
+        "first_token_seconds": _to_first_s,
+        "first_token_p95_seconds": _first_p95_s,
+        "output_token_seconds": _per_token_s,
+    }
+    timed = [
+        (one.service, memory.tokens)
+        for one in services
+        if one.times_tokens and (memory := turned.state[one.service].memory)
+    ]
+    for what, value in times.items():
+        yield _by_service(what, ((key, value(tokens)) for key, tokens in timed))
 
 
 def _of_quality(
     qualities: Mapping[str, ServiceQuality], counts: Mapping[str, Counts]
 ) -> Iterator[Metric]:
-    labels = ["tenant", "service"]
-    gauges: tuple[tuple[str, str, Callable[[ServiceQuality], float | None]], ...] = (
-        ("p50_seconds", f"Half of the answers {_LATELY} took at most this.", _p50_s),
-        ("p95_seconds", f"95 % of the answers {_LATELY} took at most this.", _p95_s),
-        ("in_time_ratio", f"Answers {_LATELY} that met the objective.", lambda one: one.in_time),
-    )
-    for what, text, value in gauges:
-        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=labels)
-        for key, one in qualities.items():
-            if (found := value(one)) is not None:
-                family.add_metric(key.split("/", 1), found)
-        yield family
-    counters: tuple[tuple[str, str, Callable[[Counts], int]], ...] = (
-        ("answers", "Requests whose answer was passed on.", lambda one: one.timings.answered),
-        ("errors", "Answers that say that the server failed.", lambda one: one.timings.errors),
-        ("cold_starts", "Times that requests waited: no replica was ready.", _cold_starts),
-    )
-    for what, text, count in counters:
-        counter = CounterMetricFamily(f"slicewise_service_{what}", text, labels=labels)
-        for key, seen in counts.items():
-            counter.add_metric(key.split("/", 1), count(seen))
-        yield counter
+    gauges: Mapping[str, Callable[[ServiceQuality], float | None]] = {
+        "p50_seconds": _p50_s,
+        "p95_seconds": _p95_s,
+        "in_time_ratio": lambda one: one.in_time,
+    }
+    for what, value in gauges.items():
+        yield _by_service(what, ((key, value(one)) for key, one in qualities.items()))
+    counters: Mapping[str, Callable[[Counts], int]] = {
+        "answers_total": lambda one: one.timings.answered,
+        "errors_total": lambda one: one.timings.errors,
+        "cold_starts_total": _cold_starts,
+    }
+    for what, count in counters.items():
+        yield _by_service(what, ((key, count(one)) for key, one in counts.items()))
 
 
 def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
-    labels = ["tenant", "service"]
-    gauges: tuple[tuple[str, str, Callable[[ServersLoad], float | None]], ...] = (
-        ("server_running_requests", "Requests that replicas' servers work on.", _running),
-        ("server_waiting_requests", "Requests that wait in replicas' servers.", _waiting),
-        ("kv_cache_ratio", "Share of a server's KV cache in use, where it is fullest.", _kv_cache),
-    )
-    for what, text, value in gauges:
-        family = GaugeMetricFamily(f"slicewise_service_{what}", text, labels=labels)
-        for key, one in loads.items():
-            if (found := value(one)) is not None:
-                family.add_metric(key.split("/", 1), found)
-        yield family
-    counters = (
-        ("preemptions", "Requests that servers set back: their KV cache was full."),
-        ("prompt_tokens", "Tokens of prompts, as servers count them."),
-        ("output_tokens", "Tokens that servers have made."),
-        ("cache_lookup_tokens", "Tokens of prompts that servers looked for in their KV cache."),
-        ("cache_hit_tokens", "Those of them that were there."),
-    )
-    for what, text in counters:
-        counter = CounterMetricFamily(f"slicewise_service_{what}", text, labels=labels)
-        for key, one in loads.items():
-            if (found := getattr(one.counts, what)) is not None:
-                counter.add_metric(key.split("/", 1), found)
-        yield counter
+    gauges: Mapping[str, Callable[[ServersLoad], float | None]] = {
+        "server_running_requests": _running,
+        "server_waiting_requests": _waiting,
+        "kv_cache_ratio": _kv_cache,
+    }
+    for what, value in gauges.items():
+        yield _by_service(what, ((key, value(one)) for key, one in loads.items()))
+    for one in fields(EngineCounts):
+        counted = ((key, getattr(load.counts, one.name)) for key, load in loads.items())
+        yield _by_service(f"{one.name}_total", counted)
+
+
+def _by_service(what: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+    """The metric of services by ``TENANT/NAME``; one without a value is left out."""
+    known = ((key.split("/", 1), value) for key, value in values if value is not None)
+    return family(METRICS[f"slicewise_service_{what}"], known)
 
 
 def _running(one: ServersLoad) -> float:
@@ -234,13 +212,9 @@ def _kv_cache(one: ServersLoad) -> float | None:
 
 
 def _of_adapters(requests: Mapping[str, int]) -> Metric:
-    text = "Requests that named this LoRA adapter of the service and were let in."
-    labels = ["tenant", "service", "adapter"]
-    counter = CounterMetricFamily("slicewise_service_adapter_requests", text, labels=labels)
-    for name, count in requests.items():
-        service, _, adapter = name.partition(":")
-        counter.add_metric([*service.split("/", 1), adapter], count)
-    return counter
+    split = ((name.partition(":"), count) for name, count in requests.items())
+    counted = (((*key.split("/", 1), adapter), count) for (key, _, adapter), count in split)
+    return family(METRICS["slicewise_service_adapter_requests_total"], counted)
 
 
 def _p50_s(one: ServiceQuality) -> float | None:

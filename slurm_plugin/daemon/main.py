@@ -45,6 +45,7 @@ from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.daemon.retention import RetentionLoop
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import ClusterState
+from slurm_plugin.state.pacing import Pacing
 
 _KEYS_S = 2.0
 """Seconds between reads of the keys in the database, which another daemon may have taken. This
@@ -131,7 +132,7 @@ class _Daemon:
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))
         self._remote_socket = RemoteSocket(own, desk.routes, self._who)
-        self._metrics.watch(self._admission, self._cluster_state, self._leader, unread)
+        self._metrics.watch(settings, self._admission, self._cluster_state, self._leader, unread)
 
     async def run(self) -> None:
         """Start the parts one after the other, then run all loops.
@@ -158,14 +159,19 @@ class _Daemon:
                     self._begin(loops)
 
     def _begin(self, loops: asyncio.TaskGroup) -> None:
-        interval_s, repeat = self._own.sync_interval_s, self._turns.repeat
-        loops.create_task(
-            repeat("sync", self._cluster_state.turn, interval_s, self._cluster_state.pacing)
-        )
-        loops.create_task(repeat("limits", self._limits.turn, interval_s))
-        loops.create_task(repeat("orders", self._orders.turn, interval_s))
-        loops.create_task(repeat("keys", self._keys.turn, _KEYS_S))
-        loops.create_task(repeat("observations", self._observations.turn, interval_s))
+        interval_s = self._own.sync_interval_s
+
+        def repeat(
+            name: str, turn: Step, every_s: float = interval_s, pacing: Pacing | None = None
+        ) -> None:
+            self._metrics.begins(name)
+            loops.create_task(self._turns.repeat(name, turn, every_s, pacing))
+
+        repeat("sync", self._cluster_state.turn, pacing=self._cluster_state.pacing)
+        repeat("limits", self._limits.turn)
+        repeat("orders", self._orders.turn)
+        repeat("keys", self._keys.turn, _KEYS_S)
+        repeat("observations", self._observations.turn)
         for name, turn, otherwise in (
             ("bookkeeping", self._ledger_view.turn, None),
             ("generations", self._generations.turn, None),
@@ -176,7 +182,7 @@ class _Daemon:
             ("node_weights", self._weights.turn, None),
             ("retention", self._retention.turn, None),
         ):
-            loops.create_task(repeat(name, self._led(turn, otherwise), interval_s))
+            repeat(name, self._led(turn, otherwise))
 
     def _led(self, turn: Step, otherwise: Step | None) -> Step:
         """A step that takes ``turn`` while this daemon leads, else ``otherwise``, if given."""

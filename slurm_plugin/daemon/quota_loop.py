@@ -399,6 +399,7 @@ class QuotaLoop:
             if text not in self._warned:
                 warn("limits_odd", text=text)
         self._warned = frozenset(compiled.warnings)
+        self._cluster_state.quotas.changed_by_hand += len(compiled.out_of_band)
 
     async def see_accounts(self) -> None:
         """Look at the accounts of Slurm's users again: one was refused, and may be added just now.

@@ -11,8 +11,8 @@ from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceN
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import failed_starts
 from slurm_plugin.overview.slices import condition_of, managed_nodes
-from slurm_plugin.quota.demand import node_capacity, paid_by_guaranteed, waits_since_s
-from slurm_plugin.quota.tenants import guaranteed_quota, payers
+from slurm_plugin.quota.demand import late_before_s, late_jobs, node_capacity, waits_since_s
+from slurm_plugin.quota.tenants import payers
 from slurm_plugin.services.state import used_by_tenant
 
 _LATE_S = 30.0
@@ -21,8 +21,6 @@ _NODES = 4
 """Most nodes, and items of one kind, that are named one by one."""
 _SOON_S = 86_400
 """A budget that lasts as long as jobs use it as now is no warning yet: they may end."""
-_BEYOND_GRACE_S = 60
-"""Seconds beyond the grace time within which a job should have started on recalled quota."""
 
 
 def attention(
@@ -195,11 +193,10 @@ def _rates(facts: OverviewFacts) -> dict[str, int]:
 
 def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
     """Yield tenants of which jobs wait beyond the grace time, within their guaranteed quota."""
-    own, late = guaranteed_quota(facts.policy), defaultdict[str, list[JobView]](list)
-    since_s = facts.now_s - facts.grace_s - _BEYOND_GRACE_S
-    for job in dict.fromkeys(paid_by_guaranteed(facts.waiting, own, facts.costs)):
-        began_s = waits_since_s(job)
-        if reader.may_see(job) and began_s is not None and began_s < since_s:
+    late = defaultdict[str, list[JobView]](list)
+    before_s = late_before_s(facts.now_s, facts.grace_s)
+    for job in late_jobs(facts.jobs, facts.policy, facts.partitions, facts.costs, before_s):
+        if reader.may_see(job):
             late[job.account].append(job)
     for tenant, jobs in sorted(late.items()):
         longest = min(jobs, key=lambda job: (waits_since_s(job) or 0, job.job_id))

@@ -79,6 +79,9 @@ _FIRST_LOOK_S = 5
 """Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
 grace time."""
 
+_BEYOND_GRACE_S = 60
+"""Seconds beyond the grace time within which a job should have started on recalled quota."""
+
 FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 
@@ -439,6 +442,29 @@ def paid_by_guaranteed(
                 break
             left[job.account] -= cost
             yield job
+
+
+def late_jobs(
+    jobs: Iterable[JobView],
+    policy: Policy,
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    before_s: float,
+) -> Iterator[JobView]:
+    """Yield the jobs that wait for too long within their tenants' guaranteed quota, each once.
+
+    ``before_s``: the Unix second of ``late_before_s``.
+    """
+    ours = [job for job in jobs if is_managed(job, partitions)]
+    for job in dict.fromkeys(paid_by_guaranteed(ours, guaranteed_quota(policy), costs)):
+        began_s = waits_since_s(job)
+        if began_s is not None and began_s < before_s:
+            yield job
+
+
+def late_before_s(now_s: float, grace_s: int) -> float:
+    """Compute the Unix second: jobs that have waited since before should have started by now."""
+    return now_s - grace_s - _BEYOND_GRACE_S
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:

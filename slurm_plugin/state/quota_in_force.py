@@ -56,6 +56,7 @@ class QuotaInForce:
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         left_millislice_s: what was left of each budget that has begun, at the last look.
+        changed_by_hand: settings in Slurm that were changed outside Slicewise, since the start.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,6 +76,7 @@ class QuotaInForce:
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
         self.left_millislice_s: Mapping[str, int] = {}
+        self.changed_by_hand = 0
 
     def set_policy(
         self,

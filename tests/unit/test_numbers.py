@@ -147,7 +147,7 @@ def test_the_daemon_s_view_and_service_status(daemon: ClusterState) -> None:
 def test_metrics(daemon: ClusterState) -> None:
     metrics = Metrics()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
-    metrics.watch(admission, daemon, ALONE, UnreadLog(lambda *_, **__: None))
+    metrics.watch(settings(), admission, daemon, ALONE, UnreadLog(lambda *_, **__: None))
     found: dict[str, dict[str, float]] = {name: {} for name in NUMBERS}
     for family in metrics.registry.collect():
         number = re.fullmatch(r"slicewise_tenant_(\w+)_millislices", family.name)

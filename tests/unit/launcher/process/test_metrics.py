@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from free_ports import free_port
+from metric_checks import breaches
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.language.errors import SlicewiseError
@@ -21,6 +22,7 @@ from launcher.engines.load import EngineCounts, ServersLoad
 from launcher.gateway.routing import Route, RoutePlan
 from launcher.gateway.timings import BUCKETS, Timings
 from launcher.gateway.types import Load
+from launcher.process.metric_catalogue import METRICS
 from launcher.process.metrics import Metrics
 from launcher.process.tick import Turned
 from launcher.turn.backoff import Backoff
@@ -52,6 +54,15 @@ WATCHED = {
 GENERATION = GenerationState(backoff=Backoff(2, 1.0), watched=WATCHED, removed_s=(0.5, 0.8))
 STATE = {"nlp/bert": ServiceState(None, {7: GENERATION})}
 TURNED = Turned(STATE, PLAN, {}, (), {})
+FIRSTS = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
+MEMORY = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=FIRSTS))
+TIMED = Turned(
+    {"nlp/bert": ServiceState(MEMORY, {7: GENERATION})},
+    replace(PLAN, services=(replace(BERT, times_tokens=True),)),
+    {},
+    (),
+    {},
+)
 BLIND = Turned(STATE, None, {}, (), {})
 
 
@@ -72,16 +83,22 @@ async def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
     }
 
 
-async def test_services_and_turns_are_shown() -> None:
+def busy() -> Metrics:
+    """Of a launcher that has done everything that is counted."""
     metrics = Metrics(ALONE)
-    metrics.turned(TURNED, 0.25)
+    metrics.turned(TIMED, 0.25)
     answered = ServiceQuality(span_s=300, answered=4, p50_ms=20.0, p95_ms=80.0, in_time=0.75)
     counts = Counts(1.0, Timings((4,) * BUCKETS, errors=2), cold_starts=3)
     load = ServersLoad(7, 2, 0.75, EngineCounts(9.0, 33.0, 1702.0, 33.0, 16.0), 0.5)
     metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts}, {"nlp/bert": load})
     metrics.counted({"nlp/bert:legal.v2": 7})
-    metrics.turned(BLIND, 0.5)
     metrics.failed("SW-DAEMON-DOWN", 0.25)
+    return metrics
+
+
+async def test_services_and_turns_are_shown() -> None:
+    metrics = busy()
+    metrics.turned(BLIND, 0.5)
     found = await samples(metrics)
     assert {key: found.get(key) for key in SHOWN} == SHOWN
     assert 0 <= found["slicewise_launcher_decision_age_seconds", ""] < 60
@@ -93,6 +110,8 @@ SHOWN = {
     ("slicewise_launcher_turn_seconds_sum", ""): 1.0,
     ("slicewise_launcher_turn_seconds_count", ""): 3,
     ("slicewise_launcher_turn_failures_total", "SW-DAEMON-DOWN"): 1,
+    ("slicewise_launcher_turn_failures_total", "SW-GATEWAY-DOWN"): 0,
+    ("slicewise_launcher_turn_failures_total", "SW-GATEWAY-FAILED"): 0,
     ("slicewise_service_wanted_replicas", "bert,nlp"): 3,
     ("slicewise_service_ready_replicas", "bert,nlp"): 1,
     ("slicewise_service_waiting_requests", "bert,nlp"): 3,
@@ -117,6 +136,22 @@ SHOWN = {
     ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
     ("slicewise_service_removed_replicas", "bert,nlp"): 2,
 }
+
+
+def test_all_that_is_served_is_as_catalogued() -> None:
+    assert list(breaches(busy().registry.collect(), METRICS)) == []
+
+
+def test_a_service_that_the_gateway_does_not_carry_has_no_series() -> None:
+    """Users may submit any number of them."""
+    more = replace(BERT, service="nlp/surplus")
+    routes = replace(PLAN.routes, unrouted={"nlp/surplus": "the gateway has no free backend"})
+    state = STATE | {"nlp/surplus": STATE["nlp/bert"]}
+    metrics = Metrics(ALONE)
+    plan = replace(PLAN, services=(BERT, more), routes=routes)
+    metrics.turned(Turned(state, plan, {}, (), {}), 0.1)
+    samples = [sample for one in metrics.registry.collect() for sample in one.samples]
+    assert {one.labels["service"] for one in samples if "service" in one.labels} == {"bert"}
 
 
 async def test_a_gateway_that_is_not_seen_is_shown_and_so_is_standby() -> None:
@@ -145,9 +180,7 @@ async def test_what_servers_do_not_say_is_not_shown() -> None:
 
 
 async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
-    firsts = tuple(20.0 * (edge_s == 1.0) for edge_s in (*FIRST_TOKEN_S, math.inf))
-    memory = Memory(tokens=TokensDone(None, 4.0, 2.0, 100.0, 3.0, firsts=firsts))
-    state = {"nlp/bert": ServiceState(memory, {7: GENERATION})}
+    state = TIMED.state
     names = [
         f"slicewise_service_{one}_seconds"
         for one in ("first_token", "first_token_p95", "output_token")

@@ -1,48 +1,75 @@
 """Tests what Prometheus reads from the daemon."""
 
+import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from metric_checks import breaches
 from prometheus_client.parser import text_string_to_metric_families
-from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
+from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.periods import Period
-from cluster.language.units import MillisliceSeconds
+from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.leadership import ALONE
-from cluster.slurm.unread import Unread, UnreadLog
+from cluster.slurm.unread import RECORDS, Unread, UnreadLog
 from slurm_plugin.admission_server.pipe import Decided, Decisions
 from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.daemon.metric_catalogue import METRICS
 from slurm_plugin.daemon.metrics import Metrics
+from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.types import Budget
 
 DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enforce", 5.0, 0.0003)
 
 
+NODE = NodeView("gpu1", "gpu1", frozenset({"IDLE"}), {"1g.10gb": 7}, {}, frozenset({"gpu"}))
+
+
+def waiting(index: int, for_s: int) -> JobView:
+    """A job of vision's that could have started that many seconds ago."""
+    since_s = int(time.time()) - for_s
+    changes = {"submit_s": since_s, "eligible_s": since_s, "reason": "Resources"}
+    return job(index, qos=qos_name("vision"), held=False, **changes)
+
+
 @pytest.fixture
-async def samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[str, str], float]]:
-    """By name and labels, after two decisions, a look at Slurm, and a failed turn."""
+async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    """After two decisions, a look at Slurm, and a failed turn."""
     monkeypatch.setattr("slurm_plugin.daemon.metrics.ASKED.reads", Counter(squeue=4))
-    metrics, cluster_state = Metrics(), sync_of(ScriptedSlurm(job(0), job(1)))
+    slurm = ScriptedSlurm(job(0), job(1), waiting(2, 400), waiting(3, 10))
+    slurm.known_nodes = (NODE,)
+    metrics, cluster_state = Metrics(), sync_of(slurm)
     vision = tenant("vision", 2000)
     paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
     cluster_state.set_policy(policy_of(paid), {})
+    held = Ceiling(*map(Millislices, (2500, 2000, 100, 600)))
+    cluster_state.quotas.set_ceilings({"vision": held}, {})
+    cluster_state.quotas.changed_by_hand = 3
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
     admission._count(Decisions((DECIDED, DECIDED), dropped=4))
     unread = UnreadLog(lambda *_, **__: None)
     unread(Unread("job", "7", "EndTime", "soon"))
-    metrics.watch(admission, cluster_state, ALONE, unread)
+    metrics.watch(settings("enforce"), admission, cluster_state, ALONE, unread)
+    metrics.begins("leases")
     metrics.turned("sync", 0.25, failed=False)
     metrics.turned("limits", 1.0, failed=True)
+    return metrics
+
+
+@pytest.fixture
+def samples(busy: Metrics) -> dict[tuple[str, str], float]:
+    """By name and labels, as Prometheus gets them."""
     address = f"127.0.0.1:{free_port()}"
-    with metrics.served(address), urllib.request.urlopen(f"http://{address}/metrics") as reply:  # noqa: ASYNC210
+    with busy.served(address), urllib.request.urlopen(f"http://{address}/metrics") as reply:
         text = reply.read().decode()
     families = text_string_to_metric_families(text)
     return {
@@ -63,13 +90,22 @@ SHOWN = {
     ("slicewise_turn_seconds_sum", "sync"): 0.25,
     ("slicewise_turn_failures_total", "sync"): 0,
     ("slicewise_turn_failures_total", "limits"): 1,
-    ("slicewise_slurm_unreadable_total", "EndTime,job"): 1,
+    ("slicewise_turn_failures_total", "leases"): 0,
+    ("slicewise_slurm_unreadable_total", "job"): 1,
+    ("slicewise_slurm_unreadable_total", "association"): 0,
     ("slicewise_slurm_requests_total", "squeue"): 4,
     ("slicewise_uninstalled", ""): 0,
     ("slicewise_leads", ""): 1,
     ("slicewise_unadmitted_jobs", ""): 0,
     ("slicewise_view_complete", ""): 1,
-    ("slicewise_pending_jobs", ""): 2,
+    ("slicewise_pending_jobs", ""): 4,
+    ("slicewise_limits_changed_by_hand_total", ""): 3,
+    ("slicewise_tenant_ceiling_millislices", "vision"): 2500,
+    ("slicewise_tenant_lent_millislices", "vision"): 100,
+    ("slicewise_tenant_borrowed_millislices", "vision"): 600,
+    ("slicewise_capacity_millislices", ""): 7000,
+    ("slicewise_tenant_late_jobs", "vision"): 1,
+    ("slicewise_tenant_budget_period_seconds", "vision"): 30 * 86_400,
     ("slicewise_tenant_nominal_millislices", "vision"): 2000,
     ("slicewise_tenant_in_use_millislices", "vision"): 0,
     ("slicewise_tenant_own_in_use_millislices", "vision"): 0,
@@ -86,13 +122,25 @@ def test_shown(samples: dict[tuple[str, str], float]) -> None:
     assert 0 <= samples["slicewise_view_age_seconds", ""] < 60
 
 
-def test_each_name_says_whose_it_is_and_its_unit(samples: dict[tuple[str, str], float]) -> None:
-    endings = Counter(name.rpartition("_")[2] for name, _ in samples)
-    assert {name for name, _ in samples if not name.startswith("slicewise_")} == set()
-    plain = {"leads", "complete", "jobs", "uninstalled"}
-    assert set(endings) - plain <= {
-        *("total", "created", "bucket", "sum", "count", "info", "seconds", "millislices"),
+def test_all_that_is_served_is_as_catalogued(busy: Metrics) -> None:
+    assert list(breaches(busy.registry.collect(), METRICS)) == []
+
+
+def test_what_an_alert_counts_is_there_with_0_before_it_happens() -> None:
+    """An increase from nothing to 1 is none for Prometheus."""
+    metrics, daemon = Metrics(), sync_of(ScriptedSlurm())
+    admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
+    metrics.watch(settings("enforce"), admission, daemon, ALONE, UnreadLog(lambda *_, **__: None))
+    metrics.begins("limits")
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
     }
+    assert found["slicewise_worker_restarts_total",] == 0
+    assert found["slicewise_limits_changed_by_hand_total",] == 0
+    assert found["slicewise_turn_failures_total", "limits"] == 0
+    assert [found["slicewise_slurm_unreadable_total", one] for one in RECORDS] == [0] * len(RECORDS)
 
 
 def test_without_an_address_nobody_is_answered() -> None:

@@ -398,3 +398,11 @@ def test_guaranteed_jobs_that_wait_beyond_the_grace_time_are_told_of():
     assert answer.attention[0].what == (
         "1 job of vision waits within its guaranteed quota, the first for 7 min"
     )
+
+
+def test_jobs_beyond_what_running_jobs_leave_of_the_guaranteed_quota_are_not_told_of():
+    waits = [job(n, "Resources", submit_s=1, eligible_s=1) for n in (8, 9)]
+    holding = running(7, tres={f"gres/gpu:{SMALL}": "3"})
+    answer = overview(facts(holding, *waits, nodes=()), ROOT)
+    assert [one.about for one in answer.attention] == ["vision"]
+    assert answer.attention[0].what.startswith("1 job of vision waits")
