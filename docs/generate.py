@@ -24,7 +24,7 @@ from cluster.language.exit_codes import KINDS, MEANINGS, ExitCode
 from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.metric_catalogue import LABELS
 from cluster.settings.file import Settings
-from docs import slurm_matrix, wire_api
+from docs import dashboards, slurm_matrix, wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
@@ -396,3 +396,5 @@ def _metrics() -> Iterator[str]:
 if __name__ == "__main__":
     for _name, _text in pages().items():
         (FOLDER / _name).write_text(_text, encoding="utf-8")
+    for _name, _text in dashboards.files().items():
+        (dashboards.FOLDER / _name).write_text(_text, encoding="utf-8")

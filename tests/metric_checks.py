@@ -1,14 +1,20 @@
-"""Compares what a program serves with its catalogue, and names with Prometheus' conventions."""
+"""Compares what a program serves with its catalogue, and names with Prometheus' conventions; says
+which series there are.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import yaml
 from prometheus_client.core import Metric
 
 from cluster.runtime.metric_catalogue import FLAG, LABELS, MetricSpec
 from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
 from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
+RULES = Path(__file__).parents[1] / "etc" / "slicewise.rules.yml"
 _ENDS = {"counter": "_total", "info": "_info"}
 _OF_TYPE = {"le", "quantile"}
 """Labels that Prometheus' types add."""
@@ -33,6 +39,17 @@ def series() -> set[str]:
     parts = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
     every = [*OF_DAEMON.values(), *OF_LAUNCHER.values()]
     return {f"{one.name}{part}" for one in every for part in parts.get(one.kind, ("",))}
+
+
+def rules() -> Iterator[Mapping[str, Any]]:
+    """Alerts and what is recorded."""
+    for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
+        yield from group["rules"]
+
+
+def recorded() -> set[str]:
+    """Names of the series that rules record."""
+    return {one["record"] for one in rules() if "record" in one}
 
 
 def unknown(expressions: str, recorded: Collection[str]) -> set[str]:

@@ -11,27 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from metric_checks import unknown
+from metric_checks import RULES, recorded, rules, unknown
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "etc" / "slicewise.rules.yml"
 FIRED = ROOT / "tests" / "assets" / "slicewise.rules.test.yml"
 _ROW = re.compile(r"^\| `(Slicewise\w+)` \| `(.+?)` \| (.+) \| (\d+[mh]) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 _WHOSE = re.compile(r"^\{\{ .* \}\}: ")
 
 
-def rules() -> Iterator[Mapping[str, Any]]:
-    for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
-        yield from group["rules"]
-
-
 def alerts() -> Iterator[Mapping[str, Any]]:
     return (one for one in rules() if "alert" in one)
-
-
-def recorded() -> set[str]:
-    return {one["record"] for one in rules() if "record" in one}
 
 
 def page(name: str) -> str:

@@ -18,6 +18,7 @@ from slurm_plugin.setup.proposals import GUIDE
 WHEEL_ALONE = {
     "groups-to-accounts.sh",
     "job_submit.lua",
+    "prometheus.yml",
     "slicewise.cron",
     "slicewise.rules.yml",
     "slicewise.sh",

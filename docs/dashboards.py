@@ -1,0 +1,595 @@
+"""Makes etc/grafana/dashboards: what Grafana shows of Slicewise's metrics and recording rules."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "etc" / "grafana" / "dashboards"
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_SCHEMA = 39
+_COLUMNS, _HEIGHT = 24, 8
+_ALL = {"text": "All", "value": "$__all"}
+_OF = {
+    "C": 'cluster=~"$cluster"',
+    "T": 'cluster=~"$cluster",tenant=~"$tenant"',
+    "S": 'cluster=~"$cluster",tenant=~"$tenant",service=~"$service"',
+}
+"""What a variable of the dashboard selects, by the letter that stands for it in a query."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A graph, or ``stat``: its last values in large print.
+
+    Attributes:
+        unit: Grafana's word for it.
+        queries: PromQL with ``{C}``, ``{T}`` or ``{S}`` where the variables select, each after its
+            legend.
+    """
+
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    kind: str = "timeseries"
+    width: int = 8
+
+
+def stat(title: str, unit: str, query: str) -> Panel:
+    """A figure in large print."""
+    return Panel(title, unit, (("", query),), "stat", 4)
+
+
+@dataclass(frozen=True)
+class Board:
+    """A dashboard; each of its variables selects among values of a label of this metric."""
+
+    uid: str
+    title: str
+    variables: Mapping[str, str]
+    rows: Mapping[str, tuple[Panel, ...]]
+
+
+_CLUSTER = {"cluster": "slicewise_leads"}
+_TENANT = {**_CLUSTER, "tenant": 'slicewise_tenant_nominal_millislices{cluster=~"$cluster"}'}
+_SERVICE = {
+    **_CLUSTER,
+    "tenant": 'slicewise_service_wanted_replicas{cluster=~"$cluster"}',
+    "service": 'slicewise_service_wanted_replicas{cluster=~"$cluster",tenant=~"$tenant"}',
+}
+_BY_SERVICE = "{{tenant}}/{{service}}"
+
+
+def _held(what: str) -> str:
+    return f"max by (tenant) (slicewise_tenant_{what}_millislices{{T}}) / 1000"
+
+
+def _service(what: str) -> str:
+    return f"max by (tenant, service) (slicewise_service_{what}{{S}})"
+
+
+def _per_s(what: str, by: str = "tenant, service") -> str:
+    return f"sum by ({by}) (rate(slicewise_service_{what}_total{{S}}[$__rate_interval]))"
+
+
+CLUSTER = Board(
+    "slicewise-cluster",
+    "Slicewise: cluster",
+    _CLUSTER,
+    {
+        "Now": (
+            stat("Daemons that lead", "none", "sum(slicewise_leads{C})"),
+            stat("Launchers that lead", "none", "sum(slicewise_launcher_leads{C})"),
+            stat("HAProxy answers", "none", "max(slicewise_launcher_gateway_seen{C})"),
+            stat("Look at Slurm is old by", "s", "min(slicewise_view_age_seconds{C})"),
+            stat("Slices in use", "percentunit", "avg(cluster:slicewise_use:ratio{C})"),
+            stat(
+                "Tenants whose guarantee is kept",
+                "percentunit",
+                "avg(cluster:slicewise_guarantee_kept:ratio{C})",
+            ),
+        ),
+        "Slices": (
+            Panel(
+                "In use",
+                "percentunit",
+                (("{{cluster}}", "cluster:slicewise_use:ratio{C}"),),
+            ),
+            Panel(
+                "Slices that tenants' own jobs hold",
+                "none",
+                (
+                    (
+                        "{{tenant}}",
+                        "max by (tenant) (slicewise_tenant_own_in_use_millislices{C}) / 1000",
+                    ),
+                    ("capacity", "max(slicewise_capacity_millislices{C}) / 1000"),
+                ),
+            ),
+            Panel(
+                "Slices lent",
+                "none",
+                (
+                    (
+                        "{{tenant}}",
+                        "max by (tenant) (slicewise_tenant_lent_millislices{C}) / 1000",
+                    ),
+                ),
+            ),
+        ),
+        "Waiting": (
+            Panel("Pending jobs", "none", (("{{cluster}}", "slicewise_pending_jobs{C}"),)),
+            Panel(
+                "Jobs that wait beyond the grace time within the guaranteed quota",
+                "none",
+                (("{{tenant}}", "tenant:slicewise_late_jobs:max{C}"),),
+            ),
+            Panel(
+                "Requests that wait for a replica",
+                "none",
+                ((_BY_SERVICE, "slicewise_service_waiting_requests{C}"),),
+            ),
+        ),
+        "What is wrong": (
+            Panel(
+                "Alerts that fire",
+                "none",
+                (
+                    (
+                        "{{alertname}} {{tenant}} {{service}}",
+                        'ALERTS{C,alertname=~"Slicewise.*",alertstate="firing"}',
+                    ),
+                ),
+            ),
+            Panel(
+                "Nodes on which replicas of several services failed",
+                "none",
+                (("{{cluster}}", "slicewise_launcher_suspect_nodes{C}"),),
+            ),
+            Panel(
+                "Jobs without a decision",
+                "none",
+                (("{{cluster}}", "slicewise_unadmitted_jobs{C}"),),
+            ),
+        ),
+    },
+)
+TENANTS = Board(
+    "slicewise-tenants",
+    "Slicewise: tenants",
+    _TENANT,
+    {
+        "Quota": (
+            Panel(
+                "In use, of what is guaranteed",
+                "percentunit",
+                (("{{tenant}}", "tenant:slicewise_use:ratio{T}"),),
+            ),
+            Panel(
+                "Slices held, and the ceiling",
+                "none",
+                (
+                    ("{{tenant}} holds", _held("in_use")),
+                    ("{{tenant}} may hold", _held("ceiling")),
+                    ("{{tenant}} guaranteed", _held("nominal")),
+                    ("{{tenant}} at most ever", _held("highest_ceiling")),
+                ),
+            ),
+            Panel(
+                "Slices lent and borrowed",
+                "none",
+                (("{{tenant}} lends", _held("lent")), ("{{tenant}} borrows", _held("borrowed"))),
+            ),
+        ),
+        "Budget": (
+            Panel(
+                "Slice-hours left",
+                "none",
+                (
+                    (
+                        "{{tenant}}",
+                        (
+                            "max by (tenant)"
+                            " (slicewise_tenant_budget_left_millislice_seconds{T}) / 3.6e6"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Left, of what a period gives",
+                "percentunit",
+                (
+                    (
+                        "{{tenant}}",
+                        (
+                            "max by (tenant) (slicewise_tenant_budget_left_millislice_seconds{T})"
+                            " / max by (tenant)"
+                            " (slicewise_tenant_budget_rule_millislice_seconds{T} > 0)"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Burn rate: 1 lasts exactly a period",
+                "none",
+                (
+                    ("{{tenant}} 1 h", "tenant:slicewise_budget_burn:rate1h{T}"),
+                    ("{{tenant}} 6 h", "tenant:slicewise_budget_burn:rate6h{T}"),
+                ),
+            ),
+        ),
+        "Waiting": (
+            Panel(
+                "Jobs that wait beyond the grace time within the guaranteed quota",
+                "none",
+                (("{{tenant}}", "tenant:slicewise_late_jobs:max{T}"),),
+                width=12,
+            ),
+            Panel(
+                "Slices that the tenant's own jobs hold",
+                "none",
+                (("{{tenant}}", _held("own_in_use")),),
+                width=12,
+            ),
+        ),
+    },
+)
+SERVICES = Board(
+    "slicewise-services",
+    "Slicewise: services",
+    _SERVICE,
+    {
+        "Answers": (
+            Panel(
+                "Requests per second",
+                "reqps",
+                (
+                    (f"{_BY_SERVICE} answered", _per_s("answers")),
+                    (f"{_BY_SERVICE} failed", _per_s("errors")),
+                ),
+            ),
+            Panel(
+                "Time of answers",
+                "s",
+                (
+                    (f"{_BY_SERVICE} 50 %", _service("p50_seconds")),
+                    (f"{_BY_SERVICE} 95 %", "service:slicewise_p95_seconds:max{S}"),
+                ),
+            ),
+            Panel(
+                "In time, and failed",
+                "percentunit",
+                (
+                    (f"{_BY_SERVICE} in time", _service("in_time_ratio")),
+                    (f"{_BY_SERVICE} failed, 1 h", "service:slicewise_errors:ratio_rate1h{S}"),
+                    (f"{_BY_SERVICE} failed, 6 h", "service:slicewise_errors:ratio_rate6h{S}"),
+                ),
+            ),
+        ),
+        "Replicas": (
+            Panel(
+                "Replicas",
+                "none",
+                (
+                    (f"{_BY_SERVICE} wanted", _service("wanted_replicas")),
+                    (f"{_BY_SERVICE} ready", _service("ready_replicas")),
+                ),
+            ),
+            Panel(
+                "Requests",
+                "none",
+                (
+                    (f"{_BY_SERVICE} wait", _service("waiting_requests")),
+                    (f"{_BY_SERVICE} in replicas", _service("in_flight_requests")),
+                    (f"{_BY_SERVICE} at once a replica", _service("concurrent_requests")),
+                ),
+            ),
+            Panel(
+                "Trouble",
+                "none",
+                (
+                    (f"{_BY_SERVICE} failed starts", _service("failed_starts")),
+                    (f"{_BY_SERVICE} doubted", _service("doubted_replicas")),
+                    (f"{_BY_SERVICE} replaced", _service("removed_replicas")),
+                    (
+                        f"{_BY_SERVICE} cold starts in 1 h",
+                        (
+                            "sum by (tenant, service)"
+                            " (increase(slicewise_service_cold_starts_total{S}[1h]))"
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        "Language models": (
+            Panel(
+                "Tokens per second",
+                "none",
+                (
+                    (f"{_BY_SERVICE} prompts", _per_s("prompt_tokens")),
+                    (f"{_BY_SERVICE} made", _per_s("output_tokens")),
+                ),
+            ),
+            Panel(
+                "Time of tokens",
+                "s",
+                (
+                    (f"{_BY_SERVICE} first, mean", _service("first_token_seconds")),
+                    (f"{_BY_SERVICE} first, 95 %", _service("first_token_p95_seconds")),
+                    (f"{_BY_SERVICE} next, mean", _service("output_token_seconds")),
+                ),
+            ),
+            Panel(
+                "Requests in servers",
+                "none",
+                (
+                    (f"{_BY_SERVICE} run", _service("server_running_requests")),
+                    (f"{_BY_SERVICE} wait", _service("server_waiting_requests")),
+                    (f"{_BY_SERVICE} set back per s", _per_s("preemptions")),
+                ),
+            ),
+            Panel(
+                "KV cache",
+                "percentunit",
+                (
+                    (f"{_BY_SERVICE} in use", _service("kv_cache_ratio")),
+                    (
+                        f"{_BY_SERVICE} hits",
+                        f"{_per_s('cache_hit_tokens')} / {_per_s('cache_lookup_tokens')}",
+                    ),
+                ),
+                width=12,
+            ),
+            Panel(
+                "Requests for adapters per second",
+                "reqps",
+                (
+                    (
+                        f"{_BY_SERVICE}:{{{{adapter}}}}",
+                        _per_s("adapter_requests", "tenant, service, adapter"),
+                    ),
+                ),
+                width=12,
+            ),
+        ),
+    },
+)
+INTERNALS = Board(
+    "slicewise-internals",
+    "Slicewise: daemon, ledger, launcher",
+    _CLUSTER,
+    {
+        "The daemon's loops; bookkeeping, limits and retention wait for the ledger": (
+            Panel(
+                "Mean duration of a turn",
+                "s",
+                (
+                    (
+                        "{{loop}}",
+                        (
+                            "sum by (loop) (rate(slicewise_turn_seconds_sum{C}[$__rate_interval]))"
+                            " / sum by (loop)"
+                            " (rate(slicewise_turn_seconds_count{C}[$__rate_interval]))"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Turns that failed in 10 minutes",
+                "none",
+                (
+                    (
+                        "{{loop}}",
+                        "sum by (loop) (increase(slicewise_turn_failures_total{C}[10m]))",
+                    ),
+                ),
+            ),
+            Panel(
+                "Clock, and age of the look at Slurm",
+                "s",
+                (
+                    ("{{instance}} set ahead by", "slicewise_clock_step_seconds{C}"),
+                    ("{{instance}} look", "slicewise_view_age_seconds{C}"),
+                ),
+            ),
+        ),
+        "Admission": (
+            Panel(
+                "Decisions per second",
+                "none",
+                (
+                    (
+                        "{{action}} {{code}}",
+                        (
+                            "sum by (action, code)"
+                            " (rate(slicewise_decisions_total{C}[$__rate_interval]))"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Time of a decision",
+                "s",
+                tuple(
+                    (
+                        f"{100 * share:g} %",
+                        (
+                            f"histogram_quantile({share}, sum by (le)"
+                            " (rate(slicewise_decision_seconds_bucket{C}[$__rate_interval])))"
+                        ),
+                    )
+                    for share in (0.5, 0.99)
+                ),
+            ),
+            Panel(
+                "Workers that died, decisions not logged, in 1 h",
+                "none",
+                (
+                    ("died", "sum(increase(slicewise_worker_restarts_total{C}[1h]))"),
+                    ("not logged", "sum(increase(slicewise_dropped_reports_total{C}[1h]))"),
+                ),
+            ),
+        ),
+        "Slurm": (
+            Panel(
+                "Questions to slurmctld per second",
+                "none",
+                (
+                    (
+                        "{{command}}",
+                        (
+                            "sum by (command)"
+                            " (rate(slicewise_slurm_requests_total{C}[$__rate_interval]))"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Values that could not be read, in 1 h",
+                "none",
+                (
+                    (
+                        "{{record}}",
+                        "sum by (record) (increase(slicewise_slurm_unreadable_total{C}[1h]))",
+                    ),
+                ),
+            ),
+            Panel(
+                "Limits changed by hand, in 1 h",
+                "none",
+                (
+                    (
+                        "{{cluster}}",
+                        (
+                            "sum by (cluster)"
+                            " (increase(slicewise_limits_changed_by_hand_total{C}[1h]))"
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        "The launcher": (
+            Panel(
+                "Mean duration of a turn",
+                "s",
+                (
+                    (
+                        "{{instance}}",
+                        (
+                            "rate(slicewise_launcher_turn_seconds_sum{C}[$__rate_interval])"
+                            " / rate(slicewise_launcher_turn_seconds_count{C}[$__rate_interval])"
+                        ),
+                    ),
+                ),
+            ),
+            Panel(
+                "Turns that failed in 10 minutes",
+                "none",
+                (
+                    (
+                        "{{code}}",
+                        "sum by (code) (increase(slicewise_launcher_turn_failures_total{C}[10m]))",
+                    ),
+                ),
+            ),
+            Panel(
+                "Age of the last decision",
+                "s",
+                (("{{instance}}", "slicewise_launcher_decision_age_seconds{C}"),),
+            ),
+        ),
+    },
+)
+BOARDS = (CLUSTER, TENANTS, SERVICES, INTERNALS)
+
+
+def files() -> Mapping[str, str]:
+    """The text of each file, by its name."""
+    return {f"{one.uid}.json": f"{json.dumps(_board(one), indent=1)}\n" for one in BOARDS}
+
+
+def _board(board: Board) -> Mapping[str, Any]:
+    return {
+        "uid": board.uid,
+        "title": board.title,
+        "tags": ["slicewise"],
+        "schemaVersion": _SCHEMA,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": list(_variables(board.variables))},
+        "panels": list(_panels(board.rows)),
+    }
+
+
+def _variables(metrics: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    yield {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": {},
+    }
+    for label, metric in metrics.items():
+        yield {
+            "name": label,
+            "label": label.capitalize(),
+            "type": "query",
+            "datasource": _SOURCE,
+            "query": {"query": f"label_values({metric}, {label})", "refId": label},
+            "refresh": 2,
+            "sort": 1,
+            "multi": True,
+            "includeAll": True,
+            # Of series without this label, too: a site with one cluster need not name it.
+            "allValue": ".*",
+            "current": _ALL,
+        }
+
+
+def _panels(rows: Mapping[str, tuple[Panel, ...]]) -> Iterator[Mapping[str, Any]]:
+    number, y = 1, 0
+    for title, panels in rows.items():
+        at = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "gridPos": at,
+            "collapsed": False,
+            "panels": [],
+        }
+        number, y, x = number + 1, y + 1, 0
+        for one in panels:
+            if x + one.width > _COLUMNS:
+                x, y = 0, y + _HEIGHT
+            yield _panel(one, number, x, y)
+            number, x = number + 1, x + one.width
+        y += _HEIGHT
+
+
+def _panel(panel: Panel, number: int, x: int, y: int) -> Mapping[str, Any]:
+    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True}
+    graph = {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    figure = {"reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""}}
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": _HEIGHT},
+        "datasource": _SOURCE,
+        "targets": list(_targets(panel.queries)),
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "options": figure if panel.kind == "stat" else graph,
+    }
+
+
+def _targets(queries: Sequence[tuple[str, str]]) -> Iterator[Mapping[str, Any]]:
+    for number, (legend, query) in enumerate(queries):
+        selected = query
+        for letter, of in _OF.items():
+            selected = selected.replace(f"{{{letter}", f"{{{of}")
+        ref_id = chr(ord("A") + number)
+        yield {"refId": ref_id, "datasource": _SOURCE, "expr": selected, "legendFormat": legend}
