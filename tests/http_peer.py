@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.rpc import (
+    history_messages,
     journal_messages,
     key_messages,
     messages,
@@ -19,6 +20,7 @@ from cluster.rpc import (
 from cluster.rpc.message import requests
 
 _DECLARED = (
+    history_messages,
     journal_messages,
     key_messages,
     messages,

@@ -43,6 +43,7 @@ from cluster.language.periods import check_zone
 from cluster.language.units import Millislices, slices_words
 from cluster.language.vendors import accelerator
 from cluster.settings.gateway import GatewaySettings
+from cluster.settings.history import HistorySettings
 from cluster.settings.lending import LendingSettings
 from cluster.settings.repartition import RepartitionSettings
 
@@ -564,6 +565,7 @@ class Settings(_Section):
         RepartitionSettings(), validation_alias=AliasChoices("repartition", "recut")
     )
     lending: LendingSettings = LendingSettings()
+    history: HistorySettings = HistorySettings()
     doctor: DoctorSettings = DoctorSettings()
     web: WebSettings = WebSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(

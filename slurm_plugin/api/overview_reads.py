@@ -14,6 +14,7 @@ from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.api.access import Principal, ReaderHandlers
+from slurm_plugin.api.overview_facts import facts_now
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
@@ -194,39 +195,18 @@ class OverviewReads:
         return frozenset(self._settings.cluster.partitions)
 
     def _gather(self, jobs: tuple[JobView, ...], seats: Seats) -> OverviewFacts:
-        settings, state = self._settings, self._cluster_state
-        now_s, zone = time.time(), settings.ledger.time_zone
-        policy = state.quotas.policy
-        return OverviewFacts(
-            now_s=now_s,
-            cluster=settings.cluster.name,
-            mode=state.mode,
-            is_uninstalled=state.is_uninstalled,
-            observed_s=state.view.observed_s,
-            complete=state.view.complete,
-            launcher_silent_s=time.monotonic() - state.heard_s,
-            unadmitted=state.unadmitted.count,
-            jobs=jobs,
+        zone, state = self._settings.ledger.time_zone, self._cluster_state
+        now_s = int(time.time())
+        return facts_now(
+            self._settings,
+            state,
+            jobs,
             seats=seats,
-            nodes=state.nodes,
-            services=state.view.services,
-            reports={
-                (one.tenant, one.name): one for one in state.service_reports.of(state.view.services)
-            },
-            kept_back=state.kept_back,
-            policy=policy,
-            ceilings=state.quotas.ceilings,
-            left_millislice_s=state.quotas.left_millislice_s,
             resets_s={
-                name: next_start_s(tenant.budget.period, int(now_s), zone)
-                for name, tenant in policy.items()
+                name: next_start_s(tenant.budget.period, now_s, zone)
+                for name, tenant in state.quotas.policy.items()
                 if tenant.budget is not None
             },
-            partitions=self._partitions,
-            costs=settings.costs,
-            boards=settings.boards_by_type,
-            whole_boards=settings.whole_boards,
-            grace_s=settings.lending.grace_s,
             surveyed=self._surveyed,
             indices={key[0]: one for key, one in self._indices.items()},
         )

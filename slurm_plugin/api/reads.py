@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RebalancesRequest,
@@ -52,6 +53,7 @@ from slurm_plugin.api.quota_plan_reads import plan_of_file
 from slurm_plugin.api.tenant_reads import tenants
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.explain.headroom import Explanation, explain, situation
+from slurm_plugin.ledger.history_answers import history_answer, history_subject
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
 from slurm_plugin.quota_cycle.gather import inputs_of
@@ -125,6 +127,7 @@ class Reads:
                 RebalancesRequest: self._rebalances,
                 RepartitionsRequest: self._repartitions,
                 TenantsRequest: self._tenants,
+                HistoryRequest: self._history,
                 **self._overview.handlers(),
             }
         )
@@ -146,6 +149,11 @@ class Reads:
     async def _budgets(self, request: BudgetsRequest, principal: Principal) -> BudgetsAnswer:
         require_own(request.tenant, principal)
         return await self.from_ledger(principal.uid, partial(self._statuses, request, principal))
+
+    async def _history(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
+        tenant, _ = history_subject(request.about)
+        require_own(tenant or None, principal)
+        return await self.from_ledger(principal.uid, partial(self._past, request, principal))
 
     async def _why(self, request: WhyRequest, principal: Principal) -> WhyAnswer:
         self.require_complete_view()
@@ -241,6 +249,14 @@ class Reads:
         zone = self._settings.ledger.time_zone
         found = budget_statuses(self._ledger, ledger_view, zone, request.tenant, principal.tenants)
         return BudgetsAnswer(budgets=tuple(_BUDGET.dump_python(one, mode="json") for one in found))
+
+    def _past(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
+        tenant, _ = history_subject(request.about)
+        known = self._cluster_state.quotas.policy.keys()
+        if tenant and tenant not in known and not self._ledger.history.knows(tenant, ""):
+            require_known(tenant, known, principal)
+        now_s = int(self._cluster_state.clock.shown_s)
+        return history_answer(self._ledger, self._settings, request, now_s)
 
     def require_complete_view(self) -> None:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""

@@ -33,6 +33,7 @@ from slurm_plugin.common.log import report
 from slurm_plugin.common.sockets import own_directory
 from slurm_plugin.daemon.charging_loop import ChargingLoop
 from slurm_plugin.daemon.deferred_loop import DeferredLoop
+from slurm_plugin.daemon.history_loop import HistoryLoop
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
 from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.daemon.metrics import Metrics
@@ -100,6 +101,7 @@ class _Daemon:
         kept_days = settings.ledger.journal_days
         self._observations = ObservationLoop(ledger, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
+        self._history = HistoryLoop(settings, ledger, self._cluster_state)
         self._limits = QuotaLoop(
             settings,
             slurm,
@@ -181,6 +183,8 @@ class _Daemon:
             ("late_decisions", self._deferred.turn, None),
             ("node_weights", self._weights.turn, None),
             ("retention", self._retention.turn, None),
+            ("history_looks", self._history.look, None),
+            ("history", self._history.turn, None),
         ):
             repeat(name, self._led(turn, otherwise))
 

@@ -21,6 +21,7 @@ from slurm_plugin.quota.calendar_times import moment
 if TYPE_CHECKING:
     from slurm_plugin.ledger.audit import Audit
     from slurm_plugin.ledger.generations import Generations
+    from slurm_plugin.ledger.history import History
     from slurm_plugin.ledger.keys import Keys
     from slurm_plugin.ledger.observations import ObservationSums
     from slurm_plugin.ledger.orders import Orders
@@ -96,6 +97,13 @@ class Ledger:
         from slurm_plugin.ledger.observations import ObservationSums  # noqa: PLC0415 -- as above
 
         return ObservationSums(self._database)
+
+    @cached_property
+    def history(self) -> "History":
+        """Figures over time of the cluster, tenants and services."""
+        from slurm_plugin.ledger.history import History  # noqa: PLC0415 -- as above
+
+        return History(self._database)
 
     @cached_property
     def rebalances(self) -> "Rebalances":

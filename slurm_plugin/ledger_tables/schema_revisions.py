@@ -10,6 +10,7 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, select
 
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import postgres_engine, reading, translated, writing
+from slurm_plugin.ledger_tables.history_tables import HISTORY, history_subjects
 from slurm_plugin.ledger_tables.observation_tables import OBSERVED
 from slurm_plugin.ledger_tables.rebalance_tables import quota_window_ends, quota_windows
 from slurm_plugin.ledger_tables.tables import (
@@ -47,6 +48,9 @@ _KEPT = (
     *(table.name for table in OBSERVED),
 )
 """Tables with rows that the daemon overwrites. None of it is money."""
+
+_ADDED = tuple(table.name for table in (history_subjects, *HISTORY))
+"""Tables to which the daemon adds rows, and from which it deletes old ones. None of it is money."""
 
 _JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
 """Tables that repartitioning and rebalancing write and overwrite. None of it is money."""
@@ -247,19 +251,21 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield from _may_append(role, _APPENDED)
     for name in _CALLED:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
-    for name in _JOURNALS:
-        yield f"GRANT INSERT, UPDATE ON {SCHEMA}.{name} TO {role}"
-    for name in _FORGOTTEN:
-        yield f"GRANT DELETE ON {SCHEMA}.{name} TO {role}"
-    for name in _REPLACED:
-        yield f"GRANT INSERT, DELETE ON {SCHEMA}.{name} TO {role}"
+    yield from _may(role, "INSERT, UPDATE", _JOURNALS)
+    yield from _may(role, "DELETE", _FORGOTTEN)
+    yield from _may(role, "INSERT, DELETE", _REPLACED)
     if duty == "operator":
         return
     yield from _may_append(role, _APPENDED_BY_DAEMON)
-    for name in _KEPT:
-        yield f"GRANT INSERT, UPDATE, DELETE ON {SCHEMA}.{name} TO {role}"
+    yield from _may(role, "INSERT, UPDATE, DELETE", _KEPT)
+    yield from _may(role, "INSERT, DELETE", _ADDED)
     for name in _CALLED_BY_DAEMON:
         yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
+
+
+def _may(role: str, rights: str, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield f"GRANT {rights} ON {SCHEMA}.{name} TO {role}"
 
 
 def _may_append(role: str, appended: Iterable[Table]) -> Iterator[str]:

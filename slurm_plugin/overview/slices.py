@@ -16,12 +16,18 @@ from slurm_plugin.accounting.overview import in_tree_order, with_those_below
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.overview.facts import OverviewFacts, Reader, service_of, tasks_of
-from slurm_plugin.quota.demand import gpus_on_nodes, has_gpus, node_capacity
+from slurm_plugin.quota.demand import (
+    gpus_on_nodes,
+    has_gpus,
+    node_capacity,
+)
 from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota, payers
 from slurm_plugin.services.state import used_by_tenant
 
 MOST_WAITING = 200
 """Waiting jobs that are listed one by one."""
+_BEYOND_GRACE_S = 60
+"""Seconds beyond the grace time within which a job should have started on recalled quota."""
 _DOWN = OUT_OF_USE - {"DRAIN", "DRAINED", "DRAINING"} | {*INVALID, "UNKNOWN"}
 
 

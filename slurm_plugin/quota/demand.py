@@ -455,8 +455,19 @@ def late_jobs(
 
     ``before_s``: the Unix second of ``late_before_s``.
     """
+    yield from dict.fromkeys(late_tasks(jobs, policy, partitions, costs, before_s))
+
+
+def late_tasks(
+    jobs: Iterable[JobView],
+    policy: Policy,
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    before_s: float,
+) -> Iterator[JobView]:
+    """Yield the same jobs, an array once for each of its tasks that waits for too long."""
     ours = [job for job in jobs if is_managed(job, partitions)]
-    for job in dict.fromkeys(paid_by_guaranteed(ours, guaranteed_quota(policy), costs)):
+    for job in paid_by_guaranteed(ours, guaranteed_quota(policy), costs):
         began_s = waits_since_s(job)
         if began_s is not None and began_s < before_s:
             yield job

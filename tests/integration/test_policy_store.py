@@ -23,6 +23,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
 from sandbox.cluster import Sandbox
 from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
+from slurm_plugin.common.history import ClusterFigures, HistorySample
 from slurm_plugin.common.observations import Observations, QuotaUse
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.ledger.store import Ledger
@@ -671,6 +672,18 @@ def all_tables_refuse(database: str, role: str, kept: frozenset[str]) -> None:
                     connection.execute(SQL(statement).format(**words))
 
 
+HISTORY = frozenset({"history_subjects", "history_cluster", "history_tenants", "history_services"})
+
+
+def keeps_history(own: Ledger) -> None:
+    cluster = ClusterFigures(1, 0, 0, 0, 0, 0, 0)
+    own.history.add([HistorySample(at_s, cluster, (), ()) for at_s in (0, 60)])
+    own.history.sum_up(60)
+    assert own.history.forget(3600, {10: 0, 60: 0, 3600: 0}, 100)
+    own.history.forget_names()
+    assert own.history.knows("", "")
+
+
 def a_recall() -> Recall:
     return Recall("vision", "nlp", Millislices(300), 1)
 
@@ -712,6 +725,7 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     assert own.observations.since(0).quota != ()
     assert own.loans.forget(time.time(), 0, 100) is None
     assert own.repartitions.forget(time.time(), 100) == 0
+    keeps_history(own)
     own.charges.set_accounted_until_s(own.charges.accounted_until_s() + 1)
     reserved, end = settled(1)
     assert len(own.charges.post([reserved])) == 1
@@ -728,7 +742,8 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
         role,
         kept=JOURNALS
         | {"compilations", "known_limits", "watermarks", "api_key_uses"}
-        | {"observed_submissions", "observed_loans", "observed_quota"},
+        | {"observed_submissions", "observed_loans", "observed_quota"}
+        | HISTORY,
     )
 
 

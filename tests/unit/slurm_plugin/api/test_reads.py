@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError, Unreachab
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.history_messages import HistoryRequest
 from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceRequest,
@@ -28,6 +30,7 @@ from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, Transfe
 from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
+from slurm_plugin.common.history import HistorySteps
 from slurm_plugin.quota.types import Budget
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
@@ -76,6 +79,54 @@ async def refusal(reads: Reads, request: Request, principal: Principal = ALICE) 
     with pytest.raises(SlicewiseError) as raised:
         await reads.handlers()[type(request)](request, principal)
     return raised.value
+
+
+class Past:
+    """A history that has one look, of the tenants and services that it names."""
+
+    def __init__(self, *names: tuple[str, str]) -> None:
+        self.names = names
+
+    def knows(self, tenant_name: str, service: str) -> bool:
+        return (tenant_name, service) in self.names
+
+    def rows(self, tenant_name: str, service: str, steps: HistorySteps) -> dict[int, Any]:
+        return {steps.times_s[1]: {"used": 1500.0004, "max_used": 2000, "ready": 2.0}}
+
+
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> Past:
+    found = Past(("vision", "bert"), ("gone", ""))
+    monkeypatch.setattr(ScriptedLedger, "history", found, raising=False)
+    return found
+
+
+def of_the_past(about: str) -> HistoryRequest:
+    return HistoryRequest(about=about, since_s=int(time.time()) - 100, until_s=2**40)
+
+
+@pytest.mark.parametrize("about", ["cluster", "vision", "vision/bert", "vision/"])
+async def test_history_shows_the_cluster_and_own_tenants(reads: Reads, past: Past, about: str):
+    answer = await ask(reads, of_the_past(about))
+    series = {one["name"]: one for one in answer["series"]}
+    shown = series["ready" if about == "vision/bert" else "used"]["values"]
+    assert shown[:2] == [None, 2.0 if about == "vision/bert" else 1500.0]
+    assert (answer["step_s"], answer["zone"]) == (10, "UTC")
+
+
+@pytest.mark.parametrize("about", ["nlp", "nlp/gpt", "nosuch", "/bert", "cluster/"])
+async def test_history_of_others_looks_like_none(reads: Reads, past: Past, about: str):
+    error = await refusal(reads, of_the_past(about))
+    assert error.refusal.code in {"SW-TENANT-UNKNOWN", "SW-SERVICE-UNKNOWN"}
+    if about != "/bert":
+        assert error.refusal.code == "SW-TENANT-UNKNOWN"
+
+
+async def test_history_of_what_was_once_is_shown_to_operators(reads: Reads, past: Past):
+    assert (await ask(reads, of_the_past("gone"), ROOT))["series"] != []
+    assert (await refusal(reads, of_the_past("nosuch"), ROOT)).refusal.code == "SW-TENANT-UNKNOWN"
+    error = await refusal(reads, of_the_past("vision/nosuch"), ROOT)
+    assert error.refusal.code == "SW-SERVICE-UNKNOWN"
 
 
 async def test_a_statement_shows_own_tenants_only(reads: Reads):

@@ -1,0 +1,51 @@
+"""Gathers what the daemon has in memory of the cluster at one moment."""
+
+import time
+from collections.abc import Mapping
+
+from cluster.language.jobs import JobView
+from cluster.settings.file import Settings
+from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu
+from slurm_plugin.state.controller import ClusterState
+
+
+def facts_now(
+    settings: Settings,
+    state: ClusterState,
+    jobs: tuple[JobView, ...],
+    *,
+    seats: Seats,
+    resets_s: Mapping[str, int | None],
+    surveyed: Mapping[str, tuple[SurveyedGpu, ...]],
+    indices: Mapping[int, Mapping[str, frozenset[int]]],
+) -> OverviewFacts:
+    """Return the facts as of the last look; what is named here costs time, and may be empty."""
+    return OverviewFacts(
+        now_s=time.time(),
+        cluster=settings.cluster.name,
+        mode=state.mode,
+        is_uninstalled=state.is_uninstalled,
+        observed_s=state.view.observed_s,
+        complete=state.view.complete,
+        launcher_silent_s=time.monotonic() - state.heard_s,
+        unadmitted=state.unadmitted.count,
+        jobs=jobs,
+        seats=seats,
+        nodes=state.nodes,
+        services=state.view.services,
+        reports={
+            (one.tenant, one.name): one for one in state.service_reports.of(state.view.services)
+        },
+        kept_back=state.kept_back,
+        policy=state.quotas.policy,
+        ceilings=state.quotas.ceilings,
+        left_millislice_s=state.quotas.left_millislice_s,
+        resets_s=resets_s,
+        partitions=frozenset(settings.cluster.partitions),
+        costs=settings.costs,
+        boards=settings.boards_by_type,
+        whole_boards=settings.whole_boards,
+        grace_s=settings.lending.grace_s,
+        surveyed=surveyed,
+        indices=indices,
+    )

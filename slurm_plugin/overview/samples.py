@@ -1,0 +1,67 @@
+"""Makes the figures that history keeps out of what the daemon knows at one moment."""
+
+from collections import Counter
+
+from cluster.rpc.overview_messages import ServiceNow, TenantNow
+from slurm_plugin.accounting.overview import with_those_below
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.history import (
+    ClusterFigures,
+    HistorySample,
+    ServiceFigures,
+    TenantFigures,
+)
+from slurm_plugin.overview.facts import OverviewFacts, Reader
+from slurm_plugin.overview.services import seen_services, service_now
+from slurm_plugin.overview.slices import slices_by_state, tenants_now
+from slurm_plugin.quota.demand import late_before_s, late_tasks
+
+
+def history_sample(facts: OverviewFacts, reader: Reader, at_s: int) -> HistorySample:
+    """Return the figures of all tenants and services; ``reader`` may read them all."""
+    slices, late = slices_by_state(facts), Counter[str]()
+    before_s = late_before_s(facts.now_s, facts.grace_s)
+    for job in late_tasks(facts.jobs, facts.policy, facts.partitions, facts.costs, before_s):
+        late[job.account] += run_cost(job.gpus, facts.costs)
+    late_below = with_those_below(facts.policy, late)
+    return HistorySample(
+        at_s=at_s,
+        cluster=ClusterFigures(
+            used=slices.used_millislices,
+            lent=slices.lent_millislices,
+            idle=slices.idle_millislices,
+            draining=slices.draining_millislices,
+            down=slices.down_millislices,
+            waiting=sum(map(facts.cost, facts.waiting)),
+            late=late.total(),
+        ),
+        tenants=tuple(_tenant(one, late_below[one.name]) for one in tenants_now(facts, reader)),
+        services=tuple(
+            _service(service_now(living, facts)) for living in seen_services(facts, reader)
+        ),
+    )
+
+
+def _tenant(now: TenantNow, late: int) -> TenantFigures:
+    return TenantFigures(
+        tenant=now.name,
+        guaranteed=now.guaranteed_millislices,
+        used=now.in_use_millislices,
+        borrowed=now.borrowed_millislices,
+        lent=now.lent_millislices,
+        waiting=now.waiting_millislices,
+        late=late,
+        budget_left=now.left_millislice_s,
+    )
+
+
+def _service(now: ServiceNow) -> ServiceFigures:
+    return ServiceFigures(
+        tenant=now.tenant,
+        service=now.name,
+        ready=now.ready,
+        wanted=now.wanted,
+        backlog=now.backlog,
+        requests=now.rate_per_s,
+        p95=now.p95_ms,
+    )
