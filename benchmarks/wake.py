@@ -48,7 +48,7 @@ DEFAULT_SCHEDULER = (
 """Slurm's own defaults, which the sandbox's slurm.conf replaces by shorter times."""
 WAKE_STEPS = ("released", "script begins", "server starts", "server listens", "answered")
 BARE_STEPS = ("script begins", "answered")
-_DECIDED = re.compile(r"(\S+ \S+) INFO slicewise\.launcher decided service=(\S+) .*wanted=1 ")
+_DECIDED = re.compile(r"time=(\S+) .* event=decided service=(\S+) .*wanted=1 ")
 
 QUESTION = json.dumps(
     {
@@ -223,7 +223,7 @@ def _wake(site: Site, phase_s: float) -> Sequence[float]:
 def decided_s(log: str, service: str) -> float:
     """Return when the launcher last logged that a replica is wanted: the slot was released then."""
     last = [at for at, name in _DECIDED.findall(log) if name == service][-1]
-    return datetime.strptime(last, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
+    return datetime.fromisoformat(last).timestamp()
 
 
 def _private(uid: int) -> Path:

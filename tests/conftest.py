@@ -8,6 +8,7 @@ Because this file is here, tests can import the modules beside it.
 """
 
 import gc
+import logging
 import os
 import signal
 import threading
@@ -79,6 +80,13 @@ def _documents_are_checked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(console, "print_document", checked_printer())
         yield
+
+
+@pytest.fixture(autouse=True)
+def _log_levels_stay() -> Iterator[None]:
+    """A command that a test runs in its own process may set the level of what is logged."""
+    yield
+    logging.getLogger("slicewise").setLevel(logging.NOTSET)
 
 
 def _as_usual() -> None:

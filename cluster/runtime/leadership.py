@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
-from cluster.runtime.log import event_line
+from cluster.runtime.log import emit
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Lead:
             self._report(logging.INFO, event, leader=self.holder or "-")
 
     def _report(self, level: int, event: str, **fields: object) -> None:
-        self._log.log(level, "%s", event_line(event, fields))
+        emit(self._log, level, event, fields)
 
 
 def led_only(target: T, leader: Leader, changes: frozenset[str]) -> T:

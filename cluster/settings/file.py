@@ -45,6 +45,7 @@ from cluster.language.vendors import accelerator
 from cluster.settings.gateway import GatewaySettings
 from cluster.settings.history import HistorySettings
 from cluster.settings.lending import LendingSettings
+from cluster.settings.log import LogSettings
 from cluster.settings.repartition import RepartitionSettings
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
@@ -568,6 +569,7 @@ class Settings(_Section):
     history: HistorySettings = HistorySettings()
     doctor: DoctorSettings = DoctorSettings()
     web: WebSettings = WebSettings()
+    log: LogSettings = LogSettings()
     qos: Annotated[Mapping[SiteQos, JobClass], BeforeValidator(_once)] = Field(
         {}, description="Class of GPU jobs that name this QOS of the site, by QOS."
     )

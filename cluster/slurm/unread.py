@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cluster.language.errors import SlicewiseError
-from cluster.runtime.log import event_line
+from cluster.runtime.log import emit
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -63,13 +63,13 @@ class LogsEvent(Protocol):
     """Logs an event and its fields."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """Take an event and fields as ``cluster.runtime.log.event_line`` does."""
+        """Take an event and fields as ``cluster.runtime.log.emit`` does."""
         ...
 
 
 def warn(event: str, /, **fields: object) -> None:
     """Log the event as a warning; a command's warnings go to its standard error."""
-    _LOG.warning("%s", event_line(event, fields))
+    emit(_LOG, logging.WARNING, event, fields)
 
 
 class UnreadLog:

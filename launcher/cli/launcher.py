@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.runtime.log import configure_logging
 from cluster.settings.file import load_settings
 
 
@@ -16,15 +17,18 @@ def run_launcher(
             help="Settings file; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_level: Annotated[
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; by default log.level.")
+    ] = None,
 ) -> None:
     """Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.
 
-    Logs to stderr, one line per decision. SIGTERM ends it; killing it loses nothing.
+    Logs to stderr, one line per event. SIGTERM ends it; killing it loses nothing.
     """
     # Triton's and HAProxy's clients are not imported for --help.
     from launcher.process import loop  # noqa: PLC0415
 
     settings = load_settings(config)
-    loop.configure_logging(log_level.upper())
+    log = settings.log.at_level(log_level)
+    configure_logging("launcher", log.format, log.level)
     asyncio.run(loop.serve(settings))

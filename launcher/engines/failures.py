@@ -3,7 +3,7 @@
 import logging
 from traceback import extract_tb
 
-from cluster.runtime.log import event_line
+from cluster.runtime.log import emit
 from launcher.engines.engine import Engine
 
 _LOG = logging.getLogger("slicewise.launcher")
@@ -23,7 +23,7 @@ class EngineFailures:
         last = extract_tb(error.__traceback__)[-1:]
         where = "".join(f" in {one.name}, {one.filename}:{one.lineno}" for one in last)
         why = f"{type(error).__name__}: {error}{where}"
-        _LOG.warning("%s", event_line("engine_failed", {"engine": engine.title, "why": why}))
+        emit(_LOG, logging.WARNING, "engine_failed", {"engine": engine.title, "why": why})
 
 
 ENGINE_FAILURES = EngineFailures()

@@ -14,7 +14,7 @@ from ssl import SSLContext
 from typing import TypeVar
 
 from cluster.language.adapters import MOST_ADAPTERS
-from cluster.runtime.log import event_line
+from cluster.runtime.log import emit
 from launcher.engines.engine import (
     AdapterEngine,
     Answer,
@@ -161,7 +161,7 @@ class Prober:
         if too_old and found not in self._warned and len(self._warned) < _MOST_WARNINGS:
             self._warned.add(found)
             fields = {"version": too_old, "replica": replica.identity, "why": engine.upgrade}
-            _LOG.warning("%s", event_line(f"{engine.title.lower()}_too_old", fields))
+            emit(_LOG, logging.WARNING, f"{engine.title.lower()}_too_old", fields)
 
 
 async def probe(gateway: Path, replica: Replica) -> Answer:

@@ -73,11 +73,6 @@ _RUNTIME_CHANGES = frozenset({"apply", "keep", "set_keys"})
 _LOG = logging.getLogger("slicewise.launcher")
 
 
-def configure_logging(level: str) -> None:
-    """Log events of ``level`` and above to stderr."""
-    log.configure_logging(_LOG, level)
-
-
 async def serve(settings: Settings) -> None:
     """Run turns until SIGTERM or SIGINT, while this launcher leads.
 
@@ -244,7 +239,7 @@ class Launcher:
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
-            _LOG.exception("turn_failed")
+            report_error("turn_failed", error)
             name = type(error).__name__
             self._failed(name, name, time.monotonic() - begin_s)
         else:
@@ -390,8 +385,8 @@ async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
     while True:
         try:
             await step()
-        except Exception:  # noqa: BLE001 -- as for a turn
-            _LOG.exception("step_failed")
+        except Exception as error:  # noqa: BLE001 -- as for a turn
+            report_error("step_failed", error)
         await asyncio.sleep(pause_s)
 
 
@@ -490,5 +485,10 @@ class Reporter:
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:
-    """Write one event line to the log."""
-    _LOG.log(level, "%s", log.event_line(event, fields))
+    """Log an event."""
+    log.emit(_LOG, level, event, fields)
+
+
+def report_error(event: str, error: Exception) -> None:
+    """Log an error that is unexpected, with its traceback."""
+    log.emit(_LOG, logging.ERROR, event, {}, error)

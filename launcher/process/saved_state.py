@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.language.errors import SlicewiseError
-from cluster.runtime.log import event_line
+from cluster.runtime.log import emit
 from launcher.process.store import Saved, Store
 from launcher.turn.state import ServiceState, State
 
@@ -100,4 +100,4 @@ def _restored(saved: Saved) -> State:
 
 
 def _warn(event: str, **fields: object) -> None:
-    _LOG.warning("%s", event_line(event, fields))
+    emit(_LOG, logging.WARNING, event, fields)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cluster.settings.log import LogSettings
 from slurm_plugin.admission.rules import Mode
 from slurm_plugin.admission.snapshot import Snapshot
 
@@ -16,11 +17,16 @@ HEAD = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class Setup:
-    """The daemon's first message: the socket's path, the mode, and the uids that may ask."""
+    """The daemon's first message: the socket's path, the mode, who may ask, and how to log.
+
+    Attributes:
+        uids: who may ask.
+    """
 
     path: Path
     mode: Mode
     uids: frozenset[int]
+    log: LogSettings
 
 
 @dataclass(frozen=True)

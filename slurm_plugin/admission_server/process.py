@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.settings.log import LogSettings
 from slurm_plugin.admission.rules import Mode
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission_server.admit import Admission
@@ -26,6 +27,7 @@ from slurm_plugin.admission_server.pipe import (
 )
 from slurm_plugin.common.log import report, warn
 
+_BY_DEFAULT = LogSettings()
 _PATIENCE_S = 5.0
 """The worker may take twice as many seconds for a change; then it counts as hung and is killed."""
 _RESTART_S = 0.1
@@ -53,8 +55,9 @@ class AdmissionProcess:
         mode: Mode,
         uids: frozenset[int],
         on_decided: Callable[[Decided], None] = lambda _: None,
+        log: LogSettings = _BY_DEFAULT,
     ) -> None:
-        self._setup = Setup(path, mode, uids)
+        self._setup = Setup(path, mode, uids, log)
         self.preview = Admission(mode)
         self._on_decided = on_decided
         self._newest: tuple[Snapshot, float] | None = None

@@ -63,7 +63,6 @@ def main() -> None:
         os.nice(_NICE)
     # Avoid a collector's pause in the middle of an answer: garbage is collected after each change.
     gc.disable()
-    configure_logging("INFO")
     uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
@@ -102,6 +101,7 @@ class Worker(asyncio.Protocol):
             match message:
                 case Setup():
                     self._setup = message
+                    configure_logging("admission", message.log)
                 case Changes():
                     self._take(message)
 

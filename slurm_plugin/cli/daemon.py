@@ -26,7 +26,9 @@ def run_daemon(
             help="Settings file; by default $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_level: Annotated[
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; by default log.level.")
+    ] = None,
 ) -> None:
     """Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.
 
@@ -34,8 +36,9 @@ def run_daemon(
     and PostgreSQL, so killing it loses nothing.
     """
     settings = load_settings(config)
+    settings = settings.model_copy(update={"log": settings.log.at_level(log_level)})
     _require_slurm_user(settings.daemon)
-    configure_logging(log_level.upper())
+    configure_logging("daemon", settings.log)
     from cluster.runtime.database import database_place  # noqa: PLC0415 -- not for --help
     from slurm_plugin.ledger.store import Ledger  # noqa: PLC0415 -- as above
 

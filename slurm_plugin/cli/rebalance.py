@@ -15,6 +15,7 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import rebalances as present
+from slurm_plugin.common.log import configure_logging
 from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepOutcome, StepRecord
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def rebalance(
         return
     gc.set_threshold(GARBAGE_AFTER)
     settings = load_settings()
+    configure_logging("rebalance", settings.log)
     with opened_ledger(settings) as ledger:
         site = _site(settings, ledger)
         if dry_run:

@@ -3,23 +3,24 @@
 import logging
 
 from cluster.runtime import log
+from cluster.settings.log import LogSettings
 
 _LOG = logging.getLogger("slicewise.daemon")
 
 
-def configure_logging(level: str) -> None:
-    """Log events of ``level`` and above to stderr."""
-    log.configure_logging(_LOG, level)
+def configure_logging(program: str, settings: LogSettings) -> None:
+    """Log to stderr as ``settings`` say, in the name of ``program``."""
+    log.configure_logging(program, settings.format, settings.level)
 
 
 def report(event: str, /, **fields: object) -> None:
     """Log an event."""
-    _LOG.info("%s", log.event_line(event, fields))
+    log.emit(_LOG, logging.INFO, event, fields)
 
 
 def warn(event: str, /, **fields: object) -> None:
     """Log an event that an operator should look at."""
-    _LOG.warning("%s", log.event_line(event, fields))
+    log.emit(_LOG, logging.WARNING, event, fields)
 
 
 def report_failure(event: str, error: BaseException, /, **fields: object) -> None:

@@ -93,7 +93,9 @@ class _Daemon:
         self._leader = Leadership(ledger.locks.leader(self._host), pair=own.pair)
         slurm = led_slurm(slurm, self._leader)
         self._admission = AdmissionProcess(
-            own.admission_socket, own.mode, self._who.administrators, self._decided
+            *(own.admission_socket, own.mode, self._who.administrators),
+            on_decided=self._decided,
+            log=settings.log,
         )
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
         self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)

@@ -61,6 +61,7 @@ class Takeover:
 def _led_s(log: Path) -> list[float]:
     """When it began to lead, in Unix seconds."""
     with suppress(FileNotFoundError):
-        lines = [line for line in log.read_text().splitlines() if " leads " in line]
-        return [datetime.fromisoformat(line[:23]).timestamp() for line in lines]
+        lines = [line for line in log.read_text().splitlines() if " event=leads " in line]
+        at = (line.removeprefix("time=").partition(" ")[0] for line in lines)
+        return [datetime.fromisoformat(one).timestamp() for one in at]
     return []

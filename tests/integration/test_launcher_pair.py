@@ -67,7 +67,7 @@ class Half:
 
     def leads(self) -> bool:
         """By its own last word; a killed one has none."""
-        words = [line.split(" slicewise.launcher ")[-1].split()[0] for line in self.lines]
+        words = [line.partition(" event=")[2].partition(" ")[0] for line in self.lines]
         told = [one for one in words if one in {"leads", "stands_by", "started"}]
         return told[-1:] == ["leads"]
 

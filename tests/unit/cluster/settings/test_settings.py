@@ -19,6 +19,7 @@ from cluster.settings.file import (
     host_and_port,
     load_settings,
 )
+from cluster.settings.log import LogSettings
 
 MINIMAL = """
 [cluster]
@@ -178,6 +179,22 @@ def test_a_qos_of_the_site_stands_for_a_class(tmp_path: Path) -> None:
     path = tmp_path / "slicewise.toml"
     path.write_text(MINIMAL + "[qos]\nUrgent = 'high'\n")
     assert load_settings(path).qos == {"urgent": "high"}
+
+
+def test_lines_are_logfmt_from_info_on_unless_the_site_or_an_option_says_so(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "slicewise.toml"
+    path.write_text(MINIMAL)
+    log = load_settings(path).log
+    assert (log.format, log.level, log.at_level(None)) == ("logfmt", "INFO", log)
+    path.write_text(MINIMAL + '[log]\nformat = "json"\nlevel = "warning"\n')
+    log = load_settings(path).log
+    assert (log.format, log.level) == ("json", "WARNING")
+    assert log.at_level("debug") == LogSettings(format="json", level="DEBUG")
+    with pytest.raises(InvalidInputError, match="--log-level: 'loud'") as refused:
+        log.at_level("loud")
+    assert refused.value.refusal.code == "SW-SETTINGS"
 
 
 def test_absent_file_says_what_to_do(tmp_path: Path) -> None:

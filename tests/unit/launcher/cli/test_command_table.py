@@ -16,7 +16,7 @@ from launcher.main import app, loaded
 
 HEAVY = (
     *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
-    *("matplotlib", "prometheus_client", "uvloop", "slurm_plugin.rebalance.run"),
+    *("matplotlib", "prometheus_client", "structlog", "uvloop", "slurm_plugin.rebalance.run"),
 )
 OF_SLURM = ("cluster.slurm_client.commands",)
 OF_THE_GATEWAY = ("urllib.request",)

@@ -259,10 +259,11 @@ async def test_a_signal_meant_for_the_daemon_does_not_end_it(admission: Any) -> 
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
+from cluster.settings.log import LogSettings
 from slurm_plugin.common.log import configure_logging
 from slurm_plugin.admission_server.process import AdmissionProcess
 from snapshots import snapshot
-configure_logging("WARNING")
+configure_logging("daemon", LogSettings(level="WARNING"))
 async def main():
     process = AdmissionProcess(Path(sys.argv[1]), "enforce", frozenset({%d}))
     process.publish(snapshot(vision=2000), 1.0)
@@ -332,6 +333,7 @@ def test_it_is_light() -> None:
         (sys.executable, "-c", code), check=True, capture_output=True, text=True
     ).stdout.split()
     heavy = {"sqlalchemy", "alembic", "psycopg", "typer", "rich", "aiohttp", "prometheus_client"}
+    heavy |= {"structlog"}
     assert heavy & set(loaded) == set()
 
 

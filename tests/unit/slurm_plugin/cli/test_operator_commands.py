@@ -1046,7 +1046,7 @@ def test_the_database_in_use_is_named(
         pass
 
     monkeypatch.setattr(daemon, "load_settings", lambda _: SETTINGS)
-    monkeypatch.setattr(daemon, "configure_logging", lambda _: None)
+    monkeypatch.setattr(daemon, "configure_logging", lambda *_: None)
     monkeypatch.setattr(daemon, "_require_slurm_user", lambda _: None)
     monkeypatch.setattr(daemon, "_serve", serve)
     caplog.set_level("INFO")

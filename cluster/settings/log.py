@@ -1,0 +1,38 @@
+"""[log] of slicewise.toml: how the daemon, the launcher and timers' commands log."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from cluster.language.errors import InvalidInputError
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+class LogSettings(BaseModel):
+    """[log]: lines of the daemon, the launcher and rebalance run; docs/how-to/logs.md."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["logfmt", "json"] = Field(
+        "logfmt", description="What a line is: logfmt (key=value), or json, an object."
+    )
+    level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = Field(
+        "INFO", description="Events below it are not logged."
+    )
+
+    def at_level(self, level: str | None) -> "LogSettings":
+        """Return these with another level, if one is given.
+
+        Raises InvalidInputError (SW-SETTINGS) for a word that is none.
+        """
+        if level is None:
+            return self
+        try:
+            return LogSettings(format=self.format, level=level)
+        except ValueError:
+            raise InvalidInputError(
+                "SW-SETTINGS", f"--log-level: {level!r}: write DEBUG, INFO, WARNING or ERROR."
+            ) from None
