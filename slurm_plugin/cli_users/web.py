@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+from typing import Annotated
 
 import typer
 
@@ -37,15 +38,18 @@ def login(as_json: Json = False) -> None:
 
 @web_app.command(epilog="Example: systemctl start slicewise-web")
 def serve(
-    log_level: str = typer.Option("INFO", help="DEBUG, INFO, WARNING or ERROR."),
+    log_level: Annotated[
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; else as log.level says.")
+    ] = None,
 ) -> None:
     """Run the page's server, as the user that web.user names; slicewise-web.service does so.
 
     It asks the daemon of this host for each user, and keeps nothing but who is logged in.
     """
     settings = load_settings()
+    settings = settings.model_copy(update={"log": settings.log.at_level(log_level)})
     _require_user(settings.web)
-    configure_logging(log_level.upper())
+    configure_logging("web", settings.log)
     from slurm_plugin.web.main import serve as serve_page  # noqa: PLC0415 -- not for --help
 
     asyncio.run(serve_page(settings))

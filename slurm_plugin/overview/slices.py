@@ -26,8 +26,6 @@ from slurm_plugin.services.state import used_by_tenant
 
 MOST_WAITING = 200
 """Waiting jobs that are listed one by one."""
-_BEYOND_GRACE_S = 60
-"""Seconds beyond the grace time within which a job should have started on recalled quota."""
 _DOWN = OUT_OF_USE - {"DRAIN", "DRAINED", "DRAINING"} | {*INVALID, "UNKNOWN"}
 
 
