@@ -1,10 +1,14 @@
 """Messages of one look at the whole cluster: ``slicewise overview`` and ``slicewise top``."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from cluster.language.findings import Severity
 from cluster.rpc.message import Answer, Asks, Message, Request
 
+Position = Annotated[int, Field(ge=0, le=10_000_000)]
+"""Number of entries that come before."""
 NodeCondition = Literal["up", "reserved", "draining", "down"]
 """up: Slurm starts jobs on the node. reserved: a reservation keeps it. draining: its jobs go on,
 and nothing new starts. down: Slurm can't use it.
@@ -212,3 +216,50 @@ class OverviewRequest(Request, Asks[OverviewAnswer], get="overview"):
     reads surveys once a minute, and asks Slurm once for each run that shares a GPU type on a node
     with others, which instance it has.
     """
+
+
+class QueuedNow(WaitingNow):
+    """One that waits, with its place in the queue.
+
+    Attributes:
+        position: number of its place, 1 goes first; jobs that the reader may not see count, too.
+        why: why it waits, in words that follow "waits:".
+        start_s: Unix seconds at which it is to start, by ``start``; None without an estimate.
+        start: what the estimate rests on, or why there is none.
+    """
+
+    position: int
+    why: str
+    start_s: int | None = None
+    start: str
+
+
+class QueueAnswer(Answer):
+    """One page of the queue.
+
+    Attributes:
+        observed_s: Unix seconds of the last complete look at Slurm.
+        complete: False if the look after it failed: all is as it was then.
+        rows: jobs that the reader may see, those first that go first.
+        other_jobs, other_millislices: number and cost of the jobs and tasks that the reader may not
+            see.
+        more: ``after`` of the next page; None after the last page.
+    """
+
+    observed_s: float
+    complete: bool
+    rows: tuple[QueuedNow, ...]
+    other_jobs: int
+    other_millislices: int
+    more: int | None = None
+
+
+class QueueRequest(Request, Asks[QueueAnswer], get="queue"):
+    """Asks which jobs wait that could start if there were room, why, and when each is to start.
+
+    Own jobs and those of own tenants in full, of the others sums. ``after`` is ``more`` of an
+    earlier answer. The daemon answers from memory, also while Slurm or the ledger is down; so a job
+    that waits for quota has no estimate here, but with ``why``.
+    """
+
+    after: Position = 0

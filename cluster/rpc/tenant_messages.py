@@ -1,15 +1,8 @@
 """Messages about tenants: their tree with what each has and holds, loans, budgets."""
 
-from typing import Annotated
-
-from pydantic import Field
-
 from cluster.language.periods import Period
 from cluster.rpc.message import Answer, Asks, Message, Request
-from cluster.rpc.overview_messages import OtherTenants, TenantNow
-
-Position = Annotated[int, Field(ge=0, le=10_000_000)]
-"""Number of entries that come before."""
+from cluster.rpc.overview_messages import OtherTenants, Position, TenantNow
 
 
 class TenantInTree(TenantNow):

@@ -24,6 +24,7 @@ from cluster.rpc.journal_messages import (
     RepartitionsRequest,
 )
 from cluster.rpc.message import Request
+from cluster.rpc.overview_messages import QueueAnswer, QueueRequest
 from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from cluster.rpc.read_messages import (
     BalanceAnswer,
@@ -49,6 +50,7 @@ from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.journal_reads import rebalances, repartitions
 from slurm_plugin.api.overview_reads import OverviewReads
 from slurm_plugin.api.priority_reads import explain_priority
+from slurm_plugin.api.queue_reads import queue
 from slurm_plugin.api.quota_plan_reads import plan_of_file
 from slurm_plugin.api.tenant_reads import tenants
 from slurm_plugin.api.why_reads import why
@@ -123,6 +125,7 @@ class Reads:
                 BudgetsRequest: self._budgets,
                 WhyRequest: self._why,
                 PriorityRequest: self._priority,
+                QueueRequest: self._queue,
                 QuotaPlanRequest: self._quota_plan,
                 RebalancesRequest: self._rebalances,
                 RepartitionsRequest: self._repartitions,
@@ -169,6 +172,11 @@ class Reads:
                 return await explain_priority(
                     request.job, principal, slurm, settings, cluster_state
                 )
+
+    async def _queue(self, request: QueueRequest, principal: Principal) -> QueueAnswer:
+        facts = await self._overview.facts()
+        with self._in_line(principal.uid):
+            return await asyncio.to_thread(queue, request, principal, facts)
 
     async def _quota_plan(self, request: QuotaPlanRequest, principal: Principal) -> QuotaPlanAnswer:
         self.require_complete_view()

@@ -48,7 +48,7 @@ def planned_start(
     if job.reason == "BeginTime":
         return StartEstimate(job.eligible_s or job.start_s, "at the earliest: its begin time")
     if budget is not None:
-        return _by_budget(budget, sight)
+        return start_by_budget(budget.payer, sight.resets_s.get(budget.payer))
     back = _by_recalls(job, reason, short, sight)
     return _planned(job, reason, short, sight) if back is None else back
 
@@ -56,15 +56,25 @@ def planned_start(
 def _planned(
     job: JobView, reason: Reason, short: Shortage | None, sight: WhyInput
 ) -> StartEstimate:
-    plan = None
-    if job.start_s is not None and job.start_s > sight.now_s:
-        plan = StartEstimate(job.start_s, "as Slurm plans now", by_slurm=True)
+    plan = start_by_slurm(job, sight.now_s)
     if short is None:
-        return plan or StartEstimate(None, f"no estimate: {reason.words}")
+        return plan or no_estimate(reason)
     ours = _by_time_limits(short, sight)
     if plan is None or (reason.cause is not Cause.NONE_FREE and short.missing > 0):
         return _later(plan, ours)
     return plan
+
+
+def start_by_slurm(job: JobView, now_s: float) -> StartEstimate | None:
+    """Return when Slurm itself plans to start the job; None without a plan for a time to come."""
+    if job.start_s is None or job.start_s <= now_s:
+        return None
+    return StartEstimate(job.start_s, "as Slurm plans now", by_slurm=True)
+
+
+def no_estimate(reason: Reason) -> StartEstimate:
+    """Return that there is none, and why the job waits."""
+    return StartEstimate(None, f"no estimate: {reason.words}")
 
 
 def _later(plan: StartEstimate | None, ours: StartEstimate) -> StartEstimate:
@@ -73,14 +83,12 @@ def _later(plan: StartEstimate | None, ours: StartEstimate) -> StartEstimate:
     return max(ours, plan, key=lambda one: one.at_s or 0)
 
 
-def _by_budget(budget: BudgetShortage, sight: WhyInput) -> StartEstimate:
-    resets_s = sight.resets_s.get(budget.payer)
+def start_by_budget(payer: str, resets_s: int | None) -> StartEstimate:
+    """Estimate by the next period of the payer's budget, which is to begin at ``resets_s``."""
     if resets_s is None:
-        return StartEstimate(
-            None, f"no estimate: the budget of {budget.payer} has no further period"
-        )
+        return StartEstimate(None, f"no estimate: the budget of {payer} has no further period")
     return StartEstimate(
-        resets_s, f"when the next period of {budget.payer}'s budget begins, if not before"
+        resets_s, f"when the next period of {payer}'s budget begins, if not before"
     )
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from cluster.language.jobs import ALLOTTED, NodeView
+from cluster.language.jobs import ALLOTTED, JobView, NodeView
 from cluster.rpc.overview_messages import (
     NodeCondition,
     OtherTenants,
@@ -145,14 +145,19 @@ def waiting_now(facts: OverviewFacts, reader: Reader) -> Iterable[WaitingNow]:
     """Yield the jobs that wait and that the reader may see, those first that go first."""
     seen = [job for job in facts.waiting if reader.may_see(job)]
     for job in seen[:MOST_WAITING]:
-        yield WaitingNow(
-            job=job.task,
-            tenant=job.account,
-            user=job.user,
-            service=service_of(job),
-            gpus=dict(job.gpus),
-            tasks=tasks_of(job),
-            cost_millislices=facts.cost(job),
-            since_s=job.submit_s if job.eligible_s is None else job.eligible_s,
-            reason=job.reason,
-        )
+        yield waiting_row(job, facts)
+
+
+def waiting_row(job: JobView, facts: OverviewFacts) -> WaitingNow:
+    """Return what a reader who may see the job is told of it."""
+    return WaitingNow(
+        job=job.task,
+        tenant=job.account,
+        user=job.user,
+        service=service_of(job),
+        gpus=dict(job.gpus),
+        tasks=tasks_of(job),
+        cost_millislices=facts.cost(job),
+        since_s=job.submit_s if job.eligible_s is None else job.eligible_s,
+        reason=job.reason,
+    )

@@ -1,0 +1,70 @@
+"""Shows one reader the queue, from memory alone: who waits, why, and when each is to start."""
+
+from itertools import islice
+
+from cluster.language.jobs import JobView
+from cluster.rpc.overview_messages import QueueAnswer, QueuedNow, QueueRequest
+from slurm_plugin.api.access import Principal
+from slurm_plugin.explain.headroom import Cause
+from slurm_plugin.explain.reasons import Reason, translate
+from slurm_plugin.explain.start import StartEstimate, no_estimate, start_by_budget, start_by_slurm
+from slurm_plugin.overview.facts import OverviewFacts, tasks_of
+from slurm_plugin.overview.slices import waiting_row
+from slurm_plugin.quota.tenants import ancestors
+
+_PAGE_ROWS = 500
+
+
+def queue(request: QueueRequest, principal: Principal, facts: OverviewFacts) -> QueueAnswer:
+    """Return one page of the queue for who may see it."""
+    seen, hidden = [], []
+    for position, job in enumerate(facts.waiting, 1):
+        if principal.may_see(job):
+            seen.append((position, job))
+        else:
+            hidden.append(job)
+    page = list(islice((one for one in seen if one[0] > request.after), _PAGE_ROWS))
+    return QueueAnswer(
+        observed_s=facts.observed_s,
+        complete=facts.complete,
+        rows=tuple(_row(position, job, facts) for position, job in page),
+        other_jobs=sum(map(tasks_of, hidden)),
+        other_millislices=sum(map(facts.cost, hidden)),
+        more=page[-1][0] if page and page[-1][0] < seen[-1][0] else None,
+    )
+
+
+def _row(position: int, job: JobView, facts: OverviewFacts) -> QueuedNow:
+    reason = translate(job.reason, job.qos)
+    start = _start(job, reason, facts)
+    return QueuedNow(
+        **dict(waiting_row(job, facts)),
+        position=position,
+        why=reason.words,
+        start_s=start.at_s,
+        start=start.words,
+    )
+
+
+def _start(job: JobView, reason: Reason, facts: OverviewFacts) -> StartEstimate:
+    """Estimate the start as far as memory says it.
+
+    Slurm's plan is by GPUs alone, so that it says nothing of a job that waits for quota. What such
+    a job lacks takes a look at all jobs that hold it, which ``why`` has for one job.
+    """
+    match reason.cause:
+        case Cause.NONE_FREE | None:
+            return start_by_slurm(job, facts.now_s) or no_estimate(reason)
+        case Cause.BUDGET if payer := _binding_budget(job.account, facts):
+            return start_by_budget(payer, facts.resets_s.get(payer))
+        case _:
+            return no_estimate(reason)
+
+
+def _binding_budget(account: str, facts: OverviewFacts) -> str:
+    """Return the tenant with the budget that leaves the account's jobs the least; "" without."""
+    policy, left = facts.policy, facts.left_millislice_s
+    if account not in policy:
+        return ""
+    above = (account, *ancestors(policy, account))
+    return min((name for name in above if name in left), key=lambda name: left[name], default="")
