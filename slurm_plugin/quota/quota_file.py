@@ -96,7 +96,7 @@ class FileFaults:
         self._file = file
         self._lines = {
             _name(found["name"]): number
-            for number, line in enumerate(text.splitlines(), 1)
+            for number, line in enumerate(text.split("\n"), 1)
             if (found := _HEADING.match(line)) is not None
         }
         self._faults: list[str] = []

@@ -121,6 +121,22 @@ def config(site: Site, request: pytest.FixtureRequest) -> Path:
     return site.elsewhere if request.param == "elsewhere" else here
 
 
+def asked(site: Site, user: str, place: str, body: str | None = None) -> Any:
+    """What a program of that user's is answered on this host."""
+    data = () if body is None else ("--data", body)
+    url = f"http://localhost/v1/{place}"
+    argv = (
+        "curl",
+        "-s",
+        "-m",
+        "60",
+        "--unix-socket",
+        str(site.sandbox.layout.run_dir / "user.sock"),
+        *data,
+    )
+    return json.loads(site.sandbox.run(user, (*argv, url)).stdout)
+
+
 def at_rest(statement: Any) -> Any:
     return {**statement, "now_s": 0}
 
@@ -134,6 +150,28 @@ def test_users_read_of_their_tenant_what_operators_read_of_it(site: Site, config
     assert at_rest(mine) == at_rest(site.reads("root", *words))
     assert {run["tenant"] for run in mine["runs"]} == {"vision"}
     assert mine["tenants"][0]["used_millislice_s"] > 0
+
+
+def test_programs_read_what_each_user_may(site: Site) -> None:
+    every, mine = (asked(site, user, "tenants") for user in ("root", "alice"))
+    assert {"vision", "nlp"} <= {one["name"] for one in every["tenants"]}
+    (vision,) = mine["tenants"]
+    assert (vision["name"], vision["nominal_millislices"]) == ("vision", 3000)
+    assert mine["others"]["tenants"] == len(every["tenants"]) - 1
+    assert asked(site, "alice", "queue")["rows"] == []
+    assert asked(site, "root", "rebalances")["runs"] == []
+    assert asked(site, "root", "repartitions?before=9")["repartitions"] == []
+    file = json.dumps({"text": "[tenants.vision]\nnominal = 2\n"})
+    planned = asked(site, "root", "quota-plan", file)
+    assert planned["changes"] == ["vision: nominal 2 slices (was 3 slices)"]
+    faulty = json.dumps({"text": "\n[tenants.nobody]\nnominal = 2\n"})
+    assert (
+        "line 2: [tenants.nobody] Slurm has no account"
+        in asked(site, "root", "quota-plan", faulty)["message"]
+    )
+    for place, body in (("rebalances", None), ("repartitions", None), ("quota-plan", file)):
+        assert asked(site, "alice", place, body)["code"] == "SW-FORBIDDEN"
+    assert site.reads("root", "tenant", "show", "vision")["nominal_millislices"] == 3000
 
 
 def test_people_get_the_same_tables_as_operators(site: Site, config: Path) -> None:

@@ -12,6 +12,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.message import Answered, Asks, Request, answer_of
 from cluster.settings.file import DatabaseSettings, Settings
+from slurm_plugin.accounting.statement import by_service, by_user, part, totals
 from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Principal
@@ -89,6 +90,16 @@ def test_a_statement_of_several_pages_is_the_whole_one(sources: tuple[Source, So
     assert [row.run.key for row in paged.rows] == [row.run.key for row in whole.rows]
     assert (paged.totals, then_s) == (whole.totals, at_s)
     assert len(paged.rows) == 5
+
+
+def test_a_month_that_has_ended_is_read_exactly_run_by_run(sources: tuple[Source, Source]):
+    """Cut to it, what comes from the daemon has the sums that the command prints."""
+    direct, through = (part(source.statement(None, 1001)[0].rows, 1001, 1003) for source in sources)
+    assert [row.run.key for row in through] == [row.run.key for row in direct]
+    assert (by_service(through), by_user(through)) == (by_service(direct), by_user(direct))
+    (total,) = totals(through)
+    assert (total.runs, total.used_millislice_s) == (5, 5 * 2000)
+    assert {kind for row in through for kind in row.run.gres} == {"1g.10gb"}
 
 
 def test_who_can_not_read_the_databases_url_asks_the_daemon(
