@@ -39,7 +39,8 @@ A GET has its fields in the query; a field that is no text or number is JSON the
 as JSON in its body, of {REQUEST_LIMIT // 1024} KiB at most. Fields that are not known are refused.
 What is refused or fails is answered by a `FailureAnswer` with an [error code](errors.md). The HTTP
 status is then 400, 403, 404, 413, 422 or 429 for what was asked, 503 for what does not answer now,
-and 500 for a fault of the daemon.
+and 500 for a fault of the daemon. The header `X-Request-Id` of an answer is the `request_id` under
+which the daemon's [log](log-events.md) has the question.
 
 [openapi.json](openapi.json) describes requests and answers for programs (OpenAPI 3.1). Newer
 versions may add fields to answers under `/v1/`.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ class Response:
 
     status: int
     body: bytes
+    head: bytes = b""
+
+    @property
+    def request_id(self) -> str:
+        """As the daemon named the question; "" if it did not."""
+        found = re.search(rb"\r\nX-Request-Id: ([0-9a-f]{16})(?:\r\n|$)", self.head)
+        return found[1].decode() if found else ""
 
     @property
     def said(self) -> dict[str, Any]:
@@ -82,7 +90,7 @@ class Peer:
         if not head:
             return None
         is_chunked = b"Transfer-Encoding: chunked" in head
-        return Response(int(head.split(None, 2)[1]), joined(body) if is_chunked else body)
+        return Response(int(head.split(None, 2)[1]), joined(body) if is_chunked else body, head)
 
     async def _all(self) -> bytes:
         try:

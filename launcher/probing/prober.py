@@ -7,14 +7,14 @@ import time
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from ssl import SSLContext
 from typing import TypeVar
 
 from cluster.language.adapters import MOST_ADAPTERS
-from cluster.runtime.log import emit
+from cluster.runtime.log import bound, emit
 from launcher.engines.engine import (
     AdapterEngine,
     Answer,
@@ -92,6 +92,7 @@ class Replica:
         infers: whether its model must answer an inference; if not, its own word that it is ready is
             enough.
         service: its service's name, without the tenant.
+        tenant, node: whose it is, and where it runs, for the log.
         adapters: the LoRA adapters that it is to have: names and directories.
     """
 
@@ -105,6 +106,8 @@ class Replica:
     infers: bool = True
     service: str = ""
     adapters: tuple[tuple[str, str], ...] = ()
+    tenant: str = field(default="", compare=False)
+    node: str = field(default="", compare=False)
 
 
 class Prober:
@@ -128,6 +131,12 @@ class Prober:
         return {one: self._answers.get(one, _SILENT) for one in replicas}
 
     async def _follow(self, replica: Replica) -> None:
+        service = f"{replica.tenant}/{replica.service}"
+        ids = {"service": service, "tenant": replica.tenant, "node": replica.node}
+        with bound(**ids, replica=replica.identity):
+            await self._ask_until_ours(replica)
+
+    async def _ask_until_ours(self, replica: Replica) -> None:
         pause_s, costly_pause_s = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         while True:
             asked_s = time.monotonic()

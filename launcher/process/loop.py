@@ -10,6 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
 
@@ -160,6 +161,7 @@ class Launcher:
         self._saved = saved or SavedState(None)
         self._state: State | None = None
         self._late: State = {}
+        self._cycle = 0
         self._left: frozenset[str] = frozenset()
         self._clock_offset_s = _clock_offset_s()
         self._rests = NO_RESTS
@@ -215,7 +217,15 @@ class Launcher:
         self._due.clear()
 
     async def turn(self) -> bool:
-        """Run and report one turn; return whether the next is due soon. On standby, do nothing."""
+        """Run and report one turn; return whether the next is due soon. On standby, do nothing.
+
+        Events of a turn carry its number.
+        """
+        self._cycle += 1
+        with log.bound(cycle=self._cycle):
+            return await self._turn()
+
+    async def _turn(self) -> bool:
         self._follow_clock()
         if not self._leader.leads():
             self._state = None
@@ -433,21 +443,23 @@ class Reporter:
         if service.desired is None or self._said.get(service.service) == news:
             return
         self._said[service.service] = news
-        report(
-            "decided",
-            service=service.service,
-            array=service.array_job_id,
-            wanted=service.decision.wanted,
-            run=service.desired,
-            reason=service.decision.reason,
-            kept_back=note or "-",
-        )
+        with _of(service.service):
+            report(
+                "decided",
+                service=service.service,
+                array=service.array_job_id,
+                wanted=service.decision.wanted,
+                run=service.desired,
+                reason=service.decision.reason,
+                kept_back=note or "-",
+            )
 
     def _outliers(self, service: ServicePlan) -> None:
         for array, one in service.outliers:
             level = logging.INFO if one.verdict is Verdict.PASSED else logging.WARNING
             fields = {"service": service.service, "array": array, "slot": one.index}
-            report(f"replica_{one.verdict}", level, **fields, why=one.why)
+            with _of(service.service):
+                report(f"replica_{one.verdict}", level, **fields, why=one.why)
 
     def _troubles(self, plan: TurnPlan) -> None:
         more = "raise gateway.{} and render again"
@@ -480,8 +492,14 @@ class Reporter:
         if not why:
             self._warned.pop((service, event), None)
         elif self._warned.get((service, event)) != why:
-            report(event, logging.WARNING, service=service or "-", why=why)
+            with _of(service) if service else nullcontext():
+                report(event, logging.WARNING, service=service or "-", why=why)
             self._warned[service, event] = why
+
+
+def _of(service: str) -> AbstractContextManager[None]:
+    """Let events name the tenant of TENANT/NAME, too."""
+    return log.bound(tenant=service.partition("/")[0])
 
 
 def report(event: str, level: int = logging.INFO, **fields: object) -> None:

@@ -281,6 +281,8 @@ def _replica(service: ServiceView, slot: SlotView, adapters: Mapping[str, str]) 
             (name, f"{service.directives.get('model_repository', '')}/{path}")
             for name, path in adapters.items()
         ),
+        tenant=service.tenant,
+        node=slot.node,
     )
 
 

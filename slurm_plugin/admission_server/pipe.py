@@ -118,6 +118,7 @@ class Decided(NamedTuple):
         module, module_mode: version and mode of the slicewise.lua that asked.
         at_s: Unix seconds; ``took_s``: seconds from the line's arrival to the answer's text.
         verdict: None for a job without GPUs, or outside the managed partitions.
+        request_id: names the question in the log.
     """
 
     action: str
@@ -131,6 +132,7 @@ class Decided(NamedTuple):
     at_s: float
     took_s: float
     verdict: GpuVerdict | None = None
+    request_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -178,4 +178,6 @@ def _log(decided: Decided) -> None:
     told |= {"code": decided.code, "message": decided.message} if decided.code else {}
     if decided.action == "pass" and (decided.tag or decided.code):
         told["would"] = "admit" if decided.tag else "refuse"
+    told["request_id"] = decided.request_id
+    told |= {"tenant": decided.verdict.tenant} if decided.verdict else {}
     report(f"submit_{decided.action}", **told)

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from secrets import token_hex
 
 import uvloop
 from pydantic import BaseModel
@@ -50,6 +51,7 @@ _REPORT_S = 0.1
 _REPORT_BYTES = 1024 * 1024
 """Bytes of reports unread by the daemon from which on further reports are dropped and counted."""
 _NICE = -5
+_ID_BYTES = 4
 _WORD = 64
 """Characters of a user's word that are kept."""
 
@@ -153,6 +155,8 @@ class AdmissionDesk:
         self._uids = uids
         self._worker = worker
         self._open: dict[_Conversation, None] = {}
+        # Not a random id for each question: slurmctld stands still while one is made.
+        self._life, self._asked = token_hex(_ID_BYTES), 0
 
     def enter(self, conversation: "_Conversation", uid: int) -> Refusal | None:
         """Register a connection; return a Refusal if this uid may not ask here, else None.
@@ -173,6 +177,8 @@ class AdmissionDesk:
     def answer(self, line: bytes, conversation: "_Conversation") -> None:
         """Answer a line, then report the decision to the daemon."""
         began_s = time.perf_counter()
+        self._asked += 1
+        request_id = f"{self._life}-{self._asked}"
         self._open[conversation] = self._open.pop(conversation)
         request: SubmitRequest | None = None
         decision: AdmissionDecision | None = None
@@ -182,11 +188,12 @@ class AdmissionDesk:
             request = SubmitRequest.model_validate_json(line.decode("utf-8", "replace"))
             answer, decision = self.admission.decided(request)
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the process
-            answer = failure_of(error, conversation.uid)
+            answer = failure_of(error, conversation.uid, request_id)
         conversation.write(encoded(answer))
         took_s = time.perf_counter() - began_s
         verdict = _verdict(request, decision) if request and decision else None
-        self._worker.report(_decided(request, answer, took_s)._replace(verdict=verdict))
+        decided = _decided(request, answer, took_s)
+        self._worker.report(decided._replace(verdict=verdict, request_id=request_id))
 
 
 class _Conversation(asyncio.BufferedProtocol):

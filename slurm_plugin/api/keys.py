@@ -114,7 +114,8 @@ class ServiceKeys:
         # The rate is not limited: each key is revoked at most once, and a leaked key can't wait.
         revoke = partial(self._ledger.keys.revoke, key_id, principal.user)
         await self._reads.from_ledger(principal.uid, revoke)
-        report("key_revoked", key=key_id, user=principal.user)
+        tenant = known[key_id].tenant
+        report("key_revoked", key=key_id, user=principal.user, tenant=tenant)
 
     async def _open(self, request: KeyOpenRequest, principal: Principal) -> None:
         tenant = request.tenant

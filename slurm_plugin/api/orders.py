@@ -83,7 +83,7 @@ class ServiceOrders:
                 nothing = Ordered(NO_ORDER, self._orders[key].array_job_id)
                 await asyncio.to_thread(self._ledger.orders.write, key, "over", nothing, _AUTHOR)
                 self._show({one: o for one, o in self._orders.items() if one != key})
-                report("order_over", service="/".join(key))
+                report("order_over", service="/".join(key), tenant=key[0])
 
     async def order(
         self, request: OrderRequest, service: ServiceView, principal: Principal
@@ -113,7 +113,8 @@ class ServiceOrders:
             with without_places(principal):
                 await self._reads.from_ledger(principal.uid, write)
             self._show({**self._orders, key: after})
-        report("ordered", service="/".join(key), what=request.what, user=principal.user)
+        fields = {"service": "/".join(key), "what": request.what, "user": principal.user}
+        report("ordered", **fields, tenant=service.tenant)
         return DoneAnswer()
 
     def _require_enforced(self) -> None:

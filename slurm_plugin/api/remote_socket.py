@@ -131,7 +131,7 @@ class RemoteSocket:
         credentials = seal(self._munge, "answer", part.nonce, reply.body, part.uid)
         credential = await self._in_thread(partial(next, credentials, b""))
         question.connection.answers()
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers=reply.headers)
         response.force_close()
         response.headers["Server"] = SERVER
         try:

@@ -7,6 +7,7 @@ handler in a table. Both sockets ask here.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
+from cluster.runtime.log import bound
 from slurm_plugin.common.sockets import failure_of
 
 Handlers = Mapping[type[Request], Callable[[Any, int], Awaitable[BaseModel]]]
@@ -23,6 +25,9 @@ Acting = Callable[[int, str], int]
 """The uid as which a user's questions are answered, given the uid that asks for the user. Raises
 InvalidInputError (SW-FORBIDDEN) if it may not."""
 
+REQUEST_HEADER = "X-Request-Id"
+"""The header of an answer that names the question as the log does."""
+_ID_BYTES = 8
 _FIELDS = 32
 """Most fields of a query."""
 _SHOWN = 64
@@ -46,10 +51,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What goes back: JSON."""
+    """What goes back: JSON, and the id by which the log knows the question."""
 
     status: HTTPStatus
     body: bytes
+    request_id: str
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer."""
+        return {REQUEST_HEADER: self.request_id}
 
 
 def nobody_acts(uid: int, user: str) -> int:  # noqa: ARG001 -- as Acting
@@ -75,12 +86,14 @@ class Routes:
         self._by_place = {f"{kind.method} {kind.path}": kind for kind in handlers}
 
     async def reply(self, asked: Asked) -> HttpReply:
-        """The reply to a request, whatever goes wrong."""
-        try:
-            answer, status = await self.answer(asked), HTTPStatus.OK
-        except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
-            answer, status = failure_of(error, asked.uid), status_of(error)
-        return HttpReply(status, answer.model_dump_json(exclude_none=True).encode())
+        """The reply to a request, whatever goes wrong. Events on the way carry the request's id."""
+        request_id = token_hex(_ID_BYTES)
+        with bound(request_id=request_id):
+            try:
+                answer, status = await self.answer(asked), HTTPStatus.OK
+            except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
+                answer, status = failure_of(error, asked.uid, request_id), status_of(error)
+        return HttpReply(status, answer.model_dump_json(exclude_none=True).encode(), request_id)
 
     async def answer(self, asked: Asked) -> BaseModel:
         """The answer to a request.

@@ -58,7 +58,12 @@ class UserSocket:
             Asked(request.method, request.raw_path, question.body, uid)
         )
         question.connection.answers()
-        return web.Response(status=reply.status, body=reply.body, content_type="application/json")
+        return web.Response(
+            status=reply.status,
+            body=reply.body,
+            headers=reply.headers,
+            content_type="application/json",
+        )
 
     async def _turn(self) -> None:
         """Let one question go on in each turn of the event loop, however many are asked.

@@ -32,14 +32,19 @@ def failure(refusal: Refusal) -> FailureAnswer:
     return FailureAnswer(code=refusal.code, message=refusal.message, hint=refusal.hint)
 
 
-def failure_of(error: Exception, uid: int) -> FailureAnswer:
-    """The answer for an error. An unexpected error is logged, and its text is not sent."""
+def failure_of(error: Exception, uid: int, request_id: str) -> FailureAnswer:
+    """The answer for an error. An unexpected error is logged, and its text is not sent.
+
+    The answer then names the request as the log does.
+    """
     if isinstance(error, ValidationError):
         return failure(Refusal("SW-WIRE", f"No such message: {_problem(error)}."))
     if isinstance(error, SlicewiseError):
         return failure(error.refusal)
-    report_failure("request_failed", error, kind=type(error).__name__, uid=uid)
-    return failure(Refusal("SW-INTERNAL", "The daemon failed; its log says how."))
+    kind = type(error).__name__
+    report_failure("request_failed", error, kind=kind, uid=uid, request_id=request_id)
+    hint = f"Tell an operator: request_id={request_id}."
+    return failure(Refusal("SW-INTERNAL", "The daemon failed; its log says how.", hint))
 
 
 def _problem(error: ValidationError) -> str:

@@ -183,7 +183,7 @@ class ChargingLoop:
         elif records is not None:
             self._refused = {}
         for odd in decided.observations:
-            warn("charge_odd", job=odd.key.job_id, text=odd.text)
+            warn("charge_odd", job_id=odd.key.job_id, text=odd.text)
         for kind in sorted(decided.unpriced - self._unpriced):
             warn("gpu_type_without_cost", type=kind)
         # Each type is reported once, not each time that one of its jobs runs.
@@ -207,7 +207,8 @@ class ChargingLoop:
         self._refused = kept | {key: _Refused(since_s[key], ends_s[key]) for key in posted.refused}
         new = sorted(posted.refused.keys() - before.keys())
         for key in new[:_MOST_TOLD]:
-            warn("charge_refused", job=key.job_id, start_s=key.start_s, error=posted.refused[key])
+            error = posted.refused[key]
+            warn("charge_refused", job_id=key.job_id, start_s=key.start_s, error=error)
         if new[_MOST_TOLD:]:
             warn("charges_refused", more=len(new[_MOST_TOLD:]))
 
@@ -258,4 +259,4 @@ class ChargingLoop:
             for key in sorted(
                 key for key in given_up & ends_s.keys() if since_s < ends_s[key] <= until_s
             ):
-                warn("charge_given_up", job=key.job_id, start_s=key.start_s, end_s=ends_s[key])
+                warn("charge_given_up", job_id=key.job_id, start_s=key.start_s, end_s=ends_s[key])

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from cluster.language.errors import OutsideError, Refusal
 from cluster.language.jobs import JobView
 from cluster.language.service import directive_lines, head_lines
+from cluster.runtime.log import bound
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
 from slurm_plugin.admission.deferred import (
@@ -105,7 +106,7 @@ class DeferredLoop:
         await self._changed({target_of(job): what.mark for job, what in done if what.mark})
         for job, what in done:
             self.refusals.pop(job.job_id, None)
-            report("decided_late", job=job.job_id, qos=what.change.qos)
+            report("decided_late", job_id=job.job_id, qos=what.change.qos)
             self._cluster_state.acted.set()
 
     async def _changed(self, changes: Mapping[Target, JobChange]) -> set[Target]:
@@ -120,11 +121,12 @@ class DeferredLoop:
 
     async def _refuse(self, job: JobView, refusal: Refusal) -> None:
         """Hold the job as administrator, so that its user can't release it, and keep the reason."""
-        if job.reason != "JobHeldAdmin":
-            await self._slurm.hold(target_of(job))
-            self._cluster_state.acted.set()
-        if self.refusals.get(job.job_id) != refusal:
-            report("refused_late", job=job.job_id, code=refusal.code, message=refusal.message)
+        with bound(job_id=job.job_id):
+            if job.reason != "JobHeldAdmin":
+                await self._slurm.hold(target_of(job))
+                self._cluster_state.acted.set()
+            if self.refusals.get(job.job_id) != refusal:
+                report("refused_late", code=refusal.code, message=refusal.message)
         self.refusals[job.job_id] = refusal
 
 

@@ -5,9 +5,11 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from cluster.runtime.log import bound
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.state.pacing import Pacing
 
@@ -41,19 +43,23 @@ class PeriodicLoops:
     async def repeat(
         self, name: str, turn: Step, interval_s: float, pacing: Pacing | None = None
     ) -> None:
-        """Take turns for ever, as ``pacing`` has it if given, and more slowly while they fail."""
+        """Take turns for ever, as ``pacing`` has it if given, and more slowly while they fail.
+
+        Events of a turn carry the loop's name and the number of the turn.
+        """
         due = asyncio.Event() if pacing is None else pacing.acted
         pause_s = interval_s
-        while True:
-            error = await self._take(name, turn)
+        for cycle in count(1):
+            with bound(loop=name, cycle=cycle):
+                error = await self._take(name, turn)
+                if error is not None:
+                    pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+                    report_failure(f"{name}_failed", error, retry_s=pause_s, **_where(error))
             if error is None:
                 pause_s = interval_s
                 if pacing is not None:
                     await pacing.wait()
                     continue
-            else:
-                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-                report_failure(f"{name}_failed", error, retry_s=pause_s, **_where(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await due.wait()

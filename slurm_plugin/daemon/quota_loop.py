@@ -295,7 +295,7 @@ class QuotaLoop:
         evictions, services = self._cluster_state.evictions, self._cluster_state.view.services
         plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
         for one in evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
-            report("reclaimed", job=one.job_id, service=one.service, why=one.why)
+            report("reclaimed", job_id=one.job_id, service=one.service, why=one.why)
             self._cluster_state.acted.set()
         if evictions.has_waiting:
             policy, jobs, costs = (

@@ -33,6 +33,12 @@ class SlotActions:
     kept_back: frozenset[int] = frozenset()
     note: str = ""
 
+    @property
+    def acts(self) -> bool:
+        """Whether there is anything to do."""
+        moved, started = self.guarantee | self.borrow, self.release | self.revive
+        return bool(moved or started or self.hold or self.requeue_hold)
+
 
 @dataclass(frozen=True)
 class TenantCapacity:

@@ -9,6 +9,7 @@ from functools import partial
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.service import limit_min
 from cluster.rpc.messages import ServiceView
+from cluster.runtime.log import bound
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from slurm_plugin.common.log import report, warn
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
@@ -50,6 +51,12 @@ class Actuator:
 
         ``ended_s`` is when the last run of the slots to release ended, if that is known.
         """
+        if not plan.acts:
+            return False
+        with bound(service=f"{service.tenant}/{service.name}", tenant=service.tenant):
+            return await self._apply(service, plan, ended_s)
+
+    async def _apply(self, service: ServiceView, plan: SlotActions, ended_s: float | None) -> bool:
         array = service.array_job_id
         moved = await self._move(service, plan)
         lease_min = limit_min(lease_of(service))

@@ -367,7 +367,7 @@ class ClusterState:
         partitions = managed.union(partitions_beside(self.nodes, managed))
         self.unadmitted = unadmitted(self.jobs, partitions)
         if self.unadmitted.newest > before.newest:
-            warn("not_admitted", job=self.unadmitted.newest, jobs=self.unadmitted.count)
+            warn("not_admitted", job_id=self.unadmitted.newest, jobs=self.unadmitted.count)
 
     def _follow(self, found: tuple[ServiceView, ...]) -> None:
         """Keep the desired slots of living services only.

@@ -180,7 +180,7 @@ def test_the_operator_is_told_at_once(users: Users) -> None:
     (job,) = users.submit("alice", "sbatch", GPU, OWN, script=LASTING).jobs
     log = users.sandbox.layout.log / "daemon.log"
     # The status may still be that of another test's job; this line is about this one.
-    until(lambda: f"not_admitted job={job.job_id} jobs=1" in log.read_text())
+    until(lambda: f"not_admitted job_id={job.job_id} jobs=1" in log.read_text())
 
     def told() -> str:
         done = users.sandbox.run("root", ("slicewise", "admission", "status", "--json"))

@@ -405,7 +405,7 @@ def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) 
     # The quota is full, so what root releases here stays pending.
     assert daemon.scontrol("root", "release", f"{array}_3") == 0
     log = daemon.sandbox.layout.log / "daemon.log"
-    until(lambda: f"hold array={array} slots=3\n" in log.read_text())
+    until(lambda: f"event=hold array={array} slots=3 " in log.read_text())
     until_is(lambda: daemon.states(array)[3], "held")
     assert [slot["reason"] for slot in daemon.slots(array)][3] == "JobHeldAdmin"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from log_lines import lines
 from replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.engine import Answer, Probe, Request
@@ -152,8 +153,7 @@ async def test_an_old_triton_is_warned_of_once(
         await asyncio.wait_for(news.wait(), 60)
         news.clear()
     prober.look(())
-    lines = [record.getMessage() for record in caplog.records]
-    said = [line for line in lines if line.startswith("triton_too_old")]
+    said = [line for line in caplog.messages if line.startswith("triton_too_old")]
     assert len(said) == bool(too_old)
     assert all(f"version={too_old} " in line for line in said)
 
@@ -383,6 +383,22 @@ async def test_a_replica_whose_engine_raises_is_asked_on_and_that_is_said_once(
     said = [line for line in caplog.messages if line.startswith("engine_failed")]
     assert len(said) == 1
     assert "KeyError: 'identified'" in said[0]
+
+
+async def test_what_is_logged_of_a_replica_says_whose_it_is_and_where(
+    served: tuple[Triton, Replica], broken: Any
+):
+    _, replica = served
+    other = replace(replica, engine=broken, tenant="vision", service="bert", node="gpu01")
+    prober = Prober(asyncio.Event(), partial(probe, gateway_directory()))
+    with lines() as caught:
+        prober.look([other])
+        await until(lambda: caught.texts != [])
+        prober.look([])
+    (told,) = caught.events("engine_failed")
+    ids = {"tenant": "vision", "service": "vision/bert", "node": "gpu01"}
+    assert ids.items() <= told.items()
+    assert told["replica"] == replica.identity
 
 
 COUNTED = json.dumps(

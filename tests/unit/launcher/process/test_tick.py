@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from log_lines import lines
 from service_views import a_service
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -402,6 +403,20 @@ async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureF
     assert caplog.messages == [
         f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
     ]
+
+
+async def test_events_of_a_turn_carry_its_number_and_the_services_tenant():
+    world = World(service(7, "a", HELD))
+    launcher = Launcher(world, world, replicas=lambda _: world)
+    with lines() as caught:
+        await launcher.turn()
+        world.services = (service(8, "b", HELD),)
+        await launcher.turn()
+    told = [
+        (one["service"], one["tenant"], one["cycle"], one["level"])
+        for one in caught.events("decided")
+    ]
+    assert told == [("t/a", "t", 1, "info"), ("t/b", "t", 2, "info")]
 
 
 async def test_the_routes_are_kept_for_haproxys_next_start():

@@ -70,4 +70,4 @@ async def test_the_log_says_it_once_for_each_newer_one(caplog: pytest.LogCapture
     lines = [line for line in caplog.messages if line.startswith("not_admitted")]
     assert len(lines) == 1
     assert cluster_state.unadmitted.count == 1
-    assert f"job={cluster_state.unadmitted.newest}" in lines[0]
+    assert f"job_id={cluster_state.unadmitted.newest}" in lines[0]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_lines import lines
 from snapshots import snapshot
 
 from cluster.language.units import Millislices
@@ -117,6 +118,24 @@ async def test_each_decision_is_told_with_who_asked(admission: Any) -> None:
     assert (told[0].account, told[0].module, told[0].module_mode) == ("vision", "0.1", "enforce")
     assert 0 < told[0].took_s < 1
     assert process.decisions == {("refuse", NO_TYPE): 1, ("failed", "SW-WIRE"): 1}
+
+
+async def test_the_line_of_a_submission_says_which_question_and_which_tenant(
+    admission: Any,
+) -> None:
+    _, path, told = admission
+    with lines() as caught:
+        peer = Peer(path)
+        await peer.ask()
+        await peer.ask("rubbish")
+        await until(lambda: len(told) == 2)
+    refused, failed = caught.events()
+    assert (refused["event"], refused["code"], refused["tenant"]) == (
+        *("submit_refuse", NO_TYPE, "vision"),
+    )
+    assert (failed["event"], failed["code"]) == ("submit_failed", "SW-WIRE")
+    life, _, number = refused["request_id"].partition("-")
+    assert (len(life), number, failed["request_id"]) == (8, "1", f"{life}-2")
 
 
 async def test_of_each_submission_for_gpus_the_verdict_is_told(admission: Any) -> None:

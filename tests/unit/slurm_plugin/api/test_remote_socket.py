@@ -399,7 +399,9 @@ async def test_one_user_does_not_take_all_places_of_his_host(daemon: Daemon, mun
     daemon.answer_with = VIEW
     munge.uid = 61002
     another = await connected_tcp(daemon.settings.listen, "127.0.0.2")
-    assert (await another.asks(question(munge))).body.startswith(b"MUNGE:")
+    answered = await another.asks(question(munge))
+    assert answered.body.startswith(b"MUNGE:")
+    assert answered.request_id
     close([*opened, another])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from http_peer import GET_VIEW, Response, connected, posted
+from log_lines import lines
 from pydantic import BaseModel
 from service_views import a_service
 
@@ -29,6 +30,7 @@ from slurm_plugin.api.http_server import HttpLimits
 from slurm_plugin.api.places import UserLimits
 from slurm_plugin.api.routes import Handlers, Routes
 from slurm_plugin.api.user_socket import UserSocket, user_limits
+from slurm_plugin.common.log import report
 
 USERS = UserLimits(connections=3, connections_per_uid=3)
 LIMITS = HttpLimits(question_s=0.3, answer_s=0.3, body_bytes=65_536, refused=8)
@@ -46,6 +48,8 @@ async def done(_request: Request, _uid: int) -> BaseModel:
 
 
 async def why(request: WhyRequest, uid: int) -> BaseModel:
+    if request.about == "order":
+        report("ordered", service="vision/chat")
     if request.about == "refuse":
         raise InvalidInputError("SW-X", "no", "hint")
     if request.about == "crash":
@@ -222,6 +226,15 @@ async def test_the_longest_body_is_taken(path: Path) -> None:
     assert "65536 bytes" in response.said["message"]
 
 
+async def test_each_question_has_an_id_that_its_answer_and_its_events_carry(path: Path) -> None:
+    with lines() as caught:
+        answers = [await ask(path, get_why(about)) for about in ("order", "order", "refuse")]
+    ids = [one.request_id for one in answers]
+    assert "" not in ids
+    assert len(set(ids)) == 3
+    assert [one["request_id"] for one in caught.events("ordered")] == ids[:2]
+
+
 async def test_a_refusal_names_code_and_hint(path: Path) -> None:
     response = await ask(path, get_why("refuse"))
     assert response.said == {"v": 1, "ok": False, "code": "SW-X", "message": "no", "hint": "hint"}
@@ -229,9 +242,13 @@ async def test_a_refusal_names_code_and_hint(path: Path) -> None:
 
 
 async def test_a_failure_inside_tells_nothing_and_ends_nothing(path: Path) -> None:
-    response = await ask(path, get_why("crash"))
+    with lines() as caught:
+        response = await ask(path, get_why("crash"))
     assert (response.status, response.said["code"]) == (500, "SW-INTERNAL")
     assert b"inner" not in response.body
+    (logged,) = caught.events("request_failed")
+    assert f"request_id={logged['request_id']}." in response.said["hint"]
+    assert logged["request_id"] == response.request_id != ""
     assert (await ask(path)).said == DONE
 
 

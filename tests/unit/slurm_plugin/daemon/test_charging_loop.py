@@ -392,7 +392,7 @@ async def test_a_charge_that_can_not_be_booked_keeps_no_other_back(
     assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
     told = [one.message for one in caplog.records if one.message.startswith("charge_refused")]
     assert len(told) == 1
-    assert "job=903" in told[0]
+    assert "job_id=903" in told[0]
 
 
 async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
@@ -508,7 +508,7 @@ async def test_the_watermark_waits_for_a_refused_charge_that_only_accounting_kno
     assert books.ledger.watermark_s == record.end_s - 1
     await books.turn(5)
     assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
-    told = [one.message.split()[0] for one in caplog.records if "job=7" in one.message]
+    told = [one.message.split()[0] for one in caplog.records if "job_id=7" in one.message]
     assert told == ["charge_refused", "charge_given_up"]
 
 

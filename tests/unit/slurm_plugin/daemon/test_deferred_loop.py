@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from log_lines import lines
 from scripted import ScriptedSlurm, policy_of, sync_of, tenant
 from scripted import job as slot
 from scripted import settings as site
@@ -12,7 +13,8 @@ from scripted import settings as site
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.units import Millislices
-from cluster.slurm.interface import JobChange, JobRequest, Tasks
+from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
+from slurm_plugin.common.log import warn
 from slurm_plugin.daemon.deferred_loop import DeferredLoop
 
 UNDECIDED = JobTag("ab12", "vision", is_undecided=True)
@@ -182,6 +184,19 @@ class TestRefusals:
         await decided(slurm, turns=2)
         assert slurm.actions == [("hold", 7)]
         assert slurm.changes == []
+
+    async def test_it_is_logged_with_the_job_as_is_all_that_is_done_for_it(self) -> None:
+        class Talking(Changing):
+            async def hold(self, target: Target) -> None:
+                await super().hold(target)
+                warn("slurmrestd_failed", call="hold")
+
+        slurm = Talking(job())
+        slurm.requested = JobRequest(gres="gres:gpu:1")
+        with lines() as caught:
+            await decided(slurm)
+        told = [(one["event"], one["job_id"]) for one in caught.events()]
+        assert told == [("slurmrestd_failed", 7), ("refused_late", 7)]
 
     async def test_slurm_is_not_asked_about_it_at_every_look(self) -> None:
         slurm = Changing(job(reason="JobHeldAdmin"))

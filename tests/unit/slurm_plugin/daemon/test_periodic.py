@@ -3,8 +3,10 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from log_lines import lines
 from scripted import DOWN
 
+from slurm_plugin.common.log import report
 from slurm_plugin.daemon.periodic import PeriodicLoops
 
 
@@ -47,3 +49,22 @@ async def test_what_nobody_expected_is_logged_with_its_place(
     await taken_twice(KeyError("a strange job"))
     assert "moves_failed" in caplog.text
     assert "kind=KeyError at=test_periodic.py:" in caplog.text
+
+
+async def test_events_of_a_turn_carry_the_loop_and_the_number_of_the_turn() -> None:
+    async def step() -> None:
+        report("limit_set", sacctmgr="x")
+        again.set()
+
+    again = asyncio.Event()
+    with lines() as caught:
+        await taken_twice(DOWN)
+        loop = asyncio.create_task(PeriodicLoops(lambda *_: None).repeat("limits", step, 0.001))
+        for _ in range(2):
+            async with asyncio.timeout(5):
+                await again.wait()
+            again.clear()
+        loop.cancel()
+    told = [(one["event"], one["loop"], one["cycle"]) for one in caught.events()]
+    assert told[0] == ("moves_failed", "moves", 1)
+    assert told[1:3] == [("limit_set", "limits", 1), ("limit_set", "limits", 2)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from log_lines import lines
 from scripted import ScriptedSlurm, job, sync_of
 
 from cluster.language.jobs import JobState
@@ -45,6 +46,13 @@ async def test_what_slurm_left_where_it_was_is_moved_one_by_one(
     assert said == [[0, 1, 2], [1], [2]]
     assert [one.qos for one in slurm.shown] == [BORROWED] * 3
     assert "slots_not_moved array=814 again=2 refused=0" in caplog.text
+
+
+async def test_what_is_done_for_a_service_says_whose_it_is() -> None:
+    with lines() as caught:
+        await moved(FirstOnly(job(0)), SlotActions(release=frozenset({0})))
+    (told,) = caught.events("release")
+    assert (told["array"], told["service"], told["tenant"]) == (814, "vision/bert", "vision")
 
 
 async def test_what_has_moved_or_started_is_left_alone() -> None:
