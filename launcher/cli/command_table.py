@@ -62,6 +62,10 @@ FOR_EVERYBODY: Mapping[str, Command] = {
         "slurm_plugin.cli_users.ledger:ledger_app",
         "What was used: statements, balances, checks; and the database in which it stands.",
     ),
+    "report": Command(
+        "slurm_plugin.cli_users.report:report_app",
+        "Report a month: how the slices were used, by state, tenant and service, with drawings.",
+    ),
     "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
     "schema": Command(
         "launcher.cli.schema:schema_app",

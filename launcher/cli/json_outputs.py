@@ -80,6 +80,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "mig layouts": (Document(("cluster.mig.layouts:Placement",), depth=2),),
     "mig import": _many(f"{_SITE}:ImportedLayoutJson"),
     "mig instances": _one(f"{_SITE}:InstancesJson"),
+    "report": _one(f"{_SITE}:ReportJson"),
     "ledger statement": (
         *(
             Document((f"{_SITE}:{what}", f"{_SITE}:{lines}"))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
 from cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
@@ -15,6 +16,7 @@ from slurm_plugin.accounting.statement import totals
 from slurm_plugin.accounting.types import BalanceLine, Statement, StatementRow
 
 if TYPE_CHECKING:
+    from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
     from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
 
@@ -64,3 +66,11 @@ class DaemonSource:
 
         answer = self._daemon.call(BudgetsRequest.of(tenant=tenant))
         return TypeAdapter(tuple[BudgetStatus, ...]).validate_python(answer.budgets)
+
+    def tenants(self) -> tuple[str, ...]:
+        """See ``Source``."""
+        return tuple(one.name for one in self._daemon.call(ViewRequest()).tenants)
+
+    def history(self, request: "HistoryRequest") -> "HistoryAnswer":
+        """See ``Source``."""
+        return self._daemon.call(request)

@@ -279,6 +279,65 @@ class StatementJson(TypedDict):
     tenants: list[TenantTotal]
 
 
+class ReportServiceJson(TypedDict):
+    """What a service was charged in a month; of a tenant's other jobs the name is empty."""
+
+    service: str
+    charged_millislice_s: int
+
+
+class ReportTenantJson(TypedDict):
+    """A tenant's month: what it was charged, and means with the tenants below it.
+
+    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+    """
+
+    tenant: str
+    runs: int
+    charged_millislice_s: int
+    waived_millislice_s: int
+    guaranteed_millislices: int | None
+    used_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    guarantee_kept: float | None
+    budget_left_millislice_s: int | None
+    services: list[ReportServiceJson]
+
+
+class ReportJson(TypedDict):
+    """A month: parts of 1, of the time that was recorded, and slices by state."""
+
+    cluster: str
+    month: str
+    from_s: int
+    until_s: int
+    zone: str
+    in_use: float | None
+    guarantee_kept: float | None
+    recorded: float | None
+    slices_millislice_s: dict[str, int]
+    tenants: list[ReportTenantJson]
+
+
+class ReportDayJson(TypedDict):
+    """A row of the report's CSV: a tenant on a day."""
+
+    tenant: str
+    day: str
+    charged_millislice_s: int
+    waived_millislice_s: int
+    guaranteed_millislices: int | None
+    used_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    budget_left_millislice_s: int | None
+
+
 class JournalJson(StatementJson):
     """A statement with every run."""
 

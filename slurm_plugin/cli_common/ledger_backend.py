@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
+from slurm_plugin.accounting.overview import in_tree_order
 from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import require_tenant
 from slurm_plugin.common.known_names import names_text
@@ -13,6 +14,7 @@ from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger
 from slurm_plugin.quota.tenants import subtree
 
 if TYPE_CHECKING:
+    from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
     from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
     from slurm_plugin.ledger.store import Ledger
@@ -68,6 +70,17 @@ class LedgerSource:
             require_tenant(ledger_view.tenants, tenant)
         zone = self._settings.ledger.time_zone
         return budget_statuses(self._ledger, ledger_view, zone, tenant, None)
+
+    def tenants(self) -> tuple[str, ...]:
+        """See ``Source``."""
+        return tuple(name for name, _ in in_tree_order(self._ledger.tenants.policy()))
+
+    def history(self, request: "HistoryRequest") -> "HistoryAnswer":
+        """See ``Source``."""
+        # Imported here: only a report shows it.
+        from slurm_plugin.ledger.history_answers import history_answer  # noqa: PLC0415
+
+        return history_answer(self._ledger, self._settings, request, int(time.time()))
 
 
 def _require_known(tenant: str, known: Collection[str]) -> None:

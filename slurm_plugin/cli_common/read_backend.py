@@ -10,6 +10,7 @@ from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import opened_ledger
 
 if TYPE_CHECKING:
+    from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
     from slurm_plugin.accounting.overview import BudgetStatus
     from slurm_plugin.explain.headroom import Explanation
 
@@ -40,6 +41,12 @@ class Source(Protocol):
 
         Of a tenant it has what was used of it; empty if no budget pays for the tenant.
         """
+
+    def tenants(self) -> tuple[str, ...]:
+        """Return the names of the tenants that the caller may see."""
+
+    def history(self, request: "HistoryRequest") -> "HistoryAnswer":
+        """Return figures over time."""
 
 
 @contextmanager

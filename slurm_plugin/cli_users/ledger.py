@@ -7,8 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
-from datetime import time as time_of_day
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated
@@ -22,8 +21,9 @@ from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.charge_lines import charge_lines
-from slurm_plugin.accounting.statement import Day, by_day, by_service, by_user, part, totals
+from slurm_plugin.accounting.statement import by_day, by_service, by_user, part, totals
 from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
+from slurm_plugin.cli_common.ledger_days import ledger_days
 from slurm_plugin.cli_common.options import AnyTenant, Json, opened_ledger
 from slurm_plugin.cli_common.output import counting, spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source
@@ -180,12 +180,12 @@ def _by_day(
     rows: Sequence[StatementRow], from_s: int, until_s: int | None
 ) -> tuple[InvoiceLine, ...]:
     first_s = min((row.run.key.start_s for row in rows), default=0)
-    return by_day(rows, _days(max(from_s, first_s), time.time()), from_s, until_s)
+    return by_day(rows, ledger_days(max(from_s, first_s), time.time(), _zone()), from_s, until_s)
 
 
 def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_json: bool) -> None:
     settings = load_settings()
-    lines = charge_lines(rows, _days(from_s, until_s), from_s, until_s)
+    lines = charge_lines(rows, ledger_days(from_s, until_s, _zone()), from_s, until_s)
     price = settings.ledger.slice_hour_price
     billing = Billing(settings.cluster.name, from_s, until_s, price, settings.ledger.currency)
     shown = focus_rows(lines, billing)
@@ -195,17 +195,6 @@ def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_
         from slurm_plugin.cli_common.json_shapes import FocusRowJson  # noqa: PLC0415 -- not for --help
 
         sys.stdout.write(present.csv_text(shown, FocusRowJson.__annotations__))
-
-
-def _days(first_s: int, last_s: float) -> Sequence[Day]:
-    """Return the days of the ledger's zone from the one of ``first_s`` to that of ``last_s``."""
-    zone = _zone()
-    day, last = (datetime.fromtimestamp(at_s, zone).date() for at_s in (first_s, last_s))
-    dates = (day + timedelta(days=number) for number in range((last - day).days + 1))
-    return [
-        Day(int(datetime.combine(date, time_of_day(), zone).timestamp()), date.isoformat())
-        for date in dates
-    ]
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:

@@ -140,24 +140,6 @@ class History(LedgerPart):
             found = connection.execute(query).mappings().all()
         return {row["at_s"]: {k: v for k, v in row.items() if k != "at_s"} for row in found}
 
-    def services(self, tenant: str, since_s: int, until_s: int) -> tuple[str, ...]:
-        """The services of a tenant of which there are hours in that time, by name."""
-        of, named = history_services.c, history_subjects.c
-        some = select(of.subject_id).where(
-            of.subject_id == named.id,
-            of.step_s == STORED_S[-1],
-            of.at_s >= since_s,
-            of.at_s < until_s,
-        )
-        query = (
-            select(named.service)
-            .where(named.cluster == self._cluster, named.tenant == tenant, named.service != "")
-            .where(some.exists())
-            .order_by(named.service)
-        )
-        with reading(self._engine) as connection:
-            return tuple(connection.execute(query).scalars())
-
     def _subject(self, tenant: str, service: str) -> Select[tuple[int]]:
         named = history_subjects.c
         mine = (named.cluster == self._cluster, named.tenant == tenant, named.service == service)

@@ -18,7 +18,7 @@ COLOURS = 8
 """Series that are told apart; more begin again with the first colour."""
 
 CHART_CSS = """\
-.chart { margin: 0 0 1.5rem; color: inherit; break-inside: avoid; }
+.chart { margin: 1.5rem 0; color: inherit; break-inside: avoid; }
 .chart figcaption { font-weight: 600; }
 .chart svg.plot { display: block; width: 100%; height: auto; max-width: 60rem; }
 .chart text { fill: currentColor; font: 11px system-ui, sans-serif; }
@@ -102,7 +102,7 @@ class TimeChart:
 def chart_markup(chart: TimeChart) -> str:
     """Return the chart as HTML; one that has no value says so."""
     figure = ET.Element("figure", {"class": "chart"})
-    _text(figure, "figcaption", f"{chart.title} ({chart.unit})")
+    _text(figure, "figcaption", chart.title)
     if not any(value is not None for one in chart.series for value in one.values):
         _text(figure, "p", "Nothing was recorded in this time.")
         return _markup(figure)

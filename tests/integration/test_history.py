@@ -1,15 +1,21 @@
 """Figures over time on a real PostgreSQL: what is summed up, deleted, and lost with a daemon."""
 
+import json
+import signal
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from quotas import until_in_force
 from scripted import settings
+from waiting import until
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from cluster.settings.history import HistorySettings
+from sandbox.cluster import Sandbox
 from slurm_plugin.common.history import (
     HOUR_S,
     MINUTE_S,
@@ -183,3 +189,40 @@ def test_an_answer_has_each_step_and_none_for_gaps(ledger: Ledger):
 def test_a_service_without_history_is_unknown(ledger: Ledger):
     with pytest.raises(InvalidInputError, match="SW-SERVICE-UNKNOWN"):
         asked(ledger, "vision/gpt", 10)
+
+
+# The sandbox's own daemon
+
+
+def looks(sandbox: Sandbox) -> list[int]:
+    """Seconds of which the daemon has written a look at the cluster."""
+    url = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    with psycopg.connect(url) as connection:
+        query = "SELECT at_s FROM slicewise.history_cluster WHERE step_s = 10 ORDER BY at_s"
+        return [at_s for (at_s,) in connection.execute(query)]
+
+
+def test_a_killed_daemon_costs_a_look_and_its_successor_goes_on(sandbox: Sandbox):
+    before = until(lambda: looks(sandbox))
+    sandbox.kill("daemon", signal.SIGKILL)
+    killed_s = time.time()
+    sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    after = until(lambda: [at_s for at_s in looks(sandbox) if at_s + TEN_S > killed_s])
+    found = looks(sandbox)
+    assert set(before) <= set(found)
+    assert len(found) == len(set(found))
+    assert after[0] % TEN_S == 0
+
+
+def test_a_report_of_this_month_is_for_operators_and_for_users_of_a_tenant(sandbox: Sandbox):
+    set_quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
+    sandbox.run("root", set_quota)
+    until_in_force(sandbox, "vision")
+    month = ("slicewise", "report", "--json", "--month", time.strftime("%Y-%m", time.gmtime()))
+    mine = json.loads(sandbox.run("alice", month).stdout)
+    assert [one["tenant"] for one in mine["tenants"]] == ["vision"]
+    every = json.loads(sandbox.run("root", month).stdout)
+    assert "vision" in {one["tenant"] for one in every["tenants"]}
+    assert every["slices_millislice_s"].keys() == {"used", "lent", "idle", "draining", "down"}
+    others = sandbox.run("bob", (*month, "--tenant", "vision"), check=False)
+    assert "SW-TENANT-UNKNOWN" in others.stderr

@@ -105,7 +105,7 @@ def test_only_a_terminal_is_told_the_new_spelling():
     ("line", "words"),
     [
         ("slicewise rec", []),
-        ("slicewise rep", ["repartition"]),
+        ("slicewise repa", ["repartition"]),
         ("slicewise d", ["doctor", "daemon"]),
         ("slicewise repartition s", ["show", "survey"]),
         ("slicewise db u", ["upgrade"]),

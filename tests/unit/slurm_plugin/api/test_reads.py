@@ -96,7 +96,7 @@ class Past:
 
 @pytest.fixture
 def past(monkeypatch: pytest.MonkeyPatch) -> Past:
-    found = Past(("vision", "bert"), ("gone", ""))
+    found = Past(*(("vision", "bert"), ("gone", "")), *(("nlp", ""), ("nlp", "gpt")))
     monkeypatch.setattr(ScriptedLedger, "history", found, raising=False)
     return found
 

@@ -1,5 +1,7 @@
 """Tests that history is looked at once in ten seconds, and what is lost when nothing is written."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -24,11 +26,13 @@ class Kept:
         self.done: list[str] = []
         self.left = 0
         self.failure: Exception | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def add(self, samples: tuple[HistorySample, ...]) -> None:
         if self.failure is not None:
             raise self.failure
         self.written += samples
+        self.meanwhile()
 
     def sum_up(self, now_s: int) -> None:
         self.done.append("summed up")
@@ -143,3 +147,17 @@ async def test_once_a_minute_it_sums_up_and_then_deletes_until_nothing_old_is_le
     at(state, 60)
     await loop.turn()
     assert kept.done[5:] == ["summed up", *forgot]
+
+
+async def test_nothing_is_summed_up_while_a_look_waits_to_be_written(
+    loop: HistoryLoop, state: ClusterState, kept: Kept
+):
+    await looks(loop, state, 50)
+    next_one = replace(loop._unwritten[0], at_s=T0_S + 60)
+    kept.meanwhile = lambda: loop._unwritten.append(next_one)
+    await loop.turn()
+    assert kept.done == []
+    kept.meanwhile = lambda: None
+    await loop.turn()
+    assert kept.done[0] == "summed up"
+    assert [one.at_s - T0_S for one in kept.written] == [50, 60]

@@ -1,0 +1,89 @@
+"""Gathers a month: what was charged by the books, and how things were by history."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from zoneinfo import ZoneInfo
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.periods import Period, date_text, next_start_s
+from cluster.rpc.history_messages import CLUSTER, HistoryAnswer, HistoryRequest
+from cluster.settings.file import Settings
+from slurm_plugin.accounting.statement import by_day, by_service, part, totals
+from slurm_plugin.accounting.types import InvoiceLine
+from slurm_plugin.cli_common.ledger_days import ledger_days
+from slurm_plugin.cli_common.read_backend import Source
+from slurm_plugin.web_views.month import MonthFacts, ServiceMonth, TenantMonth
+from slurm_plugin.web_views.report import CHARTED, SERVICES_CHARTED
+
+
+def month_facts(
+    source: Source, settings: Settings, tenant: str | None, begin_s: int, now_s: int
+) -> MonthFacts:
+    """Read the month that begins at ``begin_s``, up to now if it is not over.
+
+    Of one tenant if it is named, else of all that the caller may see. Raises what ``source`` does.
+    """
+    zone = settings.ledger.time_zone
+    until_s = min(next_start_s(Period.MONTH, begin_s, zone) or now_s, now_s)
+    days = tuple(ledger_days(begin_s, until_s - 1, ZoneInfo(zone)))
+    whole = source.statement(tenant, begin_s)[0].rows
+    rows = part(whole, begin_s, until_s)
+    charged = {one.tenant: one for one in totals(rows)}
+    names = source.tenants() if tenant is None else (tenant,)
+    names = (*names, *(name for name in charged if name not in names))
+    by_use = sorted(charged.values(), key=lambda one: (-one.used_millislice_s, one.tenant))
+    charted = {one.tenant for one in by_use[:CHARTED]}
+    of_days = _by_tenant(by_day(whole, days, begin_s, until_s))
+    of_services = _by_tenant(by_service(rows))
+
+    def history(about: str) -> HistoryAnswer:
+        return source.history(HistoryRequest(about=about, since_s=begin_s, until_s=until_s))
+
+    def services(name: str) -> tuple[ServiceMonth, ...]:
+        lines = sorted(of_services.get(name, ()), key=lambda one: (-one.used_millislice_s, one.key))
+        drawn = [one.key for one in lines if one.key and name in charted][:SERVICES_CHARTED]
+        return tuple(
+            ServiceMonth(
+                line.key,
+                line.used_millislice_s,
+                _of_service(history, f"{name}/{line.key}") if line.key in drawn else None,
+            )
+            for line in lines
+        )
+
+    return MonthFacts(
+        cluster=settings.cluster.name,
+        month=date_text(begin_s, zone)[:7],
+        from_s=begin_s,
+        until_s=until_s,
+        zone=zone,
+        days=days,
+        slices=history(CLUSTER),
+        tenants=tuple(
+            TenantMonth(
+                name=name,
+                charged=charged.get(name),
+                days=of_days.get(name, ()),
+                services=services(name),
+                history=history(f"{name}/" if name == CLUSTER else name),
+            )
+            for name in names
+        ),
+    )
+
+
+def _by_tenant(lines: Iterable[InvoiceLine]) -> Mapping[str, tuple[InvoiceLine, ...]]:
+    found = defaultdict[str, list[InvoiceLine]](list)
+    for line in lines:
+        found[line.tenant].append(line)
+    return {name: tuple(of_one) for name, of_one in found.items()}
+
+
+def _of_service(history: Callable[[str], HistoryAnswer], about: str) -> HistoryAnswer | None:
+    """What was recorded of a service; None if it ran before anything was."""
+    try:
+        return history(about)
+    except InvalidInputError as error:
+        if error.refusal.code != "SW-SERVICE-UNKNOWN":
+            raise
+        return None

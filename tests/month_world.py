@@ -1,0 +1,130 @@
+"""A month for the tests of ``slicewise report``: October 2026 in Berlin, which has 745 hours."""
+
+import math
+from collections.abc import Callable
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
+from cluster.settings.file import Settings
+from slurm_plugin.accounting.statement import totals
+from slurm_plugin.accounting.types import Run, RunKey, Statement, StatementRow
+
+BEGIN_S, END_S = 1_790_805_600, 1_793_487_600
+NOW_S = END_S + 5 * 86_400
+HOUR_S = 3600
+HOSTILE = "<script>alert(1)</script>"
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "lab", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
+        "ledger": {"time_zone": "Europe/Berlin"},
+    }
+)
+
+
+def row(
+    tenant: str, start_s: int, seconds: int, service: str = "", slices: int = 1
+) -> StatementRow:
+    """A run that has ended."""
+    key = RunKey("lab", start_s % 100_000, start_s)
+    run = Run(key, tenant, "alice", "814", {"1g.10gb": slices}, Millislices(1000 * slices), tenant)
+    used = MillisliceSeconds(1000 * slices * seconds)
+    none = MillisliceSeconds(0)
+    return StatementRow(run, start_s + seconds, used, none, none, service)
+
+
+ROWS = (
+    row("vision", BEGIN_S - 1800, 3600, "bert", 3),
+    row("vision", BEGIN_S + 20 * 86_400, 300_000, "bert", 7),
+    row("vision", BEGIN_S + 5 * 86_400, 90_000, HOSTILE),
+    row("vision", BEGIN_S + 6 * 86_400, 900),
+    row("nlp", END_S - 7000, 9000, slices=2),
+    row("=cmd()", BEGIN_S + 86_400, 40),
+)
+
+
+def series(request: HistoryRequest, **of: Callable[[float], float | None]) -> HistoryAnswer:
+    """Hours, of which those of the 12th are a gap."""
+    times_s = tuple(range(request.since_s, min(request.until_s, END_S), HOUR_S))
+
+    def at(begin_s: int, figure: Callable[[float], float | None]) -> float | None:
+        day = (begin_s - BEGIN_S) / 86_400
+        return None if 11 <= day < 12 else figure(day)
+
+    return HistoryAnswer(
+        about=request.about,
+        step_s=HOUR_S,
+        times_s=times_s,
+        series=tuple(
+            HistorySeries(
+                name=name,
+                unit="ms" if name == "p95" else "millislices",
+                values=(values := tuple(at(one, figure) for one in times_s)),
+                highest=values,
+            )
+            for name, figure in of.items()
+        ),
+        zone="Europe/Berlin",
+    )
+
+
+def wave(mean: float, by: float, days: float = 1.0) -> Callable[[float], float]:
+    return lambda day: mean + by * math.sin(2 * math.pi * day / days)
+
+
+def plain(value: float | None) -> Callable[[float], float | None]:
+    return lambda _: value
+
+
+class OctoberSource:
+    """A source with runs, and history of what is in the cluster."""
+
+    def __init__(self, *tenants: str) -> None:
+        self.names = tenants or ("vision", "nlp", HOSTILE, "cluster")
+        self.asked: list[str] = []
+
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+        found = tuple(
+            one
+            for one in ROWS
+            if tenant in {None, one.run.tenant} and (one.end_s or NOW_S) >= since_s
+        )
+        return Statement(found, totals(found)), NOW_S
+
+    def charged_below(self, tenant: str) -> tuple[str, ...]:
+        return ()
+
+    def tenants(self) -> tuple[str, ...]:
+        return self.names
+
+    def history(self, request: HistoryRequest) -> HistoryAnswer:
+        self.asked.append(request.about)
+        if request.about == "cluster":
+            return series(
+                request,
+                used=wave(30_000, 15_000, 7),
+                lent=wave(8_000, 4_000),
+                idle=wave(20_000, -15_000, 7),
+                draining=lambda day: 7000.0 if 20 < day < 22 else 0.0,
+                down=plain(0),
+                waiting=plain(2000),
+                late=lambda day: 1000.0 if day > 28 else 0.0,
+            )
+        tenant, _, service = request.about.partition("/")
+        if service == HOSTILE:
+            raise InvalidInputError("SW-SERVICE-UNKNOWN", "Nothing was recorded.")
+        if service:
+            return series(
+                request, ready=wave(3, 2), wanted=wave(4, 2), backlog=plain(1), p95=wave(80, 40, 7)
+            )
+        return series(
+            request,
+            guaranteed=plain(14_000),
+            used=wave(9_000, 6_000),
+            borrowed=wave(1_000, 1_000, 7),
+            lent=wave(2_000, 2_000, 7),
+            waiting=plain(500),
+            late=plain(0),
+            budget_left=(lambda day: 3.6e9 * (1 - day / 40)) if tenant == "vision" else plain(None),
+        )
