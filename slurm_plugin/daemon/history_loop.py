@@ -44,7 +44,8 @@ class HistoryLoop:
         """Keep in memory what is to be seen, once in ten seconds; nothing while Slurm is away."""
         state = self._cluster_state
         at_s = int(state.clock.shown_s) // TEN_S * TEN_S
-        if at_s <= self._seen_s or not state.view.complete:
+        was_set_back_s = self._seen_s - at_s
+        if 0 <= was_set_back_s < MINUTE_S or not state.view.complete:
             return
         self._seen_s = at_s
         facts = facts_now(
@@ -68,8 +69,10 @@ class HistoryLoop:
     async def _write(self) -> None:
         if samples := tuple(self._unwritten):
             await asyncio.to_thread(self._ledger.history.add, samples)
-            while self._unwritten and self._unwritten[0].at_s <= samples[-1].at_s:
-                self._unwritten.popleft()
+            for one in samples:
+                # Of those that were written some may have made room for newer ones meanwhile.
+                if self._unwritten and self._unwritten[0] is one:
+                    self._unwritten.popleft()
         now_s = int(self._cluster_state.clock.shown_s)
         if now_s // MINUTE_S != self._summed_s // MINUTE_S and not self._unwritten:
             await asyncio.to_thread(self._tidy, now_s)

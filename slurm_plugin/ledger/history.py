@@ -94,7 +94,7 @@ class History(LedgerPart):
                 connection.execute(DEADLINE)
                 before_s = now_s - kept_s[step_s]
                 if coarser_s is not None:
-                    newest_s = self._newest_s(connection, coarser_s)
+                    newest_s = self._newest_s(connection, coarser_s, now_s)
                     before_s = min(before_s, 0 if newest_s is None else newest_s + coarser_s)
                 gone = [self._forget(connection, one, step_s, before_s, most) for one in HISTORY]
                 done.append(max(gone) < most)
@@ -188,15 +188,16 @@ class History(LedgerPart):
         statement = insert(table).from_select(columns, seen).on_conflict_do_nothing()
         connection.execute(statement, _columns(rows, tuple(types)))
 
-    def _newest_s(self, connection: Connection, step_s: int) -> int | None:
+    def _newest_s(self, connection: Connection, step_s: int, now_s: int) -> int | None:
+        """When the newest row begins, but for those of a clock that was ahead."""
         of = history_cluster.c
         mine = of.subject_id == self._subject("", "").scalar_subquery()
-        newest = select(func.max(of.at_s)).where(mine, of.step_s == step_s)
+        newest = select(func.max(of.at_s)).where(mine, of.step_s == step_s, of.at_s < now_s)
         return connection.execute(newest).scalar_one_or_none()
 
     def _sum_up(self, connection: Connection, finer_s: int, step_s: int, up_to_s: int) -> int:
         """Sum up the next steps that are over at ``up_to_s``; return up to when all are."""
-        newest_s, of = self._newest_s(connection, step_s), history_cluster.c
+        newest_s, of = self._newest_s(connection, step_s, up_to_s), history_cluster.c
         oldest = select(func.min(of.at_s)).where(
             of.subject_id == self._subject("", "").scalar_subquery(),
             of.step_s == finer_s,

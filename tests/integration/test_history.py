@@ -140,6 +140,18 @@ def test_old_rows_go_in_parts_and_only_once_they_are_summed_up(ledger: Ledger):
     assert not ledger.history.knows("vision", "bert")
 
 
+def test_rows_of_a_clock_that_was_ahead_hold_nothing_up(ledger: Ledger):
+    """They were summed up while it was ahead."""
+    ledger.history.add([sample(30 * HOUR_S, 9)])
+    ledger.history.sum_up(T0_S + 31 * HOUR_S)
+    ledger.history.add([sample(0, 1000)])
+    ledger.history.sum_up(T0_S + 60)
+    assert used(ledger, steps(MINUTE_S, 1)) == {0: (1000, 1000)}
+    ledger.history.add([sample(60, 1000)])
+    ledger.history.forget(T0_S + 70, {10: 0, 60: HOUR_S, 3600: HOUR_S}, 100)
+    assert list(used(ledger, steps(TEN_S, 7))) == [60]
+
+
 def test_other_clusters_rows_are_left_alone(ledger: Ledger, database: str):
     with Ledger(database, "other") as other:
         other.history.add([sample(0, 5)])

@@ -93,6 +93,16 @@ async def test_a_clock_that_was_set_back_makes_no_second_look(
     assert [one.at_s - T0_S for one in kept.written] == [30, 40]
 
 
+async def test_a_clock_that_was_far_ahead_costs_no_looks_once_it_is_set(
+    loop: HistoryLoop, state: ClusterState, kept: Kept
+):
+    await looks(loop, state, 3600, 20, 30)
+    await loop.turn()
+    assert [one.at_s - T0_S for one in kept.written] == [3600, 20, 30]
+    await loop.turn()
+    assert len(kept.written) == 3
+
+
 async def test_while_slurm_is_away_nothing_is_recorded(
     loop: HistoryLoop, state: ClusterState, kept: Kept
 ):
