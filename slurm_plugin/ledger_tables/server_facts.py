@@ -22,11 +22,13 @@ _RIGHTS = text("""
 SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
        has_any_column_privilege('slicewise.loan_changes', 'INSERT') AS "to lend",
        has_table_privilege('slicewise.known_limits', 'INSERT') AS "to note limits",
+       coalesce(has_table_privilege(to_regclass('slicewise.history_cluster'), 'INSERT'), true)
+           AS "to keep history",
        (SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
          WHERE pronamespace = 'slicewise'::regnamespace AND proname IN ('book', 'seal')
        ) AS "to charge"
 """)
-"""Whether the role may do each thing that the daemon does."""
+"""Whether the role may do each thing that the daemon does; an older revision has no history."""
 _UNSEALED = text("""
 SELECT extract(epoch FROM now() - min(recorded_at))::float8 FROM slicewise.transfers
  WHERE id > (SELECT coalesce(max(last_transfer_id), 0) FROM slicewise.seals)

@@ -29,6 +29,7 @@ from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcom
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
 from slurm_plugin.ledger_tables import schema_revisions
+from slurm_plugin.ledger_tables.server_facts import ledger_facts
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -684,6 +685,11 @@ def keeps_history(own: Ledger) -> None:
     assert own.history.knows("", "")
 
 
+def lacks(database: str, role: str) -> tuple[str, ...]:
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
+    return ledger_facts(url.render_as_string()).lacks
+
+
 def a_recall() -> Recall:
     return Recall("vision", "nlp", Millislices(300), 1)
 
@@ -714,6 +720,7 @@ def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     database: str, role: str, own: Ledger
 ):
     schema_revisions.grant(database, role, "daemon")
+    assert lacks(database, role) == ()
     own.require_current()
     lender_and_borrower(own)
     own.loans.replace([loan(500)], "idle", [a_recall()])
@@ -751,6 +758,7 @@ def test_an_operators_role_sets_policy_and_budgets_and_charges_nothing(
     database: str, role: str, own: Ledger
 ):
     schema_revisions.grant(database, role, "operator")
+    assert "to keep history" in lacks(database, role)
     lender_and_borrower(own)
     own.loans.replace([loan(500)], "idle", [a_recall()])
     rebalances_in_a_window(own)
