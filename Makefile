@@ -11,7 +11,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers bench-rpcs bench-first-tokens format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -204,6 +204,9 @@ bench-rebalance: $(READY) ## Rebalancing: a run on a large site, victims, waits:
 
 bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/reports/limits.json (minutes)
 	@$(BIN)/python -m benchmarks.limits
+
+bench-history: setup ## What history costs the daemon and PostgreSQL: build/reports/history.json (half a minute)
+	@$(BIN)/python -m benchmarks.history
 
 bench-rpcs: setup ## What the daemon asks slurmctld, by kind, with 50,000 jobs, too: build/reports/rpcs.json (ten minutes)
 	@$(BIN)/python -m benchmarks.rpcs
