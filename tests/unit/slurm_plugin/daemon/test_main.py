@@ -26,6 +26,7 @@ from cluster.runtime.systemd import tell_systemd
 from cluster.slurm.interface import Association
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.daemon.main import serve
+from slurm_plugin.daemon.metrics import Metrics
 from slurm_plugin.state.controller import ClusterState
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
@@ -104,6 +105,21 @@ async def test_admission_opens_though_limits_can_not_be_compiled(
         assert "start_limits_failed" in caplog.text
         before = slurm.tried
         await until(lambda: slurm.tried > before)
+
+
+async def test_each_loop_is_counted_from_0_before_its_first_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: set[str] = set()
+    turned: dict[str, bool] = {}
+    monkeypatch.setattr(Metrics, "begins", lambda _, loop: begun.add(loop))
+    monkeypatch.setattr(
+        Metrics, "turned", lambda _, loop, *__, **___: turned.setdefault(loop, loop in begun)
+    )
+    async with serving(tmp_path, Slurm(), ScriptedLedger()):
+        await until(lambda: len(turned) == 13)
+    assert begun == turned.keys()
+    assert all(turned.values())
 
 
 async def test_limits_that_failed_at_the_start_are_compiled_later(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from slurm_plugin.common.qos_names import SHARED_QOS
 from slurm_plugin.daemon import quota_loop
 from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.limits.desired import BILLING, Difference
+from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
 from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
@@ -322,6 +323,20 @@ async def test_a_change_of_the_policy_costs_the_ledger_the_word_that_it_is_in_fo
     to_slurm, to_ledger = await site.round()
     assert to_slurm == ["associations", "qos", "set_limits"]
     assert to_ledger == ["view", "know", "know", "mark_compiled"]
+
+
+async def test_what_a_hand_has_changed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def by_hand(*args: Any) -> Compiled:
+        change = OutOfBandChange(LimitKey("qos", "slicewise_nlp", BILLING), "1000", "9000")
+        return replace(await compile_in_turn(*args), out_of_band=(change, change))
+
+    world = World()
+    await world.look()
+    await world.limits.compile()
+    assert world.cluster_state.quotas.changed_by_hand == 0
+    monkeypatch.setattr(quota_loop, "compile_in_turn", by_hand)
+    await world.limits.compile()
+    assert world.cluster_state.quotas.changed_by_hand == 2
 
 
 async def test_a_limit_that_is_still_to_grow_is_told_of_and_not_in_force(
