@@ -128,10 +128,10 @@ Every metric of the daemon and the launcher. They serve Prometheus text by HTTP 
 and `launcher.metrics`, if these are set. They ask for no credentials and show tenants' names and
 use: listen on 127.0.0.1, or where only Prometheus reaches them. 1000 millislices are a slice.
 
-Names follow Prometheus' conventions: a name ends with its unit, that of a counter with `_total`. A
-counter whose labels are known before anything is counted is there with 0 from the start, so that
-`increase` sees its first event. What is computed of them, by Prometheus: [recording
-rules](../how-to/alerts.md#recording-rules).
+Names follow Prometheus' conventions: a name ends with its unit, that of a counter with `_total`.
+Counters that alerts look at are there with 0 from the start, of the launcher's errors those of
+daemon and gateway: so `increase` sees the first event. What Prometheus computes of all this:
+[recording rules](../how-to/alerts.md#recording-rules).
 """
 _LABELS = """\
 ## Labels

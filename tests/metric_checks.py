@@ -3,11 +3,15 @@ which series there are.
 """
 
 import re
+import shutil
+import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from cluster.runtime.metric_catalogue import FLAG, LABELS, MetricSpec
@@ -56,6 +60,22 @@ def unknown(expressions: str, recorded: Collection[str]) -> set[str]:
     """Names of series in PromQL that are neither served nor recorded."""
     named = set(re.findall(r"(?<![\w:])(?:\w+:)?slicewise_\w+(?::\w+)?", expressions))
     return named - series() - set(recorded)
+
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
+
+
+def promtool(*words: str | Path, stdin: bytes = b"") -> str:
+    """What promtool says; it finds nothing wrong."""
+    done = subprocess.run(("promtool", *words), input=stdin, capture_output=True, check=False)
+    said = done.stdout.decode() + done.stderr.decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def lint(registry: CollectorRegistry) -> str:
+    """What promtool would have otherwise in what is served."""
+    return promtool("check", "metrics", stdin=generate_latest(registry))
 
 
 def _unlike(family: Metric, spec: MetricSpec) -> Iterator[str]:

@@ -3,15 +3,13 @@ metrics that there are, and that alerts fire.
 """
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from metric_checks import RULES, recorded, rules, unknown
+from metric_checks import RULES, needs_promtool, promtool, recorded, rules, unknown
 
 ROOT = Path(__file__).parents[2]
 FIRED = ROOT / "tests" / "assets" / "slicewise.rules.test.yml"
@@ -112,12 +110,7 @@ def test_each_command_of_a_runbook_exists():
     assert len(sought) > 5
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
-@pytest.mark.parametrize("words", [("check", RULES), ("test", FIRED)])
-def test_prometheus_takes_the_rules_and_each_alert_fires_and_clears(words: tuple[str, Path]):
-    (verb, file) = words
-    done = subprocess.run(
-        ("promtool", verb, "rules", file), capture_output=True, text=True, check=False
-    )
-    assert "SUCCESS" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 0
+@needs_promtool
+@pytest.mark.parametrize(("verb", "file"), [("check", RULES), ("test", FIRED)])
+def test_prometheus_takes_the_rules_and_each_alert_fires_and_clears(verb: str, file: Path):
+    assert "SUCCESS" in promtool(verb, "rules", file)

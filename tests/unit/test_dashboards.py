@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +12,7 @@ import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from metric_checks import recorded, series, unknown
+from metric_checks import needs_promtool, promtool, recorded, series, unknown
 
 from docs import dashboards
 from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
@@ -124,15 +122,6 @@ def test_no_two_panels_overlap_and_ids_tell_them_apart():
             assert not place & taken
             assert at["x"] + at["w"] <= 24
             taken |= place
-
-
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
-
-
-def promtool(*words: object) -> str:
-    done = subprocess.run(("promtool", *words), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @needs_promtool

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from free_ports import free_port
-from metric_checks import breaches
+from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.language.errors import SlicewiseError
@@ -140,6 +140,11 @@ SHOWN = {
 
 def test_all_that_is_served_is_as_catalogued() -> None:
     assert list(breaches(busy().registry.collect(), METRICS)) == []
+
+
+@needs_promtool
+def test_promtool_finds_nothing_to_mend_in_it() -> None:
+    assert lint(busy().registry) == ""
 
 
 def test_a_service_that_the_gateway_does_not_carry_has_no_series() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
-from metric_checks import breaches
+from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
@@ -124,6 +124,11 @@ def test_shown(samples: dict[tuple[str, str], float]) -> None:
 
 def test_all_that_is_served_is_as_catalogued(busy: Metrics) -> None:
     assert list(breaches(busy.registry.collect(), METRICS)) == []
+
+
+@needs_promtool
+def test_promtool_finds_nothing_to_mend_in_it(busy: Metrics) -> None:
+    assert lint(busy.registry) == ""
 
 
 def test_what_an_alert_counts_is_there_with_0_before_it_happens() -> None:
