@@ -169,9 +169,12 @@ class Connection(web.RequestHandler):
 
     While its handler works, the connection keeps its place, even if the peer goes: otherwise a peer
     that asks and goes could have any number of handlers work.
+
+    Attributes:
+        gone: set when the connection has ended.
     """
 
-    __slots__ = ("_deadline", "_has_asked", "_received", "_server", "_works", "wire")
+    __slots__ = ("_deadline", "_has_asked", "_received", "_server", "_works", "gone", "wire")
 
     def __init__(self, server: HttpServer, manager: web.Server) -> None:
         super().__init__(
@@ -186,6 +189,7 @@ class Connection(web.RequestHandler):
         self._server = server
         self._received = 0
         self._has_asked = self._works = False
+        self.gone = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -229,6 +233,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Free everything that the connection held."""
         self._wait(None)
+        self.gone.set()
         self._server.open.discard(self)
         self._server.refused.discard(self)
         self._leave()
@@ -246,6 +251,10 @@ class Connection(web.RequestHandler):
         if self._is_served():
             self._wait(self._server.limits.answer_s)
             self._server.places.idle(self)
+
+    def streams(self) -> None:
+        """Note that the answer goes on until the peer goes: the end of what it sends ends it."""
+        self._works = False
 
     def rests(self) -> None:
         """Note that no handler works for the connection: its place is free if it has gone."""

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from cluster.language.errors import UnreachableError
+from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.web_messages import WebUserRequest
@@ -20,6 +20,10 @@ _FRESH_S = 0.4
 _AT_ONCE = 16
 """Questions to the daemon at a time: half of what one user of its socket may have open."""
 _WAITING = 512
+_AGAIN_S, _PATIENCE_S = 0.1, 5.0
+"""The daemon reads the ledger for a user twice at a time, and all operators are one user to it: a
+question beyond that is asked again after a while, for some seconds.
+"""
 _KEPT = 1024
 
 
@@ -69,9 +73,16 @@ class DaemonReads:
         if self._waiting >= _WAITING:
             raise UnreachableError("SW-BUSY", "Too many questions wait for the daemon.", "Reload.")
         self._waiting += 1
+        until_s = time.monotonic() + _PATIENCE_S
         try:
-            async with self._turn:
-                answer: Answer = await DaemonClient(self._settings, user).ask(request)  # type: ignore[arg-type]  # each request asks for an answer
-                return answer
+            while True:
+                try:
+                    async with self._turn:
+                        answer: Answer = await DaemonClient(self._settings, user).ask(request)  # type: ignore[arg-type]  # each request asks for an answer
+                        return answer
+                except SlicewiseError as error:
+                    if error.refusal.code != "SW-BUSY" or time.monotonic() > until_s:
+                        raise
+                await asyncio.sleep(_AGAIN_S)
         finally:
             self._waiting -= 1

@@ -22,7 +22,7 @@ from jinja2 import Environment
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer
 from cluster.settings.file import Settings, host_and_port
-from slurm_plugin.api.http_server import Connection, HttpLimits, HttpServer, Question
+from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import status_of
 from slurm_plugin.common.connection_places import ConnectionLimits
@@ -54,6 +54,7 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     # An address may hold a token of a login. Not "no-referrer": forms would have no origin then.
     "Referrer-Policy": "same-origin",
+    "Server": SERVER,
     "X-Content-Type-Options": "nosniff",
 }
 _YEAR_S = 31_536_000
@@ -340,21 +341,28 @@ class WebServer:
         response.force_close()
         self._harden(response)
         stream = self._feeds.follow(key, make)
-        await response.prepare(visit.request)
+        following = asyncio.ensure_future(anext(stream))
+        gone = asyncio.ensure_future(connection.gone.wait())
+        connection.streams()
         try:
-            following = asyncio.ensure_future(anext(stream))
-            while self._sessions.is_open(session) and connection.is_open:
-                done, _ = await asyncio.wait({following}, timeout=_HEARTBEAT_S)
-                text = _event(following.result()) if done else b": \n\n"
+            await response.prepare(visit.request)
+            while self._sessions.is_open(session):
+                waits = {following, gone}
+                await asyncio.wait(waits, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    break
+                is_new = following.done()
+                text = _event(following.result()) if is_new else b": \n\n"
                 async with asyncio.timeout(LIMITS.answer_s):
                     await response.write(text)
-                if done:
+                if is_new:
                     following = asyncio.ensure_future(anext(stream))
         except (ConnectionError, TimeoutError):
             connection.drop()
         finally:
+            gone.cancel()
             following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await asyncio.gather(following, gone, return_exceptions=True)
             await stream.aclose()
         return response
 
@@ -375,6 +383,8 @@ def _status(error: SlicewiseError) -> HTTPStatus:
             return HTTPStatus.UNAUTHORIZED
         case "SW-WEB-HOST":
             return HTTPStatus.MISDIRECTED_REQUEST
+        case "SW-BUSY":
+            return HTTPStatus.SERVICE_UNAVAILABLE
     return status_of(error)
 
 

@@ -1,0 +1,132 @@
+"""The page in the browser without a cluster: at the daemon's socket answers are made up.
+
+Every request has an answer by the fields that it declares, so that a page which is new is shown,
+too.
+"""
+
+import os
+import types
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import aiohttp
+from free_ports import free_port
+from pydantic import BaseModel
+
+from cluster.rpc.message import Answer, Request, answer_of, requests
+from cluster.rpc.web_messages import WebUserAnswer, WebUserRequest
+from cluster.settings.file import Settings
+from slurm_plugin.api.desk import Roles
+from slurm_plugin.api.routes import Routes
+from slurm_plugin.api.user_socket import UserSocket, user_limits
+from slurm_plugin.web.server import WebServer
+
+
+@dataclass(frozen=True)
+class Fiction:
+    """What answers are made of.
+
+    Attributes:
+        text: each text, by the name of its field and the number of what it is in.
+        number: each number, in the same way.
+        many: length of each list.
+    """
+
+    text: Callable[[str, int], str]
+    number: Callable[[str, int], int] = lambda _, nth: 1000 * (1 + nth % 7)
+    many: int = 2
+
+    def answer(self, kind: type[BaseModel]) -> Any:
+        """An answer of that kind."""
+        return self._message(kind, 0)
+
+    def _message(self, kind: type[BaseModel], nth: int) -> BaseModel:
+        kind.model_rebuild()
+        return kind(
+            **{
+                name: self._value(name, field.annotation, nth)
+                for name, field in kind.model_fields.items()
+                # There is no next page.
+                if name not in ("v", "more")
+            }
+        )
+
+    def _value(self, name: str, kind: Any, nth: int) -> Any:
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._value(name, parts[0], nth)
+        if origin in (Union, types.UnionType):
+            return self._value(name, parts[0], nth)
+        if origin is Literal:
+            return parts[nth % len(parts)]
+        if origin is tuple:
+            return self._several(name, parts[0])
+        if origin is dict:
+            return {} if parts[1] is not int else {self.text(name, nth): 1}
+        return self._plain(name, kind, nth)
+
+    def _several(self, name: str, kind: Any) -> tuple[Any, ...]:
+        # A record without declared fields: there is none.
+        if get_origin(kind) is dict:
+            return ()
+        return tuple(self._value(name, kind, one) for one in range(self.many))
+
+    def _plain(self, name: str, kind: Any, nth: int) -> Any:
+        if issubclass(kind, BaseModel):
+            return self._message(kind, nth)
+        if issubclass(kind, Enum):
+            return list(kind)[nth % len(kind)]
+        if kind is bool:
+            return True
+        return self.text(name, nth) if kind is str else kind(self.number(name, nth))
+
+
+@asynccontextmanager
+async def site_up(
+    run_dir: Path, fiction: Fiction, answers: Mapping[type[Request], Answer] = MappingProxyType({})
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """The page, and an operator who is logged in."""
+    listen = f"127.0.0.1:{free_port()}"
+    settings = Settings.model_validate(
+        {
+            "cluster": {"name": "testing", "partitions": ["gpu"]},
+            "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
+            "daemon": {"run_dir": run_dir},
+            "web": {"listen": listen},
+        }
+    )
+    socket, server = _daemon(run_dir, fiction, answers), WebServer(settings)
+    await socket.start()
+    await server.start()
+    jar = aiohttp.CookieJar(unsafe=True)
+    base = f"http://{listen}"
+    try:
+        async with aiohttp.ClientSession(base, headers={"Origin": base}, cookie_jar=jar) as session:
+            form = {"token": "root"}
+            async with session.post("/login", data=form, allow_redirects=False) as answer:
+                assert answer.status == 303
+            yield session
+    finally:
+        await server.stop()
+        await socket.stop()
+
+
+def _daemon(run_dir: Path, fiction: Fiction, answers: Mapping[type[Request], Answer]) -> UserSocket:
+    """A token logs the user in whose name it is."""
+
+    async def made_up(request: Request, _: int) -> BaseModel:
+        known = answers.get(type(request))
+        return known or fiction.answer(answer_of(type(request)))
+
+    async def user_of(request: WebUserRequest, _: int) -> WebUserAnswer:
+        return WebUserAnswer(user=request.token)
+
+    who = Roles(frozenset({os.geteuid()}), None)
+    handlers = dict.fromkeys(requests(), made_up) | {WebUserRequest: user_of}
+    routes = Routes(handlers, who.allows, who.acting)
+    return UserSocket(run_dir / "user.sock", routes, user_limits(who))
