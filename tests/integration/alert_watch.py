@@ -107,13 +107,14 @@ class AlertWatch:
         """Whether the alert fires now."""
         return bool(self.query(f'ALERTS{{alertname="{alert}",alertstate="firing"}}'))
 
+    def until_fires(self, alert: str) -> None:
+        """Until the alert fires, whose fault stays."""
+        until(lambda: self.fires(alert))
+
     def until_fired(self, alert: str) -> None:
-        """Until the alert fires, or has fired since the start."""
-        until(
-            lambda: self.query(
-                f'max_over_time(ALERTS{{alertname="{alert}",alertstate="firing"}}[1h])'
-            )
-        )
+        """Until the alert fires or has fired, whose fault ends by itself: not before this test."""
+        fired = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+        until(lambda: self.query(f"max_over_time({fired}[1h])"))
 
     def until_clear(self, alert: str) -> None:
         """Until the alert fires no more."""
