@@ -51,6 +51,10 @@ _AGAIN = 100.0
 is tried again: a hundredth of all answers are given meanwhile."""
 
 
+_LEAST_BUSY_S = 1e-9
+"""Less than a clock can tell: figures of so little would divide by zero."""
+
+
 @dataclass(frozen=True)
 class Level:
     """What was seen while each replica worked on about so many requests; old parts fade away.
@@ -90,7 +94,7 @@ class Level:
     @property
     def is_known(self) -> bool:
         """Whether it says anything."""
-        return self.answers > 0 and self.busy_s > 0 and self.replica_s > 0
+        return self.answers > 0 and self.busy_s > _LEAST_BUSY_S and self.replica_s > 0
 
     def __add__(self, more: "Level") -> "Level":
         """Add what was seen beside it."""

@@ -117,7 +117,7 @@ async def test_each_loop_is_counted_from_0_before_its_first_turn(
         Metrics, "turned", lambda _, loop, *__, **___: turned.setdefault(loop, loop in begun)
     )
     async with serving(tmp_path, Slurm(), ScriptedLedger()):
-        await until(lambda: len(turned) == 13)
+        await until(lambda: len(turned) == 15)
     assert begun == turned.keys()
     assert all(turned.values())
 
