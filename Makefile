@@ -49,7 +49,7 @@ $(READY): pyproject.toml requirements-dev.lock
 PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
 lock: $(READY) ## Pin the newest version of every Python package: requirements.lock (operators), -dev.lock, -docs.lock, -packages.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --output-file requirements-dev.lock
+	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --extra web --output-file requirements-dev.lock
 	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
 	@for extra in docs packages; do \
 	$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra $$extra --output-file requirements-$$extra.lock; done

@@ -40,3 +40,9 @@ class WebUserRequest(Request, Asks[WebUserAnswer], post="web-user", changes=Fals
     """Asks whose one-time token this is; it is used up thereby."""
 
     token: LoginToken
+
+
+class WebTokenRequest(Request, Asks[WebUserAnswer], post="web-token", changes=False, asker="web"):
+    """Asks whose token of Slurm's this is, as ``scontrol token`` makes them."""
+
+    token: LoginToken

@@ -8,9 +8,10 @@ from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from annotated_types import Gt, Le
 from pydantic import (
@@ -498,6 +499,53 @@ class DoctorSettings(_Section):
     )
 
 
+class OidcSettings(_Section):
+    """[web.oidc]: logins on the page by an OpenID provider."""
+
+    issuer: str = Field(
+        "",
+        pattern=r"^(https?://[^\s?#]+)?$",
+        description="The provider's issuer, as its discovery document says it; empty: none.",
+    )
+    client_id: str = Field("", description="What the provider calls this page.")
+    client_secret_file: Path | None = Field(
+        None, description="File with the client's secret, which web.user can read."
+    )
+    claim: str = Field(
+        "preferred_username",
+        min_length=1,
+        description="Claim of the id_token that holds the name of a user of this host. Take one"
+        " that people can't choose themselves.",
+    )
+    scope: str = Field("openid profile", description="What the provider is asked for.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if not self.issuer:
+            return self
+        if not self.client_id or self.client_secret_file is None:
+            raise ValueError("issuer: needs client_id and client_secret_file")
+        if "openid" not in self.scope.split():
+            raise ValueError('scope: must hold "openid"')
+        if not self.issuer.startswith("https://") and not _is_local(self.issuer):
+            raise ValueError("issuer: must be an https address")
+        return self
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return is_loopback(f"[{host}]:1" if ":" in host else f"{host}:1")
+
+
+def _network(text: str) -> str:
+    ip_network(text)
+    return text
+
+
+Network = Annotated[str, AfterValidator(_network)]
+"""An address such as ``10.0.0.1``, or a network such as ``10.0.0.0/24``."""
+
+
 class WebSettings(_Section):
     """[web]: the page in the browser; docs/how-to/web.md."""
 
@@ -521,6 +569,32 @@ class WebSettings(_Section):
     session_h: float = Field(
         12.0, gt=0, le=168, description="Hours after which a user must log in again."
     )
+    proxies: tuple[Network, ...] = Field(
+        (), description="Addresses or networks of reverse proxies before the page."
+    )
+    proxy_header: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9-]*$",
+        description="Header in which these proxies name the user whom they have logged in, such as"
+        " X-Remote-User; empty: none does. From elsewhere it is refused.",
+    )
+    proxy_secret_file: Path | None = Field(
+        None,
+        description="File with a secret that proxies send in the header X-Slicewise-Secret, so that"
+        " nobody else on their hosts can name a user.",
+    )
+    realm: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9.-]*$",
+        description="Realm that proxies and the OpenID provider put behind names: alice@REALM is"
+        " alice. Names with another one are refused.",
+    )
+    slurm_jwt_key: Path | None = Field(
+        None,
+        description="Slurm's jwt_hs256.key, which the daemon reads: its tokens (scontrol token)"
+        " open the page's JSON. Empty: they don't.",
+    )
+    oidc: OidcSettings = OidcSettings()
 
     @model_validator(mode="after")
     def _is_sealed(self) -> Self:
@@ -532,6 +606,20 @@ class WebSettings(_Section):
                 " proxy on this host, listen on 127.0.0.1"
             )
         return self
+
+    @model_validator(mode="after")
+    def _proxies_are_known(self) -> Self:
+        if self.proxy_header and not (self.proxies and self.proxy_secret_file):
+            raise ValueError(
+                "proxy_header: needs proxies, from which it is believed, and proxy_secret_file,"
+                " since every user of a proxy's host can connect as it does"
+            )
+        return self
+
+    @property
+    def proxy_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """``proxies`` as networks."""
+        return tuple(ip_network(one) for one in self.proxies)
 
     @property
     def address(self) -> str:

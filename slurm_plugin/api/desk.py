@@ -27,7 +27,7 @@ from cluster.rpc.messages import (
     ViewRequest,
 )
 from cluster.rpc.order_messages import OrderRequest
-from cluster.rpc.web_messages import WebUserRequest
+from cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
 from cluster.settings.file import DaemonSettings, WebSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api.access import Principal, ReaderHandler
@@ -173,6 +173,7 @@ class Desk:
                 DeleteRequest: self._delete,
                 OrderRequest: self._order,
                 WebUserRequest: web_logins.user_of,
+                WebTokenRequest: web_logins.user_by_slurm,
                 **{
                     kind: self._as_reader(handle)
                     for part in (keys, generations, web_logins, reads)

@@ -291,6 +291,7 @@ class Connection(web.RequestHandler):
         body = failure(refusal).model_dump_json().encode()
         self.wire.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+            "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
             + body
         )

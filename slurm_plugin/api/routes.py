@@ -108,6 +108,9 @@ class Routes:
         if user is not None:
             if request.changes:
                 raise InvalidInputError("SW-FORBIDDEN", "Changes are made by users themselves.")
+            if request.asker in _WHO:
+                # Not even for operators: the launcher is told what a web server need not know.
+                raise InvalidInputError("SW-FORBIDDEN", "Programs ask that for themselves.")
             uid = self._acting(asked.uid, user)
         if not self._allows(request.asker, uid):
             who = _WHO.get(request.asker, "root and SlurmUser")

@@ -1,20 +1,24 @@
 """One-time tokens by which users whom the daemon knows log in on the web page."""
 
+import asyncio
 import hashlib
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.language.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.rpc.web_messages import (
     WebLoginAnswer,
     WebLoginRequest,
+    WebTokenRequest,
     WebUserAnswer,
     WebUserRequest,
 )
 from cluster.settings.file import WebSettings
 from slurm_plugin.api.access import Principal, ReaderHandlers
+from slurm_plugin.api.slurm_tokens import slurm_user_of
+from slurm_plugin.common.log import report_failure
 
 _LASTS_S = 120
 _PER_USER, _MOST = 4, 4096
@@ -69,6 +73,29 @@ class WebLogins:
                 f"Make another, which works once within {_LASTS_S} s: slicewise web login",
             )
         return WebUserAnswer(user=found.user)
+
+    async def user_by_slurm(self, request: WebTokenRequest, _: int) -> WebUserAnswer:
+        """Answer whose token of Slurm's it is. The web server never has the key.
+
+        Raises InvalidInputError (SW-WEB-TOKEN), OutsideError (SW-WEB-TOKEN-KEY).
+        """
+        key_file = self._settings.slurm_jwt_key
+        if key_file is None:
+            raise InvalidInputError(
+                "SW-WEB-TOKEN",
+                "This site lets no tokens of Slurm's in.",
+                "An operator can: web.slurm_jwt_key in slicewise.toml",
+            )
+        try:
+            user = await asyncio.to_thread(slurm_user_of, request.token, key_file)
+        except OSError as error:
+            report_failure("web_token_key_failed", error)
+            raise OutsideError(
+                "SW-WEB-TOKEN-KEY",
+                "The daemon can't read Slurm's key.",
+                "The daemon's log says why: web_token_key_failed",
+            ) from None
+        return WebUserAnswer(user=user)
 
     def _forget(self, user: str) -> None:
         """Make room for a token of that user."""

@@ -54,14 +54,18 @@ class Feeds:
         """The number of open streams."""
         return sum(one.viewers for one in self._feeds.values())
 
+    def require_room(self, user: str) -> None:
+        """Raise UnreachableError (SW-BUSY) if too many streams are open for one more."""
+        own = sum(one.viewers for known, one in self._feeds.items() if known.user == user)
+        if own >= _PER_USER or self.viewers >= _MOST:
+            raise UnreachableError("SW-BUSY", "Too many live pages are open.", "Close some.")
+
     async def follow(self, key: FeedKey, make: Make) -> AsyncGenerator[str, None]:
         """Yield the page's main part now and whenever it is another one.
 
-        ``make`` must not raise. Raises UnreachableError (SW-BUSY) if too many streams are open.
+        ``make`` must not raise. Raises as ``require_room`` does.
         """
-        own = sum(one.viewers for known, one in self._feeds.items() if known.user == key.user)
-        if own >= _PER_USER or self.viewers >= _MOST:
-            raise UnreachableError("SW-BUSY", "Too many live pages are open.", "Close some.")
+        self.require_room(key.user)
         feed = self._feeds.setdefault(key, _Feed(make))
         feed.viewers += 1
         if feed.task is None:

@@ -5,6 +5,7 @@ there. All that is here is read; nothing on the page changes a quota, a job or a
 """
 
 import asyncio
+import hmac
 import json
 import ssl
 import time
@@ -26,14 +27,17 @@ from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpSer
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import status_of
 from slurm_plugin.common.connection_places import ConnectionLimits
-from slurm_plugin.common.log import report_failure
+from slurm_plugin.common.log import report, report_failure
 from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
 from slurm_plugin.web.assets import Asset, load_assets
 from slurm_plugin.web.daemon_reads import DaemonReads
 from slurm_plugin.web.live import FeedKey, Feeds
+from slurm_plugin.web.oidc import CALLBACK, OidcLogins
 from slurm_plugin.web.pages import PAGES, Page, PagePlace
+from slurm_plugin.web.proxy import Proxy
 from slurm_plugin.web.render import TimeWords, environment
 from slurm_plugin.web.sessions import Session, Sessions
+from slurm_plugin.web.site_users import SiteUsers
 
 LIMITS = HttpLimits(question_s=10.0, answer_s=60.0, body_bytes=64 * 1024, refused=128)
 PLACES = ConnectionLimits(connections=2560, per_host=2048, per_prefix=2304, grace_s=0.5)
@@ -43,7 +47,9 @@ _REQUESTS = RateLimit(at_once=240, every_s=0.05)
 """Of one address that isn't logged in, and of one user."""
 _REMEMBERED = 10_000
 _FIELDS = 32
-_COOKIE, _ZONE_COOKIE = "slicewise", "slicewise-zone"
+_COOKIE, _ZONE_COOKIE, _OIDC_COOKIE = "slicewise", "slicewise-zone", "slicewise-oidc"
+_OIDC_S = 600
+_BEARER = "bearer "
 _LONGEST_ZONE = 64
 _HEARTBEAT_S = 15.0
 _HEADERS = {
@@ -65,8 +71,9 @@ class Visit:
     """A request by a browser.
 
     Attributes:
-        path: decoded.
-        session: None if nobody is logged in.
+        path: as it was sent, percent-encoded.
+        session: that of the cookie; None without one.
+        visitor: the host that the request is counted for.
         zone: the browser's time zone, or the site's.
     """
 
@@ -74,6 +81,7 @@ class Visit:
     path: str
     query: Mapping[str, str]
     session: Session | None
+    visitor: str
     zone: str
     request: web.BaseRequest
     body: bytes
@@ -89,9 +97,22 @@ class WebServer:
         self._site = settings.cluster.name
         self._address = urlsplit(own.address)
         self._is_secure = self._address.scheme == "https"
-        self._cookie = f"__Host-{_COOKIE}" if self._is_secure else _COOKIE
-        self._hosts = {self._address.netloc, own.listen}
+        self._prefix = "__Host-" if self._is_secure else ""
+        self._cookie = self._prefix + _COOKIE
+        scheme = "http" if own.certificate is None else "https"
+        places = ((self._address.scheme, self._address.netloc), (scheme, own.listen))
+        self._hosts = {_host(*one) for one in places}
+        self._origins = {f"{scheme}://{_host(scheme, netloc)}" for scheme, netloc in places}
         self._reads = DaemonReads(settings.daemon)
+        self._proxy = Proxy(own)
+        self._users = SiteUsers(settings)
+        self._oidc = OidcLogins(own.oidc, own.address) if own.oidc.issuer else None
+        self._to_strangers = {
+            ("GET", "/login"): self._login_page,
+            ("POST", "/login"): self._log_in,
+            ("GET", "/login/oidc"): self._to_provider,
+            ("GET", CALLBACK): self._from_provider,
+        }
         self._sessions = Sessions(own.session_h * 3600)
         self._feeds = Feeds()
         self._assets: Mapping[str, Asset] = {one.path: one for one in load_assets().values()}
@@ -129,7 +150,7 @@ class WebServer:
         request, connection = question.request, question.connection
         try:
             visit = self._visit(question)
-            if visit.path.startswith("/live/"):
+            if visit.method == "GET" and visit.path.startswith("/live/"):
                 return await self._live(visit, connection)
             response = await self._answered(visit, connection)
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the server
@@ -140,7 +161,7 @@ class WebServer:
 
     def _visit(self, question: Question) -> Visit:
         request = question.request
-        if request.host not in self._hosts:
+        if _host(self._address.scheme, request.host) not in self._hosts:
             raise InvalidInputError(
                 "SW-WEB-HOST",
                 "This server has another name than the browser asks for.",
@@ -157,6 +178,7 @@ class WebServer:
             path=path,
             query=words,
             session=self._sessions.find(cookie) if cookie else None,
+            visitor=self._proxy.visitor(request.headers, question.connection.address),
             zone=_zone(request.cookies.get(_ZONE_COOKIE, ""), self._site_zone),
             request=request,
             body=question.body,
@@ -169,12 +191,9 @@ class WebServer:
             self._require_own_origin(visit.request)
         elif (asset := self._assets.get(visit.path)) is not None:
             return _asset(asset)
-        match visit.method, visit.path:
-            case "GET", "/login":
-                return self._login_page(visit)
-            case "POST", "/login":
-                return await self._log_in(visit, connection)
-        session = self._require_login(visit, connection)
+        if (answered := self._to_strangers.get((visit.method, visit.path))) is not None:
+            return await answered(visit)
+        session = await self._require_login(visit, connection)
         match visit.method, visit.path:
             case "GET", "/":
                 return _see_other("/cluster")
@@ -184,15 +203,32 @@ class WebServer:
                 return await self._page(visit, session)
         raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
 
-    def _require_login(self, visit: Visit, connection: Connection) -> Session:
-        if visit.session is None:
-            self._count(_LOGINS, connection.address)
+    async def _require_login(self, visit: Visit, connection: Connection) -> Session:
+        session = await self._session_of(visit, connection)
+        if session is None:
+            self._count(_REQUESTS, visit.visitor)
             raise InvalidInputError(
                 "SW-WEB-LOGIN",
                 "You are not logged in.",
                 "In a shell of the cluster: slicewise web login",
             )
-        self._count(_REQUESTS, visit.session.user)
+        self._count(_REQUESTS, session.user)
+        return session
+
+    async def _session_of(self, visit: Visit, connection: Connection) -> Session | None:
+        """Who visits: by a token of Slurm's, by the word of a proxy, or by the cookie."""
+        headers = visit.request.headers
+        authorization = headers.get("Authorization", "")
+        if authorization[: len(_BEARER)].lower() == _BEARER:
+            self._count(_REQUESTS, visit.visitor)
+            if visit.method != "GET" or not visit.path.endswith(".json"):
+                raise InvalidInputError(
+                    "SW-WEB-TOKEN", "A token of Slurm's opens the page's JSON only.", "PATH.json"
+                )
+            user = await self._reads.user_by_slurm(authorization[len(_BEARER) :].strip())
+            return self._sessions.passing(user)
+        if (named := self._proxy.named(headers, connection.address)) is not None:
+            return self._sessions.vouched(await self._users.find(named))
         return visit.session
 
     def _count(self, rate: RateLimit, who: str) -> None:
@@ -208,31 +244,63 @@ class WebServer:
 
     def _require_own_origin(self, request: web.BaseRequest) -> None:
         """Refuse a form that another site sent: InvalidInputError (SW-FORBIDDEN)."""
-        origin = request.headers.get("Origin", "")
-        if urlsplit(origin).netloc not in self._hosts:
+        if request.headers.get("Origin", "").lower() not in self._origins:
             raise InvalidInputError("SW-FORBIDDEN", "This form came from another site.")
 
     # Login
 
-    def _login_page(self, visit: Visit) -> web.Response:
-        return self._html("login", visit, token=visit.query.get("token", ""))
+    async def _login_page(self, visit: Visit) -> web.Response:
+        return self._html(
+            "login",
+            visit,
+            token=visit.query.get("token", ""),
+            user=visit.session.user if visit.session else "",
+            provider=self._oidc.provider if self._oidc else "",
+        )
 
-    async def _log_in(self, visit: Visit, connection: Connection) -> web.Response:
-        self._count(_LOGINS, connection.address)
+    async def _log_in(self, visit: Visit) -> web.Response:
+        self._count(_LOGINS, visit.visitor)
         user = await self._reads.user_of(_form(visit).get("token", ""))
-        return self._logged_in(user)
+        return self._logged_in(visit, user, "token")
 
-    def _logged_in(self, user: str) -> web.Response:
+    async def _to_provider(self, visit: Visit) -> web.Response:
+        self._count(_LOGINS, visit.visitor)
+        address, browser = await self._require_oidc().begin()
+        response = _see_other(address)
+        self._set_cookie(response, _OIDC_COOKIE, browser, _OIDC_S)
+        return response
+
+    async def _from_provider(self, visit: Visit) -> web.Response:
+        self._count(_LOGINS, visit.visitor)
+        browser = visit.request.cookies.get(self._prefix + _OIDC_COOKIE, "")
+        named = await self._require_oidc().end(visit.query, browser)
+        response = self._logged_in(visit, await self._users.find(named), "oidc")
+        response.del_cookie(self._prefix + _OIDC_COOKIE, secure=self._is_secure)
+        return response
+
+    def _require_oidc(self) -> OidcLogins:
+        if self._oidc is None:
+            raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+        return self._oidc
+
+    def _logged_in(self, visit: Visit, user: str, by: str) -> web.Response:
+        """Begin a session in place of the one that the browser had."""
+        if visit.session is not None:
+            self._sessions.end(visit.session)
         cookie, _ = self._sessions.begin(user)
+        report("web_login", user=user, by=by, visitor=visit.visitor)
         response = _see_other("/cluster")
+        self._set_cookie(response, _COOKIE, cookie, int(self._sessions.lasts_s))
+        return response
+
+    def _set_cookie(self, response: web.Response, name: str, value: str, lasts_s: int) -> None:
         response.set_cookie(
-            *(self._cookie, cookie),
-            max_age=int(self._sessions.lasts_s),
+            *(self._prefix + name, value),
+            max_age=lasts_s,
             httponly=True,
             samesite="Lax",
             secure=self._is_secure,
         )
-        return response
 
     def _log_out(self, visit: Visit, session: Session) -> web.Response:
         self._require_own_form(visit, session)
@@ -242,7 +310,8 @@ class WebServer:
         return response
 
     def _require_own_form(self, visit: Visit, session: Session) -> None:
-        if _form(visit).get("form_token") != session.form_token:
+        given = _form(visit).get("form_token", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, session.form_token.encode()):
             raise InvalidInputError(
                 "SW-FORBIDDEN", "This form is of another session.", "Reload it."
             )
@@ -325,7 +394,7 @@ class WebServer:
     # Live
 
     async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
-        session = self._require_login(visit, connection)
+        session = await self._require_login(visit, connection)
         page, place = _found(visit.path.removeprefix("/live"), visit.query)
         key = FeedKey(session.user, visit.request.raw_path, visit.zone)
 
@@ -334,9 +403,13 @@ class WebServer:
                 answers = await self._answers(page, place, session.user)
                 return self._main(page, place, visit, session, answers)
             except SlicewiseError as error:
-                template = self._templates.get_template("refusal.html.j2")
-                return template.render(refusal=error.refusal)
+                refusal = error.refusal
+            except Exception as error:  # noqa: BLE001 -- one bad answer must not end the stream
+                report_failure("request_failed", error, kind=type(error).__name__)
+                refusal = _FAILED
+            return self._templates.get_template("refusal.html.j2").render(refusal=refusal)
 
+        self._feeds.require_room(session.user)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         response.force_close()
         self._harden(response)
@@ -349,7 +422,7 @@ class WebServer:
             while self._sessions.is_open(session):
                 waits = {following, gone}
                 await asyncio.wait(waits, timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
+                if gone.done() or not self._sessions.is_open(session):
                     break
                 is_new = following.done()
                 text = _event(following.result()) if is_new else b": \n\n"
@@ -357,7 +430,7 @@ class WebServer:
                     await response.write(text)
                 if is_new:
                     following = asyncio.ensure_future(anext(stream))
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, SlicewiseError):
             connection.drop()
         finally:
             gone.cancel()
@@ -379,8 +452,12 @@ _FAILED = Refusal("SW-INTERNAL", "The web server failed; its log says how.")
 
 def _status(error: SlicewiseError) -> HTTPStatus:
     match error.refusal.code:
-        case "SW-WEB-LOGIN":
+        case "SW-WEB-LOGIN" | "SW-WEB-TOKEN":
             return HTTPStatus.UNAUTHORIZED
+        case "SW-WEB-PROXY":
+            return HTTPStatus.FORBIDDEN
+        case "SW-WEB-OIDC":
+            return HTTPStatus.BAD_GATEWAY
         case "SW-WEB-HOST":
             return HTTPStatus.MISDIRECTED_REQUEST
         case "SW-BUSY":
@@ -416,9 +493,14 @@ def _zone(wanted: str, otherwise: str) -> str:
     if 0 < len(wanted) <= _LONGEST_ZONE:
         try:
             return ZoneInfo(unquote(wanted)).key
-        except (ValueError, OSError):
+        except (KeyError, ValueError, OSError):
             pass
     return otherwise
+
+
+def _host(scheme: str, host: str) -> str:
+    """A Host header as browsers write it: in small letters, without the scheme's own port."""
+    return host.lower().removesuffix(":443" if scheme == "https" else ":80")
 
 
 def _plain(answer: Answer | Refusal) -> Any:

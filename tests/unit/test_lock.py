@@ -17,7 +17,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 WANTED = {
     "requirements.lock": PROJECT["dependencies"],
-    "requirements-dev.lock": [*PROJECT["dependencies"], *EXTRAS["sandbox"], *EXTRAS["dev"]],
+    "requirements-dev.lock": [
+        *PROJECT["dependencies"],
+        *EXTRAS["sandbox"],
+        *EXTRAS["dev"],
+        *EXTRAS["web"],
+    ],
     "requirements-docs.lock": [*PROJECT["dependencies"], *EXTRAS["docs"]],
     "requirements-packages.lock": [*PROJECT["dependencies"], *EXTRAS["packages"]],
 }

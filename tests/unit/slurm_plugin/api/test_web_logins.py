@@ -1,0 +1,132 @@
+"""Tests the tokens by which users log in on the page, those of the daemon and those of Slurm."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.web_messages import WebLoginRequest, WebTokenRequest, WebUserRequest
+from cluster.settings.file import WebSettings
+from slurm_plugin.api.access import Principal
+from slurm_plugin.api.web_logins import WebLogins
+
+KEY = bytes(range(32))
+pytestmark = pytest.mark.filterwarnings("ignore:The HMAC key is")
+ALICE = Principal(61001, "alice", frozenset())
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def logins(**settings: object) -> tuple[WebLogins, Clock]:
+    own = WebSettings.model_validate({"listen": "127.0.0.1:8690", **settings})
+    return WebLogins(own, clock := Clock()), clock
+
+
+async def token(known: WebLogins, who: Principal = ALICE) -> str:
+    answer: Any = await known.handlers()[WebLoginRequest](WebLoginRequest(), who)
+    return str(answer.url).partition("token=")[2]
+
+
+async def code(answer: Any) -> str:
+    with pytest.raises(SlicewiseError) as raised:
+        await answer
+    return raised.value.refusal.code
+
+
+async def test_a_token_names_its_user_once_and_within_two_minutes():
+    known, clock = logins()
+    first, second = await token(known), await token(known)
+    assert (await known.user_of(WebUserRequest(token=first), 1)).user == "alice"
+    assert await code(known.user_of(WebUserRequest(token=first), 1)) == "SW-WEB-LOGIN"
+    clock.now_s = 120.1
+    assert await code(known.user_of(WebUserRequest(token=second), 1)) == "SW-WEB-LOGIN"
+
+
+async def test_a_user_who_makes_many_pushes_out_the_own_only():
+    known, _ = logins()
+    bobs = await token(known, Principal(61002, "bob", frozenset()))
+    first, *later = [await token(known) for _ in range(5)]
+    assert await code(known.user_of(WebUserRequest(token=first), 1)) == "SW-WEB-LOGIN"
+    for one, user in ((bobs, "bob"), *((one, "alice") for one in later)):
+        assert (await known.user_of(WebUserRequest(token=one), 1)).user == user
+
+
+async def test_there_are_none_without_a_page():
+    known = WebLogins(WebSettings())
+    made = known.handlers()[WebLoginRequest](WebLoginRequest(), ALICE)
+    assert await code(made) == "SW-WEB-OFF"
+
+
+@pytest.fixture
+def of_slurm(tmp_path: Path) -> WebLogins:
+    key_file = tmp_path / "jwt_hs256.key"
+    key_file.write_bytes(KEY)
+    return logins(slurm_jwt_key=key_file)[0]
+
+
+def signed(key: bytes | str = KEY, algorithm: str = "HS256", **claims: object) -> str:
+    """A token as Slurm's auth/jwt makes them; None leaves a claim out."""
+    now_s = int(time.time())
+    whole = {"exp": now_s + 60, "iat": now_s, "sun": "alice"} | claims
+    known = {name: one for name, one in whole.items() if one is not None}
+    return jwt.encode(known, key, algorithm)
+
+
+async def user_by(known: WebLogins, sent: str) -> str:
+    return (await known.user_by_slurm(WebTokenRequest(token=sent), 1)).user
+
+
+async def test_a_token_of_slurms_names_its_user_as_often_as_it_is_sent(of_slurm: WebLogins):
+    sent = signed()
+    assert [await user_by(of_slurm, sent) for _ in range(2)] == ["alice"] * 2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signed(key=KEY[::-1]),
+        signed(key=KEY * 2, algorithm="HS512"),
+        signed(algorithm="none", key=""),
+        signed(exp=1),
+        signed(exp=None),
+        signed(sun=None),
+        signed(sun=""),
+        signed(sun=["root"]),
+        signed()[:-2],
+        "x.y.z",
+        "x",
+    ],
+    ids=["key", "HS512", "none", "ended", "no end", "no user", "empty", "list", "cut", "dots", "x"],
+)
+async def test_every_other_token_is_refused(of_slurm: WebLogins, sent: str):
+    assert await code(user_by(of_slurm, sent)) == "SW-WEB-TOKEN"
+
+
+async def test_a_new_key_holds_at_once(of_slurm: WebLogins, tmp_path: Path):
+    sent = signed()
+    (tmp_path / "jwt_hs256.key").write_bytes(KEY[::-1])
+    assert await code(user_by(of_slurm, sent)) == "SW-WEB-TOKEN"
+    assert await user_by(of_slurm, signed(key=KEY[::-1])) == "alice"
+
+
+@pytest.mark.parametrize("key", [None, b"", b"short"])
+async def test_without_a_key_there_is_no_way_in(
+    of_slurm: WebLogins, tmp_path: Path, key: bytes | None
+):
+    if key is None:
+        (tmp_path / "jwt_hs256.key").unlink()
+    else:
+        (tmp_path / "jwt_hs256.key").write_bytes(key)
+    assert await code(user_by(of_slurm, signed(key=key or KEY))) == "SW-WEB-TOKEN-KEY"
+
+
+async def test_a_site_that_names_no_key_lets_none_in():
+    assert await code(user_by(logins()[0], signed())) == "SW-WEB-TOKEN"
