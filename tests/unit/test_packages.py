@@ -208,7 +208,7 @@ _VALUES = (
     "slicewise_packages=/run/packages slicewise_toml=/usr/share/slicewise/slicewise.toml"
     " slicewise_slurm_group=daemon slicewise_database_url=postgresql://ledger@db/slicewise"
     " slicewise_launcher_database_url=postgresql://launcher@db/slicewise"
-    " slicewise_bind=0.0.0.0:8080 slicewise_environment=/run/environment"
+    " slicewise_bind=0.0.0.0:8080 slicewise_environment=/run/environment slicewise_web=true"
 )
 _PLAY = f"ansible-playbook -i /run/packages/hosts /run/packages/ansible/site.yml -e '{_VALUES}'"
 ROLE = {
@@ -335,6 +335,7 @@ def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_rend
         "haproxy-slicewise.socket",
         "slicewise-daemon.service",
         "slicewise-launcher.service",
+        "slicewise-web.service",
     ]
     assert said["certificate"] == "read"
     changed = {line.split()[0]: "changed=0" in line for line in said["again"].splitlines()[-3:]}

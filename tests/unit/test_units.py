@@ -15,6 +15,7 @@ CAPABILITIES = {
     "slicewise-launcher.service": "",
     # As root it writes slurm.conf, which may be another's.
     "slicewise-rebalance.service": "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER",
+    "slicewise-web.service": "",
 }
 BOUNDS = {
     "NoNewPrivileges": "yes",
@@ -57,6 +58,7 @@ EXPOSURE = {
     "slicewise-daemon.service": 20,
     "slicewise-launcher.service": 20,
     "slicewise-rebalance.service": 27,
+    "slicewise-web.service": 20,
 }
 """At most, in tenths, as ``systemd-analyze security`` has it: 100 is a service without bounds."""
 
