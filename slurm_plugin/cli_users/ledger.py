@@ -21,6 +21,7 @@ from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.charge_lines import charge_lines
+from slurm_plugin.accounting.run_csv import csv_text, inert, runs_csv, runs_json
 from slurm_plugin.accounting.statement import by_day, by_service, by_user, part, totals
 from slurm_plugin.accounting.types import InvoiceLine, Statement, StatementRow, Verification
 from slurm_plugin.cli_common.ledger_days import ledger_days
@@ -156,10 +157,10 @@ def statement(
     lines = _by_day(whole, from_s, until_s) if by is Grouping.DAY else _lines(found.rows, by)
     if as_json:
         shown = present.statement_json(found.totals, lines, by, now_s)
-        runs = {"runs": present.runs_json(found.rows, now_s)} if journal else {}
+        runs = {"runs": runs_json(found.rows, now_s)} if journal else {}
         print_json({**shown, **runs})
     elif as_csv:
-        text = present.runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
+        text = runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
         sys.stdout.write(text)
     elif not found.rows:
         console().print("No runs.")
@@ -194,7 +195,7 @@ def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_
     else:
         from slurm_plugin.cli_common.json_shapes import FocusRowJson  # noqa: PLC0415 -- not for --help
 
-        sys.stdout.write(present.csv_text(shown, FocusRowJson.__annotations__))
+        sys.stdout.write(csv_text(shown, FocusRowJson.__annotations__))
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
@@ -337,6 +338,6 @@ def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, object]], object]:
         if not names:
             names.extend(row)
             writer.writeheader()
-        writer.writerow(present.inert(row))
+        writer.writerow(inert(row))
 
     return write

@@ -76,8 +76,8 @@ def report(
             file.write(report_html(facts, now_s))
         typer.echo(f"{out}: written", err=True)
     if csv is not None:
+        from slurm_plugin.accounting.run_csv import csv_text  # noqa: PLC0415 -- as above
         from slurm_plugin.cli_common.json_shapes import ReportDayJson  # noqa: PLC0415 -- as above
-        from slurm_plugin.cli_views.ledger import csv_text  # noqa: PLC0415 -- as above
         from slurm_plugin.web_views.month import day_rows  # noqa: PLC0415 -- as above
 
         with whole_file(csv) as file:

@@ -1,15 +1,13 @@
 """Statements and balances for people, as JSON and as CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from decimal import Decimal
 
 from rich.text import Text
 
 from cluster.runtime.console import Column, FittingTable, column
+from slurm_plugin.accounting.run_csv import csv_text, gres_text, run_seconds
 from slurm_plugin.accounting.types import (
     Balance,
     BalanceLine,
@@ -20,37 +18,12 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.cli_views.texts import (
     NOTHING,
-    gres_text,
     hours_cell,
     slice_hours_text,
     slice_seconds_text,
     slices_cells,
     times_column,
 )
-
-
-def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
-    """Write rows, whose keys are the columns, under a header line, which is always there."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, tuple(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(inert, rows))
-    return text.getvalue()
-
-
-_FORMULA = tuple("=+-@\t\r")
-
-
-def inert(row: Mapping[str, object]) -> Mapping[str, object]:
-    """The row as CSV may have it: texts that a spreadsheet takes for a formula get a ' before."""
-    return {name: _cell(value) for name, value in row.items()}
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
 
 # Statements
 
@@ -85,7 +58,7 @@ def runs_table(rows: Sequence[StatementRow], now_s: int) -> FittingTable:
             column("profile", (gres_text(row.run.gres) for row in rows), rank=2),
             times_column("start", (row.run.key.start_s for row in rows)),
             times_column("end", (row.end_s for row in rows)),
-            column("seconds", (_seconds(row, now_s) for row in rows), right=True, rank=5),
+            column("seconds", (run_seconds(row, now_s) for row in rows), right=True, rank=5),
             column("slices", costs, right=True, rank=4),
             column("slice-seconds", used, right=True),
             *_waived("waived", [row.waived_millislice_s for row in rows]),
@@ -138,40 +111,7 @@ def _line_json(line: InvoiceLine, by: str) -> Mapping[str, object]:
     return {"tenant": values.pop("tenant"), by: values.pop("key"), **values}
 
 
-def runs_json(rows: Iterable[StatementRow], now_s: int) -> Sequence[Mapping[str, object]]:
-    """Every run, in integers."""
-    return [_row_json(row, now_s) for row in rows]
-
-
-def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
-    run = asdict(row.run)
-    # A running job's run is a Reservation; its further fields would say the same twice.
-    return {
-        **run["key"],
-        **{name: run[name] for name in _RUN_FIELDS},
-        "service": row.service,
-        "end_s": row.end_s,
-        "seconds": _seconds(row, now_s),
-        "used_millislice_s": row.used_millislice_s,
-        "waived_millislice_s": row.waived_millislice_s,
-        "reserved_millislice_s": row.reserved_millislice_s,
-    }
-
-
 _MINUTE = "%Y-%m-%d %H:%M %Z"
-_RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
-
-
-def runs_csv(rows: Iterable[StatementRow], now_s: int) -> str:
-    """One line per run, with the same names and integers as JSON."""
-    from slurm_plugin.cli_common.json_shapes import RunJson  # noqa: PLC0415 -- not for --help
-
-    shown = ({**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows)
-    return csv_text(shown, RunJson.__annotations__)
-
-
-def _seconds(row: StatementRow, now_s: int) -> int:
-    return max(0, (now_s if row.end_s is None else row.end_s) - row.run.key.start_s)
 
 
 # Balances

@@ -1,6 +1,6 @@
 """Texts and columns that the operator's tables share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -67,10 +67,3 @@ def hours_cell(amount_millislice_s: int) -> Text:
 def slices_cells(amounts_millislices: Iterable[int]) -> Iterable[str]:
     """Slices, one cell each."""
     return map(slices_text, amounts_millislices)
-
-
-def gres_text(gres: Mapping[str, int]) -> str:
-    """``1g.10gb`` or ``2 × 1g.10gb + 3g.40gb``."""
-    return " + ".join(
-        kind if count == 1 else f"{count} × {kind}" for kind, count in sorted(gres.items())
-    )

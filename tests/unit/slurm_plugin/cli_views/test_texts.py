@@ -6,6 +6,7 @@ from rich.console import Console
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import Details, TenantStatus
+from slurm_plugin.accounting.run_csv import gres_text, runs_csv, runs_json
 from slurm_plugin.accounting.statement import Day, by_day, by_user, open_row, totals
 from slurm_plugin.accounting.types import (
     Balance,
@@ -18,7 +19,6 @@ from slurm_plugin.accounting.types import (
 )
 from slurm_plugin.cli_views import budgets, ledger, tenants
 from slurm_plugin.cli_views.texts import (
-    gres_text,
     slice_hours_text,
     slice_seconds_text,
     time_text,
@@ -102,7 +102,7 @@ def test_gpus_as_people_write_them():
 def test_a_statement_in_integers():
     rows = (SETTLED, RUNNING)
     content = ledger.statement_json(totals(rows), by_user(rows), "user", 1003)
-    first, second = ledger.runs_json(rows, 1003)
+    first, second = runs_json(rows, 1003)
     assert first["used_millislice_s"] == 55_000
     assert (first["cluster"], first["job_id"], first["start_s"], first["end_s"]) == (
         "c",
@@ -141,10 +141,10 @@ def test_waived_use_has_a_column_only_where_there_is_some():
 
 def test_a_statement_as_csv_has_the_same_integers_as_json():
     rows = (SETTLED, RUNNING)
-    first, second = csv.DictReader(io.StringIO(ledger.runs_csv(rows, 1003)))
+    first, second = csv.DictReader(io.StringIO(runs_csv(rows, 1003)))
     assert first["used_millislice_s"] == "55000"
     assert (second["gres"], second["end_s"]) == ("2 × 1g.10gb + 3g.40gb", "")
-    assert list(first) == list(ledger.runs_json(rows, 1003)[0])
+    assert list(first) == list(runs_json(rows, 1003)[0])
     lines = by_user(rows)
     content = ledger.statement_json(totals(rows), lines, "user", 1003)
     in_csv = list(csv.DictReader(io.StringIO(ledger.invoice_csv(lines, "user"))))
