@@ -46,3 +46,16 @@ class WebTokenRequest(Request, Asks[WebUserAnswer], post="web-token", changes=Fa
     """Asks whose token of Slurm's this is, as ``scontrol token`` makes them."""
 
     token: LoginToken
+
+
+class WhoamiAnswer(Answer):
+    """Who asks.
+
+    ``is_operator``: whether the user is root or SlurmUser, or is answered as they are.
+    """
+
+    is_operator: bool
+
+
+class WhoamiRequest(Request, Asks[WhoamiAnswer], get="whoami"):
+    """Asks what the asking user is to the daemon: a page shows operators more."""

@@ -14,6 +14,8 @@ from cluster.rpc.web_messages import (
     WebTokenRequest,
     WebUserAnswer,
     WebUserRequest,
+    WhoamiAnswer,
+    WhoamiRequest,
 )
 from cluster.settings.file import WebSettings
 from slurm_plugin.api.access import Principal, ReaderHandlers
@@ -45,8 +47,11 @@ class WebLogins:
         self._tokens: dict[bytes, _Token] = {}
 
     def handlers(self) -> ReaderHandlers:
-        """What gives users their tokens; raises InvalidInputError (SW-WEB-OFF)."""
-        return {WebLoginRequest: self._made}
+        """What gives users their tokens, and says who they are.
+
+        For a token: InvalidInputError (SW-WEB-OFF).
+        """
+        return {WebLoginRequest: self._made, WhoamiRequest: whoami}
 
     async def _made(self, _: WebLoginRequest, principal: Principal) -> WebLoginAnswer:
         if not self._settings.listen:
@@ -106,6 +111,11 @@ class WebLogins:
             del self._tokens[key]
         for key in list(self._tokens)[: max(0, len(self._tokens) - _MOST + 1)]:
             del self._tokens[key]
+
+
+async def whoami(_: WhoamiRequest, principal: Principal) -> WhoamiAnswer:
+    """Answer what the user is to the daemon."""
+    return WhoamiAnswer(is_operator=principal.tenants is None)
 
 
 def _hash(token: str) -> bytes:

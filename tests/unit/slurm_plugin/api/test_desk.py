@@ -21,6 +21,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
 )
 from cluster.rpc.read_messages import ExplainAnswer
+from cluster.rpc.web_messages import WhoamiAnswer
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import WebSettings
 from slurm_plugin.admission_server.admit import Admission
@@ -109,6 +110,11 @@ def test_every_request_that_is_declared_has_a_handler(asked: Asking):
 
 async def test_everybody_may_ask_how_the_daemon_is(asked: Asking):
     assert await asked.as_user(BOB, op="status") == STATUS
+
+
+async def test_users_are_told_whether_they_are_operators(asked: Asking):
+    for uid, is_operator in ((ROOT, True), (ALICE, False), (LAUNCHER, False)):
+        assert await asked.as_user(uid, op="whoami") == WhoamiAnswer(is_operator=is_operator)
 
 
 async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(asked: Asking):
