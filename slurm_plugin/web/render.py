@@ -1,20 +1,40 @@
 """Makes HTML of answers, by the templates; whatever an answer holds is shown as text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cluster.language.errors import Refusal
 from cluster.language.units import slices_text, slices_words
 from cluster.runtime.console import printable
+from slurm_plugin.accounting.run_csv import gres_text
 from slurm_plugin.web.assets import TEMPLATES, Asset
-from slurm_plugin.web_views import cluster_map
+from slurm_plugin.web_views import (
+    cluster_map,
+    history,
+    loans,
+    rows,
+    services,
+    statement,
+    tenants,
+)
 from slurm_plugin.web_views.words import age_text, hours_text, shortened
+
+_VIEWS: Sequence[Callable[..., Any]] = (
+    *(cluster_map.board_map, cluster_map.layout_map, cluster_map.nodes_shown),
+    *(cluster_map.share_bar, cluster_map.state_bar),
+    *(history.budget_chart, history.cluster_chart, history.service_charts, history.tenant_chart),
+    *(loans.loan_map, loans.loans_of, loans.tenant_words),
+    *(rows.named, rows.rows_page, services.service_of, services.services_shown),
+    *(statement.month_of, statement.monthly_statement, statement.months),
+    *(tenants.budget_of, tenants.tenant_of),
+)
+"""What templates call, each by its name."""
 
 
 def environment(assets: Mapping[str, Asset]) -> Environment:
@@ -28,6 +48,9 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
         finalize=_inert,
     )
     made.filters |= {
+        "as_typed": escape,
+        "whole": lambda text: escape(printable(text)),
+        "gres": gres_text,
         "slices": slices_text,
         "slices_words": slices_words,
         "hours": hours_text,
@@ -36,9 +59,10 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
     }
     made.globals |= {
         "static": {name: asset.path for name, asset in assets.items()},
-        "state_bar": cluster_map.state_bar,
-        "board_map": cluster_map.board_map,
-        "share_bar": cluster_map.share_bar,
+        **{one.__name__: one for one in _VIEWS},
+        "lender_name": lambda loan: loan.lender,
+        "borrower_name": lambda loan: loan.borrower,
+        "tenant_name": lambda tenant: tenant.name,
     }
     made.tests["refusal"] = lambda value: isinstance(value, Refusal)
     return made

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,8 +21,11 @@ from aiohttp import web
 from jinja2 import Environment
 
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
-from cluster.rpc.message import Answer
+from cluster.rpc.message import Answer, Request
+from cluster.rpc.read_messages import StatementAnswer
+from cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
 from cluster.settings.file import Settings, host_and_port
+from slurm_plugin.accounting.run_csv import runs_csv
 from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import Guests
 from slurm_plugin.api.routes import status_of
@@ -38,8 +41,10 @@ from slurm_plugin.web.proxy import Proxy
 from slurm_plugin.web.render import TimeWords, environment
 from slurm_plugin.web.sessions import Session, Sessions
 from slurm_plugin.web.site_users import SiteUsers
+from slurm_plugin.web_views.statement import Month, month_of, month_rows
 
-LIMITS = HttpLimits(question_s=10.0, answer_s=60.0, body_bytes=64 * 1024, refused=128)
+LIMITS = HttpLimits(question_s=10.0, answer_s=60.0, body_bytes=128 * 1024, refused=128)
+"""A body holds a file of quotas as a form sends it, most signs of it in three bytes."""
 PLACES = ConnectionLimits(connections=2560, per_host=2048, per_prefix=2304, grace_s=0.5)
 """A proxy is one host, and a live page keeps its connection."""
 _LOGINS = RateLimit(at_once=20, every_s=6.0)
@@ -47,6 +52,8 @@ _REQUESTS = RateLimit(at_once=240, every_s=0.05)
 """Of one address that isn't logged in, and of one user."""
 _REMEMBERED = 10_000
 _FIELDS = 32
+_CSV_PAGES = 500
+"""Pages of a statement in one file, a million runs."""
 _COOKIE, _ZONE_COOKIE, _OIDC_COOKIE = "slicewise", "slicewise-zone", "slicewise-oidc"
 _OIDC_S = 600
 _BEARER = "bearer "
@@ -152,7 +159,7 @@ class WebServer:
             visit = self._visit(question)
             if visit.method == "GET" and visit.path.startswith("/live/"):
                 return await self._live(visit, connection)
-            response = await self._answered(visit, connection)
+            response: web.StreamResponse = await self._answered(visit, connection)
         except Exception as error:  # noqa: BLE001 -- one bad request must not end the server
             response = self._failed(error, request)
         connection.answers()
@@ -184,7 +191,7 @@ class WebServer:
             body=question.body,
         )
 
-    async def _answered(self, visit: Visit, connection: Connection) -> web.Response:
+    async def _answered(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         if visit.method not in ("GET", "POST"):
             raise InvalidInputError("SW-WIRE", f"Nothing is done here by {visit.method[:16]!r}.")
         if visit.method == "POST":
@@ -193,15 +200,24 @@ class WebServer:
             return _asset(asset)
         if (answered := self._to_strangers.get((visit.method, visit.path))) is not None:
             return await answered(visit)
-        session = await self._require_login(visit, connection)
-        match visit.method, visit.path:
-            case "GET", "/":
-                return _see_other("/cluster")
-            case "POST", "/logout":
-                return self._log_out(visit, session)
-            case "GET", _:
-                return await self._page(visit, session)
-        raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+        return await self._for_user(visit, await self._require_login(visit, connection), connection)
+
+    async def _for_user(
+        self, visit: Visit, session: Session, connection: Connection
+    ) -> web.StreamResponse:
+        if visit.method == "POST":
+            return await self._posted(visit, session)
+        if visit.path == "/":
+            return _see_other("/cluster")
+        if visit.path.endswith(".csv"):
+            return await self._table(visit, session, connection)
+        return await self._page(visit, session)
+
+    async def _posted(self, visit: Visit, session: Session) -> web.Response:
+        self._require_own_form(visit, session)
+        if visit.path == "/logout":
+            return self._log_out(session)
+        return await self._form_page(visit, session)
 
     async def _require_login(self, visit: Visit, connection: Connection) -> Session:
         session = await self._session_of(visit, connection)
@@ -302,8 +318,7 @@ class WebServer:
             secure=self._is_secure,
         )
 
-    def _log_out(self, visit: Visit, session: Session) -> web.Response:
-        self._require_own_form(visit, session)
+    def _log_out(self, session: Session) -> web.Response:
         self._sessions.end(session)
         response = _see_other("/login")
         response.del_cookie(self._cookie, secure=self._is_secure)
@@ -319,23 +334,105 @@ class WebServer:
     # Pages
 
     async def _page(self, visit: Visit, session: Session) -> web.Response:
-        is_json = visit.path.endswith(".json")
-        page, place = _found(visit.path.removesuffix(".json"), visit.query)
-        answers = await self._answers(page, place, session.user)
-        if is_json:
+        page, place = self._found(visit, visit.path.removesuffix(".json"))
+        answers: Answers | SlicewiseError
+        try:
+            answers = await self._answers(page.asks(place), session.user)
+        except SlicewiseError as error:
+            answers = error
+        return await self._shown(page, place, visit, session, answers)
+
+    async def _form_page(self, visit: Visit, session: Session) -> web.Response:
+        """Answer what a page's form asks; what the daemon refuses stands beside the form."""
+        page, place = self._found(visit, visit.path.removesuffix(".json"))
+        if page.form_asks is None:
+            raise _no_page()
+        answers = dict(await self._answers(page.asks(place), session.user))
+        try:
+            answers |= await self._answers(page.form_asks(_form(visit)), session.user)
+        except SlicewiseError as error:
+            answers["refused"] = error.refusal
+        return await self._shown(page, place, visit, session, answers)
+
+    async def _shown(
+        self,
+        page: Page,
+        place: PagePlace,
+        visit: Visit,
+        session: Session,
+        answers: "Answers | SlicewiseError",
+    ) -> web.Response:
+        if visit.path.endswith(".json"):
+            if isinstance(answers, SlicewiseError):
+                raise answers
             return web.Response(
                 text=json.dumps({name: _plain(one) for name, one in answers.items()}),
                 content_type="application/json",
             )
         main = self._main(page, place, visit, session, answers)
-        return self._html("page", visit, session=session, page=page, place=place, main=main)
+        response = self._html(
+            "page",
+            visit,
+            session=session,
+            page=page,
+            place=place,
+            main=main,
+            is_operator=await self._is_operator(session.user),
+        )
+        if isinstance(answers, SlicewiseError):
+            response.set_status(_status(answers))
+        return response
 
-    async def _answers(
-        self, page: Page, place: PagePlace, user: str
-    ) -> Mapping[str, Answer | Refusal]:
-        asks = page.asks(place)
+    async def _table(
+        self, visit: Visit, session: Session, connection: Connection
+    ) -> web.StreamResponse:
+        """Send the runs of a month as CSV, page by page as the daemon gives them."""
+        page, place = self._found(visit, visit.path.removesuffix(".csv"))
+        asked = page.asks(place).get("statement")
+        if asked is None:
+            raise _no_page()
+        month = month_of(place.chosen("month"), place.now_s, self._site_zone)
+        pages = self._reads.pages(session.user, asked, _CSV_PAGES)
+        found = await anext(pages)
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/csv; charset=utf-8",
+                "Content-Disposition": f'attachment; filename="statement-{month.name}.csv"',
+            }
+        )
+        response.force_close()
+        self._harden(response)
+        await response.prepare(visit.request)
+        try:
+            await _send(response, runs_csv((), 0))
+            await _send_rows(response, found, month)
+            async for one in pages:
+                await _send_rows(response, one, month)
+        except (ConnectionError, TimeoutError, SlicewiseError):
+            # Without an end the browser knows that the file is not whole.
+            connection.drop()
+        finally:
+            await pages.aclose()
+        return response
+
+    async def _is_operator(self, user: str) -> bool:
+        """Whether the daemon answers the user what it answers operators; no, if it is down."""
+        try:
+            found = await self._reads.ask(user, WhoamiRequest())
+        except SlicewiseError:
+            return False
+        return isinstance(found, WhoamiAnswer) and found.is_operator
+
+    def _found(self, visit: Visit, path: str) -> tuple[Page, PagePlace]:
+        for page in PAGES:
+            if (words := page.match(path)) is not None:
+                decoded = {name: unquote(one) for name, one in words.items()}
+                return page, PagePlace(path, decoded, visit.query, time.time(), self._site_zone)
+        raise _no_page()
+
+    async def _answers(self, asks: Mapping[str, Request], user: str) -> "Answers":
         found = await asyncio.gather(
-            *(self._reads.ask(user, one) for one in asks.values()), return_exceptions=True
+            *(self._reads.whole(user, one) for one in asks.values()), return_exceptions=True
         )
         answers: dict[str, Answer | Refusal] = {}
         for name, one in zip(asks, found, strict=True):
@@ -353,17 +450,21 @@ class WebServer:
         place: PagePlace,
         visit: Visit,
         session: Session,
-        answers: Mapping[str, Answer | Refusal],
+        answers: "Answers | SlicewiseError",
     ) -> str:
+        if isinstance(answers, SlicewiseError):
+            template = self._templates.get_template("refusal.html.j2")
+            return template.render(refusal=answers.refusal, page=page)
         template = self._templates.get_template(f"{page.template}.html.j2")
         return template.render(
             **answers,
             page=page,
             place=place,
-            title=page.title.format(**place.words),
             user=session.user,
             times=TimeWords(visit.zone),
-            now_s=time.time(),
+            now_s=place.now_s,
+            form=_form(visit) if visit.method == "POST" else {},
+            form_token=session.form_token,
         )
 
     def _html(self, template: str, visit: Visit, /, **values: Any) -> web.Response:
@@ -395,19 +496,22 @@ class WebServer:
 
     async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         session = await self._require_login(visit, connection)
-        page, place = _found(visit.path.removeprefix("/live"), visit.query)
+        page, place = self._found(visit, visit.path.removeprefix("/live"))
+        if not page.is_live:
+            raise _no_page()
         key = FeedKey(session.user, visit.request.raw_path, visit.zone)
 
         async def make() -> str:
+            now = replace(place, now_s=time.time())
             try:
-                answers = await self._answers(page, place, session.user)
-                return self._main(page, place, visit, session, answers)
+                answers = await self._answers(page.asks(now), session.user)
+                return self._main(page, now, visit, session, answers)
             except SlicewiseError as error:
-                refusal = error.refusal
+                return self._main(page, now, visit, session, error)
             except Exception as error:  # noqa: BLE001 -- one bad answer must not end the stream
                 report_failure("request_failed", error, kind=type(error).__name__)
-                refusal = _FAILED
-            return self._templates.get_template("refusal.html.j2").render(refusal=refusal)
+                refused = SlicewiseError(_FAILED.code, _FAILED.message, _FAILED.hint)
+                return self._main(page, now, visit, session, refused)
 
         self._feeds.require_room(session.user)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -465,12 +569,12 @@ def _status(error: SlicewiseError) -> HTTPStatus:
     return status_of(error)
 
 
-def _found(path: str, query: Mapping[str, str]) -> tuple[Page, PagePlace]:
-    for page in PAGES:
-        if (words := page.match(path)) is not None:
-            decoded = {name: unquote(one) for name, one in words.items()}
-            return page, PagePlace(decoded, query)
-    raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+Answers = Mapping[str, Answer | Refusal]
+"""Answers and refusals by the names that a page's template uses."""
+
+
+def _no_page() -> InvalidInputError:
+    return InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
 
 
 def _json_target(target: str) -> str:
@@ -524,3 +628,14 @@ def _see_other(path: str) -> web.Response:
 def _event(html: str) -> bytes:
     lines = "".join(f"data: {line}\n" for line in html.splitlines())
     return f"{lines}\n".encode()
+
+
+async def _send_rows(response: web.StreamResponse, answer: Answer, month: Month) -> None:
+    assert isinstance(answer, StatementAnswer)  # noqa: S101 -- it is what was asked for
+    rows = month_rows(answer, month)
+    await _send(response, runs_csv(rows, answer.now_s, header=False))
+
+
+async def _send(response: web.StreamResponse, text: str) -> None:
+    async with asyncio.timeout(LIMITS.answer_s):
+        await response.write(text.encode())

@@ -4,13 +4,16 @@ Pictures are SVG without styles of their own, since the page's policy forbids th
 what a part is, and the page's one style sheet colours it. Every part says in words what it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from cluster.language.units import slices_text
+from cluster.rpc.journal_messages import PlacedInstance
 from cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
 from cluster.runtime.console import printable
+from slurm_plugin.web_views.rows import named
 from slurm_plugin.web_views.words import shortened
 
 _STATES = ("used", "lent", "idle", "draining", "down")
@@ -22,6 +25,66 @@ _SLICES_A_LINE = 8
 """Memory slices on a line where it is not known how they lie on GPUs."""
 _LETTER = 7
 """Width of a letter."""
+
+
+_MOST_GPUS = 128
+"""GPUs that are drawn; of a larger cluster those with trouble or use."""
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """A node with its GPUs. ``condition`` is that of the node."""
+
+    node: str
+    condition: str
+    gpus: tuple[GpuNow, ...]
+
+    @property
+    def instances(self) -> tuple[InstanceNow, ...]:
+        """Those of all its GPUs."""
+        return tuple(one for gpu in self.gpus for one in gpu.instances)
+
+
+@dataclass(frozen=True)
+class NodesShown:
+    """The nodes that are drawn, by name.
+
+    Attributes:
+        matching: number of the nodes whose names have what was asked for.
+        whole: number of all nodes.
+    """
+
+    nodes: tuple[NodeGpus, ...]
+    matching: int
+    whole: int
+
+
+def nodes_shown(gpus: Iterable[GpuNow], wanted: str) -> NodesShown:
+    """The nodes that are drawn of those whose names have a text: first those in trouble, then
+    those in use, as many as there is room for; one at least.
+    """
+    by_node: dict[str, list[GpuNow]] = {}
+    for one in gpus:
+        by_node.setdefault(one.node, []).append(one)
+    matching = named(by_node, wanted, str)
+    nodes = [NodeGpus(name, by_node[name][0].condition, tuple(by_node[name])) for name in matching]
+    nodes.sort(key=_first_shown)
+    drawn: list[NodeGpus] = []
+    room = _MOST_GPUS
+    for node in nodes:
+        room -= len(node.gpus)
+        if drawn and room < 0:
+            break
+        drawn.append(node)
+    return NodesShown(tuple(sorted(drawn, key=lambda one: one.node)), len(nodes), len(by_node))
+
+
+def _first_shown(one: NodeGpus) -> tuple[int, int, str]:
+    held = sum(instance.is_held for instance in one.instances)
+    return _CONDITIONS.index(one.condition), -held, one.node
+
+
+_CONDITIONS = ("down", "draining", "reserved", "up")
 
 
 def state_bar(slices: SlicesByState) -> Markup:
@@ -74,6 +137,20 @@ def board_map(gpu: GpuNow) -> Markup:
         f"{held} of {len(gpu.instances)} instances held",
         *(slices * _SLICE, len(lines) * _ROW, slices * _SLICE, len(lines) * _ROW),
         Markup("").join(drawn),
+    )
+
+
+def layout_map(placed: Sequence[PlacedInstance]) -> Markup:
+    """The instances of a GPU by their profiles, where they lie."""
+    instances = [(one.start, InstanceNow(gres_type=one.profile, size=one.size)) for one in placed]
+    length = max((one.start + one.size for one in placed), default=1)
+    return Markup(
+        '<svg class="board" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">'
+        "{}</svg>"
+    ).format(
+        _inert(", ".join(one.profile for one in placed) or "no instances"),
+        *(length * _SLICE, _ROW, length * _SLICE, _ROW),
+        Markup("").join(_line(0, length, instances)),
     )
 
 

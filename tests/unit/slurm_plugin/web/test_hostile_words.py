@@ -70,7 +70,7 @@ def assert_inert(html: str) -> None:
     texts = "".join(read.texts)
     assert not UNSEEN.search(texts), UNSEEN.findall(texts)
     assert "49" not in re.findall(r"\d+", texts)
-    assert max(map(len, re.findall(r"x+", html))) < 1000
+    assert max(map(len, re.findall(r"x+", html)), default=0) < 1000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.pattern)
@@ -88,7 +88,9 @@ async def test_the_json_of_a_page_is_json_alone(site: aiohttp.ClientSession, pag
         assert json.loads(await answer.text())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.pattern)
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if one.is_live], ids=lambda page: page.pattern
+)
 async def test_no_name_breaks_out_of_its_event(site: aiohttp.ClientSession, page: Page):
     async with site.get(f"/live{address(page)}") as answer:
         assert answer.status == 200

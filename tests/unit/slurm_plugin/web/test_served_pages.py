@@ -1,0 +1,266 @@
+"""Tests pages as a browser gets them, on a made-up daemon: each page, its JSON, forms and CSV."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+
+import aiohttp
+import pytest
+from free_ports import free_port
+from scripted import settings
+from web_answers import Answers
+
+from cluster.language.errors import InvalidInputError
+from cluster.rpc.message import requests
+from cluster.rpc.quota_plan_messages import QuotaPlanRequest
+from cluster.rpc.read_messages import WhyRequest
+from slurm_plugin.web.pages import PAGES
+from slurm_plugin.web.server import WebServer
+
+HOSTILE = "<script>alert(1)</script>\"'{{7*7}}\x1b[31m\u202e"
+PATHS = [page.pattern.format(tenant="vision", service="chat", job="814") for page in PAGES]
+FOR_OPERATORS = [page.pattern for page in PAGES if page.is_for_operators]
+
+
+@dataclass
+class Site:
+    """A server on a made-up daemon, and a browser that is logged in."""
+
+    made: Answers
+    server: WebServer
+    address: str
+    browser: aiohttp.ClientSession
+    form_token: str
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.browser.get(self.address + path, allow_redirects=False) as found:
+            return found.status, await found.text()
+
+    async def post(self, path: str, **fields: str) -> tuple[int, str]:
+        data = {"form_token": self.form_token} | fields
+        headers = {"Origin": self.address}
+        async with self.browser.post(self.address + path, data=data, headers=headers) as found:
+            return found.status, await found.text()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    made = Answers(3)
+    plain = settings()
+    listen = f"127.0.0.1:{free_port()}"
+    own = plain.model_copy(update={"web": plain.web.model_copy(update={"listen": listen})})
+    server = WebServer(own)
+    server._reads._asked = made.ask  # type: ignore[method-assign]
+    cookie, session = server._sessions.begin("alice")
+    await server.start()
+    async with aiohttp.ClientSession(cookies={"slicewise": cookie}) as browser:
+        yield Site(made, server, f"http://{listen}", browser, session.form_token)
+    await server.stop()
+
+
+class Headings(HTMLParser):
+    """Collects the levels of headings, tables without a caption, and elements with a style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: list[int] = []
+        self.tables = self.captions = 0
+        self.faults: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        if tag in {"h1", "h2", "h3"}:
+            self.levels.append(int(tag[1]))
+        self.tables += tag == "table"
+        self.captions += tag == "caption"
+        self.ids += [str(names["id"])] if "id" in names else []
+        if "style" in names or (tag == "script" and "src" not in names):
+            self.faults.append(tag)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_each_page_has_one_heading_captions_and_no_style_of_its_own(site: Site, path: str):
+    status, text = await site.get(path)
+    assert status == 200
+    found = Headings()
+    found.feed(text)
+    assert found.levels[0] == 1
+    assert found.levels.count(1) == 1
+    assert all(later - one <= 1 for one, later in zip(found.levels, found.levels[1:], strict=False))
+    assert found.tables == found.captions
+    assert found.faults == []
+    assert len(set(found.ids)) == len(found.ids)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_names_are_inert_whatever_is_in_them(site: Site, path: str):
+    site.made.extra = HOSTILE
+    status, text = await site.get(path)
+    assert status == 200
+    for mark in ("<script>alert", "\x1b", "\u202e", ">49<"):
+        assert mark not in text
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_json_of_a_page_has_the_answers_to_what_it_asks(site: Site, path: str):
+    status, text = await site.get(f"{path}.json")
+    assert status == 200
+    (page,) = (one for one in PAGES if one.match(path) is not None)
+    assert json.loads(text)
+    assert {user for user, _ in site.made.asked} == {"alice"}
+    assert page.is_for_operators or "who" not in json.loads(text)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_page_of_a_thousand_tenants_is_bounded(site: Site, path: str):
+    site.made.count = 1000
+    status, text = await site.get(path)
+    assert status == 200
+    assert text.count("<tr") < 420
+    assert len(text) < 400_000
+
+
+async def test_the_map_says_how_many_nodes_it_does_not_show(site: Site):
+    site.made.count = 1000
+    _, text = await site.get("/cluster")
+    assert "16 of 250 nodes: those in trouble" in text
+    assert "234 are not shown" in text
+    _, text = await site.get("/cluster?node=0017")
+    assert "1 of 250 nodes have such names" in text
+    assert "node-0017" in text
+    assert "node-0002" not in text
+
+
+async def test_tenants_are_found_by_name_beyond_the_first_page(site: Site):
+    site.made.count = 1000
+    _, text = await site.get("/tenants?name=group-0999")
+    assert "/tenants/group-0999" in text
+    assert "/tenants/group-0998" in text.partition('id="loans"')[2] or "group-0998" in text
+    assert "/tenants/vision" not in text
+
+
+async def test_services_are_sorted_as_asked(site: Site):
+    _, text = await site.get("/services?sort=backlog")
+    names = [one.partition('"')[0] for one in text.split('href="/services/')[1:]]
+    assert names == ["speech/chat", "nlp/chat", "vision/chat"]
+
+
+async def test_the_queue_goes_on_after_the_last_job_shown(site: Site):
+    site.made.count = 100
+    _, text = await site.get("/queue")
+    assert 'href="/queue?after=100"' in text
+    _, text = await site.get("/queue?after=100")
+    assert "/jobs/7101" in text
+    assert "/jobs/7100" not in text
+
+
+async def test_operators_pages_are_in_the_menu_of_operators_only(site: Site):
+    _, text = await site.get("/cluster")
+    assert all(f'href="{path}"' in text for path in FOR_OPERATORS)
+    site.made.is_operator = False
+    site.server._reads._kept.clear()
+    _, text = await site.get("/cluster")
+    assert not any(f'href="{path}"' in text for path in FOR_OPERATORS)
+
+
+async def test_who_is_no_operator_is_told_kindly(site: Site):
+    site.made.is_operator = False
+    refusal = InvalidInputError("SW-FORBIDDEN", "Only operators may do that.")
+    site.made.refused = dict.fromkeys(_asked_by_operators(), refusal)
+    for path in FOR_OPERATORS:
+        status, text = await site.get(path)
+        assert status == (200 if path == "/what-if" else 403)
+        assert "This page is for operators" in text
+        assert "<textarea" not in text
+
+
+def _asked_by_operators() -> set[type]:
+    return {kind for kind in requests() if kind.asker == "operators"}
+
+
+async def test_a_refusal_stands_in_the_frame_with_its_status(site: Site):
+    site.made.refused[WhyRequest] = InvalidInputError("SW-JOB-UNKNOWN", "There is no job 814.")
+    status, text = await site.get("/jobs/814")
+    assert status >= 400
+    assert "There is no job 814." in text
+    assert 'aria-label="Pages"' in text
+    status, text = await site.get("/jobs/814.json")
+    assert json.loads(text)["code"] == "SW-JOB-UNKNOWN"
+
+
+async def test_a_quota_file_s_plan_is_shown_beside_the_text(site: Site):
+    status, text = await site.post("/what-if", text="[tenants.vision]\nnominal = 6 # </textarea>")
+    assert status == 200
+    assert "[tenants.vision]\nnominal = 6 # &lt;/textarea&gt;</textarea>" in text
+    assert "vision: nominal 6 slices (was 4 slices)" in text
+    assert "a borrowed replica would be drained" in text
+    assert "--overcommit" in text
+    ((_, asked),) = (one for one in site.made.asked if isinstance(one[1], QuotaPlanRequest))
+    assert asked == QuotaPlanRequest(text="[tenants.vision]\nnominal = 6 # </textarea>")
+
+
+async def test_what_is_wrong_in_a_quota_file_is_said_and_the_text_kept(site: Site):
+    refusal = InvalidInputError("SW-QUOTA-FILE", "nothing was changed.\nline 2: <b>")
+    site.made.refused[QuotaPlanRequest] = refusal
+    status, text = await site.post("/what-if", text="[tenants.vision")
+    assert status == 200
+    assert "line 2: &lt;b&gt;" in text
+    assert "[tenants.vision</textarea>" in text
+
+
+async def test_a_text_that_is_too_long_is_refused_beside_the_form(site: Site):
+    status, text = await site.post("/what-if", text="x" * 40_000)
+    assert status == 200
+    assert "SW-WIRE" in text
+    assert not any(isinstance(one, QuotaPlanRequest) for _, one in site.made.asked)
+
+
+async def test_a_form_of_another_session_asks_nothing(site: Site):
+    status, _ = await site.post("/what-if", text="a", form_token="x")  # noqa: S106 -- none
+    assert status == 403
+    assert site.made.asked == []
+
+
+async def test_a_page_without_a_form_takes_none(site: Site):
+    status, _ = await site.post("/queue", text="a")
+    assert status == 404
+
+
+async def test_a_statement_has_sums_and_rows_of_the_month(site: Site):
+    site.made.count = 1
+    site.made.now_s = 0
+    _, text = await site.get("/statement?month=2026-11")
+    assert "By tenant" in text
+    assert text.count("1 Nov 0") >= 4
+    _, text = await site.get("/statement?month=2026-10")
+    assert "Nothing that you may read was used in 2026-10" in text
+
+
+async def test_the_csv_has_every_run_of_the_month_and_no_formula(site: Site):
+    site.made.count = 1500
+    site.made.extra = ""
+    original = site.made.name
+    site.made.name = lambda number: f"=HYPERLINK({original(number)})"  # type: ignore[method-assign]
+    async with site.browser.get(f"{site.address}/statement.csv?month=2026-11") as found:
+        assert found.status == 200
+        assert found.headers["Content-Disposition"] == (
+            'attachment; filename="statement-2026-11.csv"'
+        )
+        assert found.headers["X-Content-Type-Options"] == "nosniff"
+        rows = list(csv.DictReader(io.StringIO(await found.text())))
+    assert len(rows) == 6000
+    assert all(row["tenant"].startswith("'=") for row in rows)
+    assert rows[0]["used_millislice_s"] == "14400000"
+
+
+async def test_other_pages_have_no_csv(site: Site):
+    assert (await site.get("/cluster.csv"))[0] == 404
+    assert (await site.get("/nothing.csv"))[0] == 404
+
+
+async def test_a_page_that_does_not_change_is_not_followed(site: Site):
+    assert (await site.get("/live/statement"))[0] == 404

@@ -1,0 +1,481 @@
+"""Answers of a daemon that the page's server shows, made up: as large, and as hostile, as asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.findings import Severity
+from cluster.language.periods import Period
+from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
+from cluster.rpc.journal_messages import (
+    PlacedInstance,
+    RebalanceDone,
+    RebalancesAnswer,
+    RebalanceStepDone,
+    RepartitionDone,
+    RepartitionsAnswer,
+    RepartitionStepDone,
+)
+from cluster.rpc.message import Answer, Request
+from cluster.rpc.overview_messages import (
+    AttentionItem,
+    GpuNow,
+    InstanceNow,
+    OtherTenants,
+    OverviewAnswer,
+    QueueAnswer,
+    QueuedNow,
+    ServiceNow,
+    SlicesByState,
+)
+from cluster.rpc.quota_plan_messages import (
+    PlannedHarm,
+    PlannedLoan,
+    PlannedSide,
+    PlannedTenant,
+    QuotaPlanAnswer,
+)
+from cluster.rpc.read_messages import (
+    GenerationRecord,
+    GenerationsAnswer,
+    PriorityAnswer,
+    PriorityTerm,
+    StatementAnswer,
+    WhyAnswer,
+    WhyRow,
+    WhyTable,
+)
+from cluster.rpc.tenant_messages import LoanFlow, PayingBudget, TenantInTree, TenantsAnswer
+from cluster.rpc.web_messages import WhoamiAnswer
+
+NOW_S = 1_795_752_000
+"""27 November 2026, 04:00 UTC."""
+HOUR_S, DAY_S = 3600, 86_400
+MONTH_S = 1_793_491_200
+"""The begin of that month, UTC."""
+
+
+class Answers:
+    """A made-up cluster: ``tenants`` and as many services and nodes; ``extra`` is in every text."""
+
+    def __init__(self, tenants: int = 2, extra: str = "", *, now_s: float = NOW_S) -> None:
+        self.count, self.extra, self.now_s = tenants, extra, now_s
+        self.is_operator = True
+        self.asked: list[tuple[str, Request]] = []
+        self.refused: dict[type[Request], InvalidInputError] = {}
+
+    async def ask(self, user: str, request: Request) -> Answer:
+        """Answer as the daemon would; raises what ``refused`` has for such a request."""
+        self.asked.append((user, request))
+        if type(request) in self.refused:
+            raise self.refused[type(request)]
+        answer: Answer = getattr(self, type(request).__name__.removesuffix("Request").lower())(
+            request
+        )
+        return answer
+
+    def name(self, number: int) -> str:
+        """A tenant's name."""
+        known = ("vision", "nlp", "speech", "robotics", "climate")
+        text = known[number] if number < len(known) else f"group-{number:04}"
+        return text + self.extra
+
+    def whoami(self, _: Request) -> WhoamiAnswer:
+        """See ``ask``, as of all below."""
+        return WhoamiAnswer(is_operator=self.is_operator)
+
+    def overview(self, _: Request) -> OverviewAnswer:
+        parts = {"used": 7000, "lent": 2000, "idle": 4000, "draining": 1000, "down": 0}
+        amounts: dict[str, Any] = {
+            f"{name}_millislices": one * self.count for name, one in parts.items()
+        }
+        return OverviewAnswer(
+            cluster="site",
+            observed_s=self.now_s,
+            complete=True,
+            mode="enforce",
+            slices=SlicesByState(capacity_millislices=14_000 * self.count, **amounts),
+            tenants=tuple(self.tree_row(number) for number in range(self.count)),
+            services=tuple(map(self.service, range(self.count))),
+            gpus=tuple(self.gpu(number) for number in range(2 * self.count)),
+            waiting=(),
+            attention=(
+                AttentionItem(
+                    severity=Severity.WARNING,
+                    code="SW-NODE-DOWN",
+                    about="node-0001",
+                    what=f"Node node-0001 is down{self.extra}",
+                    command="scontrol show node node-0001",
+                ),
+            ),
+        )
+
+    def service(self, number: int) -> ServiceNow:
+        states: Any = ("ready", "failing", "asleep", "waking")
+        return ServiceNow(
+            tenant=self.name(number),
+            name=f"chat{self.extra}",
+            user="alice",
+            condition=states[number % 4],
+            ready=number % 5,
+            starting=number % 2,
+            min_replicas=0,
+            max_replicas=6,
+            wanted=number % 6,
+            why=f"backlog of {number} requests{self.extra}",
+            backlog=number * 3,
+            in_flight=2,
+            rate_per_s=12.5 + number,
+            p95_ms=220.0 + number,
+        )
+
+    def gpu(self, number: int) -> GpuNow:
+        conditions: Any = ("up", "up", "down", "draining")
+        instances = (
+            InstanceNow(
+                gres_type="a100_3g.40gb",
+                size=4,
+                start=0,
+                is_held=number % 3 != 2,
+                job=str(810 + number),
+                tenant=self.name(number // 2),
+                service=f"{self.name(number // 2)}/chat{self.extra}",
+            ),
+            *(
+                InstanceNow(
+                    gres_type="a100_1g.10gb",
+                    size=1,
+                    start=start,
+                    is_held=start < 6,
+                    job=f"9{number}{start}",
+                    tenant="nlp",
+                    is_borrowed=start == 4,
+                )
+                for start in range(4, 8)
+            ),
+        )
+        node = number // 8
+        return GpuNow(
+            node=f"node-{node:04}",
+            gpu=number % 8,
+            condition=conditions[node % 4],
+            memory_slices=8,
+            instances=instances,
+        )
+
+    def tree_row(self, number: int) -> TenantInTree:
+        has_parent = number > 1 and number % 3 != 0
+        return TenantInTree(
+            name=self.name(number),
+            depth=int(has_parent),
+            guaranteed_millislices=4000,
+            borrowed_millislices=2000 if number % 2 else 0,
+            lent_millislices=0 if number % 2 else 2000,
+            ceiling_millislices=6000 if number % 2 else 2000,
+            in_use_millislices=5000 if number % 2 else 1500,
+            waiting_jobs=number % 4,
+            waiting_millislices=1000 * (number % 4),
+            payer=self.name(number) if number < 3 else "",
+            left_millislice_s=400 * 3_600_000 if number < 3 else None,
+            resets_s=MONTH_S + 30 * DAY_S,
+            parent=self.name(number // 3 * 3) if has_parent else "",
+            children=(),
+            nominal_millislices=4000,
+            own_in_use_millislices=1500,
+        )
+
+    def tenants(self, request: Any) -> TenantsAnswer:
+        until = request.after + 500
+        page = [self.tree_row(number) for number in range(request.after, min(until, self.count))]
+        loans = [
+            LoanFlow(
+                lender=self.name(number),
+                borrower=self.name(number + 1),
+                amount_millislices=2000 if number % 4 else 3500,
+                is_recalled=number % 6 == 2,
+                since_s=NOW_S - 5000,
+                until_s=NOW_S + 600,
+            )
+            for number in range(request.after, min(until, self.count), 2)
+        ]
+        return TenantsAnswer(
+            now_s=NOW_S,
+            tenants=tuple(page),
+            others=OtherTenants(
+                tenants=3,
+                guaranteed_millislices=9000,
+                in_use_millislices=4000,
+                waiting_jobs=2,
+                waiting_millislices=2000,
+            ),
+            loans=tuple(loans),
+            budgets=tuple(
+                PayingBudget(
+                    payer=one.name,
+                    period=Period.MONTH,
+                    amount_millislice_s=1000 * 3_600_000,
+                    carry_over_millislice_s=0,
+                    overdraft_millislice_s=0,
+                    left_millislice_s=400 * 3_600_000,
+                    reserved_millislice_s=20 * 3_600_000,
+                    rate_millislices=5000,
+                    ends_s=NOW_S + 3 * DAY_S,
+                    period_start_s=MONTH_S,
+                    resets_s=MONTH_S + 30 * DAY_S,
+                )
+                for one in page
+                if one.payer
+            ),
+            more=until if until < self.count else None,
+        )
+
+    def history(self, request: Any) -> HistoryAnswer:
+        assert isinstance(request, HistoryRequest)
+        span_s = request.until_s - request.since_s
+        step_s = next(one for one in (10, 300, 1800, 3600) if span_s <= 1000 * one)
+        times_s = tuple(range(request.since_s, request.until_s, step_s))
+        places = range(len(times_s))
+        about_cluster = {
+            "used": 6000,
+            "lent": 2000,
+            "idle": 4000,
+            "draining": 1000,
+            "down": 1000,
+        }
+        about_tenant = {
+            "guaranteed": 4000,
+            "used": 3000,
+            "borrowed": 1000,
+            "lent": 500,
+            "waiting": 700,
+            "budget_left": 0,
+        }
+        about_service = {"ready": 3, "wanted": 4, "backlog": 20, "p95": 230, "requests": 12}
+        is_service = "/" in request.about and not request.about.endswith("/")
+        chosen = about_service if is_service else about_tenant
+        chosen = about_cluster if request.about == "cluster" else chosen
+
+        def values(name: str, base: int) -> tuple[float | None, ...]:
+            if name == "budget_left":
+                return tuple(
+                    (1000 - (at_s - MONTH_S) / HOUR_S * 0.95) * 3_600_000 for at_s in times_s
+                )
+            wave = [base * (1 + (at // 40 + len(name)) % 5 / 5) for at in places]
+            return tuple(None if 300 < at < 320 else one for at, one in enumerate(wave))
+
+        return HistoryAnswer(
+            about=request.about,
+            step_s=step_s,
+            times_s=times_s,
+            series=tuple(
+                HistorySeries(name=name, unit="millislices", values=values(name, base))
+                for name, base in chosen.items()
+            ),
+            zone="UTC",
+        )
+
+    def why(self, request: Any) -> WhyAnswer:
+        return WhyAnswer(
+            about=request.about,
+            headline=f"{request.about} may start 2 more slices{self.extra}",
+            sentences=(f"It waits for a GPU{self.extra}.",),
+            tables=(
+                WhyTable(
+                    heading="What it holds",
+                    rows=(WhyRow(what=f"job 814{self.extra}", gpus="1g.10gb", ends_s=NOW_S),),
+                ),
+            ),
+            hints=(f"Ask for less{self.extra}.",),
+        )
+
+    def generations(self, request: Any) -> GenerationsAnswer:
+        return GenerationsAnswer(
+            generations=(
+                GenerationRecord(
+                    array_job_id=814,
+                    submitted_s=NOW_S - 9000,
+                    tenant=request.tenant,
+                    name=request.name,
+                    author="alice",
+                    directives={"model": f"bert{self.extra}", "max_replicas": "6"},
+                ),
+            )
+        )
+
+    def priority(self, request: Any) -> PriorityAnswer:
+        return PriorityAnswer(
+            job=request.job,
+            tenant="vision",
+            tasks=1,
+            job_class="normal",
+            wait_s=600,
+            terms=(PriorityTerm(name="share", value=0.5, weight=10, points=500),),
+            site_factor=500,
+            factors=(),
+            max=10_000,
+            quantum=10,
+            wait_full_s=600,
+            full_s=NOW_S,
+            ahead=3,
+            ahead_own=1,
+            others_at_most=0,
+        )
+
+    def queue(self, request: Any) -> QueueAnswer:
+        numbers = range(request.after + 1, min(request.after + 501, self.count * 3 + 1))
+        rows = [
+            QueuedNow(
+                job=str(7000 + number),
+                tenant=self.name(number % self.count),
+                user=f"alice{self.extra}",
+                gpus={"a100_1g.10gb": 2},
+                tasks=1 + number % 3,
+                cost_millislices=2000,
+                since_s=NOW_S - 60 * number,
+                reason="Resources",
+                position=number,
+                why=f"for a free GPU{self.extra}",
+                start_s=NOW_S + 600 if number % 2 else None,
+                start="Slurm's plan" if number % 2 else "no estimate while it waits for quota",
+            )
+            for number in numbers
+        ]
+        more = numbers[-1] if numbers and numbers[-1] < self.count * 3 else None
+        return QueueAnswer(
+            observed_s=self.now_s,
+            complete=True,
+            rows=tuple(rows),
+            other_jobs=4,
+            other_millislices=9000,
+            more=more,
+        )
+
+    def rebalances(self, _: Request) -> RebalancesAnswer:
+        steps = (
+            RebalanceStepDone(
+                step="lend",
+                outcome="done",
+                began_s=NOW_S - 100,
+                took_s=0.31,
+                saw={"idle_millislices": 4000, "tenants": 2},
+                did=(f"vision lends 2 slices to nlp{self.extra}", "nlp gives back 1 slice"),
+                did_lines=2,
+            ),
+            RebalanceStepDone(
+                step="compile",
+                outcome="failed",
+                began_s=NOW_S - 99,
+                took_s=1.2,
+                saw={},
+                why=f"sacctmgr: Connection refused{self.extra}",
+            ),
+        )
+        runs = tuple(
+            RebalanceDone(
+                run_id=number,
+                author="root",
+                host="head",
+                outcome=("failed", "done")[number % 2],
+                begun_s=NOW_S - 100,
+                ended_s=NOW_S - 98,
+                took_s=1.6,
+                steps=steps,
+            )
+            for number in (42, 41)
+        )
+        return RebalancesAnswer(runs=runs, more=41)
+
+    def repartitions(self, _: Request) -> RepartitionsAnswer:
+        one = RepartitionDone(
+            repartition_id=7,
+            node="node-0001",
+            gpu="GPU-8c5c0f1e-0000-0000-0000-000000000001",
+            before=(PlacedInstance(profile="7g.80gb", start=0, size=8),),
+            after=(
+                PlacedInstance(profile="4g.40gb", start=0, size=4),
+                PlacedInstance(profile="3g.40gb", start=4, size=4),
+            ),
+            moves=("vision/chat slot 2",),
+            reason=f"3 jobs wait for 3g.40gb{self.extra}",
+            gain_millislice_s=9_000_000,
+            drained_millislice_s=300_000,
+            author="root",
+            state="rolled back",
+            error=f"slurmd did not answer{self.extra}",
+            begun_s=NOW_S - 900,
+            ended_s=NOW_S - 800,
+            took_s=100.0,
+            steps=tuple(
+                RepartitionStepDone(
+                    step=step,
+                    direction="forward",
+                    outcome="done",
+                    began_s=NOW_S - 900 + number,
+                    took_s=1.5,
+                    words=f"{step} of GPU 0{self.extra}",
+                )
+                for number, step in enumerate(("reserve", "move", "cut", "tell"))
+            ),
+        )
+        return RepartitionsAnswer(repartitions=(one,))
+
+    def statement(self, request: Any) -> StatementAnswer:
+        first = 0 if request.after is None else request.after.job_id + 1
+        last = min(first + 2000, self.count * 4)
+        rows: list[Mapping[str, Any]] = [
+            {
+                "run": {
+                    "key": {"cluster": "site", "job_id": number, "start_s": MONTH_S + number * 60},
+                    "tenant": self.name(number % self.count),
+                    "user": f"alice{self.extra}",
+                    "task": str(number),
+                    "gres": {"a100_1g.10gb": 2},
+                    "cost_millislices": 2000,
+                    "payer": self.name(number % self.count),
+                },
+                "end_s": MONTH_S + number * 60 + 7200,
+                "used_millislice_s": 7200 * 2000,
+                "waived_millislice_s": 0,
+                "reserved_millislice_s": 0,
+                "service": f"chat{self.extra}" if number % 2 else "",
+            }
+            for number in range(first, last)
+        ]
+        more = None
+        if last < self.count * 4:
+            more = {"tenant": "x", "start_s": 0, "job_id": last - 1, "now_s": NOW_S}
+        return StatementAnswer.model_validate({"now_s": NOW_S, "rows": tuple(rows), "more": more})
+
+    def quotaplan(self, _: Request) -> QuotaPlanAnswer:
+        def side(nominal: int) -> PlannedSide:
+            return PlannedSide(
+                nominal_millislices=nominal,
+                guaranteed_millislices=nominal,
+                lent_millislices=0,
+                borrowed_millislices=1000,
+                ceiling_millislices=nominal + 1000,
+            )
+
+        return QuotaPlanAnswer(
+            changes=(f"vision: nominal 6 slices (was 4 slices){self.extra}",),
+            tenants=(
+                PlannedTenant(name=self.name(0), depth=0, before=side(4000), after=side(6000)),
+                PlannedTenant(name=self.name(1), depth=1, after=side(1000)),
+            ),
+            unchanged=self.count - 1,
+            loans=(
+                PlannedLoan(
+                    lender="nlp", borrower="vision", before_millislices=2000, after_millislices=0
+                ),
+            ),
+            harms=(
+                PlannedHarm(
+                    kind="replica",
+                    tenant="nlp",
+                    about="nlp/chat",
+                    amount_millislices=1000,
+                    words=f"a borrowed replica would be drained{self.extra}",
+                ),
+            ),
+            needs_overcommit=True,
+        )
