@@ -159,9 +159,8 @@ docs: $(DOCS_READY) ## The documentation as a site, links between pages checked:
 docs-links: $(DOCS_READY) ## Ask every external address that the documentation names (network)
 	@$(SPHINX) -b linkcheck docs build/docs-links
 
-PAGES ?= build/screens.json
-screenshots: setup ## Pictures of web pages, by name, URL and cookie in the JSON file PAGES: build/reports/screens, docs/images
-	@PYTHONPATH=tests/integration $(BIN)/python tests/screenshots.py $(PAGES)
+screenshots: setup ## Pictures of every page in the browser, with 2 and with 1,000 tenants: build/reports/screens, docs/images (minutes)
+	@PYTHONPATH=tests:tests/integration $(BIN)/python tests/screenshots.py
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
 	@$(BIN)/python -m benchmarks.ledger
@@ -217,8 +216,8 @@ bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/re
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
-bench-web: $(READY) ## 200 viewers of the web pages at once: build/reports/web.json (WEB="--base ... --cookies ... --metrics ... --pid ..."; minutes)
-	@$(BIN)/python -m benchmarks.web $(WEB)
+bench-web: setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
+	@$(BIN)/python -m benchmarks.web
 
 DIST := build/dist
 PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -1,26 +1,28 @@
-"""Measures the web pages with many viewers at once, and what these cost the daemon.
+"""Measures the page in the browser with many viewers at once, and what these cost the daemon.
 
-Each viewer keeps a stream of events open and loads one page after another, at a steady pace. Spans
-with viewers and spans without take turns, so that the daemon's turns can be compared. The server of
-the pages and the daemon run already. An event's delay counts from its arrival at the viewer who got
-it first.
+It brings a sandbox up, with jobs that run and wait, and one that comes and goes all the time. Each
+viewer keeps a live page open and loads one page after another, at a steady pace. Spans with viewers
+and spans without take turns, so that the daemon's turns can be compared. An event's delay counts
+from its arrival at the viewer who got it first.
 """
 
-import argparse
 import asyncio
 import hashlib
 import json
-import sys
+import os
+import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from random import Random
-from statistics import quantiles
+from statistics import mean, median, quantiles
+from tempfile import mkdtemp
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,13 +30,23 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.reporting import REPORTS
+from benchmarks.reporting import run
+from sandbox.cluster import Sandbox
 
 AIM_PAGE_MS, AIM_SLOWER = 300.0, 0.05
 """Most of the 99th percentile of a page, and by what share the daemon's turns may be slower."""
-VIEWERS, SECONDS, ROUNDS, PAUSE_S = 200, 60.0, 3, 5.0
-EVENTS = "/events"
-PAGES = ("/cluster", "/tenants", "/services", "/queue", "/rebalances", "/repartitions")
+VIEWERS, SECONDS, PAUSE_S = 200, 20.0, 5.0
+FULL_ROUNDS, QUICK_ROUNDS = 9, 1
+TENANTS = {"vision": "alice", "nlp": "bob", "guest": "carol"}
+OPERATORS = ("games", "irc", "man", "news")
+"""Users whom Debian has; web.operators names them."""
+PAGES = ("/cluster", "/tenants", "/services", "/queue")
+STREAMS = tuple(f"/live{page}" for page in PAGES)
+_ARRAY = 40
+"""Tasks of each tenant, of which as many run as its quota allows."""
+_NICE = 15
+_STIRRED_S = 2.0
+"""From a change of the queue to the next one."""
 _SETTLED_S = 2.0
 """Time after which a span begins: pages and streams that have just been opened say everything."""
 _SAMPLED_S = 0.5
@@ -52,7 +64,7 @@ class Load:
         base: scheme, host and port.
         cookies: as headers have them, NAME=VALUE; viewers get them in turn.
         pause_s: from the beginning of a viewer's page to that of the next.
-        events: path of the stream.
+        events: paths of streams; viewers get them in turn.
     """
 
     base: str
@@ -61,7 +73,7 @@ class Load:
     seconds: float = SECONDS
     pause_s: float = PAUSE_S
     pages: Sequence[str] = PAGES
-    events: str = EVENTS
+    events: Sequence[str] = STREAMS
     seed: int = 1
 
 
@@ -188,8 +200,9 @@ class Viewer:
     async def _listen(self, session: aiohttp.ClientSession) -> None:
         got: Counter[str] = Counter()
         forever = aiohttp.ClientTimeout(total=None)
+        path = self._load.events[self._number // len(self._load.cookies) % len(self._load.events)]
         try:
-            async with session.get(self._load.events, timeout=forever) as response:
+            async with session.get(path, timeout=forever) as response:
                 response.raise_for_status()
                 async for key in events_of(response.content):
                     self._seen.arrivals_s[key, got[key]].append(time.monotonic())
@@ -304,30 +317,34 @@ def pages(seen: Seen) -> Mapping[str, Mapping[str, float]]:
 def turns(alone: Sequence[Turns], beside: Sequence[Turns]) -> Mapping[str, Mapping[str, float]]:
     """Mean milliseconds of the daemon's turns without and with viewers, by loop, and all of them.
 
-    Of all, each loop counts as often as it has turns without viewers. Loops without a turn in
-    either of the two are left out.
+    How much slower they are is the median of the pairs of spans that follow each other: other
+    programs of the machine disturb some of them. Of all, each loop counts as often as it has turns
+    without viewers. Loops without a turn in any of the spans are left out.
     """
-    counts, alone_s = _means_s(alone)
-    _, beside_s = _means_s(beside)
-    rows = {loop: (alone_s[loop], beside_s[loop]) for loop in sorted(alone_s.keys() & beside_s)}
-    weight = sum(counts[loop] for loop in rows) or 1.0
-    both = (sum(rows[loop][which] * counts[loop] for loop in rows) / weight for which in (0, 1))
+    counts = {loop: sum(span.counts.get(loop, 0.0) for span in alone) for loop in alone[0].counts}
+    spans = [*alone, *beside]
+    loops = [loop for loop in sorted(counts) if all(one.counts.get(loop) for one in spans)]
+    rows = {loop: {loop: 1.0} for loop in loops} | {"all": {loop: counts[loop] for loop in loops}}
+    pairs = tuple(zip(alone, beside, strict=True))
     return {
         name: {
-            "alone_ms": round(1000 * one, 3),
-            "viewed_ms": round(1000 * other, 3),
-            "slower": round(other / one - 1, 4) if one else 0.0,
+            "alone_ms": round(1000 * mean(_mean_s(span, weights) for span in alone), 3),
+            "viewed_ms": round(1000 * mean(_mean_s(span, weights) for span in beside), 3),
+            "slower": round(median(_slower(*pair, weights) for pair in pairs), 4),
         }
-        for name, (one, other) in {**rows, "all": tuple(both)}.items()
+        for name, weights in rows.items()
     }
 
 
-def _means_s(spans: Sequence[Turns]) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Number of turns by loop, and their mean seconds."""
-    loops = {loop for span in spans for loop in span.counts}
-    counts = {loop: sum(span.counts.get(loop, 0.0) for span in spans) for loop in loops}
-    seconds = {loop: sum(span.seconds.get(loop, 0.0) for span in spans) for loop in loops}
-    return counts, {loop: seconds[loop] / n for loop, n in counts.items() if n}
+def _slower(alone: Turns, beside: Turns, weights: Mapping[str, float]) -> float:
+    before_s = _mean_s(alone, weights)
+    return _mean_s(beside, weights) / before_s - 1 if before_s else 0.0
+
+
+def _mean_s(span: Turns, weights: Mapping[str, float]) -> float:
+    """Mean seconds of a turn, where turns of each loop count by its weight."""
+    means_s = (span.seconds[loop] / span.counts[loop] * one for loop, one in weights.items())
+    return sum(means_s) / (sum(weights.values()) or 1.0)
 
 
 def _server(server: Server) -> Mapping[str, float]:
@@ -378,52 +395,102 @@ def _missed(is_missed: bool) -> str:
     return "missed" if is_missed else ""
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, help="http://HOST:PORT of the pages")
-    parser.add_argument(
-        "--cookies",
-        type=Path,
-        required=True,
-        help="a file with NAME=VALUE of a session in each line",
-    )
-    parser.add_argument("--metrics", required=True, help="HOST:PORT of the daemon's metrics")
-    parser.add_argument("--pid", type=int, required=True, help="the process that serves the pages")
-    parser.add_argument("--viewers", type=int, default=VIEWERS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each span")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="spans with and without viewers")
-    parser.add_argument(
-        "--pause", type=float, default=PAUSE_S, help="s from page to page of a viewer"
-    )
-    parser.add_argument("--pages", nargs="+", default=PAGES, help="their paths")
-    parser.add_argument("--events", default=EVENTS, help="the stream's path")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path, default=REPORTS / "web.json")
-    return parser.parse_args()
+@dataclass(frozen=True)
+class Site:
+    """A sandbox's page.
+
+    Attributes:
+        cookies: of a session of each user.
+        metrics: HOST:PORT of the daemon's metrics.
+        pid: the page's server.
+    """
+
+    sandbox: Sandbox
+    base: str
+    cookies: Sequence[str]
+    metrics: str
+    pid: int
 
 
-def main() -> None:
-    """Write build/reports/web.json, and show its tables."""
-    options = _options()
-    load = Load(
-        base=options.base,
-        cookies=options.cookies.read_text(encoding="utf-8").split(),
-        viewers=options.viewers,
-        seconds=options.seconds,
-        pause_s=options.pause,
-        pages=options.pages,
-        events=options.events,
-        seed=options.seed,
-    )
-    measured = asyncio.run(measure(load, options.metrics, options.pid, options.rounds))
-    command = " ".join(("python -m benchmarks.web", *sys.argv[1:]))
-    report = {**measured, "command": command, "machine": machine()}
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    console = Console()
-    show(report, console)
-    console.print(str(options.report))
+@contextmanager
+def _site() -> Iterator[Site]:
+    sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-web-")), progress=print)
+    try:
+        metrics = _with_metrics(sandbox)
+        for tenant, user in TENANTS.items():
+            quota = ("slicewise", "tenant-quota", "set", tenant, "--nominal", "4")
+            sandbox.run("root", quota)
+            _submit(sandbox, user, f"--array=0-{_ARRAY - 1}")
+        base = sandbox.serve_page()
+        users = ("root", *OPERATORS, *(sandbox.state.users[one].name for one in TENANTS.values()))
+        cookies = asyncio.run(_logged_in(sandbox, base, users))
+        yield Site(sandbox, base, cookies, metrics, sandbox.state.processes["web"].pid)
+    finally:
+        sandbox.down()
+
+
+def _with_metrics(sandbox: Sandbox) -> str:
+    """Start the daemon again with metrics and operators of the page; where its metrics are."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        metrics = f"127.0.0.1:{listener.getsockname()[1]}"
+    file = sandbox.layout.settings_file
+    more = {"[daemon]\n": f'metrics = "{metrics}"\n', "[web]\n": f"operators = {[*OPERATORS]}\n"}
+    text = file.read_text(encoding="utf-8")
+    for section, lines in more.items():
+        text = text.replace(section, section + lines)
+    file.write_text(text, encoding="utf-8")
+    sandbox.stop("daemon")
+    sandbox.restore(print)
+    return metrics
+
+
+async def _logged_in(sandbox: Sandbox, base: str, users: Sequence[str]) -> Sequence[str]:
+    return [await _log_in(sandbox, base, user) for user in users]
+
+
+async def _log_in(sandbox: Sandbox, base: str, user: str) -> str:
+    """The cookie of a new session, NAME=VALUE."""
+    login = ("runuser", "-u", user, "--", "slicewise", "web", "login", "--json")
+    url = json.loads(sandbox.run("root", login).stdout)["url"]
+    form = {"token": parse_qs(urlsplit(url).query)["token"][0]}
+    async with (
+        aiohttp.ClientSession(base, headers={"Origin": base}, raise_for_status=True) as session,
+        session.post("/login", data=form, allow_redirects=False) as response,
+    ):
+        return response.headers["Set-Cookie"].partition(";")[0]
+
+
+def _submit(sandbox: Sandbox, user: str, *options: str) -> str:
+    """Submit a job for a slice; return its number."""
+    argv = ("sbatch", "--parsable", "--gres=gpu:1g.10gb:1", "--output=/dev/null", *options)
+    return sandbox.run(user, (*argv, "--wrap=sleep 3600")).stdout.strip()
+
+
+async def _stir(sandbox: Sandbox) -> None:
+    """Submit a job and cancel it, again and again, until cancelled."""
+    while True:
+        job = await asyncio.to_thread(_submit, sandbox, "alice")
+        await asyncio.sleep(_STIRRED_S)
+        await asyncio.to_thread(sandbox.run, "alice", ("scancel", job))
+        await asyncio.sleep(_STIRRED_S)
+
+
+async def _measure_stirred(site: Site, rounds: int) -> Mapping[str, Any]:
+    stirring = asyncio.create_task(_stir(site.sandbox))
+    try:
+        return await measure(Load(site.base, site.cookies), site.metrics, site.pid, rounds)
+    finally:
+        await _end([stirring])
+
+
+def _measured(is_quick: bool) -> Mapping[str, Any]:
+    with _site() as site:
+        # Viewers are not on the daemon's host: what they take of this one should not count.
+        os.nice(_NICE)
+        rounds = QUICK_ROUNDS if is_quick else FULL_ROUNDS
+        return {**asyncio.run(_measure_stirred(site, rounds)), "machine": machine()}
 
 
 if __name__ == "__main__":
-    main()
+    quick = f"{QUICK_ROUNDS} span with viewers and without, not {FULL_ROUNDS}"
+    run("web", __doc__, quick, _measured, lambda report: show(report, Console()))
