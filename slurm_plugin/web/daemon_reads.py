@@ -6,7 +6,7 @@ user was told apart from what others are.
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -42,12 +42,12 @@ _MOST_PAGES: Mapping[type[Request], int] = {TenantsRequest: 8, StatementRequest:
 _AT_ONCE = 16
 """Questions to the daemon at a time: half of what one user of its socket may have open."""
 _WAITING, _WAITING_PER_USER = 512, 64
-_KEPT = 1024
 _AGAIN_S, _PATIENCE_S = 0.1, 5.0
 """The daemon reads the ledger for a user twice at a time, and all operators are one user to it: a
 question beyond that is asked again after a while, for some seconds.
 """
 _LONGEST_TOKEN = 4096
+_KEPT = 1024
 
 
 @dataclass
@@ -67,7 +67,7 @@ class DaemonReads:
 
     def __init__(self, settings: DaemonSettings) -> None:
         self._settings = settings
-        self._kept: OrderedDict[tuple[str, str, bytes], _Kept] = OrderedDict()
+        self._kept: dict[tuple[str, str, bytes], _Kept] = {}
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._waiting: Counter[str] = Counter()
 

@@ -200,7 +200,8 @@ class WebServer:
             return _asset(asset)
         if (answered := self._to_strangers.get((visit.method, visit.path))) is not None:
             return await answered(visit)
-        return await self._for_user(visit, await self._require_login(visit, connection), connection)
+        session = await self._require_login(visit, connection)
+        return await self._for_user(visit, session, connection)
 
     async def _for_user(
         self, visit: Visit, session: Session, connection: Connection
@@ -214,8 +215,8 @@ class WebServer:
         return await self._page(visit, session)
 
     async def _posted(self, visit: Visit, session: Session) -> web.Response:
-        self._require_own_form(visit, session)
         if visit.path == "/logout":
+            self._require_own_form(visit, session)
             return self._log_out(session)
         return await self._form_page(visit, session)
 
@@ -296,7 +297,7 @@ class WebServer:
 
     def _require_oidc(self) -> OidcLogins:
         if self._oidc is None:
-            raise InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+            raise _no_page()
         return self._oidc
 
     def _logged_in(self, visit: Visit, user: str, by: str) -> web.Response:
@@ -347,6 +348,7 @@ class WebServer:
         page, place = self._found(visit, visit.path.removesuffix(".json"))
         if page.form_asks is None:
             raise _no_page()
+        self._require_own_form(visit, session)
         answers = dict(await self._answers(page.asks(place), session.user))
         try:
             answers |= await self._answers(page.form_asks(_form(visit)), session.user)
@@ -494,6 +496,14 @@ class WebServer:
 
     # Live
 
+    async def _current(self, page: Page, place: PagePlace, visit: Visit, session: Session) -> str:
+        answers: Answers | SlicewiseError
+        try:
+            answers = await self._answers(page.asks(place), session.user)
+        except SlicewiseError as error:
+            answers = error
+        return self._main(page, place, visit, session, answers)
+
     async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         session = await self._require_login(visit, connection)
         page, place = self._found(visit, visit.path.removeprefix("/live"))
@@ -504,14 +514,11 @@ class WebServer:
         async def make() -> str:
             now = replace(place, now_s=time.time())
             try:
-                answers = await self._answers(page.asks(now), session.user)
-                return self._main(page, now, visit, session, answers)
-            except SlicewiseError as error:
-                return self._main(page, now, visit, session, error)
+                return await self._current(page, now, visit, session)
             except Exception as error:  # noqa: BLE001 -- one bad answer must not end the stream
                 report_failure("request_failed", error, kind=type(error).__name__)
-                refused = SlicewiseError(_FAILED.code, _FAILED.message, _FAILED.hint)
-                return self._main(page, now, visit, session, refused)
+                template = self._templates.get_template("refusal.html.j2")
+                return template.render(refusal=_FAILED, page=page)
 
         self._feeds.require_room(session.user)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
