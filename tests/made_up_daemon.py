@@ -8,7 +8,7 @@ import os
 import types
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -34,51 +34,54 @@ class Fiction:
     Attributes:
         text: each text, by the name of its field and the number of what it is in.
         number: each number, in the same way.
-        many: length of each list.
+        many: length of each list; ``within``: of a list in another one; ``lengths``: of those with
+            that field's name.
     """
 
     text: Callable[[str, int], str]
     number: Callable[[str, int], int] = lambda _, nth: 1000 * (1 + nth % 7)
     many: int = 2
+    within: int = 2
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     def answer(self, kind: type[BaseModel]) -> Any:
         """An answer of that kind."""
-        return self._message(kind, 0)
+        return self._message(kind, 0, self.many)
 
-    def _message(self, kind: type[BaseModel], nth: int) -> BaseModel:
+    def _message(self, kind: type[BaseModel], nth: int, many: int) -> BaseModel:
         kind.model_rebuild()
         return kind(
             **{
-                name: self._value(name, field.annotation, nth)
-                for name, field in kind.model_fields.items()
+                name: self._value(name, one.annotation, nth, many)
+                for name, one in kind.model_fields.items()
                 # There is no next page.
                 if name not in ("v", "more")
             }
         )
 
-    def _value(self, name: str, kind: Any, nth: int) -> Any:
+    def _value(self, name: str, kind: Any, nth: int, many: int) -> Any:
         origin, parts = get_origin(kind), get_args(kind)
-        if origin is Annotated:
-            return self._value(name, parts[0], nth)
-        if origin in (Union, types.UnionType):
-            return self._value(name, parts[0], nth)
+        if origin in (Annotated, Union, types.UnionType):
+            return self._value(name, parts[0], nth, many)
         if origin is Literal:
             return parts[nth % len(parts)]
         if origin is tuple:
-            return self._several(name, parts[0])
+            return self._several(name, parts[0], many)
         if origin is dict:
             return {} if parts[1] is not int else {self.text(name, nth): 1}
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return self._message(kind, nth, self.within)
         return self._plain(name, kind, nth)
 
-    def _several(self, name: str, kind: Any) -> tuple[Any, ...]:
+    def _several(self, name: str, kind: Any, many: int) -> tuple[Any, ...]:
         # A record without declared fields: there is none.
         if get_origin(kind) is dict:
             return ()
-        return tuple(self._value(name, kind, one) for one in range(self.many))
+        return tuple(
+            self._value(name, kind, one, many) for one in range(self.lengths.get(name, many))
+        )
 
     def _plain(self, name: str, kind: Any, nth: int) -> Any:
-        if issubclass(kind, BaseModel):
-            return self._message(kind, nth)
         if issubclass(kind, Enum):
             return list(kind)[nth % len(kind)]
         if kind is bool:

@@ -1,16 +1,17 @@
-"""Takes pictures of web pages: of each at two widths, light and dark.
+"""Takes pictures of every page in the browser, at two widths, light and dark; and of top in tmux.
 
-``python tests/screenshots.py FILE`` reads a JSON list of pages, each with ``name``, ``url``,
-``cookie`` (NAME=VALUE) and, if its picture goes into the documentation, ``in_docs``. The pictures
-are build/reports/screens/NAME-WIDTH-SCHEME.png; those for the documentation, of the wide page in
-the light, docs/images/NAME.png. The exit code is 1 if anything was wrong with a page.
+Of a sandbox with two tenants, and of a cluster with 1,000, which is made up. The pictures are
+build/reports/screens/NAME-WIDTH-SCHEME.png; those for the documentation, of the wide page in the
+light, docs/images/NAME.png. The exit code is 1 if anything was wrong with a page.
 """
 
 import asyncio
-import json
+import io
+import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,8 +19,17 @@ from pathlib import Path
 from typing import get_args
 from urllib.parse import urlsplit
 
+import aiohttp
 from browser import NARROW, PROGRAMS, WIDE, Browser, Scheme, Viewer, browser_up, installed
+from made_up_daemon import Fiction, site_up
 from PIL import Image
+from rich.console import Console
+from rich.text import Text
+from web_site import COOKIE, Site
+
+from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
+from slurm_plugin.web.pages import PAGES
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _SCREENS = _PROJECT / "build" / "reports" / "screens"
@@ -27,6 +37,8 @@ _IMAGES = _PROJECT / "docs" / "images"
 MOST_BYTES = 150_000
 """Of a picture in the documentation: every clone has it for ever."""
 _COLORS = 256
+_FEW = "2"
+"""What names of pages with so many tenants begin with."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ def _for_docs(page: Shown, screens: Path, images: Path) -> Iterator[str]:
     if (size := picture.stat().st_size) > MOST_BYTES:
         yield f"its picture has {size:,} bytes, more than {MOST_BYTES:,}"
         return
-    shutil.copyfile(picture, images / f"{page.name}.png")
+    shutil.copyfile(picture, images / f"{page.name.removeprefix(f'{_FEW}-')}.png")
 
 
 def _make_small(file: Path) -> None:
@@ -75,22 +87,182 @@ def _parts(url: str) -> tuple[str, str]:
     return site, url.removeprefix(site)
 
 
-async def _take_all(program: str, pages: Sequence[Shown]) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        async with browser_up(program, Path(folder)) as browser:
+# Two tenants
+
+_TENANTS = {"vision": "alice", "nlp": "bob"}
+_QUOTAS = {"vision": ("9", "--lending-limit", "3"), "nlp": ("3", "--borrowing-limit", "1")}
+_SERVICE = """\
+[service]
+name = "{name}"
+tenant = "{tenant}"
+model_repository = "{models}"
+model = "tokens"
+profile = "1g.10gb"
+max_replicas = 3
+min_replicas = 1
+memory_mib = 512
+"""
+_IN_DOCS = ("cluster", "tenants", "job")
+_ROWS, _COLUMNS = 32, 118
+_DRAWN_S = 4.0
+
+
+def _sandbox_pages(sandbox: Sandbox) -> Sequence[Shown]:
+    """The pages of a sandbox with services, jobs and a loan, as an operator sees them."""
+    models = publish_models(sandbox.layout.models)
+    for tenant, user in _TENANTS.items():
+        quota = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *_QUOTAS[tenant])
+        sandbox.run("root", quota)
+        file = sandbox.layout.home / sandbox.state.users[user].name / "chat.toml"
+        file.write_text(_SERVICE.format(name="chat", tenant=tenant, models=models))
+        sandbox.run(user, ("slicewise", "service", "apply", str(file)))
+        submit = ("sbatch", "--parsable", "--gres=gpu:1g.10gb:1", "--output=/dev/null", "--wrap")
+        jobs = [sandbox.run(user, (*submit, "sleep 3600")).stdout.strip() for _ in range(5)]
+    site = Site(sandbox, sandbox.serve_page())
+    cookie = f"{COOKIE}={site.log_in('root')}"
+    time.sleep(_SETTLED_S)
+    words = {"tenant": "vision", "service": "chat", "job": jobs[-1]}
+    return _all_pages(_FEW, site.base, cookie, words)
+
+
+_SETTLED_S = 20.0
+"""A replica has started, a loan is made."""
+
+
+def _top(sandbox: Sandbox) -> str:
+    """What ``slicewise top`` shows in tmux, with its colours, as SVG."""
+    tmux = ("env", "TERM=xterm-256color", "tmux", "-f", "/dev/null")
+    tmux = (*tmux, "-S", str(sandbox.layout.directory / "tmux"))
+    size = ("-x", str(_COLUMNS), "-y", str(_ROWS))
+    sandbox.run("root", (*tmux, "new-session", "-d", *size, "slicewise top"))
+    try:
+        time.sleep(_DRAWN_S)
+        shown = sandbox.run("root", (*tmux, "capture-pane", "-e", "-p")).stdout
+    finally:
+        sandbox.run("root", (*tmux, "kill-server"))
+    console = Console(width=_COLUMNS, record=True, file=io.StringIO(), color_system="truecolor")
+    console.print(Text.from_ansi(shown.rstrip()))
+    svg = console.export_svg(title="slicewise top")
+    # Its fonts are elsewhere.
+    return re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+
+
+async def _draw(browser: Browser, svg: str, name: str) -> None:
+    async with browser.page(Viewer("http://127.0.0.1")) as opened:
+        await opened.tab.set_content(svg)
+        file = _SCREENS / f"{name}.png"
+        await opened.tab.locator("svg").screenshot(path=file)
+    _make_small(file)
+    shutil.copyfile(file, _IMAGES / f"{name}.png")
+
+
+def _all_pages(prefix: str, base: str, cookie: str, words: dict[str, str]) -> Sequence[Shown]:
+    return [
+        Shown(
+            f"{prefix}-{re.sub('[^a-z]+', '-', page.pattern).strip('-')}",
+            base + page.pattern.format(**words),
+            cookie,
+            in_docs=prefix == _FEW and page.template in _IN_DOCS,
+        )
+        for page in PAGES
+    ]
+
+
+# 1,000 tenants
+
+_MANY = 1000
+_HOUR_S = 3600
+_POINTS = 168
+_SLICES = {"capacity": 7000, "used": 4000, "lent": 1500, "idle": 1000, "draining": 300, "down": 200}
+_SENTENCE = "Tasks of lab-017 hold what it waits for; the first of them ends in 42 min"
+
+
+def _text(name: str, nth: int) -> str:
+    known = {
+        "job": str(10_000 + nth),
+        "node": f"gpu{nth // 4:03}",
+        "user": f"user{nth % 50}",
+        "service": f"lab-{nth:03}/chat",
+        "gres_type": "1g.10gb",
+        "gpus": "1g.10gb",
+        "reason": "QOSGrpBilling",
+        "command": f"slicewise why lab-{nth:03}",
+        "code": "SW-SERVICE-FAILING",
+        "cluster": "large",
+        "mode": "enforce",
+        "zone": "UTC",
+    }
+    is_sentence = name in ("what", "why", "note", "headline", "sentences", "hints", "start")
+    return _SENTENCE if is_sentence else known.get(name, f"lab-{nth:03}")
+
+
+def _number(name: str, nth: int) -> int:
+    if name.endswith("_millislices"):
+        return 1000 * _SLICES.get(name.removesuffix("_millislices"), 1 + nth % 7)
+    if name == "times_s":
+        return int(time.time()) - (_POINTS - nth) * _HOUR_S
+    if name in ("observed_s", "now_s"):
+        return int(time.time())
+    if name == "step_s":
+        return _HOUR_S
+    if name.endswith("_s"):
+        return int(time.time()) - _HOUR_S * (1 + nth % 30)
+    known = {
+        "depth": min(nth % 10, 1),
+        "gpu": nth % 4,
+        "size": 1,
+        "memory_slices": 8,
+        "step_s": 3600,
+    }
+    return known.get(name, nth % 7)
+
+
+def _made_up() -> Fiction:
+    lengths = {"times_s": _POINTS, "values": _POINTS, "highest": 0, "attention": 20, "hints": 2}
+    return Fiction(
+        _text,
+        _number,
+        _MANY,
+        7,
+        lengths | {"sentences": 3, "series": 5, "tables": 3, "terms": 4, "factors": 4},
+    )
+
+
+def _cookie(session: aiohttp.ClientSession) -> str:
+    (found,) = (one.value for one in session.cookie_jar if one.key == COOKIE)
+    return f"{COOKIE}={found}"
+
+
+async def _take_all(program: str, folder: Path) -> list[str]:
+    words = {"tenant": "lab-017", "service": "chat", "job": "10017"}
+    sandbox = await asyncio.to_thread(Sandbox.up, folder / "sandbox", progress=print)
+    try:
+        pages = await asyncio.to_thread(_sandbox_pages, sandbox)
+        top = await asyncio.to_thread(_top, sandbox)
+        async with (
+            browser_up(program, folder) as browser,
+            site_up(folder, _made_up()) as large,
+        ):
+            await _draw(browser, top, "top")
+            base = str(large._base_url).rstrip("/")
+            pages = [*pages, *_all_pages("1000", base, _cookie(large), words)]
             return [one for page in pages for one in await take(browser, page, _SCREENS, _IMAGES)]
+    finally:
+        await asyncio.to_thread(sandbox.down)
 
 
-def main(file: Path) -> None:
-    """Take the pictures of all pages in the file, and print what was wrong with them."""
+def main() -> None:
+    """Take all pictures, and print what was wrong with the pages."""
     program = installed()
     if program is None:
         sys.exit(f"none of {', '.join(PROGRAMS)} is installed")
-    pages = [Shown(**one) for one in json.loads(file.read_text(encoding="utf-8"))]
     for folder in (_SCREENS, _IMAGES):
         folder.mkdir(parents=True, exist_ok=True)
-    sys.exit("\n".join(asyncio.run(_take_all(program, pages))) or None)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        sys.exit("\n".join(asyncio.run(_take_all(program, folder))) or None)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

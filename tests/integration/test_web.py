@@ -62,6 +62,7 @@ HEADERS = {
     "x-content-type-options": re.compile("nosniff"),
 }
 ROUNDS = 2
+HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>{{7*7}}\x1b[31m\u202e'
 FORMS = ("{}", "{}.json", "/live{}")
 
 
@@ -269,6 +270,23 @@ def test_a_session_that_ended_sees_nothing(site: Site):
     assert cookie != other
 
 
+def test_a_job_s_hostile_name_is_inert_on_page_terminal_and_in_csv(
+    site: Site, tenants: Mapping[str, Planted]
+):
+    names = (f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
+    job = submit(site, "alice", *names)
+    until(lambda: site.get(f"/jobs/{job}", "alice").status == 200)
+    pages = ("/cluster", f"/jobs/{job}", "/tenants/vision", "/queue")
+    commands = ("overview", f"why {job}", "why vision", "ledger statement --journal --csv")
+    told = [site.get(path, "alice").text for path in pages]
+    printed = [
+        site.sandbox.run("alice", ("slicewise", *words.split())).stdout for words in commands
+    ]
+    cancel(site, "alice", f"job-{job}")
+    for text in (*told, *printed):
+        assert not re.search('<script>alert|\x1b|\u202e|(^|[,"])=', text, re.MULTILINE), text
+
+
 # In a browser
 
 in_browser = pytest.mark.asyncio(loop_scope="session")
@@ -436,7 +454,7 @@ def started(site: Site, user: str) -> str:
     return job
 
 
-def submit(site: Site, user: str) -> str:
+def submit(site: Site, user: str, *more: str) -> str:
     """A job for a slice; its number."""
     options = ("--gres=gpu:1g.10gb:1", "--parsable", "--output=/dev/null", "--wrap=sleep 600")
-    return site.sandbox.run(user, ("sbatch", *options)).stdout.strip()
+    return site.sandbox.run(user, ("sbatch", *options, *more)).stdout.strip()

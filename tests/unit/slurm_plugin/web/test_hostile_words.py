@@ -48,7 +48,8 @@ class Elements(HTMLParser):
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
     """The page of a cluster in which everything has such names, with a user who is logged in."""
-    fiction = Fiction(lambda _, nth: WORDS[nth % len(WORDS)], many=len(WORDS))
+    many = len(WORDS)
+    fiction = Fiction(lambda _, nth: WORDS[nth % many], many=many, within=many)
     async with site_up(tmp_path, fiction) as session:
         yield session
 
