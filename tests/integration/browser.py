@@ -24,7 +24,7 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 """Those of the Makefile's BROWSERS: the first that is there is used."""
 WIDE, NARROW = 1280, 390
 """Widths of a window in CSS pixels: a laptop's, a telephone's."""
-_HEIGHT = 800
+_HEIGHT, _TALLEST = 800, 6000
 _PATIENCE_MS = 20_000
 _ONLY_THIS_MACHINE = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.*"
 """Also for addresses without a name, for redirects, and for what a page only prepares to ask."""
@@ -113,9 +113,15 @@ class Page:
         await self.tab.emulate_media(color_scheme=scheme)
 
     async def shot(self, file: Path, width: int = WIDE, scheme: Scheme = "light") -> None:
-        """Write the whole page to a PNG file; the page stays as it was shown for that."""
+        """Write the page, or its first 6,000 pixels, to a PNG file; it stays as it was shown."""
         await self.look(width, scheme)
-        await self.tab.screenshot(path=file, full_page=True, animations="disabled")
+        height = await self.tab.evaluate("document.documentElement.scrollHeight")
+        await self.tab.screenshot(
+            path=file,
+            full_page=True,
+            animations="disabled",
+            clip={"x": 0, "y": 0, "width": width, "height": min(height, _TALLEST)},
+        )
 
     async def axe(self) -> list[Finding]:
         """The serious and critical findings on the page as it is shown now; wants JavaScript on."""
