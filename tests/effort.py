@@ -1,4 +1,4 @@
-"""Decides how many examples a test tries."""
+"""Decides how many examples a test tries, and whether it may be skipped."""
 
 import os
 
@@ -8,6 +8,11 @@ _NIGHTLY = 20
 
 def is_nightly() -> bool:
     return os.environ.get("SLICEWISE_NIGHTLY") == "1"
+
+
+def is_ci() -> bool:
+    """Whether this is CI, where everything is installed: a test that lacks something fails."""
+    return bool(os.environ.get("CI"))
 
 
 def examples(count: int, nightly: int | None = None) -> int:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 import pytest_asyncio
+from effort import is_ci
 from jobs_as_users import Users
 from json_checker import check_output
 from run_folder import path_for
@@ -88,7 +89,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> "AsyncIterator[Br
     from browser import PROGRAMS, browser_up, installed
 
     if (program := installed()) is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+        (pytest.fail if is_ci() else pytest.skip)(f"none of {', '.join(PROGRAMS)} is installed")
     async with browser_up(program, tmp_path_factory.mktemp("browser")) as running:
         yield running
 
