@@ -28,6 +28,8 @@ LINE_BYTES = 40_000
 be any text."""
 _SHORT_CHARACTERS = 100
 """Characters of each value in a line that would have more bytes."""
+_INT_BITS = 64
+"""An int of more bits is logged as text, in hexadecimal."""
 _TRACEBACK = "exception"
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/@+-]+").fullmatch
 _Render = Callable[[Mapping[str, str], Mapping[str, object]], str]
@@ -174,7 +176,9 @@ def _json() -> _Render:
     renderer = JSONRenderer(lambda fields, **_: encode(fields))
 
     def render(head: Mapping[str, str], fields: Mapping[str, object]) -> str:
-        return str(renderer(None, "", {**head, **fields}))
+        return str(
+            renderer(None, "", {**head, **{k: v for k, v in fields.items() if k not in head}})
+        )
 
     return render
 
@@ -182,7 +186,7 @@ def _json() -> _Render:
 def _bounded(fields: Mapping[str, object], most: int) -> Mapping[str, object]:
     return {
         key: value
-        if type(value) is int or (type(value) is str and len(value) <= most)
+        if type(value) is str and len(value) <= most
         else _value(value, 4 * most if key == _TRACEBACK else most)
         for key, value in fields.items()
     }
@@ -193,8 +197,13 @@ def _value(value: object, most: int) -> object:
 
     Sets are their members in order, ``-`` if empty.
     """
-    if value is None or type(value) in {int, bool}:
+    if value is None or type(value) is bool:
         return value
+    if isinstance(value, int):
+        # Python makes no decimal text of an int of thousands of digits: it raises ValueError.
+        if value.bit_length() < _INT_BITS:
+            return value
+        value = hex(value)
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, frozenset | set):

@@ -139,3 +139,22 @@ def test_a_program_writes_lines_on_stderr_and_libraries_warn_there(form: str, fi
     assert "library" in theirs
     assert "aiohttp" in theirs
     assert "a word\\nof theirs" in theirs
+
+
+@pytest.mark.parametrize("form", ["logfmt", "json"])
+def test_an_int_of_any_length_is_one_bounded_line(form: LogFormat) -> None:
+    with lines(form) as caught:
+        say("lent", huge=1 << 40_000, least=-(2**63) + 1)
+    (line,) = caught.texts
+    assert len(line) < 2 * TEXT_CHARACTERS
+    found = caught.events()[0] if form == "json" else parse_logfmt(line)
+    assert found["huge"].startswith("0x1000")
+    assert int(found["least"]) == -(2**63) + 1
+
+
+def test_a_field_of_json_does_not_replace_the_head() -> None:
+    with lines() as caught:
+        emit(LOG, logging.WARNING, "lent", {"program": "forged", "time": "never"})
+    (found,) = caught.events()
+    assert found["program"] == "tests"
+    assert found["time"] != "never"
