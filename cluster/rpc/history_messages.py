@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, Message, Request
+from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
 
 MOST_POINTS = 1000
 """Most points of each series in one answer."""
@@ -60,6 +60,6 @@ class HistoryRequest(Request, Asks[HistoryAnswer], get="history"):
     for their own tenants and services, root and SlurmUser for all.
     """
 
-    about: str = Field(CLUSTER, min_length=1, max_length=129)
+    about: str = Field(CLUSTER, min_length=1, max_length=129, pattern=NO_CONTROLS)
     since_s: HistorySecond
     until_s: HistorySecond

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
+from cluster.rpc.message import NO_CONTROLS, Answer, Asks, DoneAnswer, Message, Request
 
 _LATEST_S = 253_402_300_799
 """The end of the year 9999: the last second that a calendar shows."""
@@ -48,7 +48,7 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key_create"):
     """
 
     key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
-    tenant: str = Field(max_length=64)
+    tenant: str = Field(max_length=64, pattern=NO_CONTROLS)
     name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     service: str = Field("", max_length=63, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
@@ -58,7 +58,7 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key_create"):
 class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key_revoke"):
     """Revokes a key: no request with it is admitted from a few seconds after the answer."""
 
-    key_id: str = Field(max_length=32)
+    key_id: str = Field(max_length=32, pattern=NO_CONTROLS)
 
 
 class KeyOpenRequest(Request, Asks[DoneAnswer], post="key_open"):
@@ -67,7 +67,7 @@ class KeyOpenRequest(Request, Asks[DoneAnswer], post="key_open"):
     For users who may make the tenant's keys, and only if every key of the tenant is revoked.
     """
 
-    tenant: str = Field(max_length=64)
+    tenant: str = Field(max_length=64, pattern=NO_CONTROLS)
 
 
 class KeysAnswer(Answer):

@@ -15,6 +15,9 @@ from cluster.language.errors import InvalidInputError
 
 VERSION_PATH = "/v1/"
 
+NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+"""Pattern of a request's text without control characters: PostgreSQL refuses NUL in any text."""
+
 ACTING_PATH = f"{VERSION_PATH}as/"
 """What comes before the user's name where the web server asks for a user: ``/v1/as/alice/why``."""
 

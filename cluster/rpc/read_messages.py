@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from cluster.rpc.message import Answer, Asks, Message, Request
+from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
 
-TenantText = Annotated[str, Field(max_length=64)]
+TenantText = Annotated[str, Field(max_length=64, pattern=NO_CONTROLS)]
 """A tenant as a user has typed it."""
 Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
 """Job ids and Unix seconds."""
@@ -166,7 +166,7 @@ class WhyRequest(Request, Asks[WhyAnswer], get="why"):
     ``about``: ``814``, ``814_3``, a tenant's name, or a service as NAME or TENANT/NAME.
     """
 
-    about: str = Field(max_length=96)
+    about: str = Field(max_length=96, pattern=NO_CONTROLS)
 
 
 class PriorityTerm(Message):
@@ -232,4 +232,4 @@ class PriorityRequest(Request, Asks[PriorityAnswer], get="priority"):
     ``job``: ``814``, or ``814_3``; of an array, the record that is ahead of its others.
     """
 
-    job: str = Field(max_length=64)
+    job: str = Field(max_length=64, pattern=NO_CONTROLS)

@@ -261,7 +261,14 @@ class Reads:
     def _past(self, request: HistoryRequest, principal: Principal) -> HistoryAnswer:
         tenant, _ = history_subject(request.about)
         known = self._cluster_state.quotas.policy.keys()
-        if tenant and tenant not in known and not self._ledger.history.knows(tenant, ""):
+        # Own accounts are known, with or without quota: of such an account all is gaps.
+        is_own = principal.tenants is not None and tenant in principal.tenants
+        if (
+            tenant
+            and tenant not in known
+            and not is_own
+            and not self._ledger.history.knows(tenant, "")
+        ):
             require_known(tenant, known, principal)
         now_s = int(self._cluster_state.clock.shown_s)
         return history_answer(self._ledger, self._settings, request, now_s)

@@ -122,6 +122,17 @@ async def test_history_of_others_looks_like_none(reads: Reads, past: Past, about
         assert error.refusal.code == "SW-TENANT-UNKNOWN"
 
 
+async def test_history_of_an_own_account_without_any_is_gaps(reads: Reads, past: Past):
+    mine = replace(ALICE, tenants=frozenset({"vision", "former"}))
+    assert (await ask(reads, of_the_past("former"), mine))["series"] != []
+
+
+@pytest.mark.parametrize("about", ["vision/\0", "\0", "vision\n"])
+def test_history_of_control_characters_is_refused(about: str):
+    with pytest.raises(InvalidInputError, match="SW-WIRE"):
+        HistoryRequest.of(about=about, since_s=0, until_s=1)
+
+
 async def test_history_of_what_was_once_is_shown_to_operators(reads: Reads, past: Past):
     assert (await ask(reads, of_the_past("gone"), ROOT))["series"] != []
     assert (await refusal(reads, of_the_past("nosuch"), ROOT)).refusal.code == "SW-TENANT-UNKNOWN"
