@@ -86,9 +86,9 @@ CLUSTER = Board(
             stat("Look at Slurm is old by", "s", "min(slicewise_view_age_seconds{C})"),
             stat("Slices in use", "percentunit", "avg(cluster:slicewise_use:ratio{C})"),
             stat(
-                "Tenants whose guarantee is kept",
+                "Part of the tenants in time",
                 "percentunit",
-                "avg(cluster:slicewise_guarantee_kept:ratio{C})",
+                "avg(cluster:slicewise_tenants_in_time:ratio{C})",
             ),
         ),
         "Slices": (

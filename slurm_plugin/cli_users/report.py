@@ -59,8 +59,8 @@ def report(
     The HTML file asks for nothing else: it can be kept, sent and printed. It draws the 40 tenants
     that were charged most, and three services of each. What was charged is what "ledger statement"
     says; other figures are those that the daemon has recorded, with gaps where it could not. CSV
-    and JSON have integers. Without --out, --csv and --json a table of the tenants is printed.
-    Users see the tenants that they belong to, and the cluster's sums.
+    and JSON have amounts in integers. Without --out, --csv and --json a table of the tenants is
+    printed. Users see the tenants that they belong to, and the cluster's sums.
     """
     settings = load_settings()
     now_s = int(time.time())

@@ -157,7 +157,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def report_json(facts: MonthFacts) -> Mapping[str, object]:
-    """The month in integers; means of what is known, null where nothing is."""
+    """The month with amounts in integers; means of what is known, null where nothing is."""
     return {
         "cluster": facts.cluster,
         "month": facts.month,
