@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import ceil, floor, log10
 from typing import Literal
 
-from cluster.language.periods import Period, clock_text, next_start_s, period_start_s
+from cluster.language.periods import Period, clock_text, clock_times_s, next_start_s, period_start_s
 
 COLOURS = 8
 """Series that are told apart; more begin again with the first colour."""
@@ -284,12 +284,20 @@ def time_marks(begin_s: int, end_s: int, zone: str) -> list[tuple[int, str]]:
     while day_s < end_s:
         next_s = next_start_s(Period.DAY, day_s, zone) or end_s
         if step_s is not None:
-            within = range(day_s, next_s, step_s)
+            minutes = range(0, _DAY_S // 60, step_s // 60)
+            # These have the change of clocks, too, which need not be round.
+            shown = set(map(_clock_of, minutes))
+            times_s = sorted({day_s, *clock_times_s(minutes, day_s, 1, zone)})
+            within = [one for one in times_s if one == day_s or clock_text(one, zone)[11:] in shown]
             found += [(at_s, _mark(at_s, day_s, zone)) for at_s in within]
         elif number % days == 0:
             found.append((day_s, _mark(day_s, day_s, zone)))
         day_s, number = next_s, number + 1
     return [(at_s, text) for at_s, text in found if begin_s <= at_s < end_s]
+
+
+def _clock_of(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
 
 
 def _mark(at_s: int, day_s: int, zone: str) -> str:

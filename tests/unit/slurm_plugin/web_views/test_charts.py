@@ -161,6 +161,15 @@ def test_marks_of_a_day_are_hours_of_the_zone() -> None:
     ]
 
 
+def test_marks_of_a_day_on_which_clocks_change_are_round() -> None:
+    october_25_s = MIDNIGHT_S - 7 * 24 * HOUR_S - HOUR_S
+    found = time_marks(october_25_s, october_25_s + 25 * HOUR_S, "Europe/Berlin")
+    assert [text for _, text in found] == [
+        *("10-25", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00", "21:00")
+    ]
+    assert found[1][0] - found[0][0] == 4 * HOUR_S
+
+
 def test_marks_of_a_month_are_midnights_where_clocks_change() -> None:
     october_s = 1_790_805_600
     found = time_marks(october_s, MIDNIGHT_S, "Europe/Berlin")
