@@ -12,6 +12,7 @@ from slurm_plugin.accounting.statement import by_day, by_service, part, totals
 from slurm_plugin.accounting.types import InvoiceLine
 from slurm_plugin.cli_common.ledger_days import ledger_days
 from slurm_plugin.cli_common.read_backend import Source
+from slurm_plugin.common.history import HOUR_S
 from slurm_plugin.web_views.month import MonthFacts, ServiceMonth, TenantMonth
 from slurm_plugin.web_views.report import CHARTED, SERVICES_CHARTED
 
@@ -36,8 +37,12 @@ def month_facts(
     of_days = _by_tenant(by_day(whole, days, begin_s, until_s))
     of_services = _by_tenant(by_service(rows))
 
+    # An hour that a month's end divides, in zones with half hours, is of the later month: what a
+    # budget has left is of the hour's end.
+    last_s = until_s if until_s == now_s else until_s // HOUR_S * HOUR_S
+
     def history(about: str) -> HistoryAnswer:
-        return source.history(HistoryRequest(about=about, since_s=begin_s, until_s=until_s))
+        return source.history(HistoryRequest(about=about, since_s=begin_s, until_s=last_s))
 
     def services(name: str) -> tuple[ServiceMonth, ...]:
         lines = sorted(of_services.get(name, ()), key=lambda one: (-one.used_millislice_s, one.key))

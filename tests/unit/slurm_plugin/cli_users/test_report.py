@@ -13,9 +13,12 @@ import pytest
 from month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberSource
 from typer.testing import CliRunner
 
+from cluster.language.periods import Period, period_start_s
+from cluster.rpc.history_messages import HistoryRequest
 from launcher.main import app
 from slurm_plugin.cli_common.month_facts import month_facts
 from slurm_plugin.cli_users import ledger, report
+from slurm_plugin.common.history import history_steps
 from slurm_plugin.web_views.month import MonthFacts, in_use, kept, recorded
 from slurm_plugin.web_views.report import CHARTED, report_html
 
@@ -159,6 +162,24 @@ def test_without_history_figures_are_dashes_and_charges_stand(
     assert "Nothing was recorded in this time." in text
     assert "–" in text
     assert facts.tenants[0].used_millislice_s > 0
+
+
+def test_an_hour_that_two_months_share_is_of_the_later_one(
+    source: OctoberSource, monkeypatch: pytest.MonkeyPatch
+):
+    zone = "Asia/Kolkata"
+    begin_s = period_start_s(Period.MONTH, BEGIN_S + 86_400, zone)
+    asked: list[HistoryRequest] = []
+    answer = source.history
+    monkeypatch.setattr(source, "history", lambda one: (asked.append(one), answer(one))[1])
+    settings = SETTINGS.model_copy(
+        update={"ledger": SETTINGS.ledger.model_copy(update={"time_zone": zone})}
+    )
+    month_facts(source, settings, "vision", begin_s, NOW_S)
+    kept_s = settings.history.kept_s
+    found = history_steps(asked[0].since_s, asked[0].until_s, NOW_S, kept_s, 1000)
+    assert len(found.times_s) == 744
+    assert found.times_s[0] == begin_s - 1800
 
 
 def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberSource, tmp_path: Path):
