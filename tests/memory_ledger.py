@@ -149,12 +149,19 @@ class MemoryStore(LedgerParts):
         now_s: int,
         after: tuple[str, int, int] | None,
         rows: int,
+        *,
+        until_s: int | None = None,
     ) -> tuple[StatementRow, ...]:
         def place(row: StatementRow) -> tuple[str, int, int]:
             return row.run.tenant, row.run.key.start_s, row.run.key.job_id
 
         found = sorted(self.statement(None, since_s, now_s).rows, key=place)
-        wanted = (row for row in found if tenants is None or row.run.tenant in tenants)
+        wanted = (
+            row
+            for row in found
+            if (tenants is None or row.run.tenant in tenants)
+            and (until_s is None or row.run.key.start_s < until_s)
+        )
         return tuple(row for row in wanted if after is None or place(row) > after)[:rows]
 
     def charged_tenants(self) -> frozenset[str]:

@@ -46,11 +46,13 @@ class StatementAnswer(Answer):
 class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
     """Asks what was used, run by run, by a tenant or by all that the user may read.
 
-    ``after`` is ``more`` of an earlier answer, to get the next page.
+    Of runs that began before ``until_s``, if it is given. ``after`` is ``more`` of an earlier
+    answer, to get the next page.
     """
 
     tenant: TenantText | None = None
     since_s: Number = 0
+    until_s: Number | None = None
     after: StatementCursor | None = None
 
     @field_validator("after", mode="before")

@@ -546,6 +546,9 @@ Network = Annotated[str, AfterValidator(_network)]
 """An address such as ``10.0.0.1``, or a network such as ``10.0.0.0/24``."""
 
 
+_ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- refused without a name
+
+
 class WebSettings(_Section):
     """[web]: the page in the browser; docs/how-to/web.md."""
 
@@ -600,6 +603,8 @@ class WebSettings(_Section):
     def _is_sealed(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key: give both or neither")
+        if self.listen and not self.url and host_and_port(self.listen)[0] in _ANYWHERE:
+            raise ValueError("listen: all addresses of this host: say in url which browsers use")
         if self.listen and self.certificate is None and not is_loopback(self.listen):
             raise ValueError(
                 "listen: an address that other hosts reach needs certificate and key; behind a"

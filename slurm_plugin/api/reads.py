@@ -228,6 +228,7 @@ class Reads:
             now_s,
             (place.tenant, place.start_s, place.job_id) if place else None,
             _PAGE_ROWS,
+            until_s=request.until_s,
         )
         return StatementAnswer(
             now_s=now_s,

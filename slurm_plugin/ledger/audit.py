@@ -50,16 +50,21 @@ class Audit(LedgerPart):
         now_s: int,
         after: tuple[str, int, int] | None,
         rows: int,
+        *,
+        until_s: int | None = None,
     ) -> tuple[StatementRow, ...]:
         """A page of such a statement: ``rows`` rows of these tenants (None: of all), in its order.
 
-        ``after`` is tenant, start and job id of the last row of the page before. Raises
-        UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
+        Only runs that began before ``until_s``, if it is given. ``after`` is tenant, start and job
+        id of the last row of the page before. Raises UnreachableError (SW-DATABASE-DOWN) if
+        PostgreSQL takes too long.
         """
-        page = queries.statement_page_of(self._cluster, tenants, since_s, after).limit(rows)
+        page = queries.statement_page_of(self._cluster, tenants, since_s, after, until_s).limit(
+            rows
+        )
         with reading(self._engine) as connection:
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))
-            found = connection.execute(page).all()
+            found = connection.execute(page.limit(rows)).all()
         return tuple(queries.statement_row(row, now_s) for row in found)
 
     def export(self, since_s: int) -> Iterator[Mapping[str, object]]:

@@ -118,9 +118,14 @@ def statement_page_of(
     tenants: Collection[str] | None,
     since_s: int,
     after: tuple[str, int, int] | None,
+    until_s: int | None,
 ) -> Select[Any]:
-    """Select the same for these tenants (None: all), after the run with that tenant, start, job."""
+    """Select the same for these tenants (None: all), after the run with that tenant, start, job,
+    of runs that began before ``until_s`` (None: whenever).
+    """
     query = _statement(cluster, since_s)
+    if until_s is not None:
+        query = query.where(runs.c.start_s < until_s)
     if tenants is not None:
         query = query.where(runs.c.tenant.in_(tenants))
     if after is not None:

@@ -192,7 +192,9 @@ def _repartitions(place: PagePlace) -> Mapping[str, Request]:
 def _statement(place: PagePlace) -> Mapping[str, Request]:
     month = month_of(place.chosen("month"), place.now_s, place.site_zone)
     tenant = place.chosen("tenant").strip() or None
-    return {"statement": StatementRequest.of(tenant=tenant, since_s=month.start_s)}
+    return {
+        "statement": StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
+    }
 
 
 def _who(_: PagePlace) -> Mapping[str, Request]:

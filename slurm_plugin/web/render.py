@@ -80,14 +80,18 @@ def _inert(value: Any) -> Any:
 class TimeWords:
     """Writes times in the zone of who looks."""
 
-    def __init__(self, zone: str) -> None:
+    def __init__(self, zone: str, now_s: float) -> None:
         self.zone = zone
         self._zone = ZoneInfo(zone)
+        self._year = datetime.fromtimestamp(now_s, self._zone).year
 
     def at(self, unix_s: float) -> Markup:
-        """``<time datetime="2026-11-27T03:10:00+00:00">27 Nov 03:10:00</time>``."""
+        """``<time datetime="2026-11-27T03:10:00+00:00">27 Nov 03:10:00</time>``; with the year
+        where it is another one than now.
+        """
         moment = datetime.fromtimestamp(unix_s, UTC).astimezone(self._zone)
         exact = moment.isoformat(timespec="seconds")
+        year = "" if moment.year == self._year else f" {moment.year}"
         return Markup('<time datetime="{}">{}</time>').format(
-            exact, f"{moment.day} {moment:%b %H:%M:%S}"
+            exact, f"{moment.day} {moment:%b}{year} {moment:%H:%M:%S}"
         )

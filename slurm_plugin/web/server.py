@@ -24,7 +24,7 @@ from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer
 from cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
-from cluster.settings.file import Settings, host_and_port
+from cluster.settings.file import Settings, host_and_port, is_loopback
 from slurm_plugin.accounting.run_csv import runs_csv
 from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import Guests
@@ -52,6 +52,8 @@ _REQUESTS = RateLimit(at_once=240, every_s=0.05)
 """Of one address that isn't logged in, and of one user."""
 _REMEMBERED = 10_000
 _FIELDS = 32
+_BESIDE_S = 2.0
+"""Seconds that a page waits for what is not the first of its questions."""
 _CSV_PAGES = 500
 """Pages of a statement in one file, a million runs."""
 _COOKIE, _ZONE_COOKIE, _OIDC_COOKIE = "slicewise", "slicewise-zone", "slicewise-oidc"
@@ -107,7 +109,13 @@ class WebServer:
         self._prefix = "__Host-" if self._is_secure else ""
         self._cookie = self._prefix + _COOKIE
         scheme = "http" if own.certificate is None else "https"
-        places = ((self._address.scheme, self._address.netloc), (scheme, own.listen))
+        places: tuple[tuple[str, str], ...] = (
+            (self._address.scheme, self._address.netloc),
+            (scheme, own.listen),
+        )
+        if is_loopback(own.listen):
+            # As a tunnel's users may write it.
+            places += ((scheme, f"localhost:{own.listen.rpartition(':')[2]}"),)
         self._hosts = {_host(*one) for one in places}
         self._origins = {f"{scheme}://{_host(scheme, netloc)}" for scheme, netloc in places}
         self._reads = DaemonReads(settings.daemon)
@@ -267,6 +275,7 @@ class WebServer:
     # Login
 
     async def _login_page(self, visit: Visit) -> web.Response:
+        self._count(_REQUESTS, visit.visitor)
         return self._html(
             "login",
             visit,
@@ -409,7 +418,11 @@ class WebServer:
             await _send(response, runs_csv((), 0))
             await _send_rows(response, found, month)
             async for one in pages:
+                found = one
                 await _send_rows(response, one, month)
+            if getattr(found, "more", None) is not None:
+                # There are more runs than one file has.
+                connection.drop()
         except (ConnectionError, TimeoutError, SlicewiseError):
             # Without an end the browser knows that the file is not whole.
             connection.drop()
@@ -433,17 +446,25 @@ class WebServer:
         raise _no_page()
 
     async def _answers(self, asks: Mapping[str, Request], user: str) -> "Answers":
-        found = await asyncio.gather(
-            *(self._reads.whole(user, one) for one in asks.values()), return_exceptions=True
-        )
+        whole = self._reads.whole
+        first, *rest = [asyncio.create_task(whole(user, one)) for one in asks.values()]
+        await asyncio.wait({first})
+        if rest and first.exception() is None:
+            # What stands beside it must not keep it back.
+            await asyncio.wait(rest, timeout=_BESIDE_S)
+        for one in rest:
+            one.cancel()
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
         answers: dict[str, Answer | Refusal] = {}
-        for name, one in zip(asks, found, strict=True):
-            if isinstance(one, SlicewiseError) and answers:
-                answers[name] = one.refusal
-            elif isinstance(one, BaseException):
-                raise one
+        for name, answer in zip(asks, found, strict=True):
+            if isinstance(answer, asyncio.CancelledError):
+                answers[name] = _LATE
+            elif isinstance(answer, SlicewiseError) and answers:
+                answers[name] = answer.refusal
+            elif isinstance(answer, BaseException):
+                raise answer
             else:
-                answers[name] = one
+                answers[name] = answer
         return answers
 
     def _main(
@@ -463,7 +484,7 @@ class WebServer:
             page=page,
             place=place,
             user=session.user,
-            times=TimeWords(visit.zone),
+            times=TimeWords(visit.zone, place.now_s),
             now_s=place.now_s,
             form=_form(visit) if visit.method == "POST" else {},
             form_token=session.form_token,
@@ -557,23 +578,32 @@ class WebServer:
             response.headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
 
+_LATE = Refusal("SW-TIMEOUT", "The ledger is slow: this did not come in time.", "Reload.")
 _NO_QUESTION = Refusal("SW-WIRE", "This is no HTTP request.", "Ask with a browser.")
 _FAILED = Refusal("SW-INTERNAL", "The web server failed; its log says how.")
 
 
 def _status(error: SlicewiseError) -> HTTPStatus:
-    match error.refusal.code:
-        case "SW-WEB-LOGIN" | "SW-WEB-TOKEN":
-            return HTTPStatus.UNAUTHORIZED
-        case "SW-WEB-PROXY":
-            return HTTPStatus.FORBIDDEN
-        case "SW-WEB-OIDC":
-            return HTTPStatus.BAD_GATEWAY
-        case "SW-WEB-HOST":
-            return HTTPStatus.MISDIRECTED_REQUEST
-        case "SW-BUSY":
-            return HTTPStatus.SERVICE_UNAVAILABLE
-    return status_of(error)
+    code = error.refusal.code
+    # The daemon's refusals all come as errors of input, also where it is not the input's fault.
+    return _STATUS.get(code) or status_of(error)
+
+
+_STATUS = {
+    **dict.fromkeys(
+        (
+            *("SW-BUSY", "SW-DAEMON-STANDBY", "SW-SLURM-DOWN", "SW-DATABASE-DOWN"),
+            *("SW-DATABASE-LOGIN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
+        ),
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    ),
+    "SW-INTERNAL": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "SW-WEB-LOGIN": HTTPStatus.UNAUTHORIZED,
+    "SW-WEB-TOKEN": HTTPStatus.UNAUTHORIZED,
+    "SW-WEB-PROXY": HTTPStatus.FORBIDDEN,
+    "SW-WEB-OIDC": HTTPStatus.BAD_GATEWAY,
+    "SW-WEB-HOST": HTTPStatus.MISDIRECTED_REQUEST,
+}
 
 
 Answers = Mapping[str, Answer | Refusal]

@@ -21,12 +21,14 @@ class Session:
         until_s: end, by the monotonic clock.
         form_token: what each form of this session sends along, which no other site knows.
         key: the hash by which the session is found, which is not the cookie's value.
+        is_vouched: whether a proxy's word, and no cookie, opens it: it ends at the proxy.
     """
 
     user: str
     until_s: float
     form_token: str
     key: bytes
+    is_vouched: bool = False
 
 
 class Sessions:
@@ -54,7 +56,7 @@ class Sessions:
             self._make_room(user)
         until_s = self._clock_s() + min(self.lasts_s, _VOUCHED_S)
         form_token = secrets.token_urlsafe(32) if known is None else known.form_token
-        session = self._by_key[key] = Session(user, until_s, form_token, key)
+        session = self._by_key[key] = Session(user, until_s, form_token, key, is_vouched=True)
         return session
 
     def passing(self, user: str) -> Session:

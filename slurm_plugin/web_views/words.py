@@ -1,6 +1,7 @@
 """Figures of the page in words."""
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_FEW = 10
 _MOST = 400
 """Characters of one text: names and reasons are far shorter."""
 
@@ -15,8 +16,9 @@ def age_text(seconds: float) -> str:
 
 
 def hours_text(millislice_s: int) -> str:
-    """Slice-hours with one decimal."""
-    return f"{millislice_s / 1000 / _HOUR_S:,.1f}"
+    """Slice-hours with one decimal; below ten with three, for runs of seconds."""
+    hours = millislice_s / 1000 / _HOUR_S
+    return f"{hours:,.3f}" if 0 < abs(hours) < _FEW else f"{hours:,.1f}"
 
 
 def shortened(text: str) -> str:

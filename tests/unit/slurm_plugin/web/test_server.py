@@ -220,8 +220,10 @@ async def test_a_proxy_logs_its_users_in_by_each_request(proxied: PageServer):
         assert "Set-Cookie" not in headers
     assert (await proxied.get("/cluster"))[0] == 401
     status, text, _ = await proxied.ask("GET", "/cluster", headers=named("alice"))
-    form_token = text.partition('name="form_token" value="')[2].partition('"')[0]
     assert status == 200
+    # Such a session ends at the proxy.
+    assert "Log out" not in text
+    form_token = proxied.server._sessions.vouched("alice").form_token
     # Another site's form would be sent by the proxy with the header all the same.
     for origin, status in (("https://evil.example", 403), (proxied.address, 303)):
         sent = named("alice") | {"Origin": origin}
@@ -285,3 +287,9 @@ async def test_a_token_of_slurms_opens_nothing_else(with_tokens: PageServer):
 
 async def test_where_no_key_is_set_tokens_open_nothing(page: PageServer):
     assert (await page.get("/cluster.json", **bearer("alice")))[0] == 401
+
+
+async def test_a_loopback_page_is_found_by_its_other_name_too(page: PageServer):
+    port = page.address.rpartition(":")[2]
+    assert (await page.get("/login", Host=f"localhost:{port}"))[0] == 200
+    assert (await page.get("/login", Host=f"localhost.example.org:{port}"))[0] == 421

