@@ -4,6 +4,7 @@ A row is never changed: each is of one look, or made of all the rows of a time t
 everything here may be done twice.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from itertools import pairwise
@@ -71,6 +72,7 @@ class History(LedgerPart):
         """Write what was seen; of ten seconds that have rows nothing is changed."""
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
+            connection.execute(select(func.pg_advisory_xact_lock_shared(self._names_key())))
             for sample in samples:
                 self._name(connection, sample)
                 self._write(connection, history_cluster, sample.at_s, (sample.cluster,))
@@ -112,10 +114,16 @@ class History(LedgerPart):
                 select(table.c.subject_id).where(table.c.subject_id == named.id)
                 for table in HISTORY
             )
-            unused = (~one.exists() for one in used)
-            connection.execute(
-                delete(history_subjects).where(named.cluster == self._cluster, *unused)
-            )
+            # While another leader adds rows, their names seem unused: tomorrow, then.
+            if connection.scalar(select(func.pg_try_advisory_xact_lock(self._names_key()))):
+                unused = (~one.exists() for one in used)
+                connection.execute(
+                    delete(history_subjects).where(named.cluster == self._cluster, *unused)
+                )
+
+    def _names_key(self) -> ColumnElement[int]:
+        # A lock of rows would need the right to change them.
+        return func.hashtextextended(f"slicewise.history_names {self._cluster}", 0)
 
     def knows(self, tenant: str, service: str) -> bool:
         """Whether anything was written about the tenant, or the service."""
@@ -281,7 +289,10 @@ def _columns(rows: Sequence[Figures], figures: Sequence[str]) -> Mapping[str, li
 
 
 def _bounded(value: float | None) -> float | None:
-    return None if value is None else max(-_MOST, min(value, _MOST))
+    """Cut off what a column can't hold; None for what is no number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return max(-_MOST, min(value, _MOST))
 
 
 def _aggregates(table: Table) -> list[ColumnElement[Any]]:

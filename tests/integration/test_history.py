@@ -1,6 +1,7 @@
 """Figures over time on a real PostgreSQL: what is summed up, deleted, and lost with a daemon."""
 
 import json
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -171,6 +172,12 @@ def test_other_clusters_rows_are_left_alone(ledger: Ledger, database: str):
 def test_more_than_a_column_holds_is_cut_off(ledger: Ledger):
     ledger.history.add([sample(0, 2**40)])
     assert used(ledger, steps(TEN_S, 1)) == {0: (2**31 - 1, 2**31 - 1)}
+
+
+def test_what_is_no_number_is_not_known(ledger: Ledger):
+    ledger.history.add([sample(0, 1, math.nan), sample(10, 1, math.inf)])
+    found = ledger.history.rows("vision", "bert", steps(TEN_S, 2))
+    assert [row["p95"] for row in found.values()] == [None, None]
 
 
 def test_names_are_numbered_once(ledger: Ledger, database: str):
