@@ -22,8 +22,12 @@ _RIGHTS = text("""
 SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
        has_any_column_privilege('slicewise.loan_changes', 'INSERT') AS "to lend",
        has_table_privilege('slicewise.known_limits', 'INSERT') AS "to note limits",
-       coalesce(has_table_privilege(to_regclass('slicewise.history_cluster'), 'INSERT'), true)
-           AS "to keep history",
+       (SELECT coalesce(bool_and(has_table_privilege(oid, 'INSERT')
+                                 AND has_table_privilege(oid, 'DELETE')), true) FROM pg_class
+         WHERE relnamespace = 'slicewise'::regnamespace AND relkind = 'r'
+           AND relname IN ('history_subjects', 'history_cluster', 'history_tenants',
+                           'history_services')
+       ) AS "to keep history",
        (SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
          WHERE pronamespace = 'slicewise'::regnamespace AND proname IN ('book', 'seal')
        ) AS "to charge"
