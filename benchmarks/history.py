@@ -78,10 +78,10 @@ def measure(*, is_quick: bool) -> Mapping[str, Any]:
     facts = _facts(QUICK if is_quick else FULL)
     look_ms = median(
         # A copy: what facts compute once is part of a look.
-        _cost(lambda: history_sample(replace(facts), _OPERATOR, _BEGIN_S))[0]
+        _cost(lambda: history_sample(replace(facts), _OPERATOR, _BEGIN_S, _SERVICES))[0]
         for _ in range(_LOOKS)
     )
-    seen = history_sample(facts, _OPERATOR, _BEGIN_S)
+    seen = history_sample(facts, _OPERATOR, _BEGIN_S, _SERVICES)
     names = [one.tenant for one in seen.tenants][:_SERVICES]
     services = tuple(ServiceFigures(name, "bert", 2, 3, 4, 12.5, 42.0) for name in names)
     with server() as postgres:

@@ -56,6 +56,10 @@ def series(request: HistoryRequest, **of: Callable[[float], float | None]) -> Hi
         about=request.about,
         step_s=HOUR_S,
         times_s=times_s,
+        samples=tuple(
+            HOUR_S // 10 if any(at(one, figure) is not None for figure in of.values()) else 0
+            for one in times_s
+        ),
         series=tuple(
             HistorySeries(
                 name=name,

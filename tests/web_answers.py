@@ -267,6 +267,7 @@ class Answers:
             about=request.about,
             step_s=step_s,
             times_s=times_s,
+            samples=(step_s // 10,) * len(times_s),
             series=tuple(
                 HistorySeries(name=name, unit="millislices", values=values(name, base))
                 for name, base in chosen.items()

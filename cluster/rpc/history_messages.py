@@ -42,12 +42,14 @@ class HistoryAnswer(Answer):
     Attributes:
         step_s: seconds of one step; the daemon chooses it by the span and by what it still keeps.
         times_s: Unix seconds at which each step begins.
+        samples: of how many looks, one in ten seconds, each step is made; 0 of a gap.
         zone: the time zone in which the site's days and months begin.
     """
 
     about: str
     step_s: int
     times_s: tuple[int, ...]
+    samples: tuple[int, ...]
     series: tuple[HistorySeries, ...]
     zone: str
 

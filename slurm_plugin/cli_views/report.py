@@ -8,7 +8,6 @@ from slurm_plugin.web_views.month import (
     kept_by_tenant,
     mean,
     recorded,
-    values_of,
 )
 from slurm_plugin.web_views.report import hours, percent, slices
 
@@ -17,7 +16,7 @@ def report_table(facts: MonthFacts) -> FittingTable:
     """One line per tenant: what it was charged, and its means in slices."""
     found = facts.tenants
     means = {
-        name: [slices(mean(values_of(one.history, name))) for one in found]
+        name: [slices(mean(one.history, name)) for one in found]
         for name in ("guaranteed", "used", "borrowed", "lent", "waiting")
     }
     return FittingTable(

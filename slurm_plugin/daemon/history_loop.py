@@ -34,6 +34,7 @@ class HistoryLoop:
 
     def __init__(self, settings: Settings, ledger: Ledger, cluster_state: ClusterState) -> None:
         self._settings = settings
+        self._most_services = settings.gateway.services
         self._ledger = ledger
         self._cluster_state = cluster_state
         self._unwritten: deque[HistorySample] = deque(maxlen=_UNWRITTEN)
@@ -51,7 +52,9 @@ class HistoryLoop:
         facts = facts_now(
             *(self._settings, state, state.jobs), seats={}, resets_s={}, surveyed={}, indices={}
         )
-        self._unwritten.append(await asyncio.to_thread(history_sample, facts, _EVERYBODY, at_s))
+        self._unwritten.append(
+            await asyncio.to_thread(history_sample, facts, _EVERYBODY, at_s, self._most_services)
+        )
 
     async def turn(self) -> None:
         """Write what was seen; once a minute sum up and delete. Raises what the ledger raises.

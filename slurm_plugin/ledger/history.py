@@ -47,6 +47,7 @@ from slurm_plugin.ledger.base import DEADLINE, LedgerPart
 from slurm_plugin.ledger_tables.history_tables import (
     HISTORY,
     MAX,
+    SAMPLES,
     history_cluster,
     history_services,
     history_subjects,
@@ -55,7 +56,7 @@ from slurm_plugin.ledger_tables.history_tables import (
 
 _MOST = 2**31 - 1
 """Millislices that a column holds: two million slices. More is written as this."""
-_KEYS = ("subject_id", "step_s", "at_s", "samples")
+_KEYS = ("subject_id", "step_s", "at_s", SAMPLES)
 _STEPS_AT_ONCE = {MINUTE_S: 15, HOUR_S: 4}
 """Steps that one statement sums up at most, after a time in which none was: half a second's work
 with 1,000 tenants."""
@@ -131,7 +132,8 @@ class History(LedgerPart):
             return connection.execute(self._subject(tenant, service)).first() is not None
 
     def rows(self, tenant: str, service: str, steps: HistorySteps) -> Mapping[int, HistoryRow]:
-        """The figures of a service, of a tenant with service "", or of the cluster with both "".
+        """The figures of a service, of a tenant with service "", or of the cluster with both "",
+        and by ``SAMPLES`` the number of looks that they are made of.
 
         By the Unix second at which each of the steps begins; those without rows are left out.
         """
@@ -142,7 +144,7 @@ class History(LedgerPart):
         of = table.c
         begin = of.at_s - of.at_s % steps.step_s
         query = (
-            select(begin.label("at_s"), *_aggregates(table))
+            select(begin.label("at_s"), func.sum(of.samples).label(SAMPLES), *_aggregates(table))
             .where(of.subject_id == self._subject(tenant, service).scalar_subquery())
             .where(of.step_s == steps.stored_s, of.at_s >= since_s, of.at_s < until_s)
             .group_by(begin)

@@ -18,6 +18,7 @@ from cluster.settings.file import Settings
 from slurm_plugin.common.history import history_steps
 from slurm_plugin.ledger_tables.history_tables import (
     MAX,
+    SAMPLES,
     history_cluster,
     history_services,
     history_tenants,
@@ -81,6 +82,7 @@ def history_answer(
         about=request.about,
         step_s=steps.step_s,
         times_s=steps.times_s,
+        samples=tuple(int(rows.get(at_s, {}).get(SAMPLES) or 0) for at_s in steps.times_s),
         series=tuple(
             HistorySeries(
                 name=name,

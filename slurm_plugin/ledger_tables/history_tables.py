@@ -42,6 +42,8 @@ def _figures(name: str, comment: str, *columns: Column[int] | Column[float]) -> 
     )
 
 
+SAMPLES = "samples"
+"""The column with the number of looks that a row is made of."""
 MAX = "max_"
 """What the name of a maximum begins with, before that of its figure."""
 

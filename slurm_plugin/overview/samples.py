@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import ServiceNow, TenantNow
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.common.costs import run_cost
@@ -17,8 +18,14 @@ from slurm_plugin.overview.slices import slices_by_state, tenants_now
 from slurm_plugin.quota.demand import late_before_s, late_tasks
 
 
-def history_sample(facts: OverviewFacts, reader: Reader, at_s: int) -> HistorySample:
-    """Return the figures of all tenants and services; ``reader`` may read them all."""
+def history_sample(
+    facts: OverviewFacts, reader: Reader, at_s: int, most_services: int
+) -> HistorySample:
+    """Return the figures of all tenants and services; ``reader`` may read them all.
+
+    Users may submit any number of services: of more than ``most_services`` those are left out that
+    the launcher does not carry, then the newest.
+    """
     slices, late = slices_by_state(facts), Counter[str]()
     before_s = late_before_s(facts.now_s, facts.grace_s)
     for job in late_tasks(facts.jobs, facts.policy, facts.partitions, facts.costs, before_s):
@@ -37,9 +44,20 @@ def history_sample(facts: OverviewFacts, reader: Reader, at_s: int) -> HistorySa
         ),
         tenants=tuple(_tenant(one, late_below[one.name]) for one in tenants_now(facts, reader)),
         services=tuple(
-            _service(service_now(living, facts)) for living in seen_services(facts, reader)
+            _service(service_now(living, facts))
+            for living in _in_order(facts, reader)[:most_services]
         ),
     )
+
+
+def _in_order(facts: OverviewFacts, reader: Reader) -> list[tuple[ServiceView, ...]]:
+    """The services: first those of which the launcher has told something lately, then the older."""
+
+    def place(living: tuple[ServiceView, ...]) -> tuple[bool, int]:
+        is_told = (living[0].tenant, living[0].name) in facts.reports
+        return not is_told, living[-1].array_job_id
+
+    return sorted(seen_services(facts, reader), key=place)
 
 
 def _tenant(now: TenantNow, late: int) -> TenantFigures:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cluster.rpc.history_messages import HistoryAnswer
 from slurm_plugin.accounting.statement import Day
 from slurm_plugin.accounting.types import InvoiceLine, TenantTotal
+from slurm_plugin.common.history import TEN_S
 
 STATES = ("used", "lent", "idle", "draining", "down")
 """The cluster's series that add up to all slices."""
@@ -78,16 +79,24 @@ def highest_of(answer: HistoryAnswer, name: str) -> float | None:
     return max((value for value in next(found, ()) if value is not None), default=None)
 
 
-def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known; None if nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def mean(answer: HistoryAnswer, name: str, within: range | None = None) -> float | None:
+    """The mean of a series over the time that is known, or over that part of it which begins
+    ``within`` these Unix seconds; None if nothing is known.
+    """
+    whole, looks = 0.0, 0
+    for at_s, value, samples in zip(
+        answer.times_s, values_of(answer, name), answer.samples, strict=True
+    ):
+        if value is not None and (within is None or at_s in within):
+            whole += value * samples
+            looks += samples
+    return ratio(whole, looks)
 
 
 def sum_millislice_s(answer: HistoryAnswer, name: str) -> int:
     """Millislices times seconds of a series, over the time that is known."""
-    known = (value for value in values_of(answer, name) if value is not None)
-    return round(sum(known) * answer.step_s)
+    pairs = zip(values_of(answer, name), answer.samples, strict=True)
+    return round(sum(value * samples * TEN_S for value, samples in pairs if value is not None))
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -97,8 +106,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 def recorded(answer: HistoryAnswer) -> float | None:
     """The part of the time of which something is known."""
-    first = answer.series[0].values if answer.series else ()
-    return ratio(sum(value is not None for value in first), len(first))
+    return ratio(sum(answer.samples) * TEN_S, len(answer.times_s) * answer.step_s)
 
 
 def in_use(slices: HistoryAnswer) -> float | None:
@@ -133,9 +141,7 @@ def _days_of(tenant: TenantMonth, facts: MonthFacts) -> Iterable[Mapping[str, ob
             "charged_millislice_s": line.used_millislice_s if line else 0,
             "waived_millislice_s": line.waived_millislice_s if line else 0,
             **{
-                f"{name}_millislices": _whole(
-                    mean(_within(tenant.history, name, day.start_s, end_s))
-                )
+                f"{name}_millislices": _whole(mean(tenant.history, name, range(day.start_s, end_s)))
                 for name in HELD
             },
             "budget_left_millislice_s": _whole(last(left)),
@@ -179,7 +185,7 @@ def _tenant_json(tenant: TenantMonth) -> Mapping[str, object]:
         "runs": tenant.charged.runs if tenant.charged else 0,
         "charged_millislice_s": tenant.used_millislice_s,
         "waived_millislice_s": tenant.charged.waived_millislice_s if tenant.charged else 0,
-        **{f"{name}_millislices": _whole(mean(values_of(history, name))) for name in HELD},
+        **{f"{name}_millislices": _whole(mean(history, name)) for name in HELD},
         "guarantee_kept": kept_by_tenant(history),
         "budget_left_millislice_s": _whole(last(values_of(history, "budget_left"))),
         "services": [
@@ -190,10 +196,12 @@ def _tenant_json(tenant: TenantMonth) -> Mapping[str, object]:
 
 
 def kept_by_tenant(history: HistoryAnswer) -> float | None:
-    """As ``kept``, of what a tenant held within its guarantee."""
+    """As ``kept``, of what a tenant held within its guarantee, by the means of each step: what it
+    held beyond in a part of an hour counts for the rest of that hour.
+    """
     held = late = 0.0
     series = (values_of(history, name) for name in ("used", "guaranteed", "late"))
-    for used, guaranteed, waited in zip(*series, strict=True):
-        held += min(used or 0.0, guaranteed or 0.0)
-        late += waited or 0.0
+    for used, guaranteed, waited, samples in zip(*series, history.samples, strict=True):
+        held += min(used or 0.0, guaranteed or 0.0) * samples
+        late += (waited or 0.0) * samples
     return ratio(held, held + late)

@@ -137,7 +137,7 @@ def _state_rows(facts: MonthFacts) -> Sequence[tuple[str, str, str]]:
 
 def _tenant_row(tenant: TenantMonth) -> Mapping[str, str]:
     history = tenant.history
-    means = {name: month.mean(month.values_of(history, name)) for name in month.HELD}
+    means = {name: month.mean(history, name) for name in month.HELD}
     return {
         "name": tenant.name,
         "charged": hours(tenant.used_millislice_s),
@@ -190,9 +190,9 @@ def _service_row(service: ServiceMonth) -> Mapping[str, str]:
         return {**row, "ready": "", "most": "", "p95": "", "worst": ""}
     return {
         **row,
-        "ready": _plain(month.mean(month.values_of(history, "ready"))),
+        "ready": _plain(month.mean(history, "ready")),
         "most": _plain(month.highest_of(history, "ready")),
-        "p95": _plain(month.mean(month.values_of(history, "p95"))),
+        "p95": _plain(month.mean(history, "p95")),
         "worst": _plain(month.highest_of(history, "p95")),
     }
 
@@ -224,7 +224,12 @@ def _lines(
 
 
 def _thinned(values: Sequence[float | None], each: int) -> tuple[float | None, ...]:
-    return tuple(month.mean(values[at : at + each]) for at in range(0, len(values), each))
+    return tuple(_mean(values[at : at + each]) for at in range(0, len(values), each))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _divided(values: Sequence[float | None], divisor: int) -> tuple[float | None, ...]:

@@ -19,7 +19,15 @@ from launcher.main import app
 from slurm_plugin.cli_common.month_facts import month_facts
 from slurm_plugin.cli_users import ledger, report
 from slurm_plugin.common.history import history_steps
-from slurm_plugin.web_views.month import MonthFacts, in_use, kept, recorded
+from slurm_plugin.web_views.month import (
+    MonthFacts,
+    in_use,
+    kept,
+    mean,
+    recorded,
+    sum_millislice_s,
+    values_of,
+)
 from slurm_plugin.web_views.report import CHARTED, report_html
 
 Said = Callable[..., str]
@@ -148,10 +156,11 @@ def test_without_history_figures_are_dashes_and_charges_stand(
         answer = empty(request)
         return answer.model_copy(
             update={
+                "samples": (0,) * len(answer.samples),
                 "series": tuple(
                     one.model_copy(update={"values": (None,) * len(one.values), "highest": ()})
                     for one in answer.series
-                )
+                ),
             }
         )
 
@@ -234,3 +243,13 @@ def test_what_is_no_month_is_refused(said: Said, month: str, words: str):
 
 def test_a_month_can_be_named(said: Said):
     assert json.loads(said("report", "--month", "2026-11", "--json"))["until_s"] == NOW_S
+
+
+def test_an_hour_of_which_one_look_is_known_counts_as_one_look(source: OctoberSource):
+    whole = source.history(HistoryRequest(about="cluster", since_s=BEGIN_S, until_s=END_S))
+    one = whole.model_copy(update={"samples": (1, *(0,) * (len(whole.samples) - 1))})
+    first = values_of(one, "used")[0]
+    assert first is not None
+    assert sum_millislice_s(one, "used") == round(first * 10)
+    assert mean(one, "used") == first
+    assert recorded(one) == pytest.approx(10 / (745 * 3600))

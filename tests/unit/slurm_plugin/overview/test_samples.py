@@ -13,8 +13,8 @@ from slurm_plugin.overview.samples import history_sample
 AT_S = 10_000
 
 
-def sample(*jobs: JobView, **more: Any) -> HistorySample:
-    return history_sample(facts(*jobs, **more), ROOT, AT_S)
+def sample(*jobs: JobView, most: int = 3, **more: Any) -> HistorySample:
+    return history_sample(facts(*jobs, **more), ROOT, AT_S, most)
 
 
 def waits(number: int, ago_s: int, **changes: Any) -> JobView:
@@ -65,3 +65,10 @@ def test_a_service_has_what_the_launcher_told_lately():
     assert silent == ServiceFigures(
         *of, ready=1, wanted=None, backlog=None, requests=None, p95=None
     )
+
+
+def test_of_too_many_services_those_are_kept_that_the_launcher_carries_then_the_older():
+    many = tuple(service(f"vision/s{nth}", 900 - nth) for nth in range(5))
+    reports = {("vision", "s1"): report()}
+    found = sample(services=many, reports=reports).services
+    assert [one.service for one in found] == ["s1", "s4", "s3"]
