@@ -388,8 +388,8 @@ def test_a_control_plane_that_is_killed_or_hangs_costs_nothing(chaos: Chaos) -> 
             until_answered(clients)
             chaos.sandbox.restore(print)
             until_answered(clients, 5)
-        decides_again = says(chaos.sandbox, "launcher", " deciding_again")
-        gives_up = says(chaos.sandbox, "launcher", " no_decision ")
+        decides_again = says(chaos.sandbox, "launcher", "deciding_again")
+        gives_up = says(chaos.sandbox, "launcher", "no_decision")
         with hanging(chaos, "slurmctld", "postgres"):
             until(gives_up)
         until(decides_again)
@@ -408,7 +408,7 @@ def test_a_run_that_ends_while_accounting_is_away_is_charged_what_accounting_the
     sandbox, batch_job = chaos.sandbox, reserved_for(chaos)
 
     def away(clients: SteadyLoad) -> None:
-        notices = says(sandbox, "daemon", " accounting_unreachable ")
+        notices = says(sandbox, "daemon", "accounting_unreachable")
         chaos.kill_server("slurmdbd")
         sandbox.run("root", ("scancel", batch_job))
         until(lambda: not chaos.jobs("alice"))
@@ -683,10 +683,10 @@ def second(chaos: Chaos) -> Iterator[str]:
     settings.write_text(text.replace("[launcher]", "[launcher]\npair = true"))
     argv = ("slicewise", "launcher", "--config", str(settings))
     sandbox.stop("launcher")
-    for name, word in (("launcher", " leads "), ("launcher2", " started ")):
-        before = log_of(sandbox, name).count(word)
+    for name, word in (("launcher", "leads"), ("launcher2", "started")):
+        before = events(sandbox, name, word)
         sandbox.start(name, "slicewise", argv)
-        until(lambda seen=(name, word, before): log_of(sandbox, seen[0]).count(seen[1]) > seen[2])
+        until(lambda seen=(name, word, before): events(sandbox, seen[0], seen[1]) > seen[2])
     yield "launcher2"
     for name in ("launcher", "launcher2"):
         sandbox.stop(name)
@@ -698,17 +698,22 @@ def log_of(sandbox: Sandbox, name: str) -> str:
     return log.read_text() if log.exists() else ""
 
 
-def says(sandbox: Sandbox, name: str, word: str) -> Callable[[], bool]:
-    """Whether the program has logged that since this call."""
-    before = log_of(sandbox, name).count(word)
-    return lambda: log_of(sandbox, name).count(word) > before
+def events(sandbox: Sandbox, name: str, event: str) -> int:
+    """How often the program has logged the event."""
+    return len(re.findall(rf"event={event}\b", log_of(sandbox, name)))
+
+
+def says(sandbox: Sandbox, name: str, event: str) -> Callable[[], bool]:
+    """Whether the program has logged the event since this call."""
+    before = events(sandbox, name, event)
+    return lambda: events(sandbox, name, event) > before
 
 
 def test_the_second_launcher_takes_over_and_that_costs_nothing(chaos: Chaos, second: str) -> None:
     def take_over(_: SteadyLoad) -> None:
-        before = log_of(chaos.sandbox, second).count(" leads ")
+        before = events(chaos.sandbox, second, "leads")
         chaos.sandbox.kill("launcher")
-        until(lambda: log_of(chaos.sandbox, second).count(" leads ") > before)
+        until(lambda: events(chaos.sandbox, second, "leads") > before)
         chaos.scontrol("requeuehold", chaos.jobs("bob", "running")[0].split()[0])
         until_is(lambda: len(chaos.jobs("bob", "running")), REPLICAS)
 
@@ -769,9 +774,9 @@ def test_a_borrowed_replica_with_a_grace_time_gives_its_slice_back_before_that(
     chaos: Chaos,
 ) -> None:
     had_s: list[float] = []
-    before = log_of(chaos.sandbox, "daemon").count(" requeue_hold ")
+    before = events(chaos.sandbox, "daemon", "requeue_hold")
     clients = chaos.while_asked(lambda _: had_s.append(take_back(chaos)), replicas=1)
     assert clients.failed == []
     assert had_s[0] < GRACE_S
     # Drained, and then ended by the daemon; Slurm would have ended it with the grace.
-    until_is(lambda: log_of(chaos.sandbox, "daemon").count(" requeue_hold "), before + 1)
+    until_is(lambda: events(chaos.sandbox, "daemon", "requeue_hold"), before + 1)
