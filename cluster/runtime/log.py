@@ -176,9 +176,8 @@ def _json() -> _Render:
     renderer = JSONRenderer(lambda fields, **_: encode(fields))
 
     def render(head: Mapping[str, str], fields: Mapping[str, object]) -> str:
-        return str(
-            renderer(None, "", {**head, **{k: v for k, v in fields.items() if k not in head}})
-        )
+        # The head is first, and no field replaces it.
+        return str(renderer(None, "", {**head, **fields, **head}))
 
     return render
 

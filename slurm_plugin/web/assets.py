@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_plugin.web_views.charts import CHART_CSS
+
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "web"
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _DIGITS = 16
@@ -24,13 +26,12 @@ class Asset:
 
 
 def load_assets(directory: Path = TEMPLATES / "static") -> Mapping[str, Asset]:
-    """Read every asset, by its name."""
-    return {
-        file.name: _asset(file) for file in sorted(directory.iterdir()) if file.suffix in _KINDS
-    }
+    """Read every asset, by its name; ``charts.css`` is what reports of a month have, too."""
+    files = (file for file in sorted(directory.iterdir()) if file.suffix in _KINDS)
+    bodies = {"charts.css": CHART_CSS.encode()} | {file.name: file.read_bytes() for file in files}
+    return {name: _asset(name, body) for name, body in bodies.items()}
 
 
-def _asset(file: Path) -> Asset:
-    body = file.read_bytes()
+def _asset(name: str, body: bytes) -> Asset:
     digest = hashlib.sha256(body).hexdigest()[:_DIGITS]
-    return Asset(f"/static/{digest}/{file.name}", _KINDS[file.suffix], body)
+    return Asset(f"/static/{digest}/{name}", _KINDS[Path(name).suffix], body)

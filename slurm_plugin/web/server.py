@@ -130,8 +130,9 @@ class WebServer:
         }
         self._sessions = Sessions(own.session_h * 3600)
         self._feeds = Feeds()
-        self._assets: Mapping[str, Asset] = {one.path: one for one in load_assets().values()}
-        self._templates: Environment = environment(load_assets())
+        assets = load_assets()
+        self._assets: Mapping[str, Asset] = {one.path: one for one in assets.values()}
+        self._templates: Environment = environment(assets)
         self._used: OrderedDict[tuple[RateLimit, str], RateUse] = OrderedDict()
         self._server = HttpServer(Guests(PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
 
