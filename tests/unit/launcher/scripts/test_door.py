@@ -99,7 +99,8 @@ class Opened:
         )
         while self.process.poll() is None:
             with suppress(OSError):
-                self.silent("127.0.0.9", 1)[0].close()
+                for port in (self.port, self.grpc):
+                    self.silent("127.0.0.9", 1, port)[0].close()
                 return True
             time.sleep(0.01)
         return False
