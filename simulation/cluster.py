@@ -1,0 +1,86 @@
+"""The hardware of a simulated cluster, and how its Slurm schedules: values that nothing changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """One node.
+
+    Attributes:
+        gpus: GPUs or MIG instances by GRES type, for example ``{"a100": 8}`` or
+            ``{"1g.10gb": 7}``.
+        cpus, memory_mib: for jobs; 0 if they bound nothing.
+        weight: Slurm's weight; jobs get the nodes with the lowest weight first.
+    """
+
+    name: str
+    partitions: frozenset[str]
+    gpus: Mapping[str, int] = field(hash=False)
+    cpus: int = 0
+    memory_mib: int = 0
+    weight: int = 1
+
+
+@dataclass(frozen=True)
+class PriorityWeights:
+    """slurm.conf's priority/multifactor: weights of factors between 0 and 1.
+
+    Attributes:
+        age, fair_share, job_size, qos: PriorityWeightAge and so on; all 0 is first in, first out.
+        max_age_s: PriorityMaxAge.
+        half_life_s: PriorityDecayHalfLife; 0 is no decay.
+    """
+
+    age: int = 0
+    fair_share: int = 0
+    job_size: int = 0
+    qos: int = 0
+    max_age_s: int = 7 * 86_400
+    half_life_s: int = 7 * 86_400
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """How slurmctld schedules: what of SchedulerParameters matters here, in seconds.
+
+    Attributes:
+        interval_s: seconds at least between two runs of the main scheduler (sched_min_interval).
+        depth: waiting jobs that the main scheduler tries after a job came or ended
+            (default_queue_depth).
+        backfills: whether SchedulerType is sched/backfill.
+        backfill_s: bf_interval.
+        backfill_jobs: bf_max_job_test.
+        backfill_window_s: bf_window.
+        start_s: seconds from a start until the job's script runs; counted as the job's own time.
+        complete_s: seconds in COMPLETING, in which GPUs are held and nothing runs.
+    """
+
+    weights: PriorityWeights = PriorityWeights()
+    interval_s: float = 2.0
+    depth: int = 100
+    backfills: bool = True
+    backfill_s: float = 30.0
+    backfill_jobs: int = 500
+    backfill_window_s: float = 86_400.0
+    start_s: float = 1.0
+    complete_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class SimulatedCluster:
+    """A whole cluster.
+
+    Attributes:
+        accounts: parent of each Slurm account; the top ones have "root".
+        shares: raw fair shares of accounts; 1 for those that are not here.
+        max_time_s: MaxTime of partitions that have one.
+    """
+
+    name: str
+    nodes: tuple[SimulatedNode, ...]
+    scheduling: Scheduling = Scheduling()
+    accounts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    shares: Mapping[str, int] = field(default_factory=dict, hash=False)
+    max_time_s: Mapping[str, int] = field(default_factory=dict, hash=False)
