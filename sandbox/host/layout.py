@@ -148,6 +148,11 @@ class Layout:
         return self.etc / "site.conf"
 
     @property
+    def jwt_key(self) -> Path:
+        """The key of Slurm's tokens, where its documentation puts it."""
+        return self.lib / "slurmctld" / "jwt_hs256.key"
+
+    @property
     def settings_file(self) -> Path:
         """SLICEWISE_CONFIG of every process here."""
         return self.etc / "slicewise.toml"

@@ -50,10 +50,19 @@ REQUIRED_FILES: tuple[tuple[str, str], ...] = (
 EVERYTHING = (*REQUIRED_FILES, *triton.REQUIRED_FILES)
 """``REQUIRED_FILES`` and what Triton needs."""
 
+_TOKENS = f"{plugins(PREFIX)}/auth_jwt.so"
+BESIDE = () if PREFIX else ((_TOKENS, "slurm-wlm-jwt-plugin"),)
+"""What the sandbox uses where it is there, and runs without; another Slurm has it or not."""
+
 
 def missing_packages(required: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """The packages of everything in ``required`` that this machine lacks, each once."""
     return tuple(dict.fromkeys(package for what, package in required if not _present(what)))
+
+
+def has_tokens() -> bool:
+    """Whether this Slurm can make JSON web tokens: its plugin, and the library that loads."""
+    return _present(_TOKENS) and _present("/usr/lib/*/libjwt.so.*")
 
 
 def require_slurm(prefix: str) -> None:
@@ -106,6 +115,7 @@ def require(required: Iterable[tuple[str, str]]) -> None:
 
 
 if __name__ == "__main__":
-    found = dict.fromkeys(package for _, package in EVERYTHING)
-    names = found if sys.argv[1:] == ["--all"] else missing_packages(EVERYTHING)
+    wanted = (*EVERYTHING, *BESIDE)
+    found = dict.fromkeys(package for _, package in wanted)
+    names = found if sys.argv[1:] == ["--all"] else missing_packages(wanted)
     sys.stdout.write(f"{' '.join(names)}\n")

@@ -5,6 +5,7 @@ import asyncio
 from sandbox.host.host import Host
 from sandbox.host.inventory import CLUSTER, PARTITION, gpu_types
 from sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE
+from sandbox.host.packages import has_tokens
 from sandbox.host.probes import unix_socket_answers
 from sandbox.host.render import render
 from sandbox.servers import haproxy, llamacpp, triton
@@ -38,6 +39,7 @@ def configure(host: Host) -> None:
             slurm_user=owner,
             launcher_user=host.user("slicewise").name,
             web_user=host.user("web").name,
+            has_tokens=has_tokens(),
             url_file=url_file,
             launcher_url_file=launcher_url_file,
         ),

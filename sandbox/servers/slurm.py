@@ -1,6 +1,7 @@
 """slurmdbd, slurmctld and the slurmd of every node."""
 
 import asyncio
+import secrets
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from sandbox.host import inventory
 from sandbox.host.host import HEAD, Host, wrapper_environment
 from sandbox.host.inventory import NODES
 from sandbox.host.layout import Layout
-from sandbox.host.packages import SEARCH_PATH
+from sandbox.host.packages import SEARCH_PATH, has_tokens
 from sandbox.host.probes import port_answers
 from sandbox.host.process import MARK
 from sandbox.host.render import render
@@ -38,6 +39,7 @@ def configure(host: Host) -> None:
         "gate": GATE_QOS,
         "slurm_user": host.user("slurm").name,
         "slurmd_user": host.user("root").name,
+        "has_tokens": has_tokens(),
         "reserved_ports": f"{layout.reserved_ports[0]}-{layout.reserved_ports[-1]}",
         "environment": {
             **wrapper_environment(layout),
@@ -65,6 +67,8 @@ def configure(host: Host) -> None:
         ),
     )
     host.directory(_state(layout), "slurm", 0o700)
+    if has_tokens():
+        host.file(layout.jwt_key, secrets.token_hex(32), role="slurm", mode=0o600)
     for node in NODES:
         host.directory(layout.lib / "slurmd" / node.name, "root", 0o755)
 

@@ -45,6 +45,16 @@ def test_a_machine_without_any_program_is_told_of_what_a_minimal_debian_lacks(
     assert wanted <= set(missing_packages(packages.EVERYTHING))
 
 
+def test_the_sandbox_does_without_what_only_some_slurms_have():
+    assert not {name for _, name in packages.BESIDE} & {name for _, name in packages.EVERYTHING}
+
+
+@pytest.mark.parametrize("there", [(), ("auth_jwt",), ("libjwt",), ("auth_jwt", "libjwt")])
+def test_tokens_want_the_plugin_and_its_library(monkeypatch, there):
+    monkeypatch.setattr(packages, "_present", lambda what: any(name in what for name in there))
+    assert packages.has_tokens() == (len(there) == 2)
+
+
 def test_another_slurm_comes_first_and_brings_its_own_plugins():
     assert search_path("/opt/slurm-25.11").startswith(
         "/opt/slurm-25.11/sbin:/opt/slurm-25.11/bin:/usr"
