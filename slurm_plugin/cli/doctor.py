@@ -237,6 +237,8 @@ class _Site:
             return SectionReport("limits", skipped=_ELSEWHERE)
         if isinstance(self._slurm, SlicewiseError):
             return SectionReport("limits", skipped=_NO_SLURM)
+        if any(one.code == "SW-CLUSTER-NAME" for one in self.slurm().findings):
+            return SectionReport("limits", skipped="Slurm is another cluster's, as slurm says")
         if isinstance(self._database, SlicewiseError):
             return SectionReport("limits", skipped="the ledger can't be read")
         with opened_ledger(settings) as ledger:

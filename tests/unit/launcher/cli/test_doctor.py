@@ -196,6 +196,22 @@ def test_without_slurm_it_says_so_and_looks_at_the_rest(
     assert set(found("--node", "gpu07")) >= {"SW-SLURM-DOWN", "SW-NODE-PRICE", "SW-HOST-USER"}
 
 
+def test_another_clusters_slurm_is_named_once(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
+    for name in ("test", "Test"):
+        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ClusterName": name})
+        assert "limits: the ledger can't be read" in run().stdout
+        assert "SW-CLUSTER-NAME" not in found()
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ClusterName": "other"})
+    shown = json.loads(run("--json").stdout)["sections"]
+    assert [one["code"] for each in shown for one in each["findings"]].count("SW-CLUSTER-NAME") == 1
+    (limits,) = [one for one in shown if one["section"] == "limits"]
+    assert limits["skipped"] == "Slurm is another cluster's, as slurm says"
+
+
 def test_the_example_of_the_package_is_no_sites_settings(
     node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ PLANTED = [
     # slurm.conf
     ("SW-CONF-VERSION", ERROR, conf(SLURM_VERSION="21.08.8")),
     ("SW-CLUSTER-NAME", ERROR, conf(ClusterName="other")),
+    ("SW-CLUSTER-NAME", ERROR, conf(replace(WANTED, cluster="HPC"))),
     ("SW-CONF-USER", ERROR, conf(SlurmUser="root(0)")),
     ("SW-CONF-ACCOUNTING", ERROR, conf(AccountingStorageType="accounting_storage/none")),
     ("SW-CONF-ENFORCE", ERROR, conf(AccountingStorageEnforce="associations")),
