@@ -33,6 +33,7 @@ class Place(StrEnum):
     RESTART = "restart"
     ACCOUNTS = "sacctmgr"
     DAEMON = "daemon"
+    WEB = "page"
     GATEWAY = "gateway"
     NODE = "node"
 
@@ -47,6 +48,7 @@ TITLES: Mapping[Place, str] = {
     Place.RESTART: "make Slurm read them",
     Place.ACCOUNTS: "accounts, QOS and limits",
     Place.DAEMON: "the daemon",
+    Place.WEB: "the server of the page in the browser",
     Place.GATEWAY: "the gateway and the launcher, on their host",
     Place.NODE: "the GPU node",
 }

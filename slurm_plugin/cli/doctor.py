@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -19,7 +19,9 @@ from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.settings.file import (
     DATABASE_VARIABLE,
     Settings,
+    WebSettings,
     database_url,
+    host_and_port,
     load_settings,
     settings_file,
 )
@@ -60,13 +62,16 @@ from slurm_plugin.doctor.this_host import (
     missing_programs,
     user_namespaces,
 )
+from slurm_plugin.doctor.this_page import page_facts
+from slurm_plugin.doctor.web_checks import web_checks
 from slurm_plugin.lua.site_script import version_of
 from slurm_plugin.quota_cycle.compile import look
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+from slurm_plugin.web.proxy import secret_in
 
 SECTIONS = (
     *("settings", "slurm", "partitions", "limits", "script", "ledger", "daemon"),
-    *("nodes", "host"),
+    *("web", "nodes", "host"),
 )
 _EXAMPLE = Path(sys.prefix) / "share" / "slicewise" / "slicewise.toml"
 _DUMP = "sacctmgr-before-slicewise.cfg"
@@ -91,6 +96,7 @@ def reports(
         "script": site.script,
         "ledger": site.ledger,
         "daemon": site.daemon,
+        "web": site.web,
         "nodes": site.nodes,
         "host": site.host,
     }
@@ -332,6 +338,21 @@ class _Site:
         mode = settings.daemon.mode if self._is_controller else known.mode
         return _found("daemon", daemon_checks(facts, mode, is_pair=settings.daemon.pair))
 
+    def web(self) -> SectionReport:
+        """Look at the page in the browser."""
+        own = self._settings.web
+        host = host_and_port(own.listen)[0] if own.listen else ""
+        if not host:
+            return SectionReport("web", skipped="[web] listen is not set: there is no page")
+        if not self._is_controller or not is_here(host):
+            return SectionReport("web", skipped="the page is on another host")
+        # Imported here: aiohttp takes longer to import than everything else.
+        from slurm_plugin.api.http_server import SERVER  # noqa: PLC0415
+
+        config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
+        facts = page_facts(own, config, SERVER)
+        return _found("web", (*_short_secrets(own), *web_checks(facts, time.time())))
+
     def nodes(self) -> SectionReport:
         """Look at this host's GPUs, if it is a GPU node."""
         name = self._node or node_name()
@@ -376,6 +397,19 @@ async def _slurm_facts(settings: Settings | None) -> SlurmFacts:
         slurm.config(), slurm.partitions(), slurm.nodes(), slurmctld_ahead_s()
     )
     return SlurmFacts(config, partitions, nodes, ahead_s)
+
+
+def _short_secrets(web: WebSettings) -> Iterator[Finding]:
+    """Say which secrets are not there, or too short for the page's server to start."""
+    for path, name in (
+        (web.proxy_secret_file, "web.proxy_secret_file"),
+        (web.oidc.client_secret_file, "web.oidc.client_secret_file"),
+    ):
+        try:
+            if path is not None:
+                secret_in(path, name)
+        except SlicewiseError as raised:
+            yield failure(raised)
 
 
 def _has_gpus(nodes: Iterable[NodeView], name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import NodeView, PartitionView
@@ -144,3 +145,53 @@ class WayBackFacts:
     dump: str
     is_there: bool
     cluster: str
+
+
+Answerer = Literal["page", "another", "nobody"]
+"""Who answers at an address: the page's server, another program, or nobody."""
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """The page's certificate, as a browser would find it.
+
+    Attributes:
+        file: where it is.
+        host: by what name browsers ask for the page.
+        problem: why it can't be used with its key; "" if it can.
+        ends_s: Unix second of its end; 0 if that is over.
+        is_named: whether it is for ``host``.
+        is_shown: whether the page's server shows it; True also if none answers.
+    """
+
+    file: str
+    host: str
+    problem: str = ""
+    ends_s: float = 0.0
+    is_named: bool = True
+    is_shown: bool = True
+
+
+@dataclass(frozen=True)
+class WebFacts:
+    """The page in the browser, on the host of its server.
+
+    Attributes:
+        user: as whom the server runs; ``has_user`` whether this host has that user.
+        answered: who answers at ``listen``.
+        unread: files that the user can't read.
+        is_plain: whether browsers of other hosts ask by http.
+        tokens_by: the key file by which the daemon knows Slurm's tokens; "" if it knows none, or
+            if slurmctld does not answer.
+        slurms_tokens_by: that of slurm.conf; "" if Slurm makes no tokens.
+    """
+
+    listen: str
+    user: str
+    has_user: bool = True
+    answered: Answerer = "page"
+    unread: tuple[str, ...] = ()
+    is_plain: bool = False
+    certificate: CertificateFacts | None = None
+    tokens_by: str = ""
+    slurms_tokens_by: str = ""

@@ -57,6 +57,16 @@ def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator
     if is_controller:
         yield from _file(settings.daemon.run_dir, "own", (slurm,))
         yield from _file(module, "own", operators)
+        yield from _web_secrets(settings)
+
+
+def _web_secrets(settings: Settings) -> Iterator[FileFacts]:
+    """Yield the page's secrets; the daemon alone reads the key of Slurm's tokens."""
+    web = settings.web
+    for path in filter(None, (web.key, web.proxy_secret_file, web.oidc.client_secret_file)):
+        yield from _file(path, "secret", ("root", web.user))
+    if web.slurm_jwt_key is not None:
+        yield from _file(web.slurm_jwt_key, "secret", (settings.daemon.slurm_user, "root"))
 
 
 def _file(path: Path, duty: str, owners: tuple[str, ...]) -> Iterator[FileFacts]:

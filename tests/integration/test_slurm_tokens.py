@@ -122,6 +122,14 @@ def test_what_a_clock_ahead_has_made_is_taken_here_too(tokens: Tokens):
     assert (tokens.status(ahead), tokens.is_slurms(ahead)) == (200, True)
 
 
+def test_the_doctor_has_nothing_to_mend_of_a_page_that_is_served(tokens: Tokens):
+    words = ("slicewise", "doctor", "--section", "web", "--json")
+    done = tokens.sandbox.run("root", words, check=False)
+    (report,) = json.loads(done.stdout)["sections"]
+    assert (done.returncode, report["findings"], report["skipped"]) == (0, [], "")
+    assert json.loads(done.stdout)["accepted"] == []
+
+
 @pytest.fixture
 def key_by_openssl(sandbox: Sandbox) -> Iterator[None]:
     """Slurm signs with a key as many sites have made it."""

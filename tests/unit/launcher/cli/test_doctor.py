@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from emulated_gpus import gpu_node
+from free_ports import free_port
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, UnreachableError
@@ -194,6 +195,40 @@ def test_without_slurm_it_says_so_and_looks_at_the_rest(
     assert "slurmctld does not answer. More of it." in result.stdout
     assert "partitions: Slurm does not answer" in result.stdout
     assert set(found("--node", "gpu07")) >= {"SW-SLURM-DOWN", "SW-NODE-PRICE", "SW-HOST-USER"}
+
+
+def test_the_pages_secrets_are_looked_at_where_it_is_served(
+    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_has(monkeypatch, ALL)
+    secret, key = tmp_path / "secret", tmp_path / "jwt_hs256.key"
+    web = f"""
+[web]
+listen = "127.0.0.1:{free_port()}"
+proxies = ["127.0.0.1"]
+proxy_header = "X-Remote-User"
+proxy_secret_file = "{secret}"
+slurm_jwt_key = "{key}"
+"""
+    settings(tmp_path, monkeypatch, web)
+    page, host = ("--section", "web"), ("--section", "host")
+    (elsewhere,) = json.loads(run(*page, "--json").stdout)["sections"]
+    assert elsewhere["skipped"] == "the page is on another host"
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
+    assert {"SW-WEB-DOWN", "SW-WEB-TOKENS", "SW-WEB-LISTEN"} <= set(found(*page))
+    assert "No such file" in found(*page)["SW-WEB-LISTEN"]
+    secret.write_text("short")
+    assert "has 5 bytes" in found(*page)["SW-WEB-LISTEN"]
+    for one in (secret, key):
+        one.write_text(32 * "x")
+        one.chmod(0o604)
+        assert found(*host)["SW-FILE-OPEN"] == f"{one} has mode 0604"
+        one.chmod(0o600)
+    assert "SW-WEB-LISTEN" not in found(*page)
+    settings(tmp_path, monkeypatch)
+    (none,) = json.loads(run(*page, "--json").stdout)["sections"]
+    assert none["skipped"] == "[web] listen is not set: there is no page"
 
 
 def test_another_clusters_slurm_is_named_once(

@@ -14,6 +14,7 @@ from cluster.slurm.interface import Association
 from slurm_plugin.common.ledger_facts import LedgerFacts
 from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
 from slurm_plugin.doctor.facts import (
+    CertificateFacts,
     DaemonFacts,
     FileFacts,
     HostFacts,
@@ -21,6 +22,7 @@ from slurm_plugin.doctor.facts import (
     SlurmFacts,
     Wanted,
     WayBackFacts,
+    WebFacts,
 )
 from slurm_plugin.doctor.host_checks import (
     clock_checks,
@@ -37,6 +39,7 @@ from slurm_plugin.doctor.limit_checks import (
 )
 from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
+from slurm_plugin.doctor.web_checks import web_checks
 from slurm_plugin.quota.types import Quota, Tenant
 
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
@@ -105,6 +108,15 @@ HOST = HostFacts(
     client_ports=(32768, 60999),
 )
 PORTS = frozenset(range(21000, 22000))
+NOW_S = 1_800_000_000.0
+CERTIFICATE = CertificateFacts("/etc/ssl/page.crt", "page.example.org", ends_s=NOW_S + 31 * 86400)
+WEB = WebFacts(
+    listen="0.0.0.0:443",
+    user="slicewise-web",
+    certificate=CERTIFICATE,
+    tokens_by="/var/spool/slurmctld/jwt_hs256.key",
+    slurms_tokens_by="/var/spool/slurmctld/jwt_hs256.key",
+)
 
 
 def conf(wanted: Wanted = WANTED, **changed: str) -> tuple[Finding, ...]:
@@ -132,6 +144,15 @@ def host(**changed: Any) -> tuple[Finding, ...]:
     return host_checks(replace(HOST, **changed), PORTS)
 
 
+def web(**changed: Any) -> tuple[Finding, ...]:
+    return web_checks(replace(WEB, **changed), NOW_S)
+
+
+def shown(**changed: Any) -> tuple[Finding, ...]:
+    """What is found of a page with another certificate."""
+    return web(certificate=replace(CERTIFICATE, **changed))
+
+
 def limits(
     lending: Mapping[str, int] | None = None,
     minutes: Mapping[str, int] | None = None,
@@ -154,6 +175,7 @@ def test_a_good_site_has_nothing_to_mend() -> None:
         *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
         *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), 15000)),
         *clock_checks({"slurmctld": 0.0, "PostgreSQL": -1.2, "unknown": None}),
+        *(*web(), *web(certificate=None, tokens_by="", slurms_tokens_by="")),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", True, "hpc"), "observe"),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", False, "hpc"), "enforce"),
     )
@@ -258,6 +280,19 @@ PLANTED = [
     ("SW-LEDGER-SEALS", WARNING, ledger(unsealed_s=90_000.0)),
     ("SW-LEDGER-BLOAT", HINT, ledger(dead_rows=200_000, live_rows=9, bloated="loans")),
     ("SW-WAY-BACK", HINT, way_back_checks(WayBackFacts("/x.cfg", False, "hpc"), "advise")),
+    # the page
+    ("SW-HOST-USER", ERROR, web(has_user=False)),
+    ("SW-WEB-DOWN", ERROR, web(answered="nobody")),
+    ("SW-WEB-DOWN", ERROR, web(answered="another")),
+    ("SW-WEB-FILE", ERROR, web(unread=("/etc/ssl/page.key",))),
+    ("SW-WEB-CERTIFICATE", ERROR, shown(problem="KEY_VALUES_MISMATCH", ends_s=0.0)),
+    ("SW-WEB-CERTIFICATE", ERROR, shown(ends_s=NOW_S)),
+    ("SW-WEB-CERTIFICATE", WARNING, shown(ends_s=NOW_S + 29 * 86400)),
+    ("SW-WEB-CERTIFICATE", ERROR, shown(is_named=False)),
+    ("SW-WEB-CERTIFICATE", WARNING, shown(is_shown=False)),
+    ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
+    ("SW-WEB-TOKENS", WARNING, web(slurms_tokens_by="/etc/slurm/other.key")),
+    ("SW-WEB-TOKENS", WARNING, web(slurms_tokens_by="")),
     # the daemon
     ("SW-DAEMON-OLD", WARNING, daemon(version="0.0.9")),
     ("SW-DAEMON-MODE", WARNING, daemon(mode="observe")),

@@ -1,0 +1,132 @@
+"""Checks the page in the browser: its server, its certificate, what it reads, its ways in."""
+
+from collections.abc import Iterator
+
+from cluster.language.findings import Finding, Mend, Place, error, setting, warning
+from slurm_plugin.doctor.facts import CertificateFacts, WebFacts
+
+SOON_S = 30 * 86400
+"""Seconds before a certificate's end from which on it is said."""
+_RESTART = Mend(Place.WEB, "systemctl restart slicewise-web")
+_HOW = "docs/how-to/web.md"
+
+
+def web_checks(facts: WebFacts, now_s: float) -> tuple[Finding, ...]:
+    """Return what is wrong with the page."""
+    return (
+        *_server(facts),
+        *_files(facts),
+        *(_certificate(facts.certificate, now_s) if facts.certificate else ()),
+        *_plain(facts),
+        *_tokens(facts),
+    )
+
+
+def _server(facts: WebFacts) -> Iterator[Finding]:
+    if not facts.has_user:
+        yield error(
+            "SW-HOST-USER",
+            f"This host has no user {facts.user}, which [web] user names",
+            "the page's server runs as that user, and the daemon knows it by its uid",
+            Mend(Place.HOST, f"useradd --system --user-group --no-create-home {facts.user}"),
+        )
+    if facts.answered == "nobody":
+        yield error(
+            "SW-WEB-DOWN",
+            f"No server answers at {facts.listen}, which [web] listen names",
+            "nobody sees the page",
+            Mend(Place.WEB, "systemctl enable --now slicewise-web"),
+            advice='If it does not stay: journalctl -u slicewise-web. Without a page: listen = "".',
+        )
+    elif facts.answered == "another":
+        yield error(
+            "SW-WEB-DOWN",
+            f"Another program answers at {facts.listen}, which [web] listen names",
+            "nobody sees the page, and what is sent to it goes there",
+            advice="Name a free port in [web] listen, or end that program.",
+        )
+
+
+def _files(facts: WebFacts) -> Iterator[Finding]:
+    for file in facts.unread:
+        yield error(
+            "SW-WEB-FILE",
+            f"{facts.user} can't read {file}",
+            "the page's server does not start, or will not start again",
+            Mend(Place.HOST, f"chgrp {facts.user} {file} && chmod g+r {file}"),
+            advice="It must be able to enter all folders above it, too.",
+        )
+
+
+def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
+    if facts.problem:
+        yield error(
+            "SW-WEB-CERTIFICATE",
+            f"{facts.file} and its key can't be used: {facts.problem}",
+            "the page's server does not start, or will not start again",
+            advice=f"[web] certificate and key name a pair of PEM files: {_HOW}.",
+        )
+        return
+    if facts.ends_s <= now_s:
+        yield error(
+            "SW-WEB-CERTIFICATE",
+            f"The certificate in {facts.file} has ended",
+            "browsers refuse the page",
+            _RESTART,
+            advice="Put a new one there first.",
+        )
+    elif facts.ends_s - now_s < SOON_S:
+        yield warning(
+            "SW-WEB-CERTIFICATE",
+            f"The certificate in {facts.file} ends in {(facts.ends_s - now_s) / 86400:.0f} days",
+            "browsers will refuse the page",
+            _RESTART,
+            advice="Put a new one there first.",
+        )
+    if not facts.is_named:
+        yield error(
+            "SW-WEB-CERTIFICATE",
+            f"The certificate in {facts.file} is not for {facts.host}",
+            "browsers refuse the page",
+            advice="Get one for that name, or name in [web] url what it is for.",
+        )
+    if not facts.is_shown:
+        yield warning(
+            "SW-WEB-CERTIFICATE",
+            f"The page's server shows another certificate than the one in {facts.file}",
+            "it reads certificates at its start only, and the one that it shows may end",
+            _RESTART,
+        )
+
+
+def _plain(facts: WebFacts) -> Iterator[Finding]:
+    if facts.is_plain:
+        yield warning(
+            "SW-WEB-PLAIN",
+            "Browsers reach the page by http, from other hosts, too",
+            "whoever can listen in between can be whoever is logged in",
+            advice="Let the proxy before it speak https, and name that address in [web] url.",
+        )
+
+
+def _tokens(facts: WebFacts) -> Iterator[Finding]:
+    if not facts.tokens_by or facts.tokens_by == facts.slurms_tokens_by:
+        return
+    if facts.slurms_tokens_by:
+        yield warning(
+            "SW-WEB-TOKENS",
+            f"Slurm signs its tokens with {facts.slurms_tokens_by}, [web] slurm_jwt_key is"
+            f" {facts.tokens_by}",
+            "no token of Slurm's opens the page's JSON",
+            setting("web", f'slurm_jwt_key = "{facts.slurms_tokens_by}"'),
+            Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
+        )
+    else:
+        yield warning(
+            "SW-WEB-TOKENS",
+            "Slurm makes no tokens (AuthAltTypes has no auth/jwt), and [web] slurm_jwt_key is set",
+            "whoever can read that key can make tokens for the page, and nobody else",
+            Mend(Place.SLURM_CONF, "AuthAltTypes=auth/jwt"),
+            Mend(Place.SLURM_CONF, f"AuthAltParameters=jwt_key={facts.tokens_by}"),
+            advice="Or without Slurm's tokens: no slurm_jwt_key in [web].",
+        )
