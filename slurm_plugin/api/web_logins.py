@@ -1,7 +1,6 @@
 """One-time tokens by which users whom the daemon knows log in on the web page."""
 
 import asyncio
-import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from cluster.rpc.web_messages import (
 from cluster.settings.file import WebSettings
 from slurm_plugin.api.access import Principal, ReaderHandlers
 from slurm_plugin.api.slurm_tokens import slurm_user_of
+from slurm_plugin.common.bounded_tokens import BoundedTokens, token_key
 from slurm_plugin.common.log import report_failure
 
 _LASTS_S = 120
@@ -44,7 +44,7 @@ class WebLogins:
     ) -> None:
         self._settings = settings
         self._clock_s = clock_s
-        self._tokens: dict[bytes, _Token] = {}
+        self._tokens = BoundedTokens[_Token](_PER_USER, _MOST)
 
     def handlers(self) -> ReaderHandlers:
         """What gives users their tokens, and says who they are.
@@ -61,17 +61,16 @@ class WebLogins:
                 "An operator can: web.listen in slicewise.toml, then slicewise-web.service",
             )
         token = secrets.token_urlsafe(32)
-        self._forget(principal.user)
-        until_s = self._clock_s() + _LASTS_S
-        self._tokens[_hash(token)] = _Token(principal.user, until_s)
+        now_s = self._clock_s()
+        self._tokens.add(token_key(token), _Token(principal.user, now_s + _LASTS_S), now_s)
         return WebLoginAnswer(
             url=f"{self._settings.address}/login?token={token}", expires_s=_LASTS_S
         )
 
     async def user_of(self, request: WebUserRequest, _: int) -> WebUserAnswer:
         """Answer whose token it is, once. Raises InvalidInputError (SW-WEB-LOGIN)."""
-        found = self._tokens.pop(_hash(request.token), None)
-        if found is None or found.until_s < self._clock_s():
+        found = self._tokens.take(token_key(request.token), self._clock_s())
+        if found is None:
             raise InvalidInputError(
                 "SW-WEB-LOGIN",
                 "This login address was used already, or is too old.",
@@ -102,21 +101,7 @@ class WebLogins:
             ) from None
         return WebUserAnswer(user=user)
 
-    def _forget(self, user: str) -> None:
-        """Make room for a token of that user."""
-        now_s = self._clock_s()
-        self._tokens = {key: one for key, one in self._tokens.items() if one.until_s >= now_s}
-        own = [key for key, one in self._tokens.items() if one.user == user]
-        for key in own[: max(0, len(own) - _PER_USER + 1)]:
-            del self._tokens[key]
-        for key in list(self._tokens)[: max(0, len(self._tokens) - _MOST + 1)]:
-            del self._tokens[key]
-
 
 async def whoami(_: WhoamiRequest, principal: Principal) -> WhoamiAnswer:
     """Answer what the user is to the daemon."""
     return WhoamiAnswer(is_operator=principal.tenants is None)
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

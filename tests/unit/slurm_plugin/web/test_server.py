@@ -194,8 +194,11 @@ async def test_a_live_page_ends_with_its_session(page: PageServer):
     await page.log_in("alice")
     async with page.browser.get(f"{page.address}/live/cluster") as stream:
         assert b"seen-by-alice" in await stream.content.readany()
-        for session in tuple(page.server._sessions._by_key.values()):
-            page.server._sessions.end(session)
+        sessions = page.server._sessions
+        (cookie,) = (one.value for one in page.browser.cookie_jar)
+        session = sessions.find(cookie)
+        assert session is not None
+        sessions.end(session)
         for feed in page.server._feeds._feeds.values():
             async with feed.changed:
                 feed.html, feed.version = "after the end", feed.version + 1
