@@ -1,0 +1,189 @@
+"""Backfill: starts jobs behind ones that wait, as sched/backfill's backfill.c.
+
+Jobs are tried in order. One that can't start now gets a reservation: whole nodes, from the second
+in which they have room by the time limits of running jobs and beside earlier reservations, for its
+own limit. A job starts now if no reservation wants its nodes before its limit is over. One that
+limits keep from its start gets no reservation. Left out are bf_resolution, the time that a run
+takes, and the options that bound it by user or partition.
+
+A run is over as soon as no later job could start: reservations only take room away. So the model
+need not make reservations that nobody asks for.
+"""
+
+from bisect import bisect_left, bisect_right
+from math import inf
+
+from simulation.slurm_model.preemption import preempt
+from simulation.slurm_model.records import LIMITED, NO_REASON, JobRecord
+from simulation.slurm_model.state import ModelState
+
+
+def run_backfill(state: ModelState) -> None:
+    """Start what can start without delaying a job before it."""
+    _Backfill(state).run()
+
+
+class _Reserved:
+    """Which nodes are reserved when: from each time on, until the next, a set of nodes."""
+
+    def __init__(self, now_s: float) -> None:
+        self.times = [now_s]
+        self.nodes = [0]
+
+    def between(self, start_s: float, end_s: float) -> int:
+        """Every node that is reserved at some time in this span."""
+        first = max(0, bisect_right(self.times, start_s) - 1)
+        found = 0
+        for nodes in self.nodes[first : bisect_left(self.times, end_s)]:
+            found |= nodes
+        return found
+
+    def add(self, start_s: float, end_s: float, nodes: int) -> None:
+        """Reserve these nodes."""
+        first = self._cut(start_s)
+        last = self._cut(end_s) if end_s < inf else len(self.times)
+        for at in range(first, last):
+            self.nodes[at] |= nodes
+
+    def _cut(self, at_s: float) -> int:
+        at = bisect_left(self.times, at_s)
+        if at == len(self.times) or self.times[at] != at_s:
+            self.times.insert(at, at_s)
+            self.nodes.insert(at, self.nodes[at - 1])
+        return at
+
+
+class _Backfill:
+    """One run."""
+
+    def __init__(self, state: ModelState) -> None:
+        self._state = state
+        self._now_s = state.now_s
+        self._horizon_s = state.now_s + state.scheduling.backfill_window_s
+        self._reserved = _Reserved(state.now_s)
+        self._reservations = 0
+        self._limited: dict[int, str] = {}
+        self._allowed: set[int] = set()
+        self._hopes: dict[int, tuple[int, JobRecord]] = {}
+        self._earliest: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Try the first jobs of the queue, as far as one of them might start."""
+        jobs = self._jobs()
+        look_again = 4
+        for at, record in enumerate(jobs):
+            if not any(last >= at for last, _ in self._hopes.values()):
+                return
+            self._try(record)
+            if self._reservations >= look_again:
+                look_again *= 2
+                self._give_up_hopes()
+
+    def _jobs(self) -> list[JobRecord]:
+        """The jobs to try; notes for each kind that might start now which of them is the last."""
+        state = self._state
+        found: list[JobRecord] = []
+        for key in state.queue[: state.scheduling.backfill_jobs]:
+            record = state.waiting[key[-1]]
+            if self._is_limited(record):
+                continue
+            if record.kind in self._hopes or self._may_start(record):
+                self._hopes[record.kind] = (len(found), record)
+            found.append(record)
+        return found
+
+    def _is_limited(self, record: JobRecord) -> bool:
+        kind = record.kind
+        if kind not in self._allowed and kind not in self._limited:
+            reason = self._state.limits.blocking(record, self._now_s)
+            if reason:
+                self._limited[kind] = reason
+            else:
+                self._allowed.add(kind)
+        if kind in self._limited:
+            self._state.say(record, self._limited[kind])
+            return True
+        if record.reason.startswith(LIMITED):
+            self._state.say(record, NO_REASON)
+        return False
+
+    def _may_start(self, record: JobRecord) -> bool:
+        """Whether there is room now beside the reservations, or preemption may make some."""
+        state = self._state
+        if self._room_now(record).bit_count() >= record.request.nodes:
+            return True
+        preempts = state.limits.of_qos(record.qos).preempts
+        return any(state.running.get(name) for name in preempts)
+
+    def _nodes_of(self, record: JobRecord) -> int:
+        return self._state.nodes.partitions.get(record.request.partition, 0) & ~record.excluded
+
+    def _room_now(self, record: JobRecord) -> int:
+        free = self._state.nodes.free_now(record.shape) & self._nodes_of(record)
+        if free.bit_count() < record.request.nodes:
+            return 0
+        return free & ~self._reserved.between(self._now_s, self._now_s + record.limit_s)
+
+    def _give_up_hopes(self) -> None:
+        for kind, (_, record) in list(self._hopes.items()):
+            if not self._may_start(record):
+                del self._hopes[kind]
+
+    def _try(self, record: JobRecord) -> None:
+        while not self._is_limited(record):
+            room = self._room_now(record) if record.kind in self._hopes else 0
+            if room.bit_count() < record.request.nodes:
+                self._wait(record)
+                return
+            nodes = self._state.nodes.choose(record.shape, room, record.request.nodes)
+            self._state.start(record, nodes)
+            self._allowed.clear()
+            if record.key is None:
+                return
+
+    def _wait(self, record: JobRecord) -> None:
+        """Make others end for the job, if it may do that, or reserve nodes for it."""
+        free = self._nodes_of(record)
+        free &= ~self._reserved.between(self._now_s, self._now_s + record.limit_s)
+        if preempt(self._state, record, free):
+            self._hopes.pop(record.kind, None)
+        planned = self._plan(record)
+        if planned is not None:
+            start_s, nodes = planned
+            self._reserved.add(start_s, start_s + record.limit_s, nodes)
+            self._reservations += 1
+
+    def _plan(self, record: JobRecord) -> tuple[float, int] | None:
+        """The earliest start within the window, and its nodes."""
+        times = self._reserved.times
+        order = self._state.nodes.free_from(record.shape)
+        mine, limit_s = self._nodes_of(record), record.limit_s
+        from_s = self._earliest.get(record.kind, self._now_s)
+        while from_s <= self._horizon_s:
+            free = mine & ~self._reserved.between(from_s, from_s + limit_s)
+            following = bisect_right(times, from_s)
+            next_s = times[following] if following < len(times) else inf
+            start_s, nodes = _first(order, free, record.request.nodes, from_s)
+            if start_s <= next_s and start_s < inf:
+                is_free = not nodes & self._reserved.between(start_s, start_s + limit_s)
+                if start_s <= self._horizon_s and is_free:
+                    self._earliest[record.kind] = from_s
+                    return start_s, nodes
+                next_s = start_s if start_s > from_s else next_s
+            from_s = next_s
+        self._earliest[record.kind] = inf
+        return None
+
+
+def _first(
+    order: list[tuple[float, int]], free: int, count: int, from_s: float
+) -> tuple[float, int]:
+    """When so many of these nodes have room, and the first that have; inf if never."""
+    nodes = 0
+    for at_s, i in order:
+        if free >> i & 1:
+            nodes |= 1 << i
+            count -= 1
+            if not count:
+                return max(from_s, at_s), nodes
+    return inf, 0

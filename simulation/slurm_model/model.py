@@ -1,0 +1,403 @@
+"""The model of slurmctld: what is asked of it, and what happens by itself, second by second.
+
+Modelled, after Slurm 22.05 to 26.05's own source and what was tried on real clusters: the main
+scheduler and backfill (``scheduler.py``, ``backfill.py``), limits of QOS and accounts in Slurm's
+order (``limits.py``), multifactor priority with fair share (``priority.py``), preemption by QOS
+(``preemption.py``), holds, releases, requeues and their wait, arrays whose tasks become records of
+their own once touched, time limits, COMPLETING, nodes that fail, and other GPUs of a node.
+
+Not modelled: dependencies, reservations, features, licenses, several partitions or QOS of one job,
+steps, JobArrayTaskLimit, exclusive nodes, suspending, GPUs that jobs share, a prolog, the time that
+slurmctld itself needs, and that it looks at time limits only every thirty seconds.
+
+Nothing here reads a clock or draws a random number: the same calls give the same answers.
+"""
+
+from collections.abc import Mapping
+from math import ceil, inf
+
+from cluster.language.gres import parse_gpu_requests
+from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.slurm.interface import JobChange, Target, Tasks
+from simulation.cluster import SimulatedCluster
+from simulation.slurm_model.backfill import run_backfill
+from simulation.slurm_model.limits import CALC_PERIOD_S
+from simulation.slurm_model.priority import next_period_s
+from simulation.slurm_model.records import (
+    BEGIN_TIME,
+    HELD_BY_ADMIN,
+    HELD_BY_USER,
+    NO_REASON,
+    EndedRun,
+    JobRecord,
+    Shape,
+    job_view,
+)
+from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
+from simulation.slurm_model.scheduler import run_scheduler
+from simulation.slurm_model.state import ModelState
+
+FULL_RUN_S = 60.0
+"""sched_interval: how often the main scheduler tries the whole queue."""
+NOT_PENDING = "Job is no longer pending execution"
+
+
+class SlurmModel:
+    """A slurmctld.
+
+    Nothing happens between calls: ``advance`` lets time pass. Ids of jobs rise by one.
+
+    Attributes:
+        now_s: Unix seconds.
+    """
+
+    def __init__(
+        self, cluster: SimulatedCluster, *, start_s: float, costs: Mapping[str, int]
+    ) -> None:
+        """Begin with an empty queue.
+
+        Args:
+            cluster: nodes, accounts and how Slurm schedules.
+            start_s: Unix seconds.
+            costs: TRESBillingWeights: the billing of one GPU or instance by GRES type.
+        """
+        self._state = ModelState(cluster, start_s, costs)
+        self._names = tuple(self._state.nodes.index)
+        self._start_s = start_s
+        self._backfills = cluster.scheduling.backfills
+        self._scheduler_s = self._full_s = self._backfill_s = inf
+        self._last_s = self._last_full_s = self._last_backfill_s = -inf
+        self._ticked_s = start_s
+        self._jobs: tuple[JobView, ...] = ()
+
+    # --- what it shows ---------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        """Unix seconds."""
+        return self._state.now_s
+
+    @property
+    def jobs(self) -> tuple[JobView, ...]:
+        """Every job that slurmctld knows; each the same object until it changes."""
+        state = self._state
+        if not state.is_shown:
+            names = self._names
+            self._jobs = tuple(
+                one.view if one.view is not None else job_view(one, names)
+                for one in state.records.values()
+            )
+            state.is_shown = True
+        return self._jobs
+
+    @property
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Every node; each the same object until it changes."""
+        return tuple(one.shown() for one in self._state.nodes.nodes)
+
+    def take_ended(self) -> tuple[EndedRun, ...]:
+        """Return the runs that have ended since the last call."""
+        found = tuple(self._state.ended)
+        self._state.ended.clear()
+        return found
+
+    # --- what users and operators do -------------------------------------------------------------
+
+    def submit(self, job: ModelRequest) -> int:
+        """Submit a job or an array; return its id."""
+        record = self._state.add(job)
+        if job.held:
+            record.held, record.reason = True, HELD_BY_USER
+        self._settle(record)
+        return record.job_id
+
+    def cancel(self, target: Target) -> None:
+        """Cancel; a task's index never comes back."""
+        for record in self._records(target):
+            self._cancel(record)
+
+    def hold(self, target: Target) -> None:
+        """Hold what waits, as administrator; what runs or completes is left alone."""
+        for record in self._waiting(target):
+            self._state.dequeue(record)
+            record.turn += 1
+            record.held, record.priority = True, 0
+            self._state.say(record, HELD_BY_ADMIN)
+            self._state.touch(record)
+
+    def release(self, target: Target, limit_min: int | None = None) -> None:
+        """Make what waits eligible now, and release it; ``limit_min`` is its new time limit."""
+        for record in self._waiting(target):
+            self._state.dequeue(record)
+            record.turn += 1
+            if limit_min is not None:
+                record.limit_s = limit_min * 60
+            if record.held or record.begin_s > self.now_s:
+                record.begin_s = self.now_s
+            record.held = False
+            record.reason = NO_REASON
+            self._state.touch(record)
+            self._settle(record)
+
+    def requeue_hold(self, target: Target) -> None:
+        """End the runs; the jobs come back held. A job that may not be requeued runs on."""
+        for record in self._records(target):
+            if record.state is JobState.RUNNING and record.request.requeues:
+                self._state.stop(record, "REQUEUED", returns=True, held=True)
+
+    def update(self, target: Target, change: JobChange) -> str:
+        """Change what waits, of a running job its time limit; return Slurm's refusal, or ""."""
+        found = self._records(target)
+        if any(not _may_change(one, change) for one in found) or not found:
+            return NOT_PENDING
+        for record in found:
+            if record.state is JobState.RUNNING:
+                self._extend(record, change)
+            else:
+                self._change(record, change)
+        return ""
+
+    # --- what operators and nodes do -------------------------------------------------------------
+
+    def set_qos(self, name: str, limits: QosLimits) -> None:
+        """Add a QOS or change it."""
+        self._state.limits.set_qos(name, limits)
+        self._state.rank_again()
+        self._state.is_changed = True
+
+    def remove_qos(self, name: str) -> None:
+        """Delete a QOS: its waiting jobs wait with InvalidQOS until they get another one."""
+        self._state.limits.remove_qos(name)
+        self._state.rank_again()
+        self._state.is_changed = True
+
+    def set_account(self, name: str, limits: AccountLimits) -> None:
+        """Add an account, or change its limits and share."""
+        self._state.limits.set_account(name, limits)
+        self._state.is_changed = True
+
+    def fail_node(self, name: str) -> None:
+        """Let a node fail: its jobs end, and wait again if they may be requeued."""
+        node = self._state.nodes.nodes[self._state.nodes.index[name]]
+        node.is_up = False
+        self._end_all(list(node.jobs.values()))
+        self._node_changed(name)
+
+    def restore_node(self, name: str) -> None:
+        """Let a node that failed come back, empty."""
+        self._state.nodes.nodes[self._state.nodes.index[name]].is_up = True
+        self._node_changed(name)
+
+    def set_node_gpus(self, name: str, gpus: Mapping[str, int]) -> None:
+        """Give a node other GPUs; the jobs on it end, and wait again if they may be requeued."""
+        node = self._state.nodes.nodes[self._state.nodes.index[name]]
+        self._end_all(list(node.jobs.values()))
+        for record in list(node.jobs.values()):
+            self._complete(record)
+        self._state.nodes.set_gpus(self._state.nodes.index[name], gpus)
+        self._node_changed(name)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def next_s(self) -> float | None:
+        """When something happens by itself next; None if never."""
+        at_s = self._next_s()
+        return None if at_s == inf else at_s
+
+    def advance(self, until_s: float) -> None:
+        """Let everything happen that is due until then, in order, and let it be then."""
+        state = self._state
+        while (at_s := self._next_s()) <= until_s:
+            state.now_s = at_s
+            if state.next_event_s() <= at_s:
+                self._happen(state.next_event())
+            elif self._tick_s() <= at_s:
+                self._tick()
+            elif state.wake_s <= at_s:
+                state.wake_s = inf
+                state.is_changed = True
+            elif self._scheduler_s <= at_s or self._full_s <= at_s:
+                self._schedule()
+            else:
+                self._backfill_s = inf
+                self._last_backfill_s = at_s
+                run_backfill(state)
+        state.now_s = max(state.now_s, until_s)
+
+    def _next_s(self) -> float:
+        state = self._state
+        if state.is_changed:
+            state.is_changed = False
+            self._plan_runs()
+        own = min(self._scheduler_s, self._full_s, self._backfill_s, state.wake_s)
+        return max(state.now_s, min(own, state.next_event_s(), self._tick_s()))
+
+    def _plan_runs(self) -> None:
+        now_s = self.now_s
+        due_s = max(now_s, self._last_s + self._state.scheduling.interval_s)
+        self._scheduler_s = min(self._scheduler_s, due_s)
+        self._full_s = min(self._full_s, self._phase_s(FULL_RUN_S, self._last_full_s))
+        if self._backfills:
+            every_s = self._state.scheduling.backfill_s
+            self._backfill_s = min(self._backfill_s, self._phase_s(every_s, self._last_backfill_s))
+
+    def _phase_s(self, every_s: float, last_s: float) -> float:
+        """The next time of something that happens every so many seconds since the beginning."""
+        number = ceil((self.now_s - self._start_s) / every_s)
+        at_s = self._start_s + number * every_s
+        return at_s if at_s > last_s else at_s + every_s
+
+    def _schedule(self) -> None:
+        state = self._state
+        is_full = self._full_s <= state.now_s
+        self._scheduler_s = inf
+        self._last_s = state.now_s
+        if is_full:
+            self._full_s = inf
+            self._last_full_s = state.now_s
+        elif len(state.queue) <= state.scheduling.depth:
+            self._full_s = inf
+        run_scheduler(state, is_full=is_full)
+
+    def _tick_s(self) -> float:
+        state = self._state
+        is_needed = state.priorities.changes_by_itself or state.limits.counts_minutes
+        if not is_needed or not state.waiting:
+            return inf
+        return next_period_s(self._ticked_s)
+
+    def _tick(self) -> None:
+        state = self._state
+        self._ticked_s = state.now_s // CALC_PERIOD_S * CALC_PERIOD_S
+        if state.priorities.changes_by_itself:
+            state.priorities.pass_period(state.now_s)
+            state.sort_again()
+        state.is_changed = True
+
+    def _happen(self, record: JobRecord) -> None:
+        if record.state is JobState.RUNNING:
+            is_over = record.until_s <= self.now_s
+            self._state.stop(record, "TIMEOUT" if is_over else "COMPLETED")
+        elif record.state is JobState.COMPLETING:
+            self._complete(record)
+        elif record.state is JobState.PENDING:
+            self._settle(record)
+        else:
+            self._state.forget(record)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _settle(self, record: JobRecord) -> None:
+        """Put a waiting job into the queue, if it may start, or say why it may not."""
+        state = self._state
+        if record.held:
+            return
+        if record.begin_s > state.now_s:
+            state.say(record, BEGIN_TIME)
+            state.at(record.begin_s, record)
+            return
+        if record.reason == BEGIN_TIME:
+            record.reason = NO_REASON
+        record.eligible_s = record.begin_s
+        record.priority = state.priorities.of(record, state.now_s)
+        state.enqueue(record)
+        state.touch(record)
+        state.is_changed = True
+
+    def _complete(self, record: JobRecord) -> None:
+        self._state.complete(record)
+        if record.state is JobState.PENDING:
+            self._settle(record)
+
+    def _cancel(self, record: JobRecord) -> None:
+        state = self._state
+        if record.state is JobState.RUNNING:
+            state.stop(record, "CANCELLED")
+        elif record.state is JobState.COMPLETING:
+            record.returns = False
+        elif record.state is JobState.PENDING:
+            state.dequeue(record)
+            state.note_end(record, "CANCELLED")
+            state.finish(record, "CANCELLED")
+
+    def _records(self, target: Target) -> list[JobRecord]:
+        """The records of a target; untouched tasks of it get records of their own."""
+        state = self._state
+        array_id = target.array_job_id if isinstance(target, Tasks) else target
+        tasks = state.arrays.get(array_id)
+        first = state.records.get(array_id)
+        if not isinstance(target, Tasks):
+            if tasks is None:
+                return [] if first is None else [first]
+            together = [first] if first is not None and first.task_index is None else []
+            return [*together, *tasks.values()]
+        if tasks is None:
+            return []
+        found = [tasks[index] for index in sorted(target.indices) if index in tasks]
+        if first is None or not first.untouched:
+            return found
+        if target.indices.issuperset(first.untouched):
+            return [first, *found]
+        asked = [index for index in first.untouched if index in target.indices]
+        return [*found, *(state.split(first, index) for index in asked)]
+
+    def _waiting(self, target: Target) -> list[JobRecord]:
+        return [one for one in self._records(target) if one.state is JobState.PENDING]
+
+    def _extend(self, record: JobRecord, change: JobChange) -> None:
+        if change.time_limit_min is None:
+            return
+        state = self._state
+        state.limits.end(record, state.now_s)
+        record.limit_s = change.time_limit_min * 60
+        state.limits.begin(record, state.now_s)
+        state.set_ends(record)
+        state.touch(record)
+        state.is_changed = True
+
+    def _change(self, record: JobRecord, change: JobChange) -> None:
+        state = self._state
+        is_queued = record.key is not None
+        state.dequeue(record)
+        record.qos = record.qos if change.qos is None else change.qos
+        if change.site_factor is not None:
+            record.site_factor = change.site_factor
+        if change.admin_comment is not None:
+            record.admin_comment = change.admin_comment
+        if change.time_limit_min is not None:
+            record.limit_s = change.time_limit_min * 60
+        if change.excluded_nodes is not None:
+            names = state.nodes.index
+            record.excluded = sum(1 << names[one] for one in change.excluded_nodes if one in names)
+        self._reshape(record, change)
+        state.touch(record)
+        if is_queued:
+            record.priority = state.priorities.of(record, state.now_s)
+            state.enqueue(record)
+            state.is_changed = True
+
+    def _reshape(self, record: JobRecord, change: JobChange) -> None:
+        asked = [one for one in (change.gres, change.tres_per_job, change.tres_per_task) if one]
+        if not asked:
+            return
+        shape = record.shape
+        gpus = {
+            one.gres_type or "": one.count for text in asked for one in parse_gpu_requests(text)
+        }
+        record.shape = Shape(tuple(sorted(gpus.items())), shape.cpus, shape.memory_mib)
+        record.tres = self._state.amounts(record.shape, record.request.nodes)
+
+    def _end_all(self, records: list[JobRecord]) -> None:
+        for record in records:
+            if record.state is JobState.RUNNING:
+                self._state.stop(record, "NODE_FAIL", returns=record.request.requeues)
+
+    def _node_changed(self, name: str) -> None:
+        self._state.nodes.changed(self._state.nodes.index[name])
+        self._state.is_changed = True
+
+
+def _may_change(record: JobRecord, change: JobChange) -> bool:
+    if record.state is JobState.RUNNING:
+        return change == JobChange(time_limit_min=change.time_limit_min)
+    return record.state is JobState.PENDING

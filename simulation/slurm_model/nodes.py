@@ -1,0 +1,310 @@
+"""The nodes of the model: what each has free, where a job would fit, and what a node looks like.
+
+Sets of nodes are whole numbers with a bit for each node, as slurmctld's own bitmaps: a cluster's
+worth of nodes is compared in one step.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from cluster.language.jobs import NodeView
+from simulation.cluster import SimulatedCluster, SimulatedNode
+from simulation.slurm_model.records import JobRecord, Shape
+
+ANY_TYPE = ""
+"""GRES type of GPUs that were asked for without one."""
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The nodes of a set, in order."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass
+class ModelNode:
+    """One node as it is now.
+
+    Attributes:
+        gpus: configured, by type, in gres.conf's order.
+        free: GPUs that no job holds, by type.
+        indices: free GPUs as sets of indices in gres.conf's order, by type.
+        jobs: the jobs that hold something, by id.
+        until_s: when each of them gives it back at the latest, by id.
+    """
+
+    name: str
+    partitions: frozenset[str]
+    weight: int
+    cpus: int
+    memory_mib: int
+    gpus: dict[str, int]
+    free: dict[str, int] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
+    free_cpus: int = 0
+    free_memory_mib: int = 0
+    jobs: dict[int, JobRecord] = field(default_factory=dict)
+    is_up: bool = True
+    view: NodeView | None = None
+
+    def reset(self) -> None:
+        """Make everything free."""
+        self.free = dict(self.gpus)
+        self.indices, first = {}, 0
+        for kind, count in self.gpus.items():
+            self.indices[kind] = ((1 << count) - 1) << first
+            first += count
+        self.free_cpus, self.free_memory_mib = self.cpus, self.memory_mib
+
+    def holds_at_all(self, shape: Shape) -> bool:
+        """Whether the node could have such a job, if it were empty."""
+        return self._fits(shape, self.gpus, self.cpus, self.memory_mib)
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether the node has room for such a job now."""
+        return self.is_up and self._fits(shape, self.free, self.free_cpus, self.free_memory_mib)
+
+    def fits_beside(self, shape: Shape, gone: Mapping[str, int], cpus: int, memory: int) -> bool:
+        """Whether it has room once these GPUs, CPUs and MiB are free, too."""
+        free = {kind: count + gone.get(kind, 0) for kind, count in self.free.items()}
+        return self._fits(shape, free, self.free_cpus + cpus, self.free_memory_mib + memory)
+
+    def _fits(self, shape: Shape, free: Mapping[str, int], cpus: int, memory: int) -> bool:
+        for kind, count in shape.gpus:
+            has = sum(free.values()) if kind == ANY_TYPE else free.get(kind, 0)
+            if has < count:
+                return False
+        return (not self.cpus or shape.cpus <= cpus) and (
+            not self.memory_mib or shape.memory_mib <= memory
+        )
+
+    def take(self, record: JobRecord) -> None:
+        """Give the job what it asks for on this node: the free GPUs with the lowest indices."""
+        for kind, count in record.shape.gpus:
+            for own, part in self._split(kind, count):
+                taken = _lowest(self.indices[own], part)
+                self.indices[own] ^= taken
+                self.free[own] -= part
+                record.held_gpus.append((self, own, part, taken))
+        self.free_cpus -= record.shape.cpus
+        self.free_memory_mib -= record.shape.memory_mib
+        self.jobs[record.job_id] = record
+        self.view = None
+
+    def _split(self, kind: str, count: int) -> list[tuple[str, int]]:
+        if kind != ANY_TYPE:
+            return [(kind, count)]
+        parts = []
+        for own, free in self.free.items():
+            part = min(free, count)
+            count -= part
+            if part:
+                parts.append((own, part))
+        return parts
+
+    def shown(self) -> NodeView:
+        """The node's record; the same object until something changes."""
+        if self.view is None:
+            allotted = {kind: count - self.free[kind] for kind, count in self.gpus.items()}
+            free = sum(self.indices.values())
+            everything = (1 << sum(self.gpus.values())) - 1
+            self.view = NodeView(
+                self.name,
+                self.name,
+                frozenset({self._state(allotted)}),
+                dict(self.gpus),
+                {kind: count for kind, count in allotted.items() if count},
+                self.partitions,
+                self.weight,
+                frozenset(bits(everything & ~free)),
+                self._blocked(),
+                self.cpus,
+                1,
+                self.memory_mib,
+            )
+        return self.view
+
+    def _state(self, allotted: Mapping[str, int]) -> str:
+        if not self.is_up:
+            return "DOWN"
+        if not self.jobs:
+            return "IDLE"
+        is_full = allotted == self.gpus if not self.cpus else self.free_cpus == 0
+        return "ALLOCATED" if is_full else "MIXED"
+
+    def _blocked(self) -> str:
+        if self.cpus and self.free_cpus <= 0:
+            return "no CPU is left"
+        if self.memory_mib and self.free_memory_mib <= 0:
+            return "no memory is left"
+        return ""
+
+
+def _lowest(indices: int, count: int) -> int:
+    taken = 0
+    for _ in range(count):
+        low = indices & -indices
+        taken |= low
+        indices ^= low
+    return taken
+
+
+class NodeTable:
+    """All nodes, and for each shape of a job the nodes that have room for it.
+
+    Those are found again only on nodes that changed since they were last asked for.
+    """
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.nodes = tuple(_node(one) for one in cluster.nodes)
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        self.partitions: dict[str, int] = {}
+        self._shapes: dict[Shape, _Room] = {}
+        self._changes: list[int] = []
+        self._weights = len({node.weight for node in self.nodes}) > 1
+        for i, node in enumerate(self.nodes):
+            node.reset()
+            for partition in node.partitions:
+                self.partitions[partition] = self.partitions.get(partition, 0) | 1 << i
+
+    def changed(self, i: int) -> None:
+        """Note that something of this node is not as it was."""
+        self.nodes[i].view = None
+        self._changes.append(i)
+
+    def free_now(self, shape: Shape) -> int:
+        """The nodes that have room for such a job now."""
+        return self._room(shape).mask
+
+    def free_from(self, shape: Shape) -> list[tuple[float, int]]:
+        """When each node has room if nothing else starts, the first ones first.
+
+        It follows from the limits of the jobs that hold the node. -inf is now; nodes that never
+        have room are left out.
+        """
+        return self._room(shape).order(self.nodes, shape)
+
+    def free_ever(self, shape: Shape) -> int:
+        """The nodes in use that would have room for such a job if they were empty."""
+        return self._room(shape).ever
+
+    def out_of_use(self, shape: Shape, mask: int) -> tuple[str, ...]:
+        """Names of the nodes among these that are down and would have room if they were not."""
+        nodes = (self.nodes[i] for i in bits(mask))
+        return tuple(one.name for one in nodes if not one.is_up and one.holds_at_all(shape))
+
+    def choose(self, shape: Shape, mask: int, count: int) -> tuple[int, ...]:
+        """Choose nodes for a job among those with room for it, which must be enough.
+
+        The lowest weight goes first, then the node on which the least is left.
+        """
+        if not self._weights and mask.bit_count() == count:
+            return tuple(bits(mask))
+        kinds = [kind for kind, _ in shape.gpus if kind != ANY_TYPE]
+        rated = sorted((*self._rating(i, kinds), i) for i in bits(mask))
+        return tuple(sorted(one[-1] for one in rated[:count]))
+
+    def _rating(self, i: int, kinds: list[str]) -> tuple[int, int, int]:
+        node = self.nodes[i]
+        free = node.free
+        return node.weight, sum(free[kind] for kind in kinds), sum(free.values())
+
+    def take(self, record: JobRecord, nodes: tuple[int, ...]) -> None:
+        """Give these nodes' GPUs to the job."""
+        for i in nodes:
+            self.nodes[i].take(record)
+            self.changed(i)
+
+    def give_back(self, record: JobRecord) -> None:
+        """Take everything back that the job holds."""
+        for node, kind, count, indices in record.held_gpus:
+            if kind in node.free:
+                node.free[kind] += count
+                node.indices[kind] |= indices
+        record.held_gpus.clear()
+        for i in record.nodes:
+            node = self.nodes[i]
+            node.free_cpus += record.shape.cpus
+            node.free_memory_mib += record.shape.memory_mib
+            node.jobs.pop(record.job_id, None)
+            self.changed(i)
+
+    def set_gpus(self, i: int, gpus: Mapping[str, int]) -> None:
+        """Give a node that no job holds other GPUs."""
+        node = self.nodes[i]
+        node.gpus = dict(gpus)
+        node.reset()
+        self.changed(i)
+
+    def _room(self, shape: Shape) -> "_Room":
+        room = self._shapes.get(shape)
+        if room is None:
+            room = self._shapes[shape] = _Room(len(self.nodes))
+            todo = set(range(len(self.nodes)))
+        elif room.seen == len(self._changes):
+            return room
+        else:
+            todo = set(self._changes[room.seen :])
+        room.seen = len(self._changes)
+        for i in todo:
+            room.look(i, self.nodes[i], shape)
+        return room
+
+
+class _Room:
+    """For one shape, which nodes have room now and when the others have."""
+
+    def __init__(self, nodes: int) -> None:
+        self.mask = 0
+        self.ever = 0
+        self.seen = 0
+        self._from_s: list[float | None] = [inf] * nodes
+        self._order: list[tuple[float, int]] | None = None
+
+    def order(self, nodes: tuple[ModelNode, ...], shape: Shape) -> list[tuple[float, int]]:
+        """When the nodes have room, sorted; it is found out only for nodes that changed."""
+        if self._order is None:
+            for i, at_s in enumerate(self._from_s):
+                if at_s is None:
+                    self._from_s[i] = _room_from_s(nodes[i], shape)
+            found = ((at_s, i) for i, at_s in enumerate(self._from_s) if at_s is not None)
+            self._order = sorted(one for one in found if one[0] < inf)
+        return self._order
+
+    def look(self, i: int, node: ModelNode, shape: Shape) -> None:
+        if node.is_up and node.holds_at_all(shape):
+            self.ever |= 1 << i
+        else:
+            self.ever &= ~(1 << i)
+        self._order = None
+        if node.fits(shape):
+            self.mask |= 1 << i
+            self._from_s[i] = -inf
+        else:
+            self.mask &= ~(1 << i)
+            self._from_s[i] = None
+
+
+def _room_from_s(node: ModelNode, shape: Shape) -> float:
+    if not node.is_up or not node.holds_at_all(shape):
+        return inf
+    gone: dict[str, int] = {}
+    cpus = memory = 0
+    for job in sorted(node.jobs.values(), key=lambda one: (one.until_s, one.job_id)):
+        if job.until_s == inf:
+            return inf
+        for owner, kind, count, _ in job.held_gpus:
+            if owner is node:
+                gone[kind] = gone.get(kind, 0) + count
+        cpus += job.shape.cpus
+        memory += job.shape.memory_mib
+        if node.fits_beside(shape, gone, cpus, memory):
+            return job.until_s
+    return inf
+
+
+def _node(one: SimulatedNode) -> ModelNode:
+    return ModelNode(one.name, one.partitions, one.weight, one.cpus, one.memory_mib, dict(one.gpus))

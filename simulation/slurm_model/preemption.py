@@ -1,0 +1,120 @@
+"""Preemption by QOS: which running jobs end so that a waiting one can start.
+
+As select/cons_tres does: candidates are removed one after another, those of the lowest QOS priority
+and of the fewest nodes first, until the job would fit; then those are tried first that hold the
+nodes that it would get (preempt_reorder_count is 1), and of these only such go as hold them. Left
+out are GraceTime, suspending, and preempt_youngest_first.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from simulation.slurm_model.nodes import bits
+from simulation.slurm_model.records import JobRecord
+from simulation.slurm_model.state import ModelState
+
+AGAIN_S = 40.0
+"""KillWait and MessageTimeout together: so long after a preemption, the job makes no others end."""
+_TRIES = 3
+
+
+def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
+    """End what must end on these nodes so that the job can start; return whether anything does.
+
+    The job starts in a later run, once they have completed.
+    """
+    if not state.limits.of_qos(record.qos).preempts:
+        return False
+    again_s = -inf if record.preempting_s is None else record.preempting_s + AGAIN_S
+    if state.now_s < again_s:
+        state.wake_s = min(state.wake_s, again_s)
+        return False
+    found = victims(state, record, mask)
+    if not found:
+        state.wake_s = min(state.wake_s, _next_exemption_s(state, record))
+        return False
+    record.preempting_s = state.now_s
+    for one in found:
+        requeues = state.limits.of_qos(one.qos).preempt_requeues and one.request.requeues
+        state.stop(one, "PREEMPTED", returns=requeues)
+    return True
+
+
+def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord, ...]:
+    """The jobs that would end for this one; () if even all of them would not make room."""
+    candidates = _candidates(state, record, mask)
+    room = _would_fit(state, record, mask, candidates)
+    if room is None:
+        return ()
+    for _ in range(_TRIES - 1):
+        nodes, _ = room
+        candidates.sort(key=lambda one: -(_mask(one.nodes) & nodes).bit_count())
+        room = _would_fit(state, record, mask, candidates) or room
+    nodes, gone = room
+    return tuple(one for one in candidates[:gone] if _mask(one.nodes) & nodes)
+
+
+def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
+    """When the next job that this one might preempt has run long enough; inf if none does."""
+    limits = state.limits
+    ends = (
+        (one.start_s or 0.0) + limits.of_qos(name).preempt_exempt_s
+        for name in limits.of_qos(record.qos).preempts
+        for one in state.running.get(name, {}).values()
+    )
+    return min((end for end in ends if end > state.now_s), default=inf)
+
+
+def _candidates(state: ModelState, record: JobRecord, mask: int) -> list[JobRecord]:
+    limits = state.limits
+    found = [
+        one
+        for name in limits.of_qos(record.qos).preempts
+        for one in state.running.get(name, {}).values()
+        if state.now_s - (one.start_s or 0.0) >= limits.of_qos(name).preempt_exempt_s
+        and _mask(one.nodes) & mask
+    ]
+    return sorted(
+        found, key=lambda one: (limits.of_qos(one.qos).priority, len(one.nodes), one.job_id)
+    )
+
+
+def _would_fit(
+    state: ModelState, record: JobRecord, mask: int, candidates: Iterable[JobRecord]
+) -> tuple[int, int] | None:
+    """Nodes with room for the job once the first so many candidates are gone, and how many."""
+    nodes, shape, count = state.nodes, record.shape, record.request.nodes
+    fits = nodes.free_now(shape) & mask
+    gone: dict[int, dict[str, int]] = {}
+    others: dict[int, tuple[int, int]] = {}
+    for number, one in enumerate(candidates, 1):
+        for owner, kind, amount, _ in one.held_gpus:
+            more = gone.setdefault(nodes.index[owner.name], {})
+            more[kind] = more.get(kind, 0) + amount
+        for i in one.nodes:
+            cpus, memory = others.get(i, (0, 0))
+            others[i] = cpus, memory = cpus + one.shape.cpus, memory + one.shape.memory_mib
+            node = nodes.nodes[i]
+            if (
+                mask >> i & 1
+                and node.is_up
+                and node.fits_beside(shape, gone.get(i, {}), cpus, memory)
+            ):
+                fits |= 1 << i
+        if fits.bit_count() >= count:
+            free = nodes.free_now(shape) & fits
+            return _of(free, fits, count), number
+    return None
+
+
+def _of(free: int, fits: int, count: int) -> int:
+    """As many of the nodes that fit, those first on which nobody must end."""
+    chosen = [*bits(free), *bits(fits & ~free)][:count]
+    return _mask(chosen)
+
+
+def _mask(nodes: Iterable[int]) -> int:
+    found = 0
+    for i in nodes:
+        found |= 1 << i
+    return found

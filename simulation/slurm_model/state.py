@@ -1,0 +1,322 @@
+"""What the model's schedulers read and change: nodes, records, the queue, starts and ends."""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from math import inf
+
+from cluster.language.gres import tres_name
+from cluster.language.jobs import JobState
+from simulation.cluster import SimulatedCluster
+from simulation.slurm_model.limits import Limits
+from simulation.slurm_model.nodes import ANY_TYPE, NodeTable
+from simulation.slurm_model.priority import Priorities
+from simulation.slurm_model.records import (
+    HELD_AFTER_REQUEUE,
+    NO_REASON,
+    EndedRun,
+    JobRecord,
+    Key,
+    Shape,
+)
+from simulation.slurm_model.requests import ModelRequest
+
+MIN_JOB_AGE_S = 300.0
+"""MinJobAge: how long slurmctld keeps a job that has ended."""
+REQUEUE_WAIT_S = 120.0
+"""A requeued job waits until the credential of its last run has expired (AuthInfo=cred_expire)."""
+_LAST_TASK = 1 << 32
+"""Index by which an array's untouched tasks stand in the queue: behind those that were touched."""
+
+
+class ModelState:
+    """The state of slurmctld, and the steps that change it without deciding anything.
+
+    Attributes:
+        records: every record, by id, in the order in which they were made.
+        queue: keys of the jobs that may start, best first; ``waiting`` has their records by id.
+        running: the jobs that run, by QOS and id.
+        wake_s: when preemption may succeed that does not now, though nothing else happens.
+        ended: runs that have ended and were not fetched yet.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, start_s: float, costs: Mapping[str, int]) -> None:
+        self.scheduling = cluster.scheduling
+        self.max_time_s = cluster.max_time_s
+        self.now_s = start_s
+        self.costs = costs
+        self.nodes = NodeTable(cluster)
+        self.limits = Limits(cluster.accounts, cluster.shares, start_s)
+        self.priorities = Priorities(cluster.scheduling.weights, len(cluster.nodes), self.limits)
+        self.priorities.begin_at(start_s)
+        self.records: dict[int, JobRecord] = {}
+        self.arrays: dict[int, dict[int, JobRecord]] = {}
+        self.queue: list[Key] = []
+        self.waiting: dict[int, JobRecord] = {}
+        self.running: dict[str, dict[int, JobRecord]] = {}
+        self.ended: list[EndedRun] = []
+        self.wake_s = inf
+        self.is_changed = True
+        self.is_shown = False
+        self.next_id = 1
+        self._events: list[tuple[float, int, int, JobRecord]] = []
+        self._event_number = 0
+        self._ranks: dict[str, int] = {}
+        self._kinds: dict[tuple[str, str, str, Shape, int, float, int], int] = {}
+
+    # --- records -------------------------------------------------------------------------------
+
+    def add(self, request: ModelRequest) -> JobRecord:
+        """Add a record for a job or a whole array."""
+        shape = Shape(tuple(sorted(request.gpus.items())), request.cpus, request.memory_mib)
+        record = JobRecord(self.next_id, request, shape, self.now_s)
+        self.next_id += 1
+        record.tres = self.amounts(record.shape, request.nodes)
+        limit_s = request.time_limit_s or self.max_time_s.get(request.partition)
+        record.limit_s = inf if limit_s is None else limit_s
+        record.begin_s = max(self.now_s, request.begin_s or 0.0)
+        self.records[record.job_id] = record
+        if request.tasks:
+            record.array_job_id = record.job_id
+            record.untouched = list(range(request.tasks))
+            self.arrays[record.job_id] = {}
+        return record
+
+    def split(self, array: JobRecord, index: int) -> JobRecord:
+        """Return a record of its own for an untouched task; the last one keeps the array's."""
+        self.touch(array)
+        if len(array.untouched) == 1:
+            array.task_index = array.untouched.pop()
+            self.arrays[array.job_id][index] = array
+            if array.key is not None:
+                self.dequeue(array)
+                self.enqueue(array)
+            return array
+        one = array.split(self.next_id, index)
+        self.next_id += 1
+        self.records[one.job_id] = one
+        self.arrays[array.job_id][index] = one
+        if array.key is not None:
+            self.enqueue(one)
+        elif not one.held:
+            self.at(one.begin_s, one)
+        return one
+
+    def forget(self, record: JobRecord) -> None:
+        """Forget a job that ended a while ago."""
+        self.records.pop(record.job_id, None)
+        if record.array_job_id is not None and record.task_index is not None:
+            self.arrays[record.array_job_id].pop(record.task_index, None)
+        self.is_shown = False
+
+    def touch(self, record: JobRecord) -> None:
+        """Note that the record is not as it was shown."""
+        record.view = None
+        self.is_shown = False
+
+    def say(self, record: JobRecord, reason: str) -> None:
+        """Set the reason for which the job waits."""
+        if record.reason != reason:
+            record.reason = reason
+            self.touch(record)
+
+    def amounts(self, shape: Shape, nodes: int) -> Mapping[str, int]:
+        """What limits count of a job, on all of its nodes together.
+
+        GPUs without a type bill nothing before they are allotted, as in Slurm.
+        """
+        found: dict[str, int] = {"cpu": shape.cpus * nodes, "mem": shape.memory_mib * nodes}
+        found["node"] = nodes
+        found["billing"] = 0
+        for kind, count in shape.gpus:
+            found["billing"] += self.costs.get(kind, 0) * count * nodes
+            found["gres/gpu"] = found.get("gres/gpu", 0) + count * nodes
+            if kind != ANY_TYPE:
+                found[tres_name(kind)] = count * nodes
+        return found
+
+    # --- events --------------------------------------------------------------------------------
+
+    def at(self, at_s: float, record: JobRecord) -> None:
+        """Have this job looked at in this second; void if its ``turn`` changes before."""
+        if at_s != inf:
+            self._event_number += 1
+            heappush(self._events, (at_s, self._event_number, record.turn, record))
+
+    def next_event_s(self) -> float:
+        """When the next event is; inf if there is none."""
+        while self._events and self._events[0][2] != self._events[0][3].turn:
+            heappop(self._events)
+        return self._events[0][0] if self._events else inf
+
+    def next_event(self) -> JobRecord:
+        """Take the next event: the job that is to be looked at."""
+        return heappop(self._events)[3]
+
+    # --- the queue -----------------------------------------------------------------------------
+
+    def key(self, record: JobRecord) -> Key:
+        """Where the job stands: before those that its QOS preempts, then by priority."""
+        array = record.array_job_id or record.job_id
+        task = record.task_index if record.task_index is not None else _LAST_TASK
+        rank = self._rank(record.qos)
+        return rank, -record.priority, record.submit_s, array, task, record.job_id
+
+    def enqueue(self, record: JobRecord) -> None:
+        """Let the job be considered for a start, with its priority as it is now."""
+        record.key = self.key(record)
+        record.kind = self._kind(record)
+        self.waiting[record.job_id] = record
+        insort(self.queue, record.key)
+
+    def dequeue(self, record: JobRecord) -> None:
+        """Take the job out of the queue."""
+        if record.key is not None:
+            del self.queue[bisect_left(self.queue, record.key)]
+            del self.waiting[record.job_id]
+            record.key = None
+
+    def rank_again(self) -> None:
+        """Follow the QOS after a change of them."""
+        self._ranks.clear()
+        self.priorities.qos_changed()
+        self.sort_again()
+
+    def sort_again(self) -> None:
+        """Compute the priority of every waiting job, and sort the queue by it."""
+        for record in self.waiting.values():
+            priority = self.priorities.of(record, self.now_s)
+            if priority != record.priority:
+                record.priority = priority
+                self.touch(record)
+            record.key = self.key(record)
+        self.queue = sorted(one.key for one in self.waiting.values() if one.key is not None)
+
+    def _kind(self, record: JobRecord) -> int:
+        request = record.request
+        asked = (request.partition, record.shape, request.nodes, record.limit_s, record.excluded)
+        key = (record.qos, request.account, *asked)
+        return self._kinds.setdefault(key, len(self._kinds))
+
+    def _rank(self, qos: str) -> int:
+        """How many QOS one above the other preempt this one."""
+        known = self._ranks.get(qos)
+        if known is None:
+            self._ranks[qos] = 0  # Two QOS that preempt each other are of one rank.
+            above = [name for name, one in self.limits.qos.items() if qos in one.preempts]
+            known = max((self._rank(name) + 1 for name in above), default=0)
+            self._ranks[qos] = known
+        return known
+
+    # --- runs ----------------------------------------------------------------------------------
+
+    def start(self, record: JobRecord, nodes: tuple[int, ...]) -> JobRecord:
+        """Start a job on these nodes, of an array its first untouched task; return what runs."""
+        if record.untouched:
+            record = self.split(record, record.untouched[0])
+        self.dequeue(record)
+        now_s = self.now_s
+        record.state, record.reason = JobState.RUNNING, NO_REASON
+        record.start_s, record.nodes = now_s, nodes
+        record.preempting_s = None
+        self.set_ends(record)
+        self.nodes.take(record, nodes)
+        if any(kind == ANY_TYPE for kind, _ in record.shape.gpus):
+            record.tres = self._allotted(record)
+        self.limits.begin(record, now_s)
+        self.priorities.begin(record, now_s)
+        self.running.setdefault(record.qos, {})[record.job_id] = record
+        self.touch(record)
+        return record
+
+    def set_ends(self, record: JobRecord) -> None:
+        """Follow a running job's time limit."""
+        start_s = record.start_s or 0.0
+        record.until_s = start_s + record.limit_s
+        record.ends_s = min(
+            start_s + self.scheduling.start_s + record.request.run_s, record.until_s
+        )
+        record.ends_s = max(record.ends_s, self.now_s)
+        record.turn += 1
+        self.at(record.ends_s, record)
+        for i in record.nodes:
+            self.nodes.changed(i)
+
+    def stop(
+        self, record: JobRecord, word: str, *, returns: bool = False, held: bool = False
+    ) -> None:
+        """End a run: the limits no longer count it, and it holds its GPUs until it completes."""
+        now_s = self.now_s
+        self.limits.end(record, now_s)
+        self.priorities.end(record, now_s)
+        del self.running[record.qos][record.job_id]
+        record.state = JobState.COMPLETING
+        record.end_s = now_s
+        record.word = word
+        record.returns, record.returns_held = returns, held
+        record.until_s = now_s + self.scheduling.complete_s
+        record.turn += 1
+        self.at(record.until_s, record)
+        self.note_end(record, word)
+        for i in record.nodes:
+            self.nodes.changed(i)
+        self.touch(record)
+
+    def note_end(self, record: JobRecord, word: str) -> None:
+        """Note a run that has ended, or a job that was cancelled before it ran."""
+        request = record.request
+        self.ended.append(
+            EndedRun(
+                record.job_id,
+                record.array_job_id,
+                record.task_index,
+                request.account,
+                request.user,
+                request.partition,
+                record.qos,
+                record.gpus,
+                record.submit_s,
+                record.eligible_s,
+                record.start_s,
+                self.now_s,
+                word,
+            )
+        )
+
+    def complete(self, record: JobRecord) -> None:
+        """Take back what a stopped job holds; it has ended, or waits again."""
+        self.nodes.give_back(record)
+        record.nodes = ()
+        self.is_changed = True
+        if not record.returns:
+            self.finish(record, record.word)
+            return
+        record.returns = False
+        record.state = JobState.PENDING
+        record.restarts += 1
+        record.submit_s = self.now_s
+        record.begin_s = (record.end_s or self.now_s) + REQUEUE_WAIT_S
+        record.eligible_s = record.start_s = record.end_s = None
+        record.tres = self.amounts(record.shape, record.request.nodes)
+        record.held = record.returns_held
+        record.reason = HELD_AFTER_REQUEUE if record.held else NO_REASON
+        record.turn += 1
+        self.touch(record)
+
+    def finish(self, record: JobRecord, word: str) -> None:
+        """Let a job that holds nothing be over, and forget it after a while."""
+        record.state, record.ended = JobState.ENDED, word
+        record.end_s = self.now_s
+        record.nodes = ()
+        record.turn += 1
+        self.at(self.now_s + MIN_JOB_AGE_S, record)
+        self.touch(record)
+
+    def _allotted(self, record: JobRecord) -> Mapping[str, int]:
+        shape = Shape(
+            tuple(sorted(record.gpus.items())), record.shape.cpus, record.shape.memory_mib
+        )
+        nodes = len(record.nodes)
+        whole = self.amounts(shape, 1)
+        per_node = {"cpu": shape.cpus * nodes, "mem": shape.memory_mib * nodes, "node": nodes}
+        return {**whole, **per_node}

@@ -1,0 +1,51 @@
+"""Small clusters and jobs for tests of the model of Slurm."""
+
+from collections.abc import Mapping
+from math import inf
+
+from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.requests import ModelRequest
+
+START_S = 1_700_000_000.0
+COSTS = {"a100": 1000, "1g.10gb": 1000, "3g.40gb": 3500}
+QUICK = Scheduling(interval_s=0.0, start_s=0.0, complete_s=0.0)
+
+
+def model(
+    *gpus: Mapping[str, int],
+    scheduling: Scheduling = QUICK,
+    accounts: Mapping[str, str] | None = None,
+    max_time_s: Mapping[str, int] | None = None,
+) -> SlurmModel:
+    """A model with nodes n0, n1, ..., which have these GPUs."""
+    nodes = tuple(SimulatedNode(f"n{i}", frozenset({"gpu"}), one) for i, one in enumerate(gpus))
+    cluster = SimulatedCluster("test", nodes, scheduling, accounts or {}, {}, max_time_s or {})
+    return SlurmModel(cluster, start_s=START_S, costs=COSTS)
+
+
+def job(
+    gpus: int | Mapping[str, int] = 1,
+    run_s: float = inf,
+    limit_s: int | None = 3600,
+    **more: object,
+) -> ModelRequest:
+    """A job of one node with so many GPUs."""
+    asked = {"a100": gpus} if isinstance(gpus, int) else gpus
+    given = {"user": "ann", "uid": 1001, "account": "a", "partition": "gpu", "qos": "own"} | more
+    return ModelRequest(gpus=asked, run_s=run_s, time_limit_s=limit_s, **given)  # type: ignore[arg-type]
+
+
+def after(model: SlurmModel, seconds: float) -> None:
+    """Let so many seconds pass."""
+    model.advance(model.now_s + seconds)
+
+
+def states(model: SlurmModel) -> dict[str, tuple[str, str]]:
+    """State and reason of each job or task, by the name that people use."""
+    return {one.task: (str(one.state), one.reason) for one in model.jobs}
+
+
+def started(model: SlurmModel) -> dict[str, int]:
+    """Seconds after the beginning at which each job or task started."""
+    return {one.task: one.start_s - int(START_S) for one in model.jobs if one.start_s is not None}
