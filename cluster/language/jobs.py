@@ -262,6 +262,38 @@ class RunRecord:
         return gpu_types_of_tres(self.tres)
 
 
+@dataclass(frozen=True)
+class PastRun:
+    """One row of accounting (``sacct -D -X``) with what the job asked for; it may never have run.
+
+    Attributes:
+        job_id: Slurm's raw number; that of the array for tasks that were never touched.
+        task: the name that a person uses: ``814_3``, ``814`` or, of untouched tasks, ``814_[4-9]``.
+        submit_s: Unix seconds of the submission, or of the last requeue before this run.
+        eligible_s, start_s, end_s: Unix seconds; None if unknown or not yet.
+        state: first word of sacct's State.
+        elapsed_s: seconds that it ran, without those in which it was suspended; None if unknown.
+        requested, allotted: ReqTRES and AllocTRES, as Slurm writes their values.
+    """
+
+    job_id: int
+    task: str
+    user: str
+    account: str
+    qos: str
+    partition: str
+    submit_s: int
+    eligible_s: int | None
+    start_s: int | None
+    end_s: int | None
+    state: str
+    time_limit_s: int | None
+    elapsed_s: int | None
+    nodes: int
+    requested: Mapping[str, str] = field(hash=False)
+    allotted: Mapping[str, str] = field(hash=False)
+
+
 def folded_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
     """Return the array tasks that share one record, by array."""
     return {

@@ -1,6 +1,6 @@
 """Jobs of a site's past: what was asked of Slurm and when, not what Slurm did with it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -36,3 +36,41 @@ class HistoryJob:
     memory_mib: int = 0
     started_s: float | None = None
     is_cancelled_waiting: bool = False
+
+
+@dataclass(frozen=True)
+class History:
+    """What was read of a file, or of several.
+
+    Attributes:
+        jobs: ascending by ``submit_s``.
+        unread: lines that could not be read.
+        first_unread: file, line and why, of the first of them; "" if there is none.
+        open_ended: jobs that still ran or waited when the history was taken: how long they would
+            have run is not known. A running one has the seconds that it had run, a waiting one its
+            time limit.
+        without_run_s: jobs left out because they waited and had no time limit, or were never
+            eligible.
+    """
+
+    jobs: tuple[HistoryJob, ...]
+    unread: int = 0
+    first_unread: str = ""
+    open_ended: int = 0
+    without_run_s: int = 0
+
+
+def in_order(jobs: Iterable[HistoryJob]) -> tuple[HistoryJob, ...]:
+    """Return the jobs in the order of their submission."""
+    return tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
+
+
+def even_nodes(gpus: int, most_on_a_node: int) -> int:
+    """Return the fewest nodes over which GPUs can be spread evenly, with so many on each at most.
+
+    For histories that don't say how many nodes a job had.
+    """
+    if gpus <= most_on_a_node:
+        return 1
+    sizes = range(min(most_on_a_node, gpus), 0, -1)
+    return next(gpus // each for each in sizes if gpus % each == 0)

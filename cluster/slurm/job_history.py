@@ -1,0 +1,139 @@
+"""Reads and writes what accounting keeps of past jobs, with all that they asked for."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from cluster.language.gres import parse_tres
+from cluster.language.jobs import PastRun
+from cluster.slurm.fields import duration_s, named, time_s, unreadable
+from cluster.slurm.parse import piped
+from cluster.slurm.unread import ReportsUnread, each
+
+HISTORY_FIELDS = (
+    "JobIDRaw",
+    "JobID",
+    "User",
+    "Account",
+    "QOS",
+    "Partition",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "State",
+    "TimelimitRaw",
+    "ElapsedRaw",
+    "Suspended",
+    "NNodes",
+    "ReqTRES",
+    "AllocTRES",
+)
+"""Fields that every version has. No user can write into them, but a coordinator names accounts."""
+
+_LONGEST_ID = 18
+_UNKNOWN = "Unknown"
+_COUNTED = ("billing", "cpu", "gres/", "mem", "node")
+
+
+def parse_history(text: str, told: ReportsUnread) -> tuple[PastRun, ...]:
+    """Read lines of ``sacct -D -X -P -n`` with ``HISTORY_FIELDS``; a bad line is left out."""
+    rows = piped("run", text, HISTORY_FIELDS, told)
+    return tuple(each("run", rows, past_run, told, lambda row: row["JobID"]))
+
+
+def past_run(row: Mapping[str, str]) -> PastRun:
+    """Read one row by sacct's names of its columns; only those of times and ids must be there.
+
+    Raises OutsideError (SW-SLURM-FAILED) or LookupError if it can't be read.
+    """
+    task = row.get("JobID") or row["JobIDRaw"]
+    job_id = row.get("JobIDRaw") or task.partition("_")[0]
+    submit_s = time_s(row["Submit"])
+    if not job_id.isdecimal() or len(job_id) > _LONGEST_ID or submit_s is None:
+        raise unreadable("accounting", f"{task} submitted {row['Submit']}")
+    start_s, end_s = time_s(row["Start"]), time_s(row["End"])
+    return PastRun(
+        job_id=int(job_id),
+        task=task,
+        user=row.get("User", ""),
+        account=row.get("Account", ""),
+        qos=named(row.get("QOS", "")),
+        partition=row.get("Partition", ""),
+        submit_s=submit_s,
+        eligible_s=time_s(row.get("Eligible", "")),
+        start_s=start_s,
+        end_s=end_s,
+        state=row["State"].partition(" ")[0],
+        time_limit_s=_limit_s(row.get("TimelimitRaw", "")),
+        elapsed_s=_elapsed_s(row, start_s, end_s),
+        nodes=_whole(row.get("NNodes", "")),
+        requested=_tres(row.get("ReqTRES", "")),
+        allotted=_tres(row.get("AllocTRES", "")),
+    )
+
+
+def _elapsed_s(row: Mapping[str, str], start_s: int | None, end_s: int | None) -> int | None:
+    said = row.get("ElapsedRaw", "")
+    if said.isdecimal() and len(said) <= _LONGEST_ID:
+        return int(said)
+    if start_s is None or end_s is None:
+        return None
+    return max(0, end_s - start_s - (duration_s(row.get("Suspended", "")) or 0))
+
+
+def _limit_s(minutes: str) -> int | None:
+    return int(minutes) * 60 if minutes.isdecimal() and len(minutes) <= _LONGEST_ID else None
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_ID else 0
+
+
+@lru_cache(1 << 14)
+def _tres(text: str) -> Mapping[str, str]:
+    return parse_tres(named(text))
+
+
+def history_lines(runs: Iterable[PastRun]) -> Iterator[str]:
+    """Write runs as ``sacct -P`` prints ``HISTORY_FIELDS``, the names of the columns first.
+
+    Of the TRES only those that Slurm has everywhere: licences and the like have a site's names.
+    """
+    yield "|".join(HISTORY_FIELDS)
+    for run in runs:
+        yield "|".join(_cells(run))
+
+
+def _cells(run: PastRun) -> Sequence[str]:
+    limit = "UNLIMITED" if run.time_limit_s is None else str(run.time_limit_s // 60)
+    return (
+        str(run.job_id),
+        run.task,
+        _word(run.user),
+        _word(run.account),
+        _word(run.qos),
+        _word(run.partition),
+        str(run.submit_s),
+        _time_text(run.eligible_s),
+        _time_text(run.start_s),
+        _time_text(run.end_s),
+        run.state,
+        limit,
+        "" if run.elapsed_s is None else str(run.elapsed_s),
+        "",
+        str(run.nodes),
+        _tres_text(run.requested),
+        _tres_text(run.allotted),
+    )
+
+
+def _word(text: str) -> str:
+    return text.replace("|", "/")
+
+
+def _time_text(unix_s: int | None) -> str:
+    return _UNKNOWN if unix_s is None else str(unix_s)
+
+
+def _tres_text(tres: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in tres.items() if name.startswith(_COUNTED))

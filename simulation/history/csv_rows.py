@@ -1,0 +1,70 @@
+"""Reads rows of CSV by their columns' names, each with the line where it stands."""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from math import isfinite
+from typing import TypeVar
+
+from simulation.history.lines import Line, UnreadLines, read_each
+
+T = TypeVar("T")
+
+Row = Mapping[str, str]
+
+_MOST_S = float(1 << 40)
+_MOST = 1_000_000
+NO_TIME = frozenset({"", "None", "nan", "NaN", "NULL", "Unknown"})
+
+
+def read_rows(
+    lines: Iterable[Line], needed: Iterable[str], read: Callable[[int, Row], T], unread: UnreadLines
+) -> Iterator[T]:
+    """What ``read`` makes of each row and its line's number; the first line has the names.
+
+    A value with a line break in it is none of these formats'. Raises InvalidInputError
+    (SW-HISTORY-FILE) if a needed column is missing.
+    """
+    rest = iter(lines)
+    number, text = next(rest, (1, ""))
+    columns = columns_of(text)
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise unread.error(number, f"no column {', '.join(missing)}")
+
+    def read_line(line: Line) -> T:
+        cells = next(csv.reader([line[1]]))
+        if len(cells) != len(columns):
+            raise ValueError(f"{len(cells)} columns in place of {len(columns)}")
+        return read(line[0], dict(zip(columns, cells, strict=True)))
+
+    return read_each(rest, read_line, unread)
+
+
+def columns_of(first: str) -> list[str]:
+    """Names of columns in a CSV file's first line."""
+    return [name.strip() for name in next(csv.reader([first.lstrip("\ufeff")]), [])]
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds, 0 or more."""
+    found = float(text)
+    if not (isfinite(found) and 0 <= found < _MOST_S):
+        raise ValueError(f"no number of seconds: {text}")
+    return found
+
+
+def count(text: str) -> int:
+    """Read a whole number up to a million, which may be written as 8.0."""
+    found = float(text)
+    if not (isfinite(found) and 0 <= found <= _MOST and found == int(found)):
+        raise ValueError(f"no count: {text}")
+    return int(found)
+
+
+def moment_s(text: str) -> float | None:
+    """Unix seconds of ``2017-10-09 07:01:55``, taken for UTC without a zone; None for no time."""
+    if text in NO_TIME:
+        return None
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

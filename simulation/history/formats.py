@@ -1,0 +1,55 @@
+"""Reads a history of jobs in any of the formats; its first line shows which it is."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from simulation.history import helios, helios_counts, philly
+from simulation.history.csv_rows import columns_of
+from simulation.history.helios_counts import read_helios_counts
+from simulation.history.jobs import History
+from simulation.history.lines import Line, UnreadLines, lines_of, opened
+from simulation.history.sacct import is_sacct, read_sacct
+from simulation.history.swf import is_swf, read_swf
+from simulation.history.ub_events import read_ub_events
+
+Reader = Callable[[Iterable[Line], UnreadLines], History]
+
+
+def read_history(path: Path, seed: int = 0) -> History:
+    """Read the jobs of a file, which may be compressed (.gz, .xz).
+
+    ``seed`` is for Helios' counts, which are no jobs. Raises InvalidInputError (SW-HISTORY-FILE)
+    for a file that can't be read, is of no known format or has no job that can be read.
+    """
+    unread = UnreadLines(str(path))
+    with opened(path) as file:
+        lines: Iterator[Line] = lines_of(file, unread)
+        first = next(lines, None)
+        if first is None:
+            raise unread.error(1, "the file is empty")
+        reader = _reader_of(first[1], seed)
+        if reader is None:
+            raise unread.error(first[0], "no format of job histories begins like this")
+        history = reader(chain([first], lines), unread)
+    if not history.jobs:
+        raise unread.error(first[0], unread.first or "no job follows")
+    return history
+
+
+def _reader_of(first: str, seed: int) -> Reader | None:
+    if first.startswith("-dt"):
+        return read_ub_events
+    if is_sacct(first):
+        return read_sacct
+    if is_swf(first):
+        return read_swf
+    columns = set(columns_of(first))
+    by_columns: tuple[tuple[Iterable[str], Reader], ...] = (
+        (helios_counts.COLUMNS, partial(read_helios_counts, seed=seed)),
+        (helios.COLUMNS, helios.read_helios),
+        (philly.PHILLY_COLUMNS, philly.read_philly),
+        (philly.CHRONUS_COLUMNS, philly.read_chronus),
+    )
+    return next((reader for needed, reader in by_columns if columns.issuperset(needed)), None)

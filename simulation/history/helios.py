@@ -1,0 +1,41 @@
+"""Reads jobs of SenseTime's Helios traces, as published: one row a job."""
+
+from collections.abc import Iterable
+
+from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
+from simulation.history.jobs import History, HistoryJob, in_order
+from simulation.history.lines import Line, UnreadLines
+
+_LONGEST_ID = 18
+COLUMNS = ("job_id", "user", "vc", "gpu_num", "node_num", "state", "submit_time", "duration")
+
+
+def read_helios(lines: Iterable[Line], unread: UnreadLines) -> History:
+    """Read the jobs; virtual clusters are accounts and partitions, as Helios had them."""
+    jobs = in_order(read_rows(lines, COLUMNS, _job, unread))
+    return History(jobs, unread.count, unread.first)
+
+
+def _job(number: int, row: Row) -> HistoryJob:
+    submit_s, started_s = moment_s(row["submit_time"]), moment_s(row.get("start_time", ""))
+    if submit_s is None:
+        raise ValueError("no time of submission")
+    is_cancelled_waiting = started_s is None and row["state"].startswith("CANCELLED")
+    ended_s = moment_s(row.get("end_time", "")) if is_cancelled_waiting else None
+    gpus = count(row["gpu_num"])
+    job_id = row["job_id"]
+    return HistoryJob(
+        job_id=int(job_id) if job_id.isdecimal() and len(job_id) <= _LONGEST_ID else number,
+        user=row["user"],
+        account=row["vc"],
+        partition=row["vc"],
+        qos="",
+        submit_s=submit_s,
+        run_s=seconds(row["duration"]) if ended_s is None else max(0.0, ended_s - submit_s),
+        time_limit_s=None,
+        gpus={"": gpus} if gpus else {},
+        nodes=max(1, count(row["node_num"])),
+        cpus=count(row.get("cpu_num") or "0"),
+        started_s=started_s,
+        is_cancelled_waiting=is_cancelled_waiting,
+    )

@@ -1,0 +1,250 @@
+"""Tests reading sacct: recorded replies, requeues, arrays, waits, and lines that can't be read."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
+from cluster.slurm.unread import ignored
+from simulation.history.jobs import History, HistoryJob
+from simulation.history.lines import UnreadLines, text_lines
+from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
+
+ASSETS = Path(__file__).parents[3] / "assets" / "slurm"
+VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+TRES = "billing=1,cpu=4,gres/gpu:1g.10gb=2,gres/gpu=2,mem=1G,node=1"
+
+
+def row(**changed: str) -> str:
+    said = {
+        "JobIDRaw": "7",
+        "User": "alice",
+        "Account": "vision",
+        "QOS": "normal",
+        "Partition": "gpu",
+        "Submit": "1000",
+        "Eligible": "1000",
+        "Start": "1100",
+        "End": "1400",
+        "State": "COMPLETED",
+        "TimelimitRaw": "10",
+        "NNodes": "1",
+        "ReqTRES": TRES,
+        "AllocTRES": TRES,
+        **changed,
+    }
+    said.setdefault("JobID", said["JobIDRaw"])
+    return "|".join(said.get(field, "") for field in HISTORY_FIELDS)
+
+
+def read(*rows: str, header: str = "|".join(HISTORY_FIELDS)) -> History:
+    return read_sacct(text_lines("\n".join((header, *rows))), UnreadLines("jobs.txt"))
+
+
+def only(*rows: str) -> HistoryJob:
+    history = read(*rows)
+    assert not history.first_unread
+    (job,) = history.jobs
+    return job
+
+
+def test_a_job_has_what_it_asked_for():
+    job = only(row())
+    assert job == HistoryJob(
+        job_id=7,
+        user="alice",
+        account="vision",
+        partition="gpu",
+        qos="normal",
+        submit_s=1000,
+        run_s=300,
+        time_limit_s=600,
+        gpus={"1g.10gb": 2},
+        nodes=1,
+        cpus=4,
+        memory_mib=1024,
+        started_s=1100,
+    )
+    assert job.gpus == {"1g.10gb": 2}
+
+
+def test_a_dependency_or_a_begin_time_counts_from_when_the_job_was_eligible():
+    assert only(row(Eligible="1050")).submit_s == 1050
+
+
+def test_a_start_before_the_eligible_time_is_when_it_came():
+    assert only(row(Eligible="1200")).submit_s == 1100
+
+
+def test_a_job_without_an_eligible_time_came_when_it_was_submitted_if_it_ran():
+    assert only(row(Eligible="Unknown")).submit_s == 1000
+    history = read(
+        row(Eligible="Unknown", Start="Unknown", State="CANCELLED by 1000", AllocTRES="")
+    )
+    assert (history.jobs, history.without_run_s) == ((), 1)
+
+
+def test_seconds_of_suspension_are_not_run():
+    assert only(row(Suspended="00:01:40")).run_s == 200
+    assert only(row(Suspended="00:01:40", ElapsedRaw="250")).run_s == 250
+
+
+def test_a_requeued_job_is_one_job_that_needed_its_last_run():
+    job = only(
+        row(Submit="2000", Eligible="2120", Start="2200", End="2500", State="COMPLETED"),
+        row(Start="1100", End="1900", State="REQUEUED"),
+    )
+    assert (job.submit_s, job.started_s, job.run_s) == (1000, 1100, 300)
+
+
+def test_a_requeued_job_that_was_cancelled_waiting_needed_its_longest_run_at_least():
+    job = only(
+        row(Start="1100", End="1900", State="PREEMPTED"),
+        row(Submit="1900", Start="1950", End="2000", State="NODE_FAIL"),
+        row(Submit="2000", Start="None", End="2500", State="CANCELLED by 0", AllocTRES="billing=1"),
+    )
+    assert (job.run_s, job.is_cancelled_waiting) == (800, False)
+
+
+def test_a_number_that_slurm_has_given_again_is_another_job():
+    history = read(row(), row(Submit="9000", Eligible="9000", Start="9000", End="9010"))
+    assert [job.submit_s for job in history.jobs] == [1000, 9000]
+
+
+def test_a_job_that_was_cancelled_waiting_waits_as_long():
+    job = only(row(Start="None", End="1600", State="CANCELLED by 1000", AllocTRES=""))
+    assert (job.is_cancelled_waiting, job.run_s, job.started_s) == (True, 600, None)
+
+
+def test_some_versions_write_a_start_for_jobs_that_were_cancelled_waiting():
+    job = only(row(Start="1600", End="1600", State="CANCELLED", AllocTRES="", ElapsedRaw="0"))
+    assert (job.is_cancelled_waiting, job.started_s) == (True, None)
+
+
+def test_untouched_tasks_of_an_array_are_a_job_each():
+    cancelled = {"Start": "None", "End": "1600", "State": "CANCELLED", "AllocTRES": ""}
+    history = read(
+        row(JobIDRaw="7", JobID="7_[3-5,8%2]", **cancelled), row(JobIDRaw="9", JobID="7_1")
+    )
+    assert [job.job_id for job in history.jobs] == [7, 7, 7, 7, 9]
+
+
+def test_jobs_that_still_run_or_wait_are_counted():
+    waiting = {"Start": "Unknown", "End": "Unknown", "State": "PENDING", "AllocTRES": ""}
+    history = read(
+        row(End="Unknown", State="RUNNING", ElapsedRaw="250"),
+        row(JobIDRaw="8", **waiting),
+        row(JobIDRaw="9", **waiting, TimelimitRaw="UNLIMITED"),
+    )
+    assert [(job.job_id, job.run_s) for job in history.jobs] == [(7, 250), (8, 600)]
+    assert (history.open_ended, history.without_run_s) == (2, 1)
+    assert not any(job.is_cancelled_waiting for job in history.jobs)
+
+
+@pytest.mark.parametrize(
+    ("requested", "allotted", "gpus"),
+    [
+        ("cpu=1,gres/gpu=4,node=1", "cpu=1,gres/gpu:a100=4,gres/gpu=4,node=1", {"": 4}),
+        ("cpu=1,node=1", "cpu=1,gres/gpu:a100=4,gres/gpu=4,node=1", {"a100": 4}),
+        ("", "gres/gpu:a100=2,gres/gpu=3,node=1", {"a100": 2, "": 1}),
+        ("cpu=1,gres/shard=3,node=1", "", {"shard": 3}),
+        ("cpu=1,mem=1.50G,node=1", "", {}),
+    ],
+)
+def test_gpus_without_a_type_have_none(requested: str, allotted: str, gpus: dict[str, int]):
+    job = only(row(ReqTRES=requested, AllocTRES=allotted, ElapsedRaw="300"))
+    assert job.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("512K", 0), ("100M", 100), ("1.50G", 1536), ("2T", 2**21)]
+)
+def test_memory_in_units(text: str, mib: int):
+    assert only(row(ReqTRES=f"cpu=1,mem={text},node=1")).memory_mib == mib
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "nonsense",
+        row(JobIDRaw="x"),
+        row(JobIDRaw="9" * 19),
+        row(Submit="yesterday"),
+        row(Start=str(1 << 50)),
+        row(ReqTRES="gres/gpu:a100=x"),
+        row(ReqTRES="gres/gpu:a100=99999999999999999999"),
+        row(ReqTRES="cpu=" + "9" * 5000),
+        row(ReqTRES="cpu=1,node=2000000"),
+        row() + "|more",
+    ],
+)
+def test_a_bad_line_costs_only_itself(bad: str):
+    history = read(row(), bad, row(JobIDRaw="8"))
+    assert [job.job_id for job in history.jobs] == [7, 8]
+    assert history.unread == 1
+    assert history.first_unread.startswith("jobs.txt, line 3: ")
+    assert len(history.first_unread) < 200
+
+
+def test_an_array_of_impossible_size_is_refused():
+    waiting = {"Start": "Unknown", "End": "Unknown", "State": "PENDING", "AllocTRES": ""}
+    history = read(row(), row(JobID="9_[0-99999999999]", JobIDRaw="9", **waiting))
+    assert (len(history.jobs), history.unread) == (1, 1)
+
+
+def test_steps_are_no_jobs():
+    history = read(row(), row(JobIDRaw="7.batch"), row(JobIDRaw="7.0"))
+    assert (len(history.jobs), history.unread) == (1, 0)
+
+
+def test_times_may_be_in_utc():
+    assert only(row(Submit="1970-01-01T00:16:40", Eligible="1970-01-01T00:16:40")).submit_s == 1000
+
+
+@pytest.mark.parametrize("fields", [HISTORY_FIELDS, PUBLISHED_FIELDS])
+def test_without_a_header_the_number_of_columns_shows_which_they_are(fields: tuple[str, ...]):
+    cells = dict(zip(HISTORY_FIELDS, row().split("|"), strict=True))
+    text = "|".join(cells.get(field, "") for field in fields)
+    history = read_sacct(text_lines(text), UnreadLines("jobs.txt"))
+    assert [job.started_s for job in history.jobs] == [1100]
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(InvalidInputError, match="line 1: no column Submit, ReqTRES"):
+        read(header="JobID|Start|End|State")
+    with pytest.raises(InvalidInputError, match="as many as are known"):
+        read(header="1|2|3")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_has_the_fields(version: str):
+    known = (ASSETS / version / "sacct-helpformat.txt").read_text(encoding="utf-8").split()
+    assert set(HISTORY_FIELDS) <= set(known)
+    assert set(PUBLISHED_FIELDS) <= set(known)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_tables_are_read(version: str):
+    """A job's name with the separator in it costs that line alone."""
+    text = (ASSETS / version / "sacct-P.txt").read_text(encoding="utf-8")
+    history = read_sacct(text_lines(text), UnreadLines("sacct-P.txt"))
+    named = sum(" | " in line for line in text.splitlines())
+    assert history.unread == named
+    by_id = {job.job_id: job for job in history.jobs}
+    assert any(job.gpus == {"3g.40gb": 2} for job in by_id.values())
+    assert any(job.is_cancelled_waiting for job in by_id.values())
+    assert history.open_ended > 0
+    assert len(by_id) == len(history.jobs)
+
+
+def test_written_runs_read_the_same():
+    rows = [row(), row(JobIDRaw="8", End="Unknown", State="RUNNING", TimelimitRaw="UNLIMITED")]
+    runs = parse_history("".join(f"{one}\n" for one in rows), ignored)
+    again = "\n".join(history_lines(runs))
+    assert read_sacct(text_lines(again), UnreadLines("a")) == read(*rows)
+
+
+def test_licences_are_not_written():
+    (run,) = parse_history(row(AllocTRES=f"{TRES},license/secret=1") + "\n", ignored)
+    assert "secret" not in "\n".join(history_lines([run]))
