@@ -11,7 +11,6 @@ its own replica, and one that has more than ``bound`` times the mean load gets n
 """
 
 import heapq
-import json
 import math
 import os
 from bisect import bisect
@@ -28,8 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import reporting
-from benchmarks.autoscale.traces import OUTPUT_TOKEN_S, PROMPT_TOKEN_S, TraceError, opened
+from benchmarks.autoscale.traces import OUTPUT_TOKEN_S, PROMPT_TOKEN_S, require
 from benchmarks.machine import machine
+from simulation.history.requests import read_requests
 
 TRACE = "mooncake_fast25_conversation_trace.jsonl.xz"
 BLOCK_TOKENS = 512
@@ -183,14 +183,9 @@ def read(path: Path) -> Sequence[Request]:
 
     Raises TraceError if it is not there.
     """
-    if not path.exists():
-        raise TraceError(f"{path} is not there: SLICEWISE_TRACES says where traces lie.")
-    with opened(path) as text:
-        rows = [json.loads(line) for line in text]
-    starts = [
-        0,
-        *(n for n, (a, b) in enumerate(pairwise(rows), 1) if a["timestamp"] != b["timestamp"]),
-    ]
+    require(path)
+    rows = read_requests(path).requests
+    starts = [0, *(n for n, (a, b) in enumerate(pairwise(rows), 1) if a.at_s != b.at_s)]
     ends = [*starts[1:], len(rows)]
     offsets = [
         _TICK_S * (n - start) / (end - start)
@@ -198,12 +193,7 @@ def read(path: Path) -> Sequence[Request]:
         for n in range(start, end)
     ]
     return [
-        Request(
-            row["timestamp"] / 1000 + offset_s,
-            tuple(row["hash_ids"]),
-            row["input_length"],
-            row["output_length"],
-        )
+        Request(row.at_s + offset_s, row.blocks, row.prompt_tokens, row.output_tokens)
         for row, offset_s in zip(rows, offsets, strict=True)
     ]
 

@@ -5,7 +5,6 @@ are not in this repository: ``--traces`` or SLICEWISE_TRACES says where they lie
 """
 
 import csv
-import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from benchmarks.autoscale.workload import (
     fitting_concurrency,
     warm_up_s,
 )
+from simulation.history.requests import read_requests
 
 PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.000_2, 0.03
 """Seconds a token for a model of some 8 billion parameters on a slice: 5,000/s in, 33/s out."""
@@ -48,19 +48,20 @@ class TraceError(Exception):
 
 def _azure_tokens(path: Path, _: np.random.Generator) -> Requests:
     """Azure's trace: arrival times and tokens of one hour."""
-    rows = _rows(path)
-    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
-    tokens = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
-    return _from_zero(np.array(times), np.array(tokens))
+    return _tokens(path)
 
 
 def _mooncake_tokens(path: Path, rng: np.random.Generator) -> Requests:
     """Mooncake's trace: its clock ticks each 3 s, and arrivals are spread over a tick."""
-    with opened(path) as text:
-        rows = [json.loads(line) for line in text]
-    times = np.array([row["timestamp"] / 1000 for row in rows])
-    tokens = np.array([(row["input_length"], row["output_length"]) for row in rows])
+    times, tokens = _tokens(path)
     return _from_zero(_spread(times, rng), tokens)
+
+
+def _tokens(path: Path) -> Requests:
+    require(path)
+    found = read_requests(path).requests
+    tokens = [(one.prompt_tokens, one.output_tokens) for one in found]
+    return np.array([one.at_s for one in found]), np.array(tokens)
 
 
 def _by_tokens(read: Reader) -> Reader:
@@ -236,6 +237,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(text))
 
 
+def require(path: Path) -> None:
+    """Raise TraceError unless there is such a file."""
+    if not path.exists():
+        raise TraceError(
+            f"The trace {path} is not there. Say where the traces lie: --traces DIR or "
+            "SLICEWISE_TRACES; docs/explanation/autoscaling-replay.md names their sources."
+        )
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
     """Open a trace as text, compressed or not.
@@ -243,11 +253,7 @@ def opened(path: Path) -> Iterator[TextIO]:
     Raises:
         TraceError: there is no such file.
     """
-    if not path.exists():
-        raise TraceError(
-            f"The trace {path} is not there. Say where the traces lie: --traces DIR or "
-            "SLICEWISE_TRACES; docs/explanation/autoscaling-replay.md names their sources."
-        )
+    require(path)
     packed = path.suffix == ".xz"
     with lzma.open(path, "rt") if packed else path.open(encoding="utf-8") as text:
         yield text

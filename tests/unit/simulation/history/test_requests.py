@@ -1,0 +1,75 @@
+"""Tests the formats of request traces."""
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from simulation.history.requests import RequestTrace, TracedRequest, read_requests
+
+
+def read(folder: Path, text: str) -> RequestTrace:
+    path = folder / "trace.xz"
+    path.write_bytes(lzma.compress(text.encode()))
+    return read_requests(path)
+
+
+def test_azure(tmp_path: Path):
+    trace = read(
+        tmp_path,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:48.1805900,7,100\n"
+        "2023-11-16 18:15:46.6805900,5000,0\n",
+    )
+    assert [one._replace(at_s=round(one.at_s, 6)) for one in trace.requests] == [
+        TracedRequest(0.0, 5000, 0),
+        TracedRequest(1.5, 7, 100),
+    ]
+
+
+def test_mooncake(tmp_path: Path):
+    trace = read(
+        tmp_path,
+        '{"timestamp": 3000, "input_length": 6755, "output_length": 500, "hash_ids": [0, 14]}\n'
+        '{"timestamp": 9000, "input_length": 1, "output_length": 2}\n'
+        '{"timestamp": 9000, "input_length": -1, "output_length": 2}\n'
+        '{"timestamp": 9000\n'
+        "[1, 2]\n",
+    )
+    assert trace.requests == [
+        TracedRequest(0.0, 6755, 500, None, (0, 14)),
+        TracedRequest(6.0, 1, 2),
+    ]
+    assert trace.unread == 3
+    assert "line 3: no number of tokens" in trace.first_unread
+
+
+@pytest.mark.parametrize("head", ["", "arrival_s,service_s\n"])
+def test_seconds_of_service(tmp_path: Path, head: str):
+    trace = read(tmp_path, f"{head}100,2.5\n102.5,1\n")
+    assert trace.requests == [TracedRequest(0.0, service_s=2.5), TracedRequest(2.5, service_s=1.0)]
+
+
+def test_times_alone(tmp_path: Path):
+    assert [one.service_s for one in read(tmp_path, "5\n7\n").requests] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("hello\n", "line 1: could not convert"),
+        ("arrival_s,other\n1,2\n", "no column with tokens"),
+        ("{}\n", "line 1: no column 'input_length'"),
+    ],
+)
+def test_what_is_no_trace_says_so(tmp_path: Path, text: str, said: str):
+    with pytest.raises(InvalidInputError, match=said):
+        read(tmp_path, text)
+
+
+def test_a_line_of_deep_json_costs_only_itself(tmp_path: Path):
+    line = '{"timestamp": 1, "input_length": 1, "output_length": 2}\n'
+    trace = read(tmp_path, line + '{"a":' * 9000 + "\n" + line)
+    assert (len(trace.requests), trace.unread) == (2, 1)
