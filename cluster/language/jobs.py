@@ -173,6 +173,7 @@ class PartitionView:
         deny_qos: QOS that the partition refuses.
         preempt_mode: the partition's own PreemptMode, in capitals; "" where Slurm shows none.
         is_up: whether jobs may be submitted to it and start in it.
+        max_time_s: longest time limit of its jobs in seconds; None if it has none.
     """
 
     name: str
@@ -183,6 +184,7 @@ class PartitionView:
     deny_qos: frozenset[str] = frozenset()
     preempt_mode: str = ""
     is_up: bool = True
+    max_time_s: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from cluster.language.jobs import (
     JobView,
     NodeView,
     PartitionView,
+    PastRun,
     PlannedStart,
     ReservationView,
     RunRecord,
@@ -48,7 +49,7 @@ class Association:
     ``{"billing": 3000}``.
     The QOS list and the default QOS are those in force; ``own_qos`` and ``own_default_qos`` are
     empty where the row inherits them. ``bounds_submits`` is true where the number of jobs, waiting
-    ones too, is limited.
+    ones too, is limited. ``share`` is the raw fair share; None is that of its parent.
     """
 
     cluster: str
@@ -64,6 +65,7 @@ class Association:
     partition: str = ""
     bounds_submits: bool = False
     grp_tres_mins: Mapping[str, int] = field(default_factory=dict)
+    share: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Qos:
             set.
         preempt_mode: what preemption does to its jobs, in small letters; "cluster" is slurm.conf's.
         flags: in small letters.
+        priority: beside those of other QOS.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Qos:
     preempt_exempt_s: int | None = None
     preempt_mode: str = "cluster"
     flags: frozenset[str] = frozenset()
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,13 @@ class SlurmAccounting(Protocol):
         """Accounting's runs that ended after ``since_s`` or still run, each run of a requeued job.
 
         Suspended runs may be left out.
+        """
+        ...
+
+    async def job_history(self, since_s: int, until_s: int) -> tuple[PastRun, ...]:
+        """What accounting has of jobs that waited or ran in this time, each run of a requeued job.
+
+        Jobs that were never eligible may be left out. Meant for a day at a time.
         """
         ...
 

@@ -47,7 +47,10 @@ ASSOCIATION_FIELDS = (
     "GrpSubmitJobs",
     "MaxSubmitJobs",
     "GrpTRESMins",
+    "Share",
 )
+_PARENTS = "parent"
+"""A share that is its parent's."""
 USE_FIELDS = ("Cluster", "QOS")
 QOS_FIELDS = (
     "Name",
@@ -58,6 +61,7 @@ QOS_FIELDS = (
     "PreemptExemptTime",
     "PreemptMode",
     "Flags",
+    "Priority",
 )
 
 # -- Nodes, partitions and steps
@@ -155,6 +159,7 @@ def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
         deny_qos=names(denied),
         preempt_mode=named(block.get("PreemptMode", "")).upper(),
         is_up=block.get("State", "UP") == "UP",
+        max_time_s=fields.read("max_time_s", "MaxTime", duration_s, None),
     )
 
 
@@ -237,6 +242,10 @@ def _rows(text: str, columns: Sequence[str], told: ReportsUnread) -> Iterator[Ma
             yield row
 
 
+def _share(text: str) -> int:
+    return int(text or 1)
+
+
 def _association_key(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(row[field] for field in ("Cluster", "Account", "User", "Partition"))
 
@@ -260,6 +269,7 @@ def _association(
         own_default_qos=own["DefaultQOS"],
         partition=row["Partition"],
         bounds_submits=bool(row["GrpSubmitJobs"] or row["MaxSubmitJobs"]),
+        share=None if row["Share"] == _PARENTS else fields.read("share", "Share", _share, 1),
     )
 
 
@@ -291,6 +301,7 @@ def _qos(row: Mapping[str, str], told: ReportsUnread) -> Qos:
         preempt_exempt_s=fields.read("preempt_exempt_s", "PreemptExemptTime", duration_s, None),
         preempt_mode=row["PreemptMode"].lower(),
         flags=names(row["Flags"].lower()),
+        priority=fields.read("priority", "Priority", _amount, 0),
     )
 
 

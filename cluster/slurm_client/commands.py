@@ -10,6 +10,7 @@ from cluster.language.jobs import (
     JobView,
     NodeView,
     PartitionView,
+    PastRun,
     PlannedStart,
     ReservationView,
     RunRecord,
@@ -30,6 +31,7 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
+from cluster.slurm.job_history import HISTORY_FIELDS, parse_history
 from cluster.slurm.job_rows import (
     JOB_FIELDS,
     RELEASE_FIELDS,
@@ -66,6 +68,7 @@ from cluster.slurm_client.change_jobs import change_jobs
 from cluster.slurm_client.nodes import NodeReader, read_threads
 from cluster.slurm_client.run import (
     CHANGE_DEADLINE_S,
+    DEADLINE_S,
     IDS,
     SQUEUE,
     attempt,
@@ -209,10 +212,17 @@ class CommandSlurm(Slurm):
         that of a running job by ``scontrol hold``. A requeued run can also lose its start. Then its
         job is asked for again with the batch step, which started in the same second.
         """
-        text = await _accounting(since_s, "--allocations")
+        text = await _runs(since_s, "--allocations")
         if without := jobs_without_start(text):
-            text += await _accounting(since_s, f"--jobs={','.join(map(str, sorted(without)))}")
+            text += await _runs(since_s, f"--jobs={','.join(map(str, sorted(without)))}")
         return parse_runs(text, since_s, self._told)
+
+    async def job_history(self, since_s: int, until_s: int) -> tuple[PastRun, ...]:
+        """Run ``sacct`` for requeued runs too (``-D``), of whole jobs (``-X``), in any state."""
+        window = (f"--starttime={time_text(since_s)}", f"--endtime={time_text(until_s)}")
+        which = ("--allocations", *window)
+        text = await _accounting(HISTORY_FIELDS, *which, deadline_s=CHANGE_DEADLINE_S)
+        return parse_history(text, self._told)
 
     async def batch_script(self, job_id: int) -> str:
         """Run ``scontrol write batch_script`` to standard output; its failures have status 0."""
@@ -425,15 +435,18 @@ async def _details(jobs: Collection[JobView]) -> Sequence[str]:
     return answers(reply.output, mark)
 
 
-async def _accounting(since_s: int, which: str) -> str:
+async def _runs(since_s: int, which: str) -> str:
     window = (f"--starttime={time_text(since_s)}", "--endtime=now")
-    states = f"--state={','.join(RUN_STATES)}"
-    fields = f"--format={','.join(RUN_FIELDS)}"
-    kind = ("--noconvert", "--allusers", "--duplicates", which)
+    return await _accounting(RUN_FIELDS, which, *window, f"--state={','.join(RUN_STATES)}")
+
+
+async def _accounting(fields: Sequence[str], *which: str, deadline_s: float = DEADLINE_S) -> str:
+    kind = ("--noconvert", "--allusers", "--duplicates", *which)
     # A line break in an account's name could imitate a run, but not a separator made just now.
     separator = secret()
     cut = f"--delimiter={separator}"
-    text = await run(("sacct", *_PLAIN, cut, *kind, *window, states, fields))
+    shown = f"--format={','.join(fields)}"
+    text = await run(("sacct", *_PLAIN, cut, *kind, shown), deadline_s=deadline_s)
     return text.replace("|", "/").replace(separator, "|")
 
 

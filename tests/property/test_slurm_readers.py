@@ -192,19 +192,19 @@ def test_accounting_costs_its_own_row_only(odd: Sequence[str]) -> None:
 
 
 @settings(max_examples=examples(80, nightly=6000), deadline=None)
-@given(odd=ODD, field=st.integers(0, 5))
+@given(odd=ODD, field=st.integers(0, 6))
 def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> None:
     cell = odd.replace("\n", " ").replace("|", "/")
-    row = ["c", "odd", "", "", "root", "", "", "", "", "", "", ""]
-    row[(1, 2, 3, 7, 8, 11)[field]] = cell
-    text = "|".join(row) + "\nc|vision|||root|normal||billing=3||||\n"
+    row = ["c", "odd", "", "", "root", "", "", "", "", "", "", "", ""]
+    row[(1, 2, 3, 7, 8, 11, 12)[field]] = cell
+    text = "|".join(row) + "\nc|vision|||root|normal||billing=3|||||\n"
     found, told = told_of(lambda told: parse_associations(text, text, ASSOCIATION_FIELDS, told))
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})
     assert all(one.record == "association" for one in told)
-    limits = f"odd|{'|'.join([cell] * 7)}\nnormal|||||00:01:00|cluster|\n"
+    limits = f"odd|{'|'.join([cell] * 8)}\nnormal|||||00:01:00|cluster||\n"
     qos, _ = told_of(lambda told: parse_qos(limits, told))
-    assert len(QOS_FIELDS) == 8
+    assert len(QOS_FIELDS) == 9
     assert [(one.name, one.preempt_exempt_s) for one in qos[1:]] == [("normal", 60)]
 
 

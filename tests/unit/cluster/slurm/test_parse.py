@@ -343,14 +343,14 @@ def test_associations_and_qos(version: str) -> None:
     qos = parse.parse_qos(
         columns(recorded(version, "sacctmgr-qos-P.txt"), parse.QOS_FIELDS, {}), ignored
     )
-    assert qos[1] == Qos("guaranteed", {}, frozenset({"borrowed"}))
+    assert qos[1] == Qos("guaranteed", {}, frozenset({"borrowed"}), priority=100)
 
 
 def test_limits_of_an_association() -> None:
     """As 22.05 shows it."""
     text = (
-        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60|||cpu=9\n"
-        "c|vision|alice|gpu||normal||billing=1|||500|\n"
+        "c|vision|||root|normal||billing=3000,gres/gpu:1g.10gb=2,mem=1.5T|billing=60|||cpu=9|20\n"
+        "c|vision|alice|gpu||normal||billing=1|||500||parent\n"
     )
     row, theirs = associations(text, text)
     assert (row.partition, theirs.partition) == ("", "gpu")
@@ -358,12 +358,13 @@ def test_limits_of_an_association() -> None:
     assert row.grp_tres_run_mins == {"billing": 60}
     assert (row.grp_tres_mins, theirs.grp_tres_mins) == ({"cpu": 9}, {})
     assert (row.bounds_submits, theirs.bounds_submits) == (False, True)
+    assert (row.share, theirs.share) == (20, None)
 
 
 def test_an_account_with_any_name_spoils_no_other_row() -> None:
     text = (
-        "c|a|b|||root|normal||billing=1||||\nc|new\nline|||root|normal||||||\n"
-        "c|vision|||root|||||||\n"
+        "c|a|b|||root|normal||billing=1|||||\nc|new\nline|||root|normal|||||||\n"
+        "c|vision|||root||||||||\n"
     )
     assert [row.account for row in associations(text, text)] == ["a|b", "vision"]
 
@@ -398,8 +399,8 @@ def test_prompts_are_no_rows(printed: str) -> None:
 
 def test_what_is_inherited_is_not_an_associations_own() -> None:
     """As 22.05 shows it, without ``wopl`` and with it."""
-    text = "c|vision|||root|long,normal|long|||||\nc|vision|alice|||long,normal|long|||||\n"
-    own = "c|vision|||root|long|long|||||\nc|vision|alice|||||||||\n"
+    text = "c|vision|||root|long,normal|long||||||\nc|vision|alice|||long,normal|long||||||\n"
+    own = "c|vision|||root|long|long||||||\nc|vision|alice||||||||||\n"
     account, alice = associations(text, own)
     assert (account.own_qos, account.own_default_qos) == ({"long"}, "long")
     assert alice == Association(
@@ -417,8 +418,8 @@ def test_qos_of_other_clusters() -> None:
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
     text = (
-        "own||a_borrowed,b_borrowed|billing=2000|billing=600000||cluster|\n"
-        "a_borrowed|billing=0||||1-00:02:30|REQUEUE|NoReserve,OverPartQOS\n"
+        "own||a_borrowed,b_borrowed|billing=2000|billing=600000||cluster||\n"
+        "a_borrowed|billing=0||||1-00:02:30|REQUEUE|NoReserve,OverPartQOS|7\n"
     )
     own, borrowed = parse.parse_qos(text, ignored)
     preempts = frozenset({"a_borrowed", "b_borrowed"})
@@ -432,6 +433,7 @@ def test_limits_and_preemption_of_a_qos() -> None:
         86_550,
         "requeue",
         frozenset({"noreserve", "overpartqos"}),
+        7,
     )
 
 

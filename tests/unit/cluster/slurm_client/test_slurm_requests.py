@@ -140,6 +140,24 @@ async def test_runs_are_asked_for_by_state(tmp_path: Path, stand_in: StandIn) ->
     assert accounting_asked(tmp_path) == [f"sacct {ALL_RUNS.format(which='--allocations')}"]
 
 
+async def test_history_is_asked_for_in_a_window(tmp_path: Path, stand_in: StandIn) -> None:
+    """Also what waits and what never ran; a name with the separator in it costs its row alone."""
+    head = "alice|vision|q|gpu|100|100"
+    tail = "10|0|00:00:00|1|cpu=1,node=1|"
+    stand_in(
+        "sacct",
+        f"{{ echo '7|7|{head}|150|200|COMPLETED|{tail}'; "
+        f"echo '8|8|{head}|None|None|PENDING|{tail}'; }} | {CUT}; echo '9|9|x'\n",
+    )
+    ran, waits = await CommandSlurm().job_history(100, 200)
+    assert (ran.job_id, ran.start_s, ran.requested) == (7, 150, {"cpu": "1", "node": "1"})
+    assert (waits.job_id, waits.start_s, waits.time_limit_s) == (8, None, 600)
+    (asked,) = accounting_asked(tmp_path)
+    assert "--starttime=1970-01-01T00:01:40 --endtime=1970-01-01T00:03:20" in asked
+    assert "--duplicates --allocations" in asked
+    assert "--state" not in asked
+
+
 def accounting_asked(tmp_path: Path) -> list[str]:
     return [
         re.sub("delimiter=x[0-9a-f]{32}x", "delimiter=SECRET", line)
@@ -255,7 +273,7 @@ async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_fou
 async def test_after_limits_were_set_those_qos_are_shown_and_no_others(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
-    row = "%s|billing=5|||||cluster|\\n"
+    row = "%s|billing=5|||||cluster||\\n"
     stand_in("sacctmgr", f"case \"$*\" in *show*) printf '{row}' a b other;; esac\n")
     changes = [
         ("add", "qos", "b", "grptres=billing=5"),
@@ -276,7 +294,7 @@ async def test_after_limits_were_set_those_qos_are_shown_and_no_others(
 
 async def test_of_many_qos_all_are_shown(tmp_path: Path, stand_in: StandIn) -> None:
     """Their names may be longer than an argument."""
-    stand_in("sacctmgr", "case \"$*\" in *show*) printf 'q7|||||||\\nother|||||||\\n';; esac\n")
+    stand_in("sacctmgr", "case \"$*\" in *show*) printf 'q7||||||||\\nother||||||||\\n';; esac\n")
     changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(101)]
     changed = await CommandSlurm().set_limits(changes)
     assert [one.name for one in changed.qos] == ["q7"]
