@@ -1,0 +1,178 @@
+"""The figures of simulated runs: what a report shows, as values that nothing changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TenantFigures:
+    """One tenant's jobs in one run. Waits are from the submission to the (first) start.
+
+    Attributes:
+        jobs: jobs that came while the figures were counted.
+        started: how many of them started.
+        wait_mean_s, wait_p50_s, wait_p99_s, wait_longest_s: of all of them; one that never started
+            has waited until the end.
+        held_millislice_s: what the tenant's jobs held.
+        borrowed_millislice_s: the part of it that was not the tenant's own guarantee.
+        lent_millislice_s: what others held of the tenant's guarantee.
+        guaranteed_millislices: the tenant's guarantee, without the tenants below it.
+        own_waited_s: the longest wait of a job within the guarantee.
+        late_jobs: jobs within the guarantee that waited longer than the grace of a recall.
+    """
+
+    tenant: str
+    jobs: int
+    started: int
+    wait_mean_s: float
+    wait_p50_s: float
+    wait_p99_s: float
+    wait_longest_s: float
+    held_millislice_s: float
+    borrowed_millislice_s: float
+    lent_millislice_s: float
+    guaranteed_millislices: int
+    own_waited_s: float
+    late_jobs: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """The cluster at one moment.
+
+    Attributes:
+        held_millislices: what jobs held.
+        lent_millislices: the part of it that was lent.
+        waiting_millislices, waiting_jobs: what jobs waited for, and how many.
+    """
+
+    at_s: float
+    held_millislices: int
+    lent_millislices: int
+    waiting_millislices: int
+    waiting_jobs: int
+
+
+@dataclass(frozen=True)
+class ServiceFigures:
+    """One service in one run.
+
+    Attributes:
+        requests: requests that came.
+        attainment: share of them that were answered within the service's aim, 0 to 1.
+        wait_p99_s: 99th percentile of their waits.
+        slice_s: slice-seconds that replicas held.
+        changes: how often a replica was started or stopped.
+    """
+
+    service: str
+    requests: int
+    attainment: float
+    wait_p99_s: float
+    slice_s: float
+    changes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run of one policy.
+
+    Attributes:
+        name: the policy's name.
+        start_s, end_s: Unix seconds between which the figures were counted (after the warm-up).
+        utilisation: share of the capacity that jobs held, 0 to 1.
+        idle_wanted_share: share of the idle capacity that waiting jobs asked for, 0 to 1.
+        jain: Jain's index of the tenants' slowdowns; 1 is the same slowdown for all.
+        late_jobs: sum of the tenants'.
+        steps: the cluster over time, at even distances.
+    """
+
+    name: str
+    start_s: float
+    end_s: float
+    capacity_millislices: int
+    jobs: int
+    started: int
+    utilisation: float
+    idle_wanted_share: float
+    wait_mean_s: float
+    wait_p50_s: float
+    wait_p99_s: float
+    jain: float
+    late_jobs: int
+    tenants: tuple[TenantFigures, ...] = ()
+    steps: tuple[Step, ...] = ()
+    services: tuple[ServiceFigures, ...] = ()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over several start offsets: its mean, and the bounds of the 95 % interval.
+
+    With one offset both bounds are the mean.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+ESTIMATED = (
+    "utilisation",
+    "idle_wanted_share",
+    "wait_mean_s",
+    "wait_p50_s",
+    "wait_p99_s",
+    "jain",
+    "late_jobs",
+)
+"""The fields of Figures that are estimated: the keys of ``SimulationResult.estimates``."""
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """The replay of the site's present policy beside what really happened.
+
+    Attributes:
+        jobs: jobs that were compared: those that really started.
+        wait_error_s: median of the absolute differences of their waits.
+        start_order: Kendall's tau of the two orders of starts, between -1 and 1.
+    """
+
+    jobs: int
+    wait_error_s: float
+    wait_mean_of_history_s: float
+    wait_mean_s: float
+    wait_p99_of_history_s: float
+    wait_p99_s: float
+    utilisation_of_history: float
+    utilisation: float
+    start_order: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """What ``slicewise simulate`` found.
+
+    Attributes:
+        cluster: its name.
+        seed: of every drawn number; the same inputs and seed give the same figures.
+        offsets: over how many start offsets the estimates are.
+        self_check: None where the history says nothing of real starts.
+        present: the present policy, over the whole history.
+        changed: the changed policy over the same history; None if none was given.
+        estimates, changed_estimates: by the fields of Figures in ESTIMATED.
+        seconds: how long the simulation took.
+        notes: what was left out of the replay and why, as sentences.
+    """
+
+    cluster: str
+    seed: int
+    offsets: int
+    self_check: SelfCheck | None
+    present: Figures
+    changed: Figures | None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
+    changed_estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
