@@ -26,7 +26,6 @@ from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Loan, Policy
 from slurm_plugin.quota_cycle.compile import (
     Compiled,
-    Conf,
     compile_in_turn,
     compile_turn,
     is_uninstalled,
@@ -38,6 +37,7 @@ from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
+from slurm_plugin.quota_cycle.wanted import Conf
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
 from slurm_plugin.reclaim.hold_back import about_to_start

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.findings import Finding, warning
-from cluster.language.jobs import JobView, NodeView, PartitionView
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
@@ -28,10 +28,7 @@ from slurm_plugin.limits.desired import (
     DesiredLimits,
     Difference,
     SlurmLimits,
-    desired_limits,
     differences,
-    found_of,
-    in_use,
 )
 from slurm_plugin.limits.drift import (
     OutOfBandChange,
@@ -60,6 +57,7 @@ from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
+from slurm_plugin.quota_cycle.wanted import Conf, PlannedFor, SlurmNow, wanted_limits
 from slurm_plugin.slurm_config.isolation import isolation_findings
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_findings, price_findings
 
@@ -83,30 +81,6 @@ few seconds unless Slurm is slow."""
 _UNINSTALLED = warning(
     UNINSTALLED.code, UNINSTALLED.message.removesuffix("."), advice=UNINSTALLED.hint
 )
-
-
-@dataclass(frozen=True)
-class Conf:
-    """The parts of slurm.conf that matter for limits, as slurmctld has read them."""
-
-    config: Mapping[str, str] = field(hash=False)
-    partitions: tuple[PartitionView, ...]
-
-
-@dataclass(frozen=True)
-class SlurmNow:
-    """Slurm's limits, and the jobs and nodes that they bind.
-
-    Attributes:
-        is_fresh: whether the jobs were read no earlier than the limits.
-    """
-
-    associations: tuple[Association, ...]
-    qos: tuple[Qos, ...]
-    conf: Conf
-    jobs: tuple[JobView, ...]
-    nodes: tuple[NodeView, ...]
-    is_fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -249,26 +223,15 @@ def compared(
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
     inputs = _inputs(ledger_view, settings, SlurmView(shown.jobs, nodes, ()), before)
     planned_use = planned.planned_use if planned else inputs.use
-    allowed = inputs.allowed(planned_use)
-    found = found_of(
+    wanted = wanted_limits(
+        inputs,
+        shown,
         cluster.name,
-        shown.associations,
-        shown.qos,
-        config,
-        planned.found.in_use
-        if planned
-        else in_use(
-            partitions,
-            shown.jobs,
-            managed,
-            settings.costs,
-            now_s=ledger_view.now_s,
-            has_budgets=bool(allowed.run_minutes),
-        ),
-        billing=settings.billing,
+        settings.billing,
+        PlannedFor(planned_use, planned.found.in_use) if planned else None,
     )
+    allowed, found, limits = wanted.allowed, wanted.found, wanted.limits
     is_out = is_uninstalled(ledger_view, shown.qos, settings)
-    limits = desired_limits(allowed, found, ledger_view.known)
     all_differing = differences(limits, found)
     differing = tuple(one for one in all_differing if can_be_named(one))
     unnamed = [one for one in all_differing if not can_be_named(one)]
