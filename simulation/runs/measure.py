@@ -1,0 +1,349 @@
+"""Measures a simulated site: sums over time, waits, and what was due to tenants' guarantees.
+
+A job is within its tenant's guarantee while what the tenant's jobs hold, the jobs that it submitted
+earlier and that fit, and the job itself are together no more than the tenant's guaranteed quota.
+This says nothing of QOS, so it is the same for every policy.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, groupby, islice
+from typing import NamedTuple
+
+from simulation.runs.figures import Step
+from simulation.site.records import ReplayedJob, SiteRecord
+from slurm_plugin.quota.demand import FIRST_TASKS, late_before_s
+
+_SHORTEST_S = 10.0
+"""Shorter runs count as that long in slowdowns: otherwise jobs of a second would outweigh all."""
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Millislices guaranteed to each tenant from ``since_s`` on, without those below it."""
+
+    since_s: float
+    millislices: Mapping[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """By what a run is measured: the same for every policy that is compared.
+
+    Attributes:
+        start_s, end_s: jobs that come between these Unix seconds count, and so do the sums.
+        guarantees: in order; the first holds from the beginning.
+        grace_s: seconds of a recall.
+        steps: points in time at which the cluster is sampled.
+    """
+
+    start_s: float
+    end_s: float
+    capacity_millislices: int
+    guarantees: tuple[Guarantee, ...]
+    grace_s: int
+    steps: int = 200
+
+
+@dataclass(frozen=True)
+class TenantSums:
+    """One tenant's sums.
+
+    Attributes:
+        waits_s: of its jobs that counted, in order of their submission.
+        slowdowns: their times from the submission to the end, in lengths of their runs.
+    """
+
+    waits_s: tuple[float, ...] = ()
+    started: int = 0
+    slowdowns: tuple[float, ...] = ()
+    held_millislice_s: float = 0.0
+    borrowed_millislice_s: float = 0.0
+    lent_millislice_s: float = 0.0
+    own_waited_s: float = 0.0
+    late_jobs: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sums of one run, or of several that follow one another.
+
+    Attributes:
+        seconds: how long was measured.
+        idle_millislice_s, idle_wanted_millislice_s: what no job held, and the part of it for which
+            jobs waited.
+    """
+
+    start_s: float
+    end_s: float
+    seconds: float
+    capacity_millislice_s: float
+    held_millislice_s: float
+    idle_millislice_s: float
+    idle_wanted_millislice_s: float
+    tenants: Mapping[str, TenantSums] = field(hash=False)
+    steps: tuple[Step, ...] = ()
+
+
+def measured(record: SiteRecord, by: Yardstick) -> Measured:
+    """Measure what counts of a run."""
+    sweep = _Sweep(record, by)
+    sweep.run()
+    return sweep.result()
+
+
+def joined(parts: Sequence[Measured]) -> Measured:
+    """Join the measurements of parts that follow one another; there is at least one."""
+    names = sorted({name for part in parts for name in part.tenants})
+    return Measured(
+        start_s=parts[0].start_s,
+        end_s=parts[-1].end_s,
+        seconds=sum(part.seconds for part in parts),
+        capacity_millislice_s=sum(part.capacity_millislice_s for part in parts),
+        held_millislice_s=sum(part.held_millislice_s for part in parts),
+        idle_millislice_s=sum(part.idle_millislice_s for part in parts),
+        idle_wanted_millislice_s=sum(part.idle_wanted_millislice_s for part in parts),
+        tenants={
+            name: _together([part.tenants.get(name, TenantSums()) for part in parts])
+            for name in names
+        },
+        steps=tuple(step for part in parts for step in part.steps),
+    )
+
+
+def _together(sums: Sequence[TenantSums]) -> TenantSums:
+    return TenantSums(
+        waits_s=tuple(wait for one in sums for wait in one.waits_s),
+        started=sum(one.started for one in sums),
+        slowdowns=tuple(slowdown for one in sums for slowdown in one.slowdowns),
+        held_millislice_s=sum(one.held_millislice_s for one in sums),
+        borrowed_millislice_s=sum(one.borrowed_millislice_s for one in sums),
+        lent_millislice_s=sum(one.lent_millislice_s for one in sums),
+        own_waited_s=max(one.own_waited_s for one in sums),
+        late_jobs=sum(one.late_jobs for one in sums),
+    )
+
+
+class _Event(NamedTuple):
+    """A job that changes what it does: it ``holds``, ``waits``, or does neither any more.
+
+    ``step`` numbers the events of one job.
+    """
+
+    at_s: float
+    nth: int
+    step: int
+    holds: bool
+    waits: bool
+
+
+class _Sweep:
+    """Goes through a run from event to event."""
+
+    def __init__(self, record: SiteRecord, by: Yardstick) -> None:
+        self._record, self._by, self._jobs = record, by, record.jobs
+        self._own: Mapping[str, int] = {}
+        self._held: Counter[str] = Counter()
+        self._holding: set[int] = set()
+        self._waiting: dict[str, dict[int, int]] = {}
+        self._wanted = 0
+        self._at_s = record.begin_s
+        # Since when each waiting job has been within its tenant's guarantee, by tenant.
+        self._due: dict[str, dict[int, float]] = {}
+        self._longest_s: defaultdict[str, float] = defaultdict(float)
+        self._late: set[int] = set()
+        self._total_s: defaultdict[str, float] = defaultdict(float)
+        self._held_s: defaultdict[str, float] = defaultdict(float)
+        self._borrowed_s: defaultdict[str, float] = defaultdict(float)
+        self._lent_s: defaultdict[str, float] = defaultdict(float)
+        self._steps: list[Step] = []
+
+    def run(self) -> None:
+        """Take every event in order, with the changes of guarantees between them."""
+        later = deque(self._by.guarantees)
+        while later and later[0].since_s <= self._at_s:
+            self._own = later.popleft().millislices
+        for at_s, together in groupby(sorted(_events(self._jobs)), key=lambda one: one.at_s):
+            while later and later[0].since_s <= at_s:
+                guarantee = later.popleft()
+                self._until(guarantee.since_s)
+                self._own = guarantee.millislices
+                self._look_at(tuple(self._waiting))
+            self._until(at_s)
+            self._look_at({self._take(event) for event in together})
+        self._until(self._record.stopped_s)
+        for tenant, due in self._due.items():
+            for nth, since_s in due.items():
+                self._note(tenant, nth, since_s)
+
+    def _until(self, at_s: float) -> None:
+        """Let the time pass in which nothing changes."""
+        by = self._by
+        self._sample(min(at_s, by.end_s))
+        seconds = min(at_s, by.end_s) - max(self._at_s, by.start_s)
+        self._at_s = max(self._at_s, at_s)
+        if seconds <= 0:
+            return
+        held = self._held.total()
+        idle = max(0, by.capacity_millislices - held)
+        self._total_s["held"] += held * seconds
+        self._total_s["idle"] += idle * seconds
+        self._total_s["wanted"] += min(idle, self._wanted) * seconds
+        for tenant, amount in self._held.items():
+            self._held_s[tenant] += amount * seconds
+        borrowed, lent = self._lending()
+        for tenant, amount in borrowed.items():
+            self._borrowed_s[tenant] += amount * seconds
+        for tenant, share in lent.items():
+            self._lent_s[tenant] += share * seconds
+
+    def _lending(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
+        """What tenants hold beyond their guarantees, and whose unused guarantees that is.
+
+        It is everybody's in proportion to what they leave unused, and nobody's in proportion to
+        the capacity that is guaranteed to none.
+        """
+        own, held = self._own, self._held
+        borrowed = {name: amount - own.get(name, 0) for name, amount in held.items()}
+        borrowed = {name: amount for name, amount in borrowed.items() if amount > 0}
+        unused = {name: amount - held[name] for name, amount in own.items() if amount > held[name]}
+        nobodys = max(0, self._by.capacity_millislices - sum(own.values()))
+        there = sum(unused.values()) + nobodys
+        if not borrowed or not there:
+            return borrowed, {}
+        part = min(1.0, sum(borrowed.values()) / there)
+        return borrowed, {name: amount * part for name, amount in unused.items()}
+
+    def _sample(self, until_s: float) -> None:
+        by = self._by
+        apart_s = (by.end_s - by.start_s) / by.steps
+        while (at_s := by.start_s + len(self._steps) * apart_s) <= until_s and (
+            len(self._steps) < by.steps
+        ):
+            _, lent = self._lending()
+            waiting = sum(len(jobs) for jobs in self._waiting.values())
+            held = self._held.total()
+            self._steps.append(Step(at_s, held, int(sum(lent.values())), self._wanted, waiting))
+
+    def _take(self, event: "_Event") -> str:
+        """Let a job wait, hold, or do neither; return its tenant."""
+        nth, job = event.nth, self._jobs[event.nth]
+        tenant, cost = job.tenant, job.cost_millislices
+        queue = self._waiting.setdefault(tenant, {})
+        if event.waits and nth not in queue:
+            queue[nth] = cost
+            self._wanted += cost
+        elif not event.waits and queue.pop(nth, None) is not None:
+            self._wanted -= cost
+            if (since_s := self._due.get(tenant, {}).pop(nth, None)) is not None:
+                self._note(tenant, nth, since_s)
+        if event.holds and nth not in self._holding:
+            self._holding.add(nth)
+            self._held[tenant] += cost
+        elif not event.holds and nth in self._holding:
+            self._holding.remove(nth)
+            self._held[tenant] -= cost
+        return tenant
+
+    def _look_at(self, tenants: Iterable[str]) -> None:
+        """Follow which of the tenants' waiting jobs are within their guarantees."""
+        for tenant in tenants:
+            queue, before = self._waiting.get(tenant, {}), self._due.get(tenant, {})
+            left = self._own.get(tenant, 0) - self._held[tenant]
+            due: dict[int, float] = {}
+            for nth, cost in islice(queue.items(), FIRST_TASKS):
+                if left <= 0:
+                    break
+                if cost <= left:
+                    left -= cost
+                    due[nth] = before.get(nth, self._at_s)
+            for nth in before.keys() - due.keys():
+                self._note(tenant, nth, before[nth])
+            self._due[tenant] = due
+
+    def _note(self, tenant: str, nth: int, since_s: float) -> None:
+        if not _counts(self._jobs[nth], self._by):
+            return
+        self._longest_s[tenant] = max(self._longest_s[tenant], self._at_s - since_s)
+        if since_s < late_before_s(self._at_s, self._by.grace_s):
+            self._late.add(nth)
+
+    def result(self) -> Measured:
+        """The sums, once all events were taken."""
+        by, seconds = self._by, self._by.end_s - self._by.start_s
+        counted: defaultdict[str, list[ReplayedJob]] = defaultdict(list)
+        for job in self._jobs:
+            if _counts(job, by):
+                counted[job.tenant].append(job)
+        late = Counter(self._jobs[nth].tenant for nth in self._late)
+        stopped_s = self._record.stopped_s
+        return Measured(
+            start_s=by.start_s,
+            end_s=by.end_s,
+            seconds=seconds,
+            capacity_millislice_s=by.capacity_millislices * seconds,
+            held_millislice_s=self._total_s["held"],
+            idle_millislice_s=self._total_s["idle"],
+            idle_wanted_millislice_s=self._total_s["wanted"],
+            tenants={
+                name: TenantSums(
+                    waits_s=tuple(wait_s(job, stopped_s) for job in counted[name]),
+                    started=sum(bool(job.runs) for job in counted[name]),
+                    slowdowns=tuple(
+                        slowdown
+                        for job in counted[name]
+                        if (slowdown := _slowdown(job, stopped_s)) is not None
+                    ),
+                    held_millislice_s=self._held_s[name],
+                    borrowed_millislice_s=self._borrowed_s[name],
+                    lent_millislice_s=self._lent_s[name],
+                    own_waited_s=self._longest_s[name],
+                    late_jobs=late[name],
+                )
+                for name in sorted({*counted, *self._held_s, *by_names(by)})
+            },
+            steps=tuple(self._steps),
+        )
+
+
+def by_names(by: Yardstick) -> frozenset[str]:
+    """All tenants that are ever guaranteed something."""
+    return frozenset(name for one in by.guarantees for name, own in one.millislices.items() if own)
+
+
+def _events(jobs: Iterable[ReplayedJob]) -> Iterator[_Event]:
+    for nth, job in enumerate(jobs):
+        steps = count()
+        yield _Event(job.submit_s, nth, next(steps), holds=False, waits=True)
+        for run in job.runs:
+            yield _Event(run.start_s, nth, next(steps), holds=True, waits=False)
+            if run.end_s is not None:
+                again = job.waits_again or run is not job.runs[-1]
+                yield _Event(run.end_s, nth, next(steps), holds=False, waits=again)
+        if job.given_up_s is not None:
+            yield _Event(job.given_up_s, nth, next(steps), holds=False, waits=False)
+
+
+def _counts(job: ReplayedJob, by: Yardstick) -> bool:
+    return job.number >= 0 and by.start_s <= job.submit_s < by.end_s
+
+
+def wait_s(job: ReplayedJob, stopped_s: float) -> float:
+    """Seconds from the submission to the first start, or to the end of waiting without one."""
+    if job.runs:
+        return job.runs[0].start_s - job.submit_s
+    return (stopped_s if job.given_up_s is None else job.given_up_s) - job.submit_s
+
+
+def _slowdown(job: ReplayedJob, stopped_s: float) -> float | None:
+    """From the submission to the end, in lengths of the run; None if it gave up waiting."""
+    if job.given_up_s is not None:
+        return None
+    last = job.runs[-1] if job.runs else None
+    if last is not None and last.end_s is not None and not job.waits_again:
+        took_s = last.end_s - job.submit_s
+    else:
+        began_s = stopped_s if last is None or last.end_s is not None else last.start_s
+        took_s = began_s - job.submit_s + job.run_s
+    return max(1.0, took_s / max(job.run_s, _SHORTEST_S))

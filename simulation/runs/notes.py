@@ -1,0 +1,77 @@
+"""Says in sentences what a simulation leaves out, and why."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from simulation.runs.experiment import Experiment
+from simulation.runs.part_run import span_s
+from simulation.site.plans import SlicewisePlan
+from simulation.site.requests import ANY_TYPE, Replayable
+
+_SHOWN = 5
+
+Refusals = Mapping[tuple[str, str], int]
+"""Numbers of refused jobs, by account and the error's code."""
+
+
+def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple[str, ...]:
+    """What was left out of the replay of either plan, and what it does not say."""
+    return (
+        *_left_out(experiment),
+        *_untyped(experiment),
+        *_refused(experiment.present.name, present),
+        *(_refused(experiment.changed.name, changed) if experiment.changed else ()),
+        *_budgets(experiment),
+        "Users would have reacted to other waits; the replay submits each job when it came.",
+        "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
+    )
+
+
+def _left_out(experiment: Experiment) -> Iterator[str]:
+    start_s, end_s = span_s(experiment)
+    can = Replayable(experiment.cluster, experiment.costs)
+    reasons: Counter[str] = Counter()
+    for number, job in enumerate(experiment.jobs):
+        if start_s <= job.submit_s < end_s:
+            found = can.of(number, job, job.submit_s)
+            if isinstance(found, str):
+                reasons[found] += 1
+    for why, count in sorted(reasons.items()):
+        yield f"{_jobs(count)} left out: {why}."
+
+
+def _untyped(experiment: Experiment) -> Iterator[str]:
+    """Only where there is a choice of types."""
+    kinds = {kind for node in experiment.cluster.nodes for kind in node.gpus}
+    count = sum(ANY_TYPE in job.gpus for job in experiment.jobs)
+    if count and len(kinds) > 1:
+        yield (
+            f"{_jobs(count)} asked for GPUs without a type: Slurm gives them any, Slicewise chooses"
+            " one, and both are counted as the cheapest."
+        )
+
+
+def _refused(plan: str, refusals: Refusals) -> Iterator[str]:
+    by_code: dict[str, Counter[str]] = {}
+    for (account, code), count in refusals.items():
+        by_code.setdefault(code, Counter())[account] += count
+    for code, accounts in sorted(by_code.items()):
+        names = sorted(accounts)
+        more = ", ..." if len(names) > _SHOWN else ""
+        yield (
+            f"{plan}: {_jobs(accounts.total())} refused ({code}), of "
+            f"{', '.join(names[:_SHOWN])}{more}."
+        )
+
+
+def _budgets(experiment: Experiment) -> Iterator[str]:
+    plans = (experiment.present, experiment.changed)
+    tenants = [
+        one for plan in plans if isinstance(plan, SlicewisePlan) for one in plan.tenants.values()
+    ]
+    if any(tenant.budget is not None for tenant in tenants):
+        yield "Budgets are not replayed: no job waits for one."
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s were' if count != 1 else ' was'}"

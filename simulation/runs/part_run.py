@@ -1,0 +1,142 @@
+"""Simulates one part of an experiment under one plan, and measures it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.units import Millislices
+from simulation.cluster import SimulatedCluster
+from simulation.history.jobs import HistoryJob
+from simulation.runs.experiment import Experiment
+from simulation.runs.figures import Figures
+from simulation.runs.measure import Guarantee, Measured, Yardstick, measured
+from simulation.runs.parts import Part, parts_of
+from simulation.runs.summary import figures
+from simulation.site.loop import Site
+from simulation.site.plans import SitePlan, SlicewisePlan
+from simulation.site.requests import Replayable, replays
+from simulation.site.window_times import window_times_s
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.quota.calendar import in_force
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.tenants import guaranteed_quota
+
+_STEPS = 200
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """What one part gave.
+
+    Attributes:
+        figures: of this part alone.
+        starts_s: first starts of the jobs that counted, by their number in the history.
+        refused: jobs that counted and that admission refused, by account and the error's code.
+    """
+
+    measured: Measured
+    figures: Figures
+    starts_s: Mapping[int, float] = field(hash=False)
+    refused: Mapping[tuple[str, str], int] = field(hash=False)
+
+
+def capacity_millislices(cluster: SimulatedCluster, costs: Mapping[str, Millislices]) -> int:
+    """All GPUs of the cluster."""
+    return sum(run_cost(node.gpus, costs) for node in cluster.nodes)
+
+
+def span_s(experiment: Experiment) -> tuple[float, float]:
+    """From when to when jobs count."""
+    submits = [job.submit_s for job in experiment.jobs]
+    start_s = min(submits, default=0.0) if experiment.start_s is None else experiment.start_s
+    # The last job counts, too.
+    end_s = max(submits, default=0.0) + 1.0 if experiment.end_s is None else experiment.end_s
+    return start_s, max(end_s, start_s + 1.0)
+
+
+def all_parts(experiment: Experiment) -> tuple[Part, ...]:
+    """The parts of the experiment, in order."""
+    start_s, end_s = span_s(experiment)
+    return parts_of(
+        start_s,
+        end_s,
+        offsets=experiment.offsets,
+        warm_up_s=experiment.warm_up_s,
+        tail_s=experiment.tail_s,
+    )
+
+
+def plan_of(experiment: Experiment, *, is_changed: bool) -> SitePlan:
+    """The present plan, or the changed one."""
+    changed = experiment.changed
+    return changed if is_changed and changed is not None else experiment.present
+
+
+def judging_plan(experiment: Experiment) -> SlicewisePlan | None:
+    """The plan whose guarantees both runs are measured by: the changed one if it has any."""
+    for plan in (experiment.changed, experiment.present):
+        if isinstance(plan, SlicewisePlan):
+            return plan
+    return None
+
+
+def guarantees(plan: SlicewisePlan | None, begin_s: float, end_s: float) -> tuple[Guarantee, ...]:
+    """What is guaranteed to each tenant from ``begin_s`` on, as the calendar has it."""
+    if plan is None:
+        return ()
+    zone, found = plan.settings.ledger.time_zone, []
+    before: Mapping[str, int] | None = None
+    for at_s in (begin_s, *window_times_s(plan.windows, begin_s, end_s, zone)):
+        own = guaranteed_quota(in_force(plan.tenants, plan.windows, moment(at_s, zone)))
+        if own != before:
+            found.append(Guarantee(at_s, own))
+            before = own
+    return tuple(found)
+
+
+def part_run(
+    experiment: Experiment,
+    number: int,
+    *,
+    is_changed: bool,
+    progress: Callable[[float], None] | None = None,
+) -> PartRun:
+    """Simulate the part of that number, and measure it."""
+    part, plan = all_parts(experiment)[number], plan_of(experiment, is_changed=is_changed)
+    times, cluster, costs = part.times, experiment.cluster, experiment.costs
+    can = Replayable(cluster, costs)
+    numbered = enumerate(experiment.jobs)
+    found = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
+    record = Site(cluster, plan, costs, found.jobs, times).run(progress)
+    judge = judging_plan(experiment)
+    owed = guarantees(judge, times.begin_s, times.last_s)
+    capacity = capacity_millislices(cluster, costs)
+    by = Yardstick(
+        start_s=part.start_s,
+        end_s=times.end_s,
+        capacity_millislices=capacity,
+        guarantees=owed,
+        grace_s=experiment.grace_s if judge is None else judge.settings.lending.grace_s,
+        steps=max(1, _STEPS // len(all_parts(experiment))),
+    )
+    sums = measured(record, by)
+    return PartRun(
+        measured=sums,
+        figures=figures(plan.name, sums, capacity, owed[0].millislices if owed else {}),
+        starts_s={
+            job.number: job.runs[0].start_s
+            for job in record.jobs
+            if job.number >= 0 and job.runs and part.start_s <= job.submit_s < times.end_s
+        },
+        refused=_refused(experiment.jobs, record.refused, part),
+    )
+
+
+def _refused(
+    jobs: tuple[HistoryJob, ...], refused: tuple[tuple[int, str], ...], part: Part
+) -> Mapping[tuple[str, str], int]:
+    return Counter(
+        (jobs[number].account, code)
+        for number, code in refused
+        if number >= 0 and part.start_s <= jobs[number].submit_s < part.times.end_s
+    )

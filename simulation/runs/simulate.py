@@ -1,0 +1,175 @@
+"""Runs an experiment: every part under every plan, in several processes, and joins the figures.
+
+The result does not depend on the number of processes.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Protocol
+
+from simulation.runs.experiment import Experiment
+from simulation.runs.figures import Figures, SelfCheck, SimulationResult
+from simulation.runs.measure import joined
+from simulation.runs.notes import notes
+from simulation.runs.part_run import PartRun, all_parts, capacity_millislices, part_run, span_s
+from simulation.runs.self_check import compared_jobs, self_check
+from simulation.runs.summary import estimates, figures
+from slurm_plugin.common.costs import run_cost
+
+_POLL_S = 0.5
+"""Seconds between two looks at how far other processes have come."""
+
+
+class _Shares(Protocol):
+    """Shares of tasks that are done, which all processes see."""
+
+    def __setitem__(self, task: int, share: float) -> None: ...
+
+    def __getitem__(self, tasks: slice) -> list[float]: ...
+
+
+@dataclass(frozen=True, order=True)
+class _Task:
+    is_changed: bool
+    number: int
+
+
+def simulate(
+    experiment: Experiment,
+    *,
+    processes: int = 2,
+    progress: Callable[[float], None] | None = None,
+) -> SimulationResult:
+    """Simulate it all; ``progress`` is told which share is done, 0 to 1."""
+    began_s = time.monotonic()
+    parts = all_parts(experiment)
+    tasks = [
+        _Task(is_changed, number)
+        for is_changed in ((False, True) if experiment.changed is not None else (False,))
+        for number in range(len(parts))
+    ]
+    found = (
+        _in_this_process(experiment, tasks, progress)
+        if processes <= 1 or len(tasks) == 1
+        else _in_processes(experiment, tasks, processes, progress)
+    )
+    present = [found[task] for task in tasks if not task.is_changed]
+    changed = [found[task] for task in tasks if task.is_changed]
+    whole = _whole(experiment, present)
+    return SimulationResult(
+        cluster=experiment.cluster.name,
+        seed=experiment.seed,
+        offsets=len(parts),
+        self_check=_checked(experiment, present, whole),
+        present=whole,
+        changed=_whole(experiment, changed) if changed else None,
+        estimates=estimates([one.figures for one in present]),
+        changed_estimates=estimates([one.figures for one in changed]) if changed else {},
+        seconds=time.monotonic() - began_s,
+        notes=notes(experiment, _refusals(present), _refusals(changed)),
+    )
+
+
+def _in_this_process(
+    experiment: Experiment, tasks: Sequence[_Task], progress: Callable[[float], None] | None
+) -> Mapping[_Task, PartRun]:
+    found = {}
+    for nth, task in enumerate(tasks):
+
+        def tell(share: float, nth: int = nth) -> None:
+            if progress is not None:
+                progress((nth + share) / len(tasks))
+
+        found[task] = part_run(experiment, task.number, is_changed=task.is_changed, progress=tell)
+        tell(1.0)
+    return found
+
+
+def _in_processes(
+    experiment: Experiment,
+    tasks: Sequence[_Task],
+    processes: int,
+    progress: Callable[[float], None] | None,
+) -> Mapping[_Task, PartRun]:
+    # Not by fork: the caller may have threads, such as that of a progress bar.
+    context = get_context("spawn")
+    shares: _Shares = context.Array("d", len(tasks))
+    pool = ProcessPoolExecutor(
+        min(processes, len(tasks)), context, initializer=_begin, initargs=(experiment, shares)
+    )
+    try:
+        futures = [pool.submit(_one, nth, task) for nth, task in enumerate(tasks)]
+        _follow(futures, shares, progress)
+        return {task: future.result() for task, future in zip(tasks, futures, strict=True)}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _follow(
+    futures: Sequence[Future[PartRun]],
+    shares: _Shares,
+    progress: Callable[[float], None] | None,
+) -> None:
+    """Tell how far all tasks together have come, until they are done or one has failed."""
+    left: set[Future[PartRun]] = set(futures)
+    while left:
+        done, left = wait(left, timeout=_POLL_S)
+        for one in done:
+            one.result()
+        if progress is not None:
+            progress(sum(shares[:]) / len(futures))
+
+
+_given: dict[str, tuple[Experiment, _Shares]] = {}
+"""In another process: what it was given when it began."""
+
+
+def _begin(experiment: Experiment, shares: _Shares) -> None:
+    _given["all"] = experiment, shares
+
+
+def _one(nth: int, task: _Task) -> PartRun:
+    experiment, shares = _given["all"]
+
+    def tell(share: float) -> None:
+        shares[nth] = share
+
+    found = part_run(experiment, task.number, is_changed=task.is_changed, progress=tell)
+    tell(1.0)
+    return found
+
+
+def _whole(experiment: Experiment, runs: Sequence[PartRun]) -> Figures:
+    capacity = capacity_millislices(experiment.cluster, experiment.costs)
+    first = runs[0].figures
+    owed = {one.tenant: one.guaranteed_millislices for one in first.tenants}
+    return figures(first.name, joined([one.measured for one in runs]), capacity, owed)
+
+
+def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) -> SelfCheck | None:
+    starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
+    jobs = compared_jobs(experiment.jobs, starts_s)
+    return self_check(jobs, _utilisation_of_history(experiment), whole.utilisation)
+
+
+def _utilisation_of_history(experiment: Experiment) -> float:
+    """Share of the capacity that jobs really held; those without a start held nothing."""
+    start_s, end_s = span_s(experiment)
+    held = 0.0
+    for job in experiment.jobs:
+        if job.started_s is not None:
+            seconds = min(end_s, job.started_s + job.run_s) - max(start_s, job.started_s)
+            held += max(0.0, seconds) * run_cost(job.gpus, experiment.costs)
+    capacity = capacity_millislices(experiment.cluster, experiment.costs)
+    return held / (capacity * (end_s - start_s)) if capacity else 0.0
+
+
+def _refusals(runs: Sequence[PartRun]) -> Mapping[tuple[str, str], int]:
+    found: Counter[tuple[str, str]] = Counter()
+    for one in runs:
+        found.update(one.refused)
+    return found

@@ -1,0 +1,111 @@
+"""What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from cluster.language.jobs import JobView
+from cluster.slurm.interface import JobChange
+from simulation.cluster import SimulatedCluster
+from simulation.site.admission import Refused, SiteAdmission
+from simulation.site.plans import SlicewisePlan
+from simulation.site.priorities import PriorityRules, SitePriorities
+from simulation.site.rounds import QuotaRounds
+from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.requests import ModelRequest
+from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.services.state import Observation, used_by_tenant
+from slurm_plugin.state.formula import formula_of
+
+
+class SlicewiseOnModel:
+    """Slicewise's decisions, applied to the model of Slurm."""
+
+    def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, model: SlurmModel) -> None:
+        self._by, self._model = by, model
+        settings, now_s = by.settings, model.now_s
+        self._partitions, self._costs = frozenset(settings.cluster.partitions), settings.costs
+        self._rounds = QuotaRounds(by, cluster, now_s)
+        self._admission = SiteAdmission(settings)
+        rules = PriorityRules(
+            formula=formula_of(settings.priority),
+            half_life_s=settings.priority.half_life_s,
+            updates_per_s=settings.priority.updates_per_s,
+            counts_past=settings.lending.past_use,
+        )
+        self._priorities = SitePriorities(rules, now_s)
+        self._ceilings: Mapping[str, Ceiling] = {}
+        self._still_since_s: Mapping[Queued, float] = {}
+        self._priorities_due_s = now_s
+        self._jobs: tuple[JobView, ...] = ()
+        self._by_account: Mapping[str, list[JobView]] = {}
+        self.rounds = 0
+
+    @property
+    def recall_due_s(self) -> float | None:
+        """When the grace of the oldest recall is over; None without recalls."""
+        called_s = min((one.called_s for one in self._rounds.recalls), default=None)
+        return None if called_s is None else called_s + self._by.settings.lending.grace_s
+
+    def admit(self, request: ModelRequest) -> ModelRequest | Refused:
+        """What admission makes of a submission."""
+        return self._admission.decided(request, self._own_jobs(request.account))
+
+    def note(self, job_id: int, request: ModelRequest) -> None:
+        """Note the id of a job that was submitted as admission had it."""
+        self._priorities.note(job_id, request.site_factor)
+
+    def _own_jobs(self, account: str) -> list[JobView]:
+        """The account's jobs as they are now."""
+        jobs = self._model.jobs
+        if jobs is not self._jobs:
+            found: defaultdict[str, list[JobView]] = defaultdict(list)
+            for job in jobs:
+                found[job.account].append(job)
+            self._jobs, self._by_account = jobs, found
+        return self._by_account.get(account, [])
+
+    def round(self) -> None:
+        """Look at Slurm, and do what the daemon's loops would do: lend, set limits, move jobs."""
+        model, now_s = self._model, self._model.now_s
+        jobs, nodes = model.jobs, model.nodes
+        held = used_by_tenant(jobs, self._partitions, self._costs)
+        self._priorities.follow(self._rounds.policy_at(now_s), held, now_s)
+        limits = {
+            borrowed_qos(name): one.borrowed_limit_millislices
+            for name, one in self._ceilings.items()
+        }
+        self._still_since_s = standing_still(
+            self._still_since_s,
+            jobs,
+            nodes,
+            limits,
+            partitions=self._partitions,
+            costs=self._costs,
+            now_s=now_s,
+        )
+        done = self._rounds.round(
+            now_s,
+            jobs,
+            nodes,
+            stuck=stuck(self._still_since_s, now_s),
+            lately=self._priorities.lately,
+        )
+        self._ceilings = done.ceilings
+        for name, qos in done.qos.items():
+            model.set_qos(name, qos)
+        for name, account in done.accounts.items():
+            model.set_account(name, account)
+        seen = Observation(now_s, jobs, nodes, (), {})
+        self._admission.follow(
+            done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
+        )
+        for target, name in moves(done.policy, jobs, self._partitions, self._costs).items():
+            model.update(target, JobChange(qos=name))
+        if now_s >= self._priorities_due_s:
+            self._priorities_due_s = now_s + self._by.priority_s
+            for target, change in self._priorities.due(jobs, now_s).items():
+                model.update(target, change)
+        self.rounds += 1

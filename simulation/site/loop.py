@@ -1,0 +1,252 @@
+"""A simulated site: the history's jobs on the model of Slurm, under one plan.
+
+Nothing happens between events: the site goes from submission to submission, and to the rounds of
+quotas between them. A round is made when something has changed that it could see, at least
+``round_s`` after the last one, and at once when a recall's grace is over or a window begins or
+ends.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf
+
+from cluster.language.jobs import ALLOTTED, WAITING
+from cluster.language.units import Millislices
+from simulation.cluster import SimulatedCluster
+from simulation.site.admission import Refused
+from simulation.site.deciding import SlicewiseOnModel
+from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
+from simulation.site.requests import Replay
+from simulation.site.window_times import window_times_s
+from simulation.slurm_model.model import SlurmModel
+from slurm_plugin.common.qos_names import is_borrowed
+
+Progress = Callable[[float], None]
+"""Is told which share of the simulated time has passed, 0 to 1."""
+
+_TOLD = 200
+"""How often progress is told in all."""
+_ASK_S = 900.0
+"""Seconds between two looks at whether all jobs that count have started, after the end."""
+
+
+@dataclass(frozen=True)
+class SiteTimes:
+    """From when to when a site is simulated, in Unix seconds.
+
+    Attributes:
+        begin_s: where the simulation begins.
+        end_s: jobs that come before this count.
+        last_s: where it stops at the latest; earlier once all jobs that count have started.
+    """
+
+    begin_s: float
+    end_s: float
+    last_s: float
+
+
+@dataclass
+class _Followed:
+    """A job that was submitted: what it is, and its runs so far."""
+
+    job: Replay
+    runs: list[ReplayedRun] = field(default_factory=list)
+    given_up_s: float | None = None
+
+
+class Site:
+    """One site under one plan."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        plan: SitePlan,
+        costs: Mapping[str, Millislices],
+        jobs: Sequence[Replay],
+        times: SiteTimes,
+    ) -> None:
+        self._plan, self._jobs, self._times = plan, jobs, times
+        self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
+        self._slicewise: SlicewiseOnModel | None = None
+        self._windows_s: Sequence[int] = ()
+        if isinstance(plan, SlicewisePlan):
+            self._slicewise = SlicewiseOnModel(plan, cluster, self._model)
+            zone = plan.settings.ledger.time_zone
+            self._windows_s = window_times_s(plan.windows, times.begin_s, times.last_s, zone)
+        else:
+            _set_limits(self._model, plan)
+        self._next = 0
+        self._followed: dict[int, _Followed] = {}
+        self._refused: list[tuple[int, str]] = []
+        self._give_up: list[tuple[float, int]] = []
+        self._is_changed = True
+        self._round_s = -inf
+        self._told = 0
+
+    def run(self, progress: Progress | None = None) -> SiteRecord:
+        """Simulate all of it."""
+        times, model = self._times, self._model
+        ask_s = times.end_s
+        # Admission knows no quota before the first round.
+        self._round_if_due()
+        while model.now_s < times.last_s:
+            at_s = min(self._due_s(), times.last_s, ask_s)
+            own_s = model.next_s()
+            self._is_changed |= own_s is not None and own_s <= at_s
+            model.advance(at_s)
+            self._submit_due()
+            self._cancel_due()
+            self._round_if_due()
+            if at_s >= ask_s:
+                self._collect()
+                if not self._counts_on():
+                    break
+                ask_s = at_s + _ASK_S
+            self._tell(progress)
+        self._collect()
+        return self._record()
+
+    def _due_s(self) -> float:
+        """When something happens next that does not happen in Slurm by itself."""
+        due = [self._round_due_s()]
+        if self._next < len(self._jobs):
+            due.append(self._jobs[self._next].at_s)
+        if self._give_up:
+            due.append(self._give_up[0][0])
+        return max(self._model.now_s, min(due))
+
+    def _round_due_s(self) -> float:
+        if self._slicewise is None:
+            return inf
+        due_s = inf
+        if self._is_changed:
+            due_s = self._model.now_s
+        elif (own_s := self._model.next_s()) is not None:
+            due_s = own_s
+        nth = bisect_right(self._windows_s, self._round_s)
+        if nth < len(self._windows_s):
+            due_s = min(due_s, self._windows_s[nth])
+        recall_s = self._slicewise.recall_due_s
+        if recall_s is not None:
+            due_s = min(due_s, recall_s)
+        return max(due_s, self._round_s + _round_s(self._plan))
+
+    def _submit_due(self) -> None:
+        while self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s:
+            self._submit(self._jobs[self._next])
+            self._next += 1
+
+    def _submit(self, job: Replay) -> None:
+        self._is_changed = True
+        request = job.request
+        if self._slicewise is not None:
+            admitted = self._slicewise.admit(request)
+            if isinstance(admitted, Refused):
+                self._refused.append((job.number, admitted.code))
+                return
+            request = admitted
+        job_id = self._model.submit(request)
+        if self._slicewise is not None:
+            self._slicewise.note(job_id, request)
+        self._followed[job_id] = _Followed(job)
+        if job.gives_up_s is not None:
+            heappush(self._give_up, (job.gives_up_s, job_id))
+
+    def _cancel_due(self) -> None:
+        """Cancel the jobs whose users gave up waiting, if they still wait."""
+        due = []
+        while self._give_up and self._give_up[0][0] <= self._model.now_s:
+            due.append(heappop(self._give_up)[1])
+        if not due:
+            return
+        waiting = {job.job_id for job in self._model.jobs if job.state in WAITING}
+        for job_id in due:
+            if job_id in waiting:
+                self._model.cancel(job_id)
+                self._followed[job_id].given_up_s = self._model.now_s
+                self._is_changed = True
+
+    def _round_if_due(self) -> None:
+        now_s = self._model.now_s
+        if self._slicewise is not None and self._round_due_s() <= now_s:
+            self._collect()
+            self._slicewise.round()
+            self._round_s, self._is_changed = now_s, False
+
+    def _collect(self) -> None:
+        """Take the runs that have ended."""
+        for run in self._model.take_ended():
+            followed = self._followed.get(run.job_id)
+            if followed is not None and run.start_s is not None:
+                one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
+                followed.runs.append(one)
+
+    def _counts_on(self) -> bool:
+        """Whether a job that counts still waits for its first start."""
+        end_s = self._times.end_s
+        for job in self._model.jobs:
+            followed = self._followed.get(job.job_id)
+            if followed is not None and job.state in WAITING and not followed.runs:
+                is_one = followed.job.number >= 0 and followed.job.at_s < end_s
+                if is_one and followed.given_up_s is None:
+                    return True
+        return False
+
+    def _tell(self, progress: Progress | None) -> None:
+        if progress is None:
+            return
+        begin_s, end_s = self._times.begin_s, self._times.end_s
+        done = min(1.0, (self._model.now_s - begin_s) / max(1.0, end_s - begin_s))
+        if (step := int(done * _TOLD)) > self._told:
+            self._told = step
+            progress(done)
+
+    def _record(self) -> SiteRecord:
+        running: dict[int, ReplayedRun] = {}
+        waiting: set[int] = set()
+        for job in self._model.jobs:
+            if job.state in WAITING:
+                waiting.add(job.job_id)
+            elif job.state in ALLOTTED and job.start_s is not None:
+                running[job.job_id] = ReplayedRun(job.start_s, None, is_borrowed(job.qos))
+        return SiteRecord(
+            begin_s=self._times.begin_s,
+            stopped_s=self._model.now_s,
+            jobs=tuple(
+                _replayed(one, running.get(job_id), waits=job_id in waiting)
+                for job_id, one in self._followed.items()
+            ),
+            refused=tuple(self._refused),
+            rounds=0 if self._slicewise is None else self._slicewise.rounds,
+        )
+
+
+def _set_limits(model: SlurmModel, plan: SlurmPlan) -> None:
+    for name, qos in plan.qos.items():
+        model.set_qos(name, qos)
+    for name, account in plan.accounts.items():
+        model.set_account(name, account)
+
+
+def _round_s(plan: SitePlan) -> float:
+    return plan.round_s if isinstance(plan, SlicewisePlan) else inf
+
+
+def _replayed(one: _Followed, running: ReplayedRun | None, *, waits: bool) -> ReplayedJob:
+    job, runs = one.job, tuple(one.runs)
+    if running is not None:
+        # Slurm shows whole seconds.
+        runs = (*runs, replace(running, start_s=max(job.at_s, running.start_s)))
+    return ReplayedJob(
+        number=job.number,
+        tenant=job.request.account,
+        cost_millislices=job.cost_millislices,
+        submit_s=job.at_s,
+        run_s=job.request.run_s,
+        runs=runs,
+        given_up_s=one.given_up_s,
+        waits_again=waits and bool(runs),
+    )

@@ -1,0 +1,44 @@
+"""How a simulated site decides: by Slurm alone, or by Slicewise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.settings.file import Settings
+from simulation.slurm_model.requests import AccountLimits, QosLimits
+from slurm_plugin.quota.calendar import Window
+from slurm_plugin.quota.types import Policy
+
+
+@dataclass(frozen=True)
+class SlurmPlan:
+    """Slurm alone: jobs keep the QOS that they had, under the limits that the site has.
+
+    Attributes:
+        qos: limits by QOS; a QOS that is not here limits nothing.
+        accounts: limits by account; those that are not here have only their place in the tree.
+    """
+
+    name: str
+    qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
+    accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class SlicewisePlan:
+    """Slicewise in mode enforce: admission decides the QOS, rounds of quotas the limits.
+
+    Attributes:
+        tenants: the ledger's policy, without the calendar's windows. Budgets are not replayed.
+        round_s: seconds at least between two rounds.
+        priority_s: seconds at least between two looks at the priorities of waiting jobs.
+    """
+
+    name: str
+    settings: Settings
+    tenants: Policy = field(hash=False)
+    windows: tuple[Window, ...] = ()
+    round_s: float = 15.0
+    priority_s: float = 60.0
+
+
+SitePlan = SlurmPlan | SlicewisePlan

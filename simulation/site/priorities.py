@@ -1,0 +1,69 @@
+"""Priorities on the model: follows what tenants have used, and sets waiting jobs' site_factor."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cluster.language.jobs import JobView
+from cluster.slurm.interface import JobChange, Target, target_of
+from slurm_plugin.admission.decayed_use import DecayedUse, averages, folded, shares
+from slurm_plugin.admission.priority import Formula
+from slurm_plugin.admission.priority_changes import PriorityInput, changes, ranked
+from slurm_plugin.quota.tenants import effective_nominal
+from slurm_plugin.quota.types import Policy
+
+_SAVED_S = 10.0
+"""Seconds for which the daemon's unused allowance for changes accumulates."""
+
+
+@dataclass(frozen=True)
+class PriorityRules:
+    """The site's settings for priorities.
+
+    Attributes:
+        updates_per_s: changes in Slurm a second, on average.
+        counts_past: whether loans depend on past use.
+    """
+
+    formula: Formula
+    half_life_s: float
+    updates_per_s: float
+    counts_past: bool
+
+
+class SitePriorities:
+    """Tenants' recent use, and the site_factor that each job has in Slurm."""
+
+    def __init__(self, rules: PriorityRules, now_s: float) -> None:
+        self._rules = rules
+        self._use = DecayedUse(now_s)
+        self._factors: dict[int, int] = {}
+        self._moved_s = now_s
+        self.shares: Mapping[str, float] = {}
+
+    @property
+    def lately(self) -> Mapping[str, int]:
+        """Millislices that each tenant has held on average; {} where loans do not ask."""
+        return averages(self._use, self._rules.half_life_s) if self._rules.counts_past else {}
+
+    def follow(self, policy: Policy, held: Mapping[str, int], now_s: float) -> None:
+        """Let the time pass in which tenants held this many millislices."""
+        half_life_s = self._rules.half_life_s
+        self._use = folded(self._use, held, now_s, half_life_s)
+        self.shares = shares(self._use, effective_nominal(policy), half_life_s)
+
+    def note(self, job_id: int, site_factor: int) -> None:
+        """Note what a job was submitted with."""
+        self._factors[job_id] = site_factor
+
+    def due(self, jobs: Iterable[JobView], now_s: float) -> Mapping[Target, JobChange]:
+        """The changes that are due, as many as the daemon would make since the last time."""
+        rules, passed_s = self._rules, now_s - self._moved_s
+        self._moved_s = now_s
+        most = int(rules.updates_per_s * max(passed_s, _SAVED_S))
+        standing = PriorityInput(self.shares, {}, rules.formula)
+        jobs = tuple(jobs)
+        found = changes(ranked(jobs, now_s, standing), self._factors, rules.formula, most)
+        ids = {job.job_id for job in jobs}
+        self._factors = {key: value for key, value in self._factors.items() if key in ids}
+        self._factors |= {each.job.job_id: each.site_factor for each in found}
+        return {target_of(each.job): JobChange(site_factor=each.site_factor) for each in found}

@@ -1,0 +1,117 @@
+"""Rounds of quotas on the model: loans and recalls, then the limits that follow from them.
+
+The ledger is a value: each round replaces its loans and recalls.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.language.billing import MILLISLICES
+from cluster.language.jobs import JobView, NodeView
+from cluster.rpc.messages import ServiceView
+from simulation.cluster import SimulatedCluster
+from simulation.site.limits import account_limits, associations, conf_of, qos_limits
+from simulation.site.plans import SlicewisePlan
+from simulation.slurm_model.requests import AccountLimits, QosLimits
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota.calendar import in_force
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.types import Policy, Recall
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+from slurm_plugin.quota_cycle.round import RoundPlan, plan
+from slurm_plugin.quota_cycle.wanted import SlurmNow, wanted_limits
+
+
+@dataclass(frozen=True)
+class SiteRound:
+    """What a round changes.
+
+    Attributes:
+        qos, accounts: limits that are to be set in Slurm, by name.
+    """
+
+    plan: RoundPlan
+    policy: Policy
+    ceilings: Mapping[str, Ceiling]
+    qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
+    accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
+
+
+class QuotaRounds:
+    """The ledger of a simulated site, and what Slurm was last told."""
+
+    def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, now_s: float) -> None:
+        self._settings = by.settings
+        self._zone = by.settings.ledger.time_zone
+        without = {name: replace(tenant, budget=None) for name, tenant in by.tenants.items()}
+        self._ledger = LedgerView(
+            when=moment(now_s, self._zone),
+            change_id=1,
+            compiled_id=1,
+            tenants=without,
+            windows=by.windows,
+            loans=(),
+            recalls=(),
+            balances={},
+            rollovers={},
+            reservations=(),
+            known={},
+        )
+        self._associations = associations(cluster, without)
+        self._conf = conf_of(cluster, by.settings.cluster.partitions)
+        self._cluster_name = cluster.name
+        self._base = {
+            name: AccountLimits(parent, share=cluster.shares.get(name, 1))
+            for name, parent in cluster.accounts.items()
+        }
+        self._qos: Mapping[str, QosLimits] = {}
+        self._accounts: Mapping[str, AccountLimits] = {}
+
+    @property
+    def ledger(self) -> LedgerView:
+        """The ledger as of the last round."""
+        return self._ledger
+
+    @property
+    def recalls(self) -> tuple[Recall, ...]:
+        """What lenders take back at present."""
+        return self._ledger.recalls
+
+    def policy_at(self, now_s: float) -> Policy:
+        """The policy that the calendar gives at this moment."""
+        return in_force(self._ledger.tenants, self._ledger.windows, moment(now_s, self._zone))
+
+    def round(
+        self,
+        now_s: float,
+        jobs: tuple[JobView, ...],
+        nodes: tuple[NodeView, ...],
+        services: tuple[ServiceView, ...] = (),
+        *,
+        evicting: frozenset[int] = frozenset(),
+        stuck: frozenset[int] = frozenset(),
+        lately: Mapping[str, int],
+    ) -> SiteRound:
+        """Lend and recall, as the daemon does, and find which of Slurm's limits change."""
+        seen = SlurmView(jobs, nodes, services, evicting=evicting, lately=lately, stuck=stuck)
+        before = replace(self._ledger, when=moment(now_s, self._zone))
+        found = plan(inputs_of(before, self._settings, seen))
+        self._ledger = replace(before, loans=found.loans, recalls=found.recalls)
+        inputs = inputs_of(self._ledger, self._settings, seen)
+        shown = SlurmNow(self._associations, (), self._conf, jobs, nodes)
+        wanted = wanted_limits(inputs, shown, self._cluster_name, MILLISLICES)
+        settings = wanted.limits.settings
+        qos, accounts = qos_limits(settings), account_limits(settings, self._base)
+        changed = SiteRound(
+            plan=found,
+            policy=inputs.policy,
+            ceilings=wanted.allowed.ceilings,
+            qos={name: one for name, one in qos.items() if self._qos.get(name) != one},
+            accounts={
+                name: one for name, one in accounts.items() if self._accounts.get(name) != one
+            },
+        )
+        self._qos, self._accounts = qos, accounts
+        return changed
