@@ -12,7 +12,7 @@ another one, on real traces and on such whose lengths change every ten minutes:
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from benchmarks.autoscale import traces
 from benchmarks.autoscale.curves import ATTAINMENTS, slice_hours_at
 from benchmarks.autoscale.policy import Seen
 from benchmarks.autoscale.slicewise import Slicewise
-from benchmarks.autoscale.workload import MAX_REPLICAS, Floats, Workload
-from benchmarks.autoscale.world import Replica, World
+from benchmarks.autoscale.workload import Floats, Workload
+from benchmarks.autoscale.world import replay
 from benchmarks.machine import machine
 from launcher.autoscale.service_time import WorkDone, learn_work
+from simulation.services.requests import RunningReplica, ServiceRequests
 
 SEED = 20_261_121
 AIMS = (0.8, 0.9, 0.94, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999)
@@ -37,50 +38,51 @@ _CERTAIN = 1e9
 """Answers that stand for what is told: so many that what the policy sees itself changes nothing."""
 
 
-@dataclass(slots=True)
-class TokenWorld(World):
+class TokenRequests(ServiceRequests):
     """Also says how much work was counted.
 
     Attributes:
-        seconds: of each request, those of its prompt and of its answer.
         until_s: seconds of all requests before each, and of all of them.
-        counted_s: seconds of prompts that were begun and of answers that have ended.
-        ends: when an answer ends, and its seconds.
     """
 
-    seconds: list[list[float]] = field(default_factory=list)
-    until_s: list[float] = field(default_factory=list)
-    counted_s: float = 0.0
-    ends: list[tuple[float, float]] = field(default_factory=list)
+    def __init__(self, workload: Workload, seconds: Floats) -> None:
+        """``seconds``: of each request, those of its prompt and of its answer."""
+        super().__init__(
+            workload.arrivals_s.tolist(), workload.service_s.tolist(), workload.concurrency
+        )
+        self.until_s: list[float] = [0.0, *np.cumsum(workload.service_s).tolist()]
+        self._seconds: list[list[float]] = seconds.tolist()
+        self._counted_s = 0.0
+        self._answers: list[tuple[float, float]] = []
 
-    def _serve(self, request: int, replica: Replica, at_s: float) -> None:
-        prompt_s, answer_s = self.seconds[request]
-        self.counted_s += prompt_s
-        heappush(self.ends, (at_s + prompt_s + answer_s, answer_s))
-        World._serve(self, request, replica, at_s)  # noqa: SLF001 -- a class with slots
+    def _serve(self, request: int, replica: RunningReplica, at_s: float) -> None:
+        prompt_s, answer_s = self._seconds[request]
+        self._counted_s += prompt_s
+        heappush(self._answers, (at_s + prompt_s + answer_s, answer_s))
+        super()._serve(request, replica, at_s)
 
-    def look(self) -> Seen:
-        """What a policy sees now; answers that have ended are counted."""
-        while self.ends and self.ends[0][0] <= self.now_s:
-            self.counted_s += heappop(self.ends)[1]
-        return World.look(self)
+    def count_s(self) -> float:
+        """Seconds of prompts that were begun and of answers that have ended until now."""
+        while self._answers and self._answers[0][0] <= self.now_s:
+            self._counted_s += heappop(self._answers)[1]
+        return self._counted_s
 
 
-Told = Callable[[TokenWorld, Seen], tuple[float, int]]
+Told = Callable[[TokenRequests, Seen], tuple[float, int]]
 """Returns how much work was counted since the replay began, and of how many requests."""
 
 
 class ToldWork(Slicewise):
     """The launcher's decision, but it is told how long requests take."""
 
-    def __init__(self, world: TokenWorld, target: float, told: Told) -> None:
-        super().__init__(world.concurrency, target)
-        self._world, self._told = world, told
+    def __init__(self, requests: TokenRequests, target: float, told: Told) -> None:
+        super().__init__(requests.concurrency, target)
+        self._requests, self._told = requests, told
         self._before, self._work = (0.0, 0), WorkDone()
 
     def wanted(self, seen: Seen) -> int:
         """Decide with the mean of what was told."""
-        now = self._told(self._world, seen)
+        now = self._told(self._requests, seen)
         more_s, more = now[0] - self._before[0], now[1] - self._before[1]
         self._before, self._work = now, learn_work(self._work, more_s, more)
         if self._memory is not None:
@@ -103,21 +105,21 @@ def _certain(service_s: float) -> WorkDone:
     return WorkDone(*(service_s * _CERTAIN, _CERTAIN) * 2)
 
 
-def counted(world: TokenWorld, seen: Seen) -> tuple[float, int]:
+def counted(requests: TokenRequests, seen: Seen) -> tuple[float, int]:
     """What engines count."""
-    return world.counted_s, seen.answered
+    return requests.count_s(), seen.answered
 
 
-def known(world: TokenWorld, seen: Seen) -> tuple[float, int]:
+def known(requests: TokenRequests, seen: Seen) -> tuple[float, int]:
     """What has come."""
-    return world.until_s[seen.arrived], seen.arrived
+    return requests.until_s[seen.arrived], seen.arrived
 
 
-POLICIES: Mapping[str, Callable[[TokenWorld, float], Slicewise]] = {
-    "slicewise": lambda world, aim: Slicewise(world.concurrency, aim),
-    "one_memory": lambda world, aim: OneMemory(world.concurrency, aim),
-    "tokens": lambda world, aim: ToldWork(world, aim, counted),
-    "known": lambda world, aim: ToldWork(world, aim, known),
+POLICIES: Mapping[str, Callable[[TokenRequests, float], Slicewise]] = {
+    "slicewise": lambda requests, aim: Slicewise(requests.concurrency, aim),
+    "one_memory": lambda requests, aim: OneMemory(requests.concurrency, aim),
+    "tokens": lambda requests, aim: ToldWork(requests, aim, counted),
+    "known": lambda requests, aim: ToldWork(requests, aim, known),
 }
 
 
@@ -149,15 +151,9 @@ CASES: Mapping[str, tuple[str, Callable[[Floats, Floats], Floats]]] = {
 
 def point(workload: Workload, seconds: Floats, policy: str, aim: float) -> Mapping[str, float]:
     """Replay once."""
-    until_s = [0.0, *np.cumsum(workload.service_s).tolist()]
-    world = TokenWorld(workload, seconds=seconds.tolist(), until_s=until_s)
-    decides = POLICIES[policy](world, aim)
-    for second in range(workload.duration_s):
-        world.pass_until(second)
-        world.want(min(max(decides.wanted(world.look()), 0), MAX_REPLICAS))
-        world.in_time = decides.in_time
-    world.pass_until(workload.duration_s)
-    outcome = world.outcome()
+    requests = TokenRequests(workload, seconds)
+    decides = POLICIES[policy](requests, aim)
+    outcome = replay(workload, decides, lambda: decides.in_time, requests)
     return {
         "target": aim,
         "attainment": round(outcome.attainment, 6),

@@ -1,14 +1,13 @@
 """A seeded discrete-event replay: requests, a queue at the gateway, replicas that start late.
 
-Requests wait in one queue and take the first free place, in the replica with the least work. A
-replica that is wanted is released, gets its slice after a wait, loads, and serves. A replica that
-is not wanted is withdrawn before it is ready (at no cost if it has no slice yet), or else drained:
-it takes no more requests and ends with its last one. The decisions of all policies are carried out
-in the same way.
+What requests do is the simulator's own (``simulation/services/requests.py``). A replica that is
+wanted is released, gets its slice after a wait, loads, and serves. A replica that is not wanted is
+withdrawn before it is ready (at no cost if it has no slice yet), or else drained: it takes no more
+requests and ends with its last one. The decisions of all policies are carried out in the same way.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -17,12 +16,7 @@ import numpy as np
 
 from benchmarks.autoscale.policy import Policy, Seen
 from benchmarks.autoscale.workload import MAX_REPLICAS, SLO_S, Floats, Workload
-
-_FRAME_S = 20.0
-"""Length of a frame in seconds, as at the gateway.
-
-Of requests beyond ``in_time`` that come in one frame the newest goes first; frames go in order.
-"""
+from simulation.services.requests import RunningReplica, ServiceRequests
 
 
 class Stage(Enum):
@@ -36,7 +30,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Replica:
+class Replica(RunningReplica):
     """One run of a slot.
 
     Attributes:
@@ -46,11 +40,10 @@ class Replica:
         allotted_s: when it was allotted its slice.
     """
 
-    number: int
-    queue_s: float
-    load_s: float
+    number: int = -1
+    queue_s: float = 0.0
+    load_s: float = 0.0
     stage: Stage = Stage.PENDING
-    in_flight: int = 0
     allotted_s: float = 0.0
 
 
@@ -104,140 +97,92 @@ def _always_in_order() -> None:
 
 
 def replay(
-    workload: Workload, policy: Policy, in_time: Callable[[], int | None] = _always_in_order
+    workload: Workload,
+    policy: Policy,
+    in_time: Callable[[], int | None] = _always_in_order,
+    requests: ServiceRequests | None = None,
 ) -> Outcome:
     """Replay one workload with one policy.
 
     ``in_time`` is called after each decision and returns how many requests may wait before the
-    newest are served first; None: first come, first served.
+    newest are served first; None: first come, first served. ``requests`` are those of the workload,
+    if somebody wants to look at them.
     """
-    world = World(workload)
+    world = World(workload, requests)
     for second in range(workload.duration_s):
         world.pass_until(second)
         world.want(min(max(policy.wanted(world.look()), 0), MAX_REPLICAS))
-        world.in_time = in_time()
+        world.requests.in_time = in_time()
     world.pass_until(workload.duration_s)
     return world.outcome()
 
 
-@dataclass(slots=True)
+def requests_of(workload: Workload) -> ServiceRequests:
+    """Return the requests of a workload, of which none has come yet."""
+    arrivals_s, service_s = workload.arrivals_s.tolist(), workload.service_s.tolist()
+    return ServiceRequests(arrivals_s, service_s, workload.concurrency)
+
+
 class World:
     """The state of one service during a replay.
 
     Attributes:
-        arrived, answered: number of requests so far.
-        moments: sum of the times of all arrivals less the sum of the times of all answers.
+        requests: what its replicas do.
         released: number of starts so far.
-        in_time: how many requests may wait before the newest are served first; None: never.
-        queue: (key, request); the smallest key is served first.
-        events: (time, order, replica): when something happens to a replica.
-        ready: the replicas that serve.
+        replicas: those that have not ended, by stage.
         started: (queue, load) in seconds of starts that ended since the last look.
-        wakes: requests that came first when no replica was ready.
     """
 
-    workload: Workload
-    now_s: float = 0.0
-    arrivals: list[float] = field(init=False)
-    service: list[float] = field(init=False)
-    waits: list[float] = field(init=False)
-    concurrency: int = field(init=False)
-    arrived: int = 0
-    answered: int = 0
-    in_flight: int = 0
-    moments: float = 0.0
-    released: int = 0
-    changes: int = 0
-    slice_s: float = 0.0
-    in_time: int | None = None
-    queue: list[tuple[float, int]] = field(default_factory=list)
-    events: list[tuple[float, int, Replica]] = field(default_factory=list)
-    order: int = 0
-    replicas: dict[Stage, list[Replica]] = field(init=False)
-    ready: list[Replica] = field(default_factory=list)
-    started: list[tuple[float, float]] = field(default_factory=list)
-    wakes: list[int] = field(default_factory=list)
+    def __init__(self, workload: Workload, requests: ServiceRequests | None = None) -> None:
+        self.workload = workload
+        self.requests = requests or requests_of(workload)
+        self.released = self.changes = 0
+        self.slice_s = 0.0
+        self.replicas: dict[Stage, list[Replica]] = {
+            stage: [] for stage in Stage if stage is not Stage.ENDED
+        }
+        self.started: list[tuple[float, float]] = []
+        self._events: list[tuple[float, int, Replica]] = []
+        self._order = 0
+        for _ in range(workload.first_replicas):
+            replica = Replica(stage=Stage.READY)
+            self.replicas[Stage.READY].append(replica)
+            self.requests.open(replica)
 
-    def __post_init__(self) -> None:
-        self.arrivals = [*self.workload.arrivals_s.tolist(), np.inf]
-        self.service = self.workload.service_s.tolist()
-        self.waits = [np.inf] * len(self.service)
-        self.concurrency = self.workload.concurrency
-        self.replicas = {stage: [] for stage in Stage if stage is not Stage.ENDED}
-        self.ready = self.replicas[Stage.READY]
-        self.ready += [Replica(-1, 0, 0, Stage.READY) for _ in range(self.workload.first_replicas)]
+    @property
+    def now_s(self) -> float:
+        """Seconds since the replay began."""
+        return self.requests.now_s
+
+    @property
+    def ready(self) -> Sequence[Replica]:
+        """The replicas that serve."""
+        return self.replicas[Stage.READY]
 
     def pass_until(self, until_s: float) -> None:
-        """Let arrivals and replicas' events up to that time happen, in order."""
-        events, arrivals = self.events, self.arrivals
-        while True:
-            at_s = arrivals[self.arrived]
-            if events and events[0][0] <= at_s:
-                if events[0][0] > until_s:
-                    break
-                at_s, _, replica = heappop(events)
-                self._happen(at_s, replica)
-            elif at_s <= until_s:
-                self._arrive(at_s)
-            else:
-                break
-        self.now_s = until_s
-
-    def _arrive(self, at_s: float) -> None:
-        request = self.arrived
-        self.arrived += 1
-        self.moments += at_s
-        if self.queue:
-            self._wait(request, at_s)
-            return
-        replica = min(self.ready, key=_BUSY, default=None)
-        if replica is not None and replica.in_flight < self.concurrency:
-            self._serve(request, replica, at_s)
-            return
-        if replica is None:
-            self.wakes.append(request)
-        self._wait(request, at_s)
-
-    def _wait(self, request: int, at_s: float) -> None:
-        is_late = self.in_time is not None and len(self.queue) >= max(self.in_time, 1)
-        heappush(self.queue, (at_s - 2 * (at_s % _FRAME_S) if is_late else at_s, request))
-
-    def _serve(self, request: int, replica: Replica, at_s: float) -> None:
-        self.waits[request] = at_s - self.arrivals[request]
-        replica.in_flight += 1
-        self.in_flight += 1
-        self._later(at_s + self.service[request], replica)
+        """Let requests and starts up to that time happen, in order."""
+        while self._events and self._events[0][0] <= until_s:
+            at_s, _, replica = heappop(self._events)
+            self.requests.pass_until(at_s)
+            self._go_on(replica)
+        self.requests.pass_until(until_s)
+        for replica in [one for one in self.replicas[Stage.DRAINING] if not one.in_flight]:
+            self._end(replica, replica.idle_s)
 
     def _later(self, at_s: float, replica: Replica) -> None:
-        self.order += 1
-        heappush(self.events, (at_s, self.order, replica))
+        self._order += 1
+        heappush(self._events, (at_s, self._order, replica))
 
-    def _happen(self, at_s: float, replica: Replica) -> None:
-        match replica.stage:
-            case Stage.PENDING:
-                replica.allotted_s = at_s
-                self._move(replica, Stage.STARTING)
-                self._later(at_s + replica.load_s, replica)
-            case Stage.STARTING:
-                self.started.append((replica.queue_s, replica.load_s))
-                self._move(replica, Stage.READY)
-                self._fill(replica, at_s)
-            case Stage.READY | Stage.DRAINING:
-                self._answer(replica, at_s)
-
-    def _answer(self, replica: Replica, at_s: float) -> None:
-        replica.in_flight -= 1
-        self.in_flight -= 1
-        self.answered += 1
-        self.moments -= at_s
-        if replica.stage is Stage.READY:
-            self._fill(replica, at_s)
-        elif not replica.in_flight:
-            self._end(replica, at_s)
-
-    def _fill(self, replica: Replica, at_s: float) -> None:
-        while self.queue and replica.in_flight < self.concurrency:
-            self._serve(heappop(self.queue)[1], replica, at_s)
+    def _go_on(self, replica: Replica) -> None:
+        """Take a start one step further, unless it was withdrawn."""
+        if replica.stage is Stage.PENDING:
+            replica.allotted_s = self.now_s
+            self._move(replica, Stage.STARTING)
+            self._later(self.now_s + replica.load_s, replica)
+        elif replica.stage is Stage.STARTING:
+            self.started.append((replica.queue_s, replica.load_s))
+            self._move(replica, Stage.READY)
+            self.requests.open(replica)
 
     def _move(self, replica: Replica, stage: Stage) -> None:
         self.replicas[replica.stage].remove(replica)
@@ -254,14 +199,14 @@ class World:
     def look(self) -> Seen:
         """What a policy sees now; each start is shown once."""
         started, self.started = self.started, []
-        here = self.replicas
+        here, requests = self.replicas, self.requests
         return Seen(
             at_s=self.now_s,
-            waiting=len(self.queue),
-            in_flight=self.in_flight,
-            work_s=self.now_s * (self.arrived - self.answered) - self.moments,
-            arrived=self.arrived,
-            answered=self.answered,
+            waiting=len(requests.queue),
+            in_flight=requests.in_flight,
+            work_s=self.now_s * (requests.arrived - requests.answered) - requests.moments,
+            arrived=requests.arrived,
+            answered=requests.answered,
             pending=len(here[Stage.PENDING]),
             starting=len(here[Stage.STARTING]),
             ready=len(self.ready),
@@ -294,13 +239,14 @@ class World:
         self._count()
         replica = max(self.replicas[Stage.DRAINING], key=_BUSY)
         self._move(replica, Stage.READY)
-        self._fill(replica, self.now_s)
+        self.requests.open(replica)
 
     def release(self) -> None:
         """Release a replica, which begins its start."""
         self._count()
         starts, number = self.workload.starts, self.released % self.workload.starts.load_s.size
-        replica = Replica(number, float(starts.queue_s[number]), float(starts.load_s[number]))
+        queue_s, load_s = float(starts.queue_s[number]), float(starts.load_s[number])
+        replica = Replica(number=number, queue_s=queue_s, load_s=load_s)
         self.released += 1
         self.replicas[Stage.PENDING].append(replica)
         self._later(self.now_s + replica.queue_s, replica)
@@ -310,6 +256,7 @@ class World:
         self._count()
         replica = min(self.ready, key=_BUSY)
         self._move(replica, Stage.DRAINING)
+        self.requests.close(replica)
         if not replica.in_flight:
             self._end(replica, self.now_s)
 
@@ -317,15 +264,16 @@ class World:
         """End the replay: slices cost until now, and queued requests have waited until now."""
         for replica in [*self._with_slice()]:
             self._end(replica, self.now_s)
-        for _, request in self.queue:
-            self.waits[request] = self.now_s - self.arrivals[request]
-        waits, times = np.array(self.waits), self.workload.arrivals_s
+        requests = self.requests
+        for _, request in requests.queue:
+            requests.waits[request] = self.now_s - requests.arrivals[request]
+        waits, times = np.array(requests.waits), self.workload.arrivals_s
         bounds = np.searchsorted(times, (self.workload.warm_s, self.now_s - SLO_S))
         counted = slice(int(bounds[0]), int(bounds[1]))
-        wakes = [request for request in self.wakes if counted.start <= request < counted.stop]
+        wakes = [request for request in requests.wakes if counted.start <= request < counted.stop]
         return Outcome(waits, counted, self.slice_s, self.changes, waits[wakes])
 
-    def _with_slice(self) -> Iterable[Replica]:
+    def _with_slice(self) -> Iterator[Replica]:
         for stage in (Stage.STARTING, Stage.READY, Stage.DRAINING):
             yield from self.replicas[stage]
 

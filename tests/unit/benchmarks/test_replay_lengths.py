@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 
 from benchmarks.autoscale import lengths
-from benchmarks.autoscale.lengths import POLICIES, TokenWorld, counted, known, point, ratios, turns
+from benchmarks.autoscale.lengths import (
+    POLICIES,
+    TokenRequests,
+    counted,
+    known,
+    point,
+    ratios,
+    turns,
+)
 from benchmarks.autoscale.workload import Starts, Workload
+from benchmarks.autoscale.world import World
 
 STARTS = Starts(np.full(50, 1.0), np.full(50, 5.0))
 
@@ -23,12 +32,13 @@ def workload(arrivals_s: list[float], service_s: float, replicas: int = 1) -> Wo
 
 def test_prompts_count_when_they_begin_and_answers_when_they_end():
     told = workload([0.0, 0.0, 0.0], 10.0)
-    world = TokenWorld(told, seconds=[[4.0, 6.0]] * 3, until_s=[0.0, 10.0, 20.0, 30.0])
+    requests = TokenRequests(told, np.array([[4.0, 6.0]] * 3))
+    world = World(told, requests)
     found = []
     for second in (1, 9, 10, 20):
         world.pass_until(second)
         seen = world.look()
-        found.append((counted(world, seen), known(world, seen)))
+        found.append((counted(requests, seen), known(requests, seen)))
     came = (30.0, 3)
     assert [one for _, one in found] == [came] * 4
     assert [one for one, _ in found] == [(8.0, 0), (8.0, 0), (24.0, 2), (30.0, 3)]

@@ -187,7 +187,7 @@ def test_nobody_is_passed_by_who_came_two_frames_later(
 ):
     arrivals_s = [3 * at_s for at_s in arrivals_s]
     world = World(replace(workload(arrivals_s, service_s), concurrency=1, first_replicas=1))
-    world.in_time = in_time
+    world.requests.in_time = in_time
     world.pass_until(1000)
     begun_s = world.outcome().waits_s + arrivals_s
     for passed, at_s in enumerate(arrivals_s):
