@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.language.service import tenant_of
@@ -44,8 +44,9 @@ class Eviction:
 class Evictions:
     """Runs of slots that shall end, and why: now, or once other replicas serve in their place."""
 
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
+    def __init__(self, leader: Leader, clock: Callable[[], float] | None = None) -> None:
+        """``clock`` returns seconds, and is never set back; None: the monotonic clock."""
+        self._leader, self._clock = leader, clock or _monotonic_s
         self._told: dict[SlotRunKey, tuple[float, str]] = {}
         self._ends: dict[SlotRunKey, Eviction] = {}
         self._waits: dict[str, float] = {}
@@ -57,7 +58,7 @@ class Evictions:
         Raises UnreachableError (SW-DAEMON-STANDBY): only the daemon that leads tells the launcher.
         """
         self._leader.require()
-        now_s = time.monotonic()
+        now_s = self._clock()
         known = {key: told for key, told in self._told.items() if told[0] > now_s}
         new = {
             (service.array_job_id, slot.index, slot.start_s): (now_s + EVICTION_S, request.why)
@@ -94,7 +95,7 @@ class Evictions:
                 why = before[key].why if key in before else victims[job_id]
                 self._ends[key] = Eviction(job_id, name, why)
                 if key not in before:
-                    self._waits[service.tenant] = time.monotonic() + grace_s
+                    self._waits[service.tenant] = self._clock() + grace_s
                     self._lenders = {service.tenant: frozenset(), **self._lenders}
         return tuple(told for key, told in self._ends.items() if key not in before)
 
@@ -105,7 +106,7 @@ class Evictions:
         going = {tenant_of(told.service) for told in self._ends.values()}
         before = {name: of for name, of in self._lenders.items() if self.waits(name)}
         self._lenders = still_waiting(before, going, recalls, starting)
-        rest_s = time.monotonic() + REST_S
+        rest_s = self._clock() + REST_S
         for name in before.keys() - self._lenders.keys():
             self._waits[name] = min(self._waits[name], rest_s)
 
@@ -120,7 +121,7 @@ class Evictions:
         Where its ceiling has room, a slot would otherwise start on the slices that a replica of the
         same tenant has just left to a lender.
         """
-        return self._waits.get(tenant, 0.0) > time.monotonic()
+        return self._waits.get(tenant, 0.0) > self._clock()
 
     def kept(self, service: ServiceView) -> frozenset[int]:
         """The service's slots that wait on borrowed quota and must not start on it now."""
@@ -137,7 +138,11 @@ class Evictions:
         if key in self._ends and slot.state in _RUNS:
             return slot.model_copy(update={"leaves_s": 0, "leaves_why": self._ends[key].why})
         until_s, why = self._told.get(key, (0.0, ""))
-        return to_be_replaced(slot, why) if until_s > time.monotonic() else slot
+        return to_be_replaced(slot, why) if until_s > self._clock() else slot
+
+
+def _monotonic_s() -> float:
+    return time.monotonic()
 
 
 def _runs(services: Iterable[ServiceView]) -> Iterator[tuple[ServiceView, SlotView, int]]:

@@ -1,19 +1,17 @@
 """Holds the policy that is in force in Slurm, and all limits that follow from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from cluster.language.jobs import JobView
 from cluster.language.periods import next_start_s
-from cluster.language.units import Millislices
 from cluster.rpc.messages import BudgetView, ServiceView, TenantView
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
-from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
+from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import (
     capacity,
     guaranteed_use,
@@ -29,7 +27,8 @@ from slurm_plugin.quota.tenants import (
     payers,
 )
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
+from slurm_plugin.services.slot_actions import TenantCapacity
+from slurm_plugin.services.slot_quotas import SlotQuotas
 from slurm_plugin.services.state import (
     Observation,
     gpu_types,
@@ -43,8 +42,6 @@ from slurm_plugin.state.formula import formula_of
 _NEWEST_S = 10.0
 """Seconds for which a snapshot lists a new job's token: longer than admission counts what it has
 admitted."""
-_NOTHING = Ceiling(*[Millislices(0)] * 4)
-"""Ceilings before limits were compiled."""
 
 
 class QuotaInForce:
@@ -149,29 +146,10 @@ class QuotaInForce:
 
         None if it has no quota.
         """
-        if tenant not in self._guaranteed:
-            return None
-        own = self._guaranteed[tenant]
-        in_own = self.used(job for job in jobs if job.qos == qos_name(tenant)).get(tenant, 0)
-        released = released_millislices(tenant, services, borrowed=False)
-        on_loan = released_millislices(tenant, services, borrowed=True)
-        held = self.used(jobs).get(tenant, 0) + released + on_loan
-        may = borrows and self._bounds.borrowing_limits.get(tenant, 0) > 0
-        most = self._bounds.ceilings[tenant] if may else own
-        return TenantCapacity(
-            own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held
+        quotas = SlotQuotas(
+            self._guaranteed, self._bounds, self.ceilings, self._partitions, self._settings.costs
         )
-
-    def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
-        """Millislices by which jobs in other QOS, in which they ran before, reduce Slurm's limit on
-        the tenant's own QOS.
-        """
-        its_own = {qos_name(tenant), borrowed_qos(tenant)}
-        elsewhere = self.used(job for job in jobs if job.qos not in its_own).get(tenant, 0)
-        own = Millislices(self._guaranteed[tenant])
-        found = replace(self.ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
-        less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
-        return own - less.own_limit_millislices
+        return quotas.room(tenant, jobs, services, borrows=borrows)
 
     def snapshot(
         self,

@@ -1,0 +1,75 @@
+"""What the slots of tenants' services may take, as quotas are in force."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.language.jobs import JobView
+from cluster.language.units import Millislices
+from cluster.rpc.messages import ServiceView
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.quota.attainable import Attainable
+from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
+from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
+from slurm_plugin.services.state import used_by_tenant
+
+_NOTHING = Ceiling(*[Millislices(0)] * 4)
+"""Ceilings before limits were compiled."""
+
+
+@dataclass(frozen=True)
+class SlotQuotas:
+    """Quotas, as far as slots are released within them.
+
+    Attributes:
+        guaranteed: the guaranteed quota of each tenant that has one, in millislices.
+        bounds: the most that tenants could ever have.
+        ceilings: what each tenant may hold now, as compiled last; empty before that.
+        partitions: the partitions whose jobs count.
+    """
+
+    guaranteed: Mapping[str, int] = field(hash=False)
+    bounds: Attainable
+    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    partitions: frozenset[str]
+    costs: Mapping[str, Millislices] = field(hash=False)
+
+    def room(
+        self,
+        tenant: str,
+        jobs: Sequence[JobView],
+        services: Sequence[ServiceView],
+        *,
+        borrows: bool,
+    ) -> TenantCapacity | None:
+        """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
+
+        None if it has no quota.
+        """
+        if tenant not in self.guaranteed:
+            return None
+        own = self.guaranteed[tenant]
+        in_own = self._used(tenant, (job for job in jobs if job.qos == qos_name(tenant)))
+        released = released_millislices(tenant, services, borrowed=False)
+        on_loan = released_millislices(tenant, services, borrowed=True)
+        held = self._used(tenant, jobs) + released + on_loan
+        may = borrows and self.bounds.borrowing_limits.get(tenant, 0) > 0
+        most = self.bounds.ceilings[tenant] if may else own
+        return TenantCapacity(
+            own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held
+        )
+
+    def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:
+        """Millislices by which jobs in other QOS, in which they ran before, reduce Slurm's limit on
+        the tenant's own QOS.
+        """
+        its_own = {qos_name(tenant), borrowed_qos(tenant)}
+        elsewhere = self._used(tenant, (job for job in jobs if job.qos not in its_own))
+        own = Millislices(self.guaranteed[tenant])
+        found = replace(self.ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
+        less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
+        return own - less.own_limit_millislices
+
+    def _used(self, tenant: str, jobs: Iterable[JobView]) -> int:
+        """Millislices that the account's jobs hold."""
+        its_own = (job for job in jobs if job.account == tenant)
+        return used_by_tenant(its_own, self.partitions, self.costs).get(tenant, 0)
