@@ -53,6 +53,8 @@ NOW_S = 1_795_752_000
 HOUR_S, DAY_S = 3600, 86_400
 MONTH_S = 1_793_491_200
 """The begin of that month, UTC."""
+_ENTRIES = 50
+"""Entries of a journal in one answer of the daemon's."""
 
 
 class Answers:
@@ -382,11 +384,12 @@ class Answers:
                 took_s=1.6,
                 steps=steps,
             )
-            for number in (42, 41)
+            for number in range(41 + min(self.count, _ENTRIES), 41, -1)
         )
-        return RebalancesAnswer(runs=runs, more=41)
+        return RebalancesAnswer(runs=runs, more=runs[-1].run_id)
 
     def repartitions(self, _: Request) -> RepartitionsAnswer:
+        names = ("reserve", "move", "cut", "tell") * max(1, min(self.count, 100) // 4)
         one = RepartitionDone(
             repartition_id=7,
             node="node-0001",
@@ -415,10 +418,15 @@ class Answers:
                     took_s=1.5,
                     words=f"{step} of GPU 0{self.extra}",
                 )
-                for number, step in enumerate(("reserve", "move", "cut", "tell"))
+                for number, step in enumerate(names)
             ),
         )
-        return RepartitionsAnswer(repartitions=(one,))
+        return RepartitionsAnswer(
+            repartitions=tuple(
+                one.model_copy(update={"repartition_id": number})
+                for number in range(6 + min(self.count, _ENTRIES), 6, -1)
+            )
+        )
 
     def statement(self, request: Any) -> StatementAnswer:
         first = 0 if request.after is None else request.after.job_id + 1

@@ -30,7 +30,8 @@ _VIEWS: Sequence[Callable[..., Any]] = (
     *(cluster_map.share_bar, cluster_map.state_bar),
     *(history.budget_chart, history.cluster_chart, history.service_charts, history.tenant_chart),
     *(loans.loan_map, loans.loans_of, loans.tenant_words),
-    *(rows.named, rows.rows_page, services.service_of, services.services_shown),
+    *(rows.entries_page, rows.named, rows.rows_page),
+    *(services.service_of, services.services_shown),
     *(statement.month_of, statement.monthly_statement, statement.months),
     *(tenants.budget_of, tenants.tenant_of),
 )
@@ -63,6 +64,8 @@ def environment(assets: Mapping[str, Asset]) -> Environment:
         "lender_name": lambda loan: loan.lender,
         "borrower_name": lambda loan: loan.borrower,
         "tenant_name": lambda tenant: tenant.name,
+        "run_number": lambda run: run.run_id,
+        "repartition_number": lambda repartition: repartition.repartition_id,
     }
     made.tests["refusal"] = lambda value: isinstance(value, Refusal)
     return made

@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 Row = TypeVar("Row")
 ROWS = 100
 """Most rows of one table."""
+ENTRIES = 20
+"""Most entries of a journal on a page: each has a table of its steps."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,26 @@ def rows_page(rows: Sequence[Row], asked: str, size: int = ROWS) -> RowsPage[Row
         before=number - 1 if number > 1 else None,
         after=number + 1 if number < pages else None,
     )
+
+
+@dataclass(frozen=True)
+class EntriesPage(Generic[Row]):
+    """The newest entries of a part of a journal.
+
+    Attributes:
+        older: the number before which the next page begins; None after the last one.
+    """
+
+    entries: Sequence[Row]
+    older: int | None
+
+
+def entries_page(
+    entries: Sequence[Row], more: int | None, number: Callable[[Row], int]
+) -> EntriesPage[Row]:
+    """As many entries as a page has; ``more`` is where those begin that the daemon left out."""
+    shown = entries[:ENTRIES]
+    return EntriesPage(shown, number(shown[-1]) if len(shown) < len(entries) else more)
 
 
 _DIGITS = 9

@@ -165,6 +165,15 @@ async def test_the_queue_goes_on_after_the_last_job_shown(site: Site):
     assert "/jobs/7100" not in text
 
 
+@pytest.mark.parametrize(("path", "last"), [("/rebalances", 72), ("/repartitions", 37)])
+async def test_a_journal_is_shown_in_parts_and_its_steps_too(site: Site, path: str, last: int):
+    site.made.count = 1000
+    _, text = await site.get(path)
+    assert f'href="{path}?before={last}"' in text
+    assert text.count('class="entry"') == 20
+    assert text.count("85 earlier steps are not shown") == (20 if path == "/repartitions" else 0)
+
+
 async def test_operators_pages_are_in_the_menu_of_operators_only(site: Site):
     _, text = await site.get("/cluster")
     assert all(f'href="{path}"' in text for path in FOR_OPERATORS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_plugin.web_views.rows import named, rows_page, whole_number
+from slurm_plugin.web_views.rows import ENTRIES, entries_page, named, rows_page, whole_number
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,25 @@ def test_a_list_is_cut_into_pages(
 def test_an_empty_list_has_one_empty_page():
     page = rows_page((), "7")
     assert (list(page.rows), page.whole, page.before, page.after) == ([], 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("many", "more", "older"),
+    [
+        (ENTRIES + 1, 50, 100 - ENTRIES + 1),
+        (ENTRIES + 1, None, 100 - ENTRIES + 1),
+        (ENTRIES, 7, 7),
+        (3, None, None),
+        (0, None, None),
+    ],
+)
+def test_a_journal_goes_on_before_the_last_entry_shown(
+    many: int, more: int | None, older: int | None
+):
+    """Numbers of entries fall from 100."""
+    page = entries_page(range(100, 100 - many, -1), more, int)
+    assert list(page.entries) == list(range(100, 100 - min(many, ENTRIES), -1))
+    assert page.older == older
 
 
 def test_only_plain_numbers_are_numbers():
