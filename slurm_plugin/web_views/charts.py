@@ -18,10 +18,16 @@ COLOURS = 8
 """Series that are told apart; more begin again with the first colour."""
 
 CHART_CSS = """\
-.chart { margin: 1.5rem 0; color: inherit; break-inside: avoid; }
-.chart figcaption { font-weight: 600; }
-.chart svg.plot { display: block; width: 100%; height: auto; max-width: 60rem; }
+.chart { margin: 1.5rem 0; color: inherit; break-inside: avoid; container-type: inline-size; }
+.chart figcaption { font-weight: 600; margin-bottom: .5rem; }
+.chart svg.plot { display: block; width: 100%; height: auto; max-width: 60rem; overflow: visible; }
 .chart text { fill: currentColor; font: 11px system-ui, sans-serif; }
+/* The drawing shrinks with its page; its letters do not. */
+@container (max-width: 640px) { .chart text { font-size: 15px; } }
+@container (max-width: 500px) { .chart text { font-size: 19px; } }
+@container (max-width: 400px) { .chart text { font-size: 24px; }
+.chart .between { display: none; } .chart .unit { transform: translateY(-14px); }
+.chart svg.plot { margin-top: 1rem; } .chart .line { stroke-width: 3; } }
 .chart .grid { stroke: currentColor; stroke-opacity: .15; }
 .chart .axis { stroke: currentColor; stroke-opacity: .6; }
 .chart .line { fill: none; stroke-width: 1.75; stroke-linejoin: round; stroke-linecap: round; }
@@ -66,6 +72,8 @@ _WITHIN_A_DAY_S = (60, 300, 600, 1800, _HOUR_S, 3 * _HOUR_S, 6 * _HOUR_S, 12 * _
 _DAYS = (1, 2, 5, 7, 14, 30, 61, 92, 183, 366)
 _TENS, _HUNDREDS = 10, 100
 _DOT = "m-1.5 0h3"
+_CENTRAL, _HANGING = {"dominant-baseline": "central"}, {"dominant-baseline": "hanging"}
+"""Where letters of any height stand to their place."""
 
 
 @dataclass(frozen=True)
@@ -160,20 +168,23 @@ class _Drawing:
 
     def _axes(self, svg: ET.Element) -> None:
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-        _text(svg, "text", self._chart.unit, x="4", y="12")
+        _text(svg, "text", self._chart.unit, class_="unit", x="4", y="8")
         for mark in self._marks:
             y = self._y(mark)
             kind = "axis" if mark == 0 else "grid"
             ends = {"x1": str(_LEFT), "x2": str(right), "y1": y, "y2": y}
             ET.SubElement(svg, "line", {"class": kind, **ends})
-            place = {"x": str(_LEFT - 6), "y": _number(float(y) + 4), "text-anchor": "end"}
+            place = {"x": str(_LEFT - 6), "y": y, "text-anchor": "end", **_CENTRAL}
             ET.SubElement(svg, "text", place).text = value_text(mark)
-        for at_s, text in time_marks(self._begin_s, self._end_s, self._chart.zone):
+        marks = time_marks(self._begin_s, self._end_s, self._chart.zone)
+        for number, (at_s, text) in enumerate(marks):
             x = self._x(at_s)
             ends = {"x1": x, "x2": x, "y1": str(_TOP), "y2": str(bottom)}
             ET.SubElement(svg, "line", {"class": "grid", **ends})
-            place = {"x": x, "y": str(bottom + 16), "text-anchor": "middle"}
-            ET.SubElement(svg, "text", place).text = text
+            place = {"x": x, "y": str(bottom + 8), "text-anchor": "middle", **_HANGING}
+            # A narrow page has room for every other one.
+            name = "between" if number % 2 else "mark"
+            ET.SubElement(svg, "text", {"class": name, **place}).text = text
 
     def _x(self, at_s: float) -> str:
         share = (at_s - self._begin_s) / (self._end_s - self._begin_s)
