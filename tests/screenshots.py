@@ -7,12 +7,13 @@ light, docs/images/NAME.png. The exit code is 1 if anything was wrong with a pag
 
 import asyncio
 import io
+import json
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,14 +23,21 @@ from urllib.parse import urlsplit
 import aiohttp
 from browser import NARROW, PROGRAMS, WIDE, Browser, Scheme, Viewer, browser_up, installed
 from made_up_daemon import Fiction, site_up
+from past_day import write_past_day
 from PIL import Image
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 from web_site import COOKIE, Site
 
+from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.read_messages import StatementAnswer, StatementRequest
+from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
-from slurm_plugin.web.pages import PAGES
+from slurm_plugin.accounting.types import Run, RunKey, StatementRow
+from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.web.pages import PAGES, Page
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _SCREENS = _PROJECT / "build" / "reports" / "screens"
@@ -43,12 +51,13 @@ _FEW = "2"
 
 @dataclass(frozen=True)
 class Shown:
-    """A page, and the cookie of the user who sees it."""
+    """A page, and the cookie of the user who sees it. ``form``: with what its form is sent."""
 
     name: str
     url: str
     cookie: str
     in_docs: bool = False
+    form: str = ""
 
 
 async def take(browser: Browser, page: Shown, screens: Path, images: Path) -> list[str]:
@@ -57,6 +66,10 @@ async def take(browser: Browser, page: Shown, screens: Path, images: Path) -> li
     name, _, value = page.cookie.partition("=")
     async with browser.page(Viewer(site, {name: value})) as opened:
         await opened.open(path)
+        if page.form:
+            await opened.tab.locator("textarea").fill(page.form)
+            async with opened.tab.expect_navigation():
+                await opened.tab.locator("main button.primary").click()
         for width, scheme in product((WIDE, NARROW), get_args(Scheme)):
             file = screens / f"{page.name}-{width}-{scheme}.png"
             await opened.shot(file, width, scheme)
@@ -90,7 +103,18 @@ def _parts(url: str) -> tuple[str, str]:
 # Two tenants
 
 _TENANTS = {"vision": "alice", "nlp": "bob"}
-_QUOTAS = {"vision": ("9", "--lending-limit", "3"), "nlp": ("3", "--borrowing-limit", "1")}
+_NOMINAL = {"vision": 9, "nlp": 3}
+_OPTIONS = {"vision": ("--lending-limit", "3"), "nlp": ("--borrowing-limit", "2")}
+_GRES = {"vision": "--gres=gpu:1g.10gb:1", "nlp": "--gres=gpu:1g.18gb:1"}
+"""What jobs ask for: of neither kind are all taken, so that a job waits for quota."""
+_PLAN = """\
+[tenants.vision]
+nominal = 8
+
+[tenants.nlp]
+nominal = 4
+borrowing_limit = 3
+"""
 _SERVICE = """\
 [service]
 name = "{name}"
@@ -109,20 +133,32 @@ _DRAWN_S = 4.0
 
 def _sandbox_pages(sandbox: Sandbox) -> Sequence[Shown]:
     """The pages of a sandbox with services, jobs and a loan, as an operator sees them."""
+    _write_history(sandbox)
     models = publish_models(sandbox.layout.models)
     for tenant, user in _TENANTS.items():
-        quota = ("slicewise", "tenant-quota", "set", tenant, "--nominal", *_QUOTAS[tenant])
-        sandbox.run("root", quota)
+        quota = ("slicewise", "tenant-quota", "set", tenant, "--nominal", str(_NOMINAL[tenant]))
+        sandbox.run("root", (*quota, *_OPTIONS[tenant]))
         file = sandbox.layout.home / sandbox.state.users[user].name / "chat.toml"
         file.write_text(_SERVICE.format(name="chat", tenant=tenant, models=models))
         sandbox.run(user, ("slicewise", "service", "apply", str(file)))
-        submit = ("sbatch", "--parsable", "--gres=gpu:1g.10gb:1", "--output=/dev/null", "--wrap")
+        submit = ("sbatch", "--parsable", _GRES[tenant], "--output=/dev/null", "--wrap")
         jobs = [sandbox.run(user, (*submit, "sleep 3600")).stdout.strip() for _ in range(5)]
     site = Site(sandbox, sandbox.serve_page())
     cookie = f"{COOKIE}={site.log_in('root')}"
     time.sleep(_SETTLED_S)
+    sandbox.run("root", ("slicewise", "rebalance"))
     words = {"tenant": "vision", "service": "chat", "job": jobs[-1]}
-    return _all_pages(_FEW, site.base, cookie, words)
+    return _all_pages(_FEW, site.base, cookie, words, "day")
+
+
+def _write_history(sandbox: Sandbox) -> None:
+    """Give the cluster a past: it is minutes old."""
+    told = sandbox.run("root", ("slicewise", "overview", "--json")).stdout
+    capacity = json.loads(told)["slices"]["capacity_millislices"] // 1000
+    database = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    cluster = load_settings(sandbox.layout.settings_file).cluster.name
+    with Ledger(database, cluster) as ledger:
+        write_past_day(ledger, int(time.time()), capacity, _NOMINAL)
 
 
 _SETTLED_S = 20.0
@@ -156,13 +192,21 @@ async def _draw(browser: Browser, svg: str, name: str) -> None:
     shutil.copyfile(file, _IMAGES / f"{name}.png")
 
 
-def _all_pages(prefix: str, base: str, cookie: str, words: dict[str, str]) -> Sequence[Shown]:
+def _all_pages(
+    prefix: str, base: str, cookie: str, words: Mapping[str, str], span: str
+) -> Sequence[Shown]:
+    """Every page; those with history show that span of it."""
+
+    def query(page: Page) -> str:
+        return f"?range={span}" if any(one.name == "range" for one in page.filters) else ""
+
     return [
         Shown(
             f"{prefix}-{re.sub('[^a-z]+', '-', page.pattern).strip('-')}",
-            base + page.pattern.format(**words),
+            base + page.pattern.format(**words) + query(page),
             cookie,
             in_docs=prefix == _FEW and page.template in _IN_DOCS,
+            form=_PLAN if page.form_asks else "",
         )
         for page in PAGES
     ]
@@ -177,8 +221,23 @@ _SLICES = {"capacity": 7000, "used": 4000, "lent": 1500, "idle": 1000, "draining
 _SENTENCE = "Tasks of lab-017 hold what it waits for; the first of them ends in 42 min"
 
 
+_SENTENCES = (
+    *("what", "why", "note", "headline", "sentences", "hints", "start"),
+    *("changes", "did", "planned", "warnings", "words"),
+)
+
+
 def _text(name: str, nth: int) -> str:
     known = {
+        "step": ("reconcile", "lend", "reclaim", "compile", "prioritise", "cut", "roll")[nth % 7],
+        "direction": "forward",
+        "author": "root",
+        "host": "head",
+        "error": "" if nth % 5 else "slurmd on the node did not answer within 60 s",
+        "outcome": "done",
+        "state": "done",
+        "gpu": f"GPU-{nth:08x}-0000-0000-0000-000000000000",
+        "profile": "1g.10gb",
         "job": str(10_000 + nth),
         "node": f"gpu{nth // 4:03}",
         "user": f"user{nth % 50}",
@@ -192,40 +251,58 @@ def _text(name: str, nth: int) -> str:
         "mode": "enforce",
         "zone": "UTC",
     }
-    is_sentence = name in ("what", "why", "note", "headline", "sentences", "hints", "start")
-    return _SENTENCE if is_sentence else known.get(name, f"lab-{nth:03}")
+    return _SENTENCE if name in _SENTENCES else known.get(name, f"lab-{nth:03}")
+
+
+_SPANS_S = {"step_s": _HOUR_S, "took_s": 7, "rate_per_s": 12}
 
 
 def _number(name: str, nth: int) -> int:
     if name.endswith("_millislices"):
-        return 1000 * _SLICES.get(name.removesuffix("_millislices"), 1 + nth % 7)
+        of_cluster = _SLICES if nth == 0 else {}
+        return 1000 * of_cluster.get(name.removesuffix("_millislices"), 1 + nth % 7)
     if name == "times_s":
         return int(time.time()) - (_POINTS - nth) * _HOUR_S
     if name in ("observed_s", "now_s"):
         return int(time.time())
-    if name == "step_s":
-        return _HOUR_S
-    if name.endswith("_s"):
+    if name.endswith("_s") and name not in _SPANS_S:
         return int(time.time()) - _HOUR_S * (1 + nth % 30)
     known = {
+        **_SPANS_S,
         "depth": min(nth % 10, 1),
+        "start": nth,
         "gpu": nth % 4,
         "size": 1,
         "memory_slices": 8,
-        "step_s": 3600,
     }
     return known.get(name, nth % 7)
 
 
 def _made_up() -> Fiction:
     lengths = {"times_s": _POINTS, "values": _POINTS, "highest": 0, "attention": 20, "hints": 2}
-    return Fiction(
-        _text,
-        _number,
-        _MANY,
-        7,
-        lengths | {"sentences": 3, "series": 5, "tables": 3, "terms": 4, "factors": 4},
+    lengths |= {"sentences": 3, "series": 5, "tables": 3, "terms": 4, "factors": 4}
+    # As many entries as the daemon has in one answer.
+    lengths |= {"runs": 50, "repartitions": 50, "warnings": 3, "ended_windows": 2, "moves": 2}
+    return Fiction(_text, _number, _MANY, 7, lengths)
+
+
+def _statement() -> StatementAnswer:
+    """Two runs of each tenant, the second of a service."""
+    now_s = int(time.time())
+    rows = tuple(_run(nth, now_s) for nth in range(2 * _MANY))
+    return StatementAnswer(
+        now_s=now_s, rows=TypeAdapter(tuple[StatementRow, ...]).dump_python(rows)
     )
+
+
+def _run(nth: int, now_s: int) -> StatementRow:
+    tenant, start_s = f"lab-{nth % _MANY:03}", now_s - _HOUR_S * (1 + nth % 30)
+    key = RunKey("large", nth, start_s)
+    cost = Millislices(1000)
+    run = Run(key, tenant, f"user{nth % 50}", str(10_000 + nth), {"1g.10gb": 1}, cost, tenant)
+    used, none = MillisliceSeconds(1_800_000 * (1 + nth % 7)), MillisliceSeconds(0)
+    end_s = start_s + _HOUR_S // 2 if nth % 4 else None
+    return StatementRow(run, end_s, used, none, none, "chat" if nth >= _MANY else "")
 
 
 def _cookie(session: aiohttp.ClientSession) -> str:
@@ -241,11 +318,11 @@ async def _take_all(program: str, folder: Path) -> list[str]:
         top = await asyncio.to_thread(_top, sandbox)
         async with (
             browser_up(program, folder) as browser,
-            site_up(folder, _made_up()) as large,
+            site_up(folder, _made_up(), {StatementRequest: _statement()}) as large,
         ):
             await _draw(browser, top, "top")
             base = str(large._base_url).rstrip("/")
-            pages = [*pages, *_all_pages("1000", base, _cookie(large), words)]
+            pages = [*pages, *_all_pages("1000", base, _cookie(large), words, "week")]
             return [one for page in pages for one in await take(browser, page, _SCREENS, _IMAGES)]
     finally:
         await asyncio.to_thread(sandbox.down)
