@@ -62,9 +62,8 @@ class _Backfill:
         self._horizon_s = state.now_s + state.scheduling.backfill_window_s
         self._reserved = _Reserved(state.now_s)
         self._reservations = 0
-        self._limited: dict[int, str] = {}
-        self._allowed: set[int] = set()
         self._hopes: dict[int, tuple[int, JobRecord]] = {}
+        self._last = -1
         self._earliest: dict[int, float] = {}
 
     def run(self) -> None:
@@ -72,7 +71,7 @@ class _Backfill:
         jobs = self._jobs()
         look_again = 4
         for at, record in enumerate(jobs):
-            if not any(last >= at for last, _ in self._hopes.values()):
+            if at > self._last:
                 return
             self._try(record)
             if self._reservations >= look_again:
@@ -83,25 +82,25 @@ class _Backfill:
         """The jobs to try; notes for each kind that might start now which of them is the last."""
         state = self._state
         found: list[JobRecord] = []
+        hopes, hopeless = self._hopes, set[int]()
         for key in state.queue[: state.scheduling.backfill_jobs]:
             record = state.waiting[key[-1]]
             if self._is_limited(record):
                 continue
-            if record.kind in self._hopes or self._may_start(record):
-                self._hopes[record.kind] = (len(found), record)
+            kind = record.kind
+            if kind not in hopeless:
+                if kind in hopes or self._may_start(record):
+                    hopes[kind] = (len(found), record)
+                    self._last = len(found)
+                else:
+                    hopeless.add(kind)
             found.append(record)
         return found
 
     def _is_limited(self, record: JobRecord) -> bool:
-        kind = record.kind
-        if kind not in self._allowed and kind not in self._limited:
-            reason = self._state.limits.blocking(record, self._now_s)
-            if reason:
-                self._limited[kind] = reason
-            else:
-                self._allowed.add(kind)
-        if kind in self._limited:
-            self._state.say(record, self._limited[kind])
+        reason = self._state.limit(record)
+        if reason:
+            self._state.say(record, reason)
             return True
         if record.reason.startswith(LIMITED):
             self._state.say(record, NO_REASON)
@@ -128,6 +127,7 @@ class _Backfill:
         for kind, (_, record) in list(self._hopes.items()):
             if not self._may_start(record):
                 del self._hopes[kind]
+        self._last = max((last for last, _ in self._hopes.values()), default=-1)
 
     def _try(self, record: JobRecord) -> None:
         while not self._is_limited(record):
@@ -137,7 +137,6 @@ class _Backfill:
                 return
             nodes = self._state.nodes.choose(record.shape, room, record.request.nodes)
             self._state.start(record, nodes)
-            self._allowed.clear()
             if record.key is None:
                 return
 
@@ -163,8 +162,8 @@ class _Backfill:
             free = mine & ~self._reserved.between(from_s, from_s + limit_s)
             following = bisect_right(times, from_s)
             next_s = times[following] if following < len(times) else inf
-            start_s, nodes = _first(order, free, record.request.nodes, from_s)
-            if start_s <= next_s and start_s < inf:
+            start_s, nodes = _first(order, free, record.request.nodes, from_s, next_s)
+            if start_s < inf:
                 is_free = not nodes & self._reserved.between(start_s, start_s + limit_s)
                 if start_s <= self._horizon_s and is_free:
                     self._earliest[record.kind] = from_s
@@ -176,11 +175,15 @@ class _Backfill:
 
 
 def _first(
-    order: list[tuple[float, int]], free: int, count: int, from_s: float
+    order: list[tuple[float, int]], free: int, count: int, from_s: float, until_s: float
 ) -> tuple[float, int]:
-    """When so many of these nodes have room, and the first that have; inf if never."""
+    """When so many of these nodes have room, and the first that have; inf if not until then."""
     nodes = 0
+    if free.bit_count() < count:
+        return inf, 0
     for at_s, i in order:
+        if at_s > until_s:
+            break
         if free >> i & 1:
             nodes |= 1 << i
             count -= 1

@@ -30,7 +30,6 @@ from simulation.slurm_model.records import (
     NO_REASON,
     EndedRun,
     JobRecord,
-    Shape,
     job_view,
 )
 from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
@@ -163,18 +162,18 @@ class SlurmModel:
         """Add a QOS or change it."""
         self._state.limits.set_qos(name, limits)
         self._state.rank_again()
-        self._state.is_changed = True
+        self._state.limits_changed()
 
     def remove_qos(self, name: str) -> None:
         """Delete a QOS: its waiting jobs wait with InvalidQOS until they get another one."""
         self._state.limits.remove_qos(name)
         self._state.rank_again()
-        self._state.is_changed = True
+        self._state.limits_changed()
 
     def set_account(self, name: str, limits: AccountLimits) -> None:
         """Add an account, or change its limits and share."""
         self._state.limits.set_account(name, limits)
-        self._state.is_changed = True
+        self._state.limits_changed()
 
     def fail_node(self, name: str) -> None:
         """Let a node fail: its jobs end, and wait again if they may be requeued."""
@@ -272,7 +271,7 @@ class SlurmModel:
         if state.priorities.changes_by_itself:
             state.priorities.pass_period(state.now_s)
             state.sort_again()
-        state.is_changed = True
+        state.limits_changed()
 
     def _happen(self, record: JobRecord) -> None:
         if record.state is JobState.RUNNING:
@@ -353,7 +352,7 @@ class SlurmModel:
         state.limits.begin(record, state.now_s)
         state.set_ends(record)
         state.touch(record)
-        state.is_changed = True
+        state.limits_changed()
 
     def _change(self, record: JobRecord, change: JobChange) -> None:
         state = self._state
@@ -384,7 +383,7 @@ class SlurmModel:
         gpus = {
             one.gres_type or "": one.count for text in asked for one in parse_gpu_requests(text)
         }
-        record.shape = Shape(tuple(sorted(gpus.items())), shape.cpus, shape.memory_mib)
+        record.shape = self._state.nodes.shape(gpus, shape.cpus, shape.memory_mib)
         record.tres = self._state.amounts(record.shape, record.request.nodes)
 
     def _end_all(self, records: list[JobRecord]) -> None:

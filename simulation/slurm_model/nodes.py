@@ -162,13 +162,22 @@ class NodeTable:
         self.nodes = tuple(_node(one) for one in cluster.nodes)
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.partitions: dict[str, int] = {}
-        self._shapes: dict[Shape, _Room] = {}
+        self._shapes: dict[tuple[tuple[tuple[str, int], ...], int, int], Shape] = {}
+        self._rooms: dict[Shape, _Room] = {}
         self._changes: list[int] = []
         self._weights = len({node.weight for node in self.nodes}) > 1
         for i, node in enumerate(self.nodes):
             node.reset()
             for partition in node.partitions:
                 self.partitions[partition] = self.partitions.get(partition, 0) | 1 << i
+
+    def shape(self, gpus: Mapping[str, int], cpus: int, memory_mib: int) -> Shape:
+        """The shape of jobs that ask for this on each node."""
+        key = (tuple(sorted(gpus.items())), cpus, memory_mib)
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = Shape(*key)
+        return found
 
     def changed(self, i: int) -> None:
         """Note that something of this node is not as it was."""
@@ -240,9 +249,9 @@ class NodeTable:
         self.changed(i)
 
     def _room(self, shape: Shape) -> "_Room":
-        room = self._shapes.get(shape)
+        room = self._rooms.get(shape)
         if room is None:
-            room = self._shapes[shape] = _Room(len(self.nodes))
+            room = self._rooms[shape] = _Room(len(self.nodes))
             todo = set(range(len(self.nodes)))
         elif room.seen == len(self._changes):
             return room

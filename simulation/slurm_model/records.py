@@ -33,9 +33,12 @@ Key = tuple[int, int, float, int, int, int]
 """A job's place in the queue; the lowest is first."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
-    """What a job asks for on each of its nodes; ``gpus`` are in the order of their types."""
+    """What a job asks for on each of its nodes; ``gpus`` are in the order of their types.
+
+    Equal shapes are one object, which ``NodeTable.shape`` returns.
+    """
 
     gpus: tuple[tuple[str, int], ...]
     cpus: int = 0

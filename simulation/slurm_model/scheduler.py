@@ -34,6 +34,9 @@ def run_scheduler(state: ModelState, *, is_full: bool) -> None:
             tried += 1
             if not run.tries(record) or record.key is None:
                 break  # It waits, or all of it runs.
+        if len(run.failed) >= len(state.partitions) and run.failed.issuperset(state.partitions):
+            run.let_others_wait()
+            return
 
 
 class _Run:
@@ -42,8 +45,17 @@ class _Run:
     def __init__(self, state: ModelState) -> None:
         self._state = state
         self._taken = 0
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()
+        self._heads: list[int] = []
         self._rejected: JobRecord | None = None
+
+    def let_others_wait(self) -> None:
+        """Say of all others that they wait: no partition is left in which a job might start."""
+        heads = set(self._heads)
+        for partition in self.failed:
+            for record in list(self._state.fresh.get(partition, {}).values()):
+                if record.job_id not in heads:
+                    self._state.say(record, PRIORITY)
 
     def is_rejected(self, record: JobRecord) -> bool:
         """Whether another task of its array was rejected; then it gets the same reason."""
@@ -65,7 +77,7 @@ class _Run:
         if self._waits_behind(record):
             return False
         state = self._state
-        reason = state.limits.blocking(record, state.now_s)
+        reason = state.limit(record)
         if reason:
             state.say(record, reason)
             return False
@@ -78,7 +90,7 @@ class _Run:
 
     def _waits_behind(self, record: JobRecord) -> bool:
         partition = record.request.partition
-        if partition not in self._failed:
+        if partition not in self.failed:
             return False
         self._taken |= self._state.nodes.partitions.get(partition, 0)
         if record.reason in BECOMES_PRIORITY:
@@ -108,4 +120,5 @@ class _Run:
 
     def _fail(self, record: JobRecord, reason: str) -> None:
         self._state.say(record, reason)
-        self._failed.add(record.request.partition)
+        self._heads.append(record.job_id)
+        self.failed.add(record.request.partition)

@@ -12,6 +12,7 @@ from simulation.slurm_model.limits import Limits
 from simulation.slurm_model.nodes import ANY_TYPE, NodeTable
 from simulation.slurm_model.priority import Priorities
 from simulation.slurm_model.records import (
+    BECOMES_PRIORITY,
     HELD_AFTER_REQUEUE,
     NO_REASON,
     EndedRun,
@@ -35,6 +36,8 @@ class ModelState:
     Attributes:
         records: every record, by id, in the order in which they were made.
         queue: keys of the jobs that may start, best first; ``waiting`` has their records by id.
+        fresh: of these, by partition, those that would be said to wait for Priority if they are
+            behind another; and ``partitions`` how many wait in each.
         running: the jobs that run, by QOS and id.
         wake_s: when preemption may succeed that does not now, though nothing else happens.
         ended: runs that have ended and were not fetched yet.
@@ -53,6 +56,8 @@ class ModelState:
         self.arrays: dict[int, dict[int, JobRecord]] = {}
         self.queue: list[Key] = []
         self.waiting: dict[int, JobRecord] = {}
+        self.fresh: dict[str, dict[int, JobRecord]] = {}
+        self.partitions: dict[str, int] = {}
         self.running: dict[str, dict[int, JobRecord]] = {}
         self.ended: list[EndedRun] = []
         self.wake_s = inf
@@ -61,6 +66,7 @@ class ModelState:
         self.next_id = 1
         self._events: list[tuple[float, int, int, JobRecord]] = []
         self._event_number = 0
+        self._limited: dict[int, str] = {}
         self._ranks: dict[str, int] = {}
         self._kinds: dict[tuple[str, str, str, Shape, int, float, int], int] = {}
 
@@ -68,7 +74,7 @@ class ModelState:
 
     def add(self, request: ModelRequest) -> JobRecord:
         """Add a record for a job or a whole array."""
-        shape = Shape(tuple(sorted(request.gpus.items())), request.cpus, request.memory_mib)
+        shape = self.nodes.shape(request.gpus, request.cpus, request.memory_mib)
         record = JobRecord(self.next_id, request, shape, self.now_s)
         self.next_id += 1
         record.tres = self.amounts(record.shape, request.nodes)
@@ -119,6 +125,8 @@ class ModelState:
         if record.reason != reason:
             record.reason = reason
             self.touch(record)
+            if record.key is not None:
+                self._note_reason(record)
 
     def amounts(self, shape: Shape, nodes: int) -> Mapping[str, int]:
         """What limits count of a job, on all of its nodes together.
@@ -134,6 +142,20 @@ class ModelState:
             if kind != ANY_TYPE:
                 found[tres_name(kind)] = count * nodes
         return found
+
+    def limit(self, record: JobRecord) -> str:
+        """The reason why limits keep a waiting job from its start now; "" if none does."""
+        reason = self._limited.get(record.kind)
+        if reason is None:
+            reason = self.limits.blocking(record, self.now_s)
+            if reason:
+                self._limited[record.kind] = reason
+        return reason
+
+    def limits_changed(self) -> None:
+        """Note that limits may let jobs start that they did not before."""
+        self._limited.clear()
+        self.is_changed = True
 
     # --- events --------------------------------------------------------------------------------
 
@@ -167,6 +189,9 @@ class ModelState:
         record.key = self.key(record)
         record.kind = self._kind(record)
         self.waiting[record.job_id] = record
+        partition = record.request.partition
+        self.partitions[partition] = self.partitions.get(partition, 0) + 1
+        self._note_reason(record)
         insort(self.queue, record.key)
 
     def dequeue(self, record: JobRecord) -> None:
@@ -174,6 +199,11 @@ class ModelState:
         if record.key is not None:
             del self.queue[bisect_left(self.queue, record.key)]
             del self.waiting[record.job_id]
+            partition = record.request.partition
+            self.partitions[partition] -= 1
+            if not self.partitions[partition]:
+                del self.partitions[partition]
+            self.fresh[partition].pop(record.job_id, None)
             record.key = None
 
     def rank_again(self) -> None:
@@ -191,6 +221,13 @@ class ModelState:
                 self.touch(record)
             record.key = self.key(record)
         self.queue = sorted(one.key for one in self.waiting.values() if one.key is not None)
+
+    def _note_reason(self, record: JobRecord) -> None:
+        fresh = self.fresh.setdefault(record.request.partition, {})
+        if record.reason in BECOMES_PRIORITY:
+            fresh[record.job_id] = record
+        else:
+            fresh.pop(record.job_id, None)
 
     def _kind(self, record: JobRecord) -> int:
         request = record.request
@@ -248,6 +285,7 @@ class ModelState:
         """End a run: the limits no longer count it, and it holds its GPUs until it completes."""
         now_s = self.now_s
         self.limits.end(record, now_s)
+        self.limits_changed()
         self.priorities.end(record, now_s)
         del self.running[record.qos][record.job_id]
         record.state = JobState.COMPLETING
@@ -313,9 +351,7 @@ class ModelState:
         self.touch(record)
 
     def _allotted(self, record: JobRecord) -> Mapping[str, int]:
-        shape = Shape(
-            tuple(sorted(record.gpus.items())), record.shape.cpus, record.shape.memory_mib
-        )
+        shape = self.nodes.shape(record.gpus, record.shape.cpus, record.shape.memory_mib)
         nodes = len(record.nodes)
         whole = self.amounts(shape, 1)
         per_node = {"cpu": shape.cpus * nodes, "mem": shape.memory_mib * nodes, "node": nodes}
