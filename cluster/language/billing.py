@@ -38,7 +38,9 @@ class BillingUnit:
         Rounded down, so the limit never allows more than the amount. That keeps no job out, as each
         job bills a whole number.
         """
-        return floor(self.exact(millislices))
+        # As of ``exact``, without its fractions: a compilation asks for each QOS of each tenant.
+        numerator, denominator = self.per_slice.as_integer_ratio()
+        return millislices * numerator // (denominator * _SLICE_MILLISLICES)
 
     def millislices(self, billing: int) -> Millislices:
         """Millislices of a limit, or of a change of one, set in Slurm outside Slicewise.

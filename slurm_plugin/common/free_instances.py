@@ -1,7 +1,7 @@
 """Counts free GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from cluster.language.jobs import NodeView
 from cluster.slurm.node_states import OUT_OF_USE
@@ -12,7 +12,7 @@ def is_usable(node: NodeView) -> bool:
     return not node.states & OUT_OF_USE
 
 
-def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
+def free_instances(nodes: Iterable[NodeView]) -> Counter[str]:
     """Count free instances by type, and parts of shared GPUs, on nodes where a job could start.
 
     Nodes that are out of use, have no CPUs or memory left, or are kept for one user, have none.
@@ -20,8 +20,8 @@ def free_instances(nodes: Iterable[NodeView]) -> Mapping[str, int]:
     free: Counter[str] = Counter()
     for node in nodes:
         could_start = is_usable(node) and not node.blocked
-        for name in (*node.gpus, *node.shared):
-            free[name] += idle(node, name) * could_start
+        for name in (*node.gpus, *node.shared) if node.shared else node.gpus:
+            free[name] += idle(node, name) if could_start else 0
     return free
 
 

@@ -252,8 +252,16 @@ def capacity(
     whole_boards: Mapping[str, WholeBoard],
 ) -> int:
     """Sum up the capacity of managed partitions in millislices, however their GPUs are cut now."""
-    managed = (node for node in nodes if has_gpus(node, partitions))
-    return sum(node_capacity(node, costs, whole_boards) for node in managed)
+    # Most nodes have the same GPUs as others.
+    known: dict[tuple[tuple[str, int], ...], int] = {}
+    total = 0
+    for node in nodes:
+        if has_gpus(node, partitions):
+            gpus = tuple(node.gpus.items())
+            if gpus not in known:
+                known[gpus] = node_capacity(node, costs, whole_boards)
+            total += known[gpus]
+    return total
 
 
 def node_capacity(
@@ -329,7 +337,7 @@ def free_by_node(
 ) -> Mapping[str, Counter[str]]:
     """Count the free GPU instances by type, for each node on which Slurm starts jobs."""
     free = {
-        node.name: Counter(free_instances([node]))
+        node.name: free_instances([node])
         for node in nodes
         if has_gpus(node, partitions) and is_usable(node)
     }

@@ -27,7 +27,7 @@ Loans never change without a reason: the same demand leaves them as they are.
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from cluster.language.units import Millislices
@@ -74,6 +74,8 @@ def lend(
     own = guaranteed_quota(policy)
     idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
     want = {name: max(0, demand.get(name, 0) - own[name]) for name in policy}
+    if not any(want.values()):
+        return ()
     current = _known(policy, current)
     if not lends_anew(policy, capacity):
         return _cut(policy, current, idle, want)
@@ -165,10 +167,10 @@ def _passing(policy: Policy, loans: Iterable[Loan], room: _Flow) -> Iterator[Loa
     """Yield each loan in turn, cut to the room at its gates, and take that room."""
     for loan in loans:
         gates = _gates(policy, loan)
-        amount = min(loan.amount_millislices, *(room[gate] for gate in gates))
-        for gate in gates:
-            room[gate] -= amount
+        amount = min(loan.amount_millislices, *map(room.__getitem__, gates))
         if amount:
+            for gate in gates:
+                room[gate] -= amount
             yield Loan(loan.lender, loan.borrower, Millislices(amount))
 
 
@@ -364,7 +366,7 @@ def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ..
     The additional flow first enlarges kept loans within their gates.
     """
     amounts = Counter({_ends(loan): int(loan.amount_millislices) for loan in kept})
-    larger = [replace(loan, amount_millislices=MAX_NOMINAL_MILLISLICES) for loan in kept]
+    larger = [Loan(*_ends(loan), MAX_NOMINAL_MILLISLICES) for loan in kept]
     for loan in (*_passing(policy, larger, more), *_matched(policy, more)):
         amounts[_ends(loan)] += loan.amount_millislices
     return tuple(Loan(*ends, Millislices(amounts[ends])) for ends in sorted(amounts))

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
+from operator import eq, is_
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
@@ -95,12 +97,69 @@ def check_words(author: str, reason: str) -> None:
             )
 
 
+class _Shape:
+    """What follows from a policy alone, each computed once, when it is first asked for."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = dict(policy)
+        self._names, self._tenants = tuple(policy), tuple(policy.values())
+
+    def is_of(self, policy: Policy) -> bool:
+        """Whether the policy has the very same tenants; they never change themselves."""
+        return (
+            len(policy) == len(self._names)
+            and all(map(is_, policy.values(), self._tenants))
+            and all(map(eq, policy, self._names))
+        )
+
+    @cached_property
+    def by_parent(self) -> Mapping[str, tuple[str, ...]]:
+        below: dict[str, list[str]] = {}
+        for name in sorted(self._policy):
+            below.setdefault(parent(self._policy, name), []).append(name)
+        return {name: tuple(children) for name, children in below.items()}
+
+    @cached_property
+    def downward(self) -> tuple[str, ...]:
+        return _downward(self.by_parent, self.by_parent.get("", ()))
+
+    @cached_property
+    def nominal(self) -> Mapping[str, int]:
+        policy = self._policy
+        sums: dict[str, int] = dict.fromkeys(policy, 0)
+        nominal: dict[str, int] = {}
+        for name in reversed(self.downward):
+            nominal[name] = max(policy[name].quota.nominal_millislices, sums[name])
+            if above := parent(policy, name):
+                sums[above] += nominal[name]
+        return nominal
+
+    @cached_property
+    def guaranteed(self) -> Mapping[str, int]:
+        own = dict(self.nominal)
+        for name in self._policy:
+            if above := parent(self._policy, name):
+                own[above] -= self.nominal[name]
+        return own
+
+
+_SHAPES = 8
+"""So many policies are remembered. A round asks what follows from the same one dozens of times."""
+_shapes: dict[int, _Shape] = {}
+
+
+def _shape(policy: Policy) -> _Shape:
+    known = _shapes.get(id(policy))
+    if known is None or not known.is_of(policy):
+        if len(_shapes) >= _SHAPES:
+            _shapes.clear()
+        known = _shapes[id(policy)] = _Shape(policy)
+    return known
+
+
 def by_parent(policy: Policy) -> Mapping[str, tuple[str, ...]]:
     """Children of each tenant that has any, sorted by name; "" has the tenants at the top."""
-    below: dict[str, list[str]] = {}
-    for name in sorted(policy):
-        below.setdefault(parent(policy, name), []).append(name)
-    return {name: tuple(children) for name, children in below.items()}
+    return _shape(policy).by_parent
 
 
 def parent(policy: Policy, name: str) -> str:
@@ -129,8 +188,7 @@ def subtree(policy: Policy, name: str) -> tuple[str, ...]:
 
 def downward(policy: Policy) -> tuple[str, ...]:
     """All tenants; parents come before their children."""
-    below = by_parent(policy)
-    return _downward(below, below.get("", ()))
+    return _shape(policy).downward
 
 
 def _downward(below: Mapping[str, tuple[str, ...]], first: Iterable[str]) -> tuple[str, ...]:
@@ -145,25 +203,14 @@ def effective_nominal(policy: Policy) -> Mapping[str, int]:
 
     That is its nominal, or the sum over its children if that is larger: a group's nominal is 0.
     """
-    sums: dict[str, int] = dict.fromkeys(policy, 0)
-    nominal: dict[str, int] = {}
-    for name in reversed(downward(policy)):
-        nominal[name] = max(policy[name].quota.nominal_millislices, sums[name])
-        if above := parent(policy, name):
-            sums[above] += nominal[name]
-    return nominal
+    return _shape(policy).nominal
 
 
 def guaranteed_quota(policy: Policy) -> Mapping[str, int]:
     """Millislices of each tenant's guaranteed quota: its effective nominal less those of its
     children.
     """
-    nominal = effective_nominal(policy)
-    own = dict(nominal)
-    for name in policy:
-        if above := parent(policy, name):
-            own[above] -= nominal[name]
-    return own
+    return _shape(policy).guaranteed
 
 
 def payers(policy: Policy) -> Mapping[str, str]:

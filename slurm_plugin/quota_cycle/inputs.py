@@ -1,7 +1,7 @@
 """The input of all quota decisions: the ledger, Slurm and the settings at one moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster.language.jobs import JobView, NodeView
@@ -14,7 +14,7 @@ from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import capacity, qos_use
 from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.services.state import used_by_tenant
 
 
@@ -65,6 +65,17 @@ class QuotaInputs:
     ledger_view: LedgerView
     seen: SlurmView
     rules: QuotaRules
+
+    def after(self, loans: tuple[Loan, ...], recalls: tuple[Recall, ...]) -> "QuotaInputs":
+        """The inputs at the same moment with other loans and recalls in the ledger.
+
+        What does not follow from these, and was computed already, is kept.
+        """
+        ledger_view = replace(self.ledger_view, loans=loans, recalls=recalls)
+        found = replace(self, ledger_view=ledger_view)
+        for name in {"jobs", "held", "use", "capacity_millislices"} & vars(self).keys():
+            vars(found)[name] = vars(self)[name]
+        return found
 
     @property
     def policy(self) -> Policy:
