@@ -1,9 +1,10 @@
 """A simulated site: the history's jobs on the model of Slurm, under one plan.
 
 Nothing happens between events: the site goes from submission to submission, and to the rounds of
-quotas between them. A round is made when something has changed that it could see, at least
-``round_s`` after the last one, and at once when a recall's grace is over or a window begins or
-ends.
+quotas between them. A round comes soon after something has changed that it could see, at least
+``round_s`` after the last one, while a job waits that Slurm has not started by itself: without one,
+loans change nothing until the next job comes. It also comes when a recall's grace is over, or a
+window of the calendar begins or ends.
 """
 
 from bisect import bisect_right
@@ -23,12 +24,15 @@ from simulation.site.requests import Replay
 from simulation.site.window_times import window_times_s
 from simulation.slurm_model.model import SlurmModel
 from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.quota.demand import is_waiting
 
 Progress = Callable[[float], None]
 """Is told which share of the simulated time has passed, 0 to 1."""
 
 _TOLD = 200
 """How often progress is told in all."""
+_SETTLE_S = 1.0
+"""Seconds that Slurm needs to start what it can, beside the distance of its scheduler's runs."""
 _ASK_S = 900.0
 """Seconds between two looks at whether all jobs that count have started, after the end."""
 
@@ -82,7 +86,9 @@ class Site:
         self._followed: dict[int, _Followed] = {}
         self._refused: list[tuple[int, str]] = []
         self._give_up: list[tuple[float, int]] = []
-        self._is_changed = True
+        self._settle_s = _SETTLE_S + cluster.scheduling.interval_s
+        # When something changed first since the last round; inf if nothing did.
+        self._changed_s = -inf
         self._round_s = -inf
         self._told = 0
 
@@ -95,7 +101,8 @@ class Site:
         while model.now_s < times.last_s:
             at_s = min(self._due_s(), times.last_s, ask_s)
             own_s = model.next_s()
-            self._is_changed |= own_s is not None and own_s <= at_s
+            if own_s is not None and own_s <= at_s:
+                self._changed_s = min(self._changed_s, own_s)
             model.advance(at_s)
             self._submit_due()
             self._cancel_due()
@@ -121,18 +128,21 @@ class Site:
     def _round_due_s(self) -> float:
         if self._slicewise is None:
             return inf
-        due_s = inf
-        if self._is_changed:
-            due_s = self._model.now_s
-        elif (own_s := self._model.next_s()) is not None:
-            due_s = own_s
+        changed_s = self._changed_s
+        if changed_s == inf and (own_s := self._model.next_s()) is not None:
+            changed_s = own_s
+        return max(min(changed_s + self._settle_s, self._dated_s()), self._next_round_s)
+
+    @property
+    def _next_round_s(self) -> float:
+        return self._round_s + _round_s(self._plan)
+
+    def _dated_s(self) -> float:
+        """When a round is due whatever has changed: for a recall or a window; inf for none."""
         nth = bisect_right(self._windows_s, self._round_s)
-        if nth < len(self._windows_s):
-            due_s = min(due_s, self._windows_s[nth])
-        recall_s = self._slicewise.recall_due_s
-        if recall_s is not None:
-            due_s = min(due_s, recall_s)
-        return max(due_s, self._round_s + _round_s(self._plan))
+        window_s = self._windows_s[nth] if nth < len(self._windows_s) else inf
+        recall_s = None if self._slicewise is None else self._slicewise.recall_due_s
+        return window_s if recall_s is None else min(window_s, recall_s)
 
     def _submit_due(self) -> None:
         while self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s:
@@ -140,7 +150,7 @@ class Site:
             self._next += 1
 
     def _submit(self, job: Replay) -> None:
-        self._is_changed = True
+        self._changed_s = min(self._changed_s, self._model.now_s)
         request = job.request
         if self._slicewise is not None:
             admitted = self._slicewise.admit(request)
@@ -167,14 +177,18 @@ class Site:
             if job_id in waiting:
                 self._model.cancel(job_id)
                 self._followed[job_id].given_up_s = self._model.now_s
-                self._is_changed = True
+                self._changed_s = min(self._changed_s, self._model.now_s)
 
     def _round_if_due(self) -> None:
         now_s = self._model.now_s
-        if self._slicewise is not None and self._round_due_s() <= now_s:
-            self._collect()
+        if self._slicewise is None or self._round_due_s() > now_s:
+            return
+        self._collect()
+        self._changed_s = inf
+        is_first, is_dated = self._round_s == -inf, self._dated_s() <= now_s
+        if is_first or is_dated or any(map(is_waiting, self._model.jobs)):
             self._slicewise.round()
-            self._round_s, self._is_changed = now_s, False
+            self._round_s = now_s
 
     def _collect(self) -> None:
         """Take the runs that have ended."""

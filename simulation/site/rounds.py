@@ -97,9 +97,10 @@ class QuotaRounds:
         """Lend and recall, as the daemon does, and find which of Slurm's limits change."""
         seen = SlurmView(jobs, nodes, services, evicting=evicting, lately=lately, stuck=stuck)
         before = replace(self._ledger, when=moment(now_s, self._zone))
-        found = plan(inputs_of(before, self._settings, seen))
-        self._ledger = replace(before, loans=found.loans, recalls=found.recalls)
-        inputs = inputs_of(self._ledger, self._settings, seen)
+        asked = inputs_of(before, self._settings, seen)
+        found = plan(asked)
+        inputs = asked.after(found.loans, found.recalls)
+        self._ledger = inputs.ledger_view
         shown = SlurmNow(self._associations, (), self._conf, jobs, nodes)
         wanted = wanted_limits(inputs, shown, self._cluster_name, MILLISLICES)
         settings = wanted.limits.settings
