@@ -1,25 +1,15 @@
 """Writes the report of a month as one HTML file that asks for nothing else."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from math import ceil
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.language.periods import clock_text
 from cluster.rpc.history_messages import HistoryAnswer
 from slurm_plugin.web_views import month
-from slurm_plugin.web_views.charts import (
-    CHART_CSS,
-    ChartSeries,
-    TimeChart,
-    chart_markup,
-    value_text,
-)
+from slurm_plugin.web_views.charts import ChartSeries, TimeChart, chart_markup, value_text
+from slurm_plugin.web_views.kept_page import kept_page
 from slurm_plugin.web_views.month import STATES, MonthFacts, ServiceMonth, TenantMonth
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 CHARTED = 40
 """Tenants with drawings at most, those that were charged most: a page of a thousand is no page."""
@@ -32,7 +22,6 @@ _POINTS = 190
 _SLICE, _SLICE_HOUR = 1000, 3_600_000
 _DIVISORS = {"slices": _SLICE, "slice-hours": _SLICE_HOUR}
 """What history's amounts are divided by for a drawing in that unit."""
-_TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "web"
 _WORDS = {
     "used": "used within guaranteed quota",
     "lent": "used on borrowed quota",
@@ -42,41 +31,20 @@ _WORDS = {
 }
 
 
-@cache
-def _environment() -> "Environment":
-    from jinja2 import (  # noqa: PLC0415 -- not for --help
-        Environment,
-        FileSystemLoader,
-        StrictUndefined,
-    )
-
-    return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def report_html(facts: MonthFacts, made_s: int) -> str:
     """Return the page; ``made_s`` is when it is made, in Unix seconds."""
     most = sorted(facts.tenants, key=lambda one: (-one.used_millislice_s, one.name))
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            facts=facts,
-            css=CHART_CSS,
-            span=[clock_text(at_s, facts.zone) for at_s in (facts.from_s, facts.until_s)],
-            made=clock_text(made_s, facts.zone),
-            figures=_figures(facts),
-            chart=chart_markup(_of_states(facts)),
-            states=_state_rows(facts),
-            tenants=[_tenant_row(one) for one in facts.tenants],
-            sections=[_section(one) for one in most[:CHARTED]],
-            uncharted=len(most[CHARTED:]),
-        )
+    return kept_page(
+        "report.html.j2",
+        facts=facts,
+        span=[clock_text(at_s, facts.zone) for at_s in (facts.from_s, facts.until_s)],
+        made=clock_text(made_s, facts.zone),
+        figures=_figures(facts),
+        chart=chart_markup(_of_states(facts)),
+        states=_state_rows(facts),
+        tenants=[_tenant_row(one) for one in facts.tenants],
+        sections=[_section(one) for one in most[:CHARTED]],
+        uncharted=len(most[CHARTED:]),
     )
 
 
