@@ -110,21 +110,22 @@ class TimeChart:
 def chart_markup(chart: TimeChart) -> str:
     """Return the chart as HTML; one that has no value says so."""
     figure = ET.Element("figure", {"class": "chart"})
-    _text(figure, "figcaption", chart.title)
+    add_text(figure, "figcaption", chart.title)
     if not any(value is not None for one in chart.series for value in one.values):
-        _text(figure, "p", "Nothing was recorded in this time.")
-        return _markup(figure)
+        add_text(figure, "p", "Nothing was recorded in this time.")
+        return markup_of(figure)
     _Drawing(chart).draw(figure)
-    _legend(figure, chart)
+    add_legend(figure, (one.name for one in chart.series), areas=chart.kind == "stacked")
     _table(figure, chart)
-    return _markup(figure)
+    return markup_of(figure)
 
 
-def _markup(element: ET.Element) -> str:
+def markup_of(element: ET.Element) -> str:
+    """Return the element as HTML."""
     return ET.tostring(element, encoding="unicode", short_empty_elements=False)
 
 
-def _text(above: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:
+def add_text(above: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:
     """Add an element with a text; what no page can show becomes a replacement character."""
     element = ET.SubElement(above, tag, {name.strip("_"): one for name, one in attributes.items()})
     element.text = "".join(char if char.isprintable() else "\ufffd" for char in text)
@@ -154,8 +155,8 @@ class _Drawing:
             "svg",
             {"class": "plot", "viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img"},
         )
-        _text(svg, "title", chart.title)
-        _text(svg, "desc", chart.summary)
+        add_text(svg, "title", chart.title)
+        add_text(svg, "desc", chart.summary)
         self._axes(svg)
         for number, one in enumerate(chart.series):
             colour = f"c{number % COLOURS}"
@@ -164,11 +165,11 @@ class _Drawing:
             else:
                 path, name = self._line(one.values), f"line {colour}"
             element = ET.SubElement(svg, "path", {"class": name, "d": path})
-            _text(element, "title", one.name)
+            add_text(element, "title", one.name)
 
     def _axes(self, svg: ET.Element) -> None:
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-        _text(svg, "text", self._chart.unit, class_="unit", x="4", y="8")
+        add_text(svg, "text", self._chart.unit, class_="unit", x="4", y="8")
         for mark in self._marks:
             y = self._y(mark)
             kind = "axis" if mark == 0 else "grid"
@@ -316,16 +317,17 @@ def _mark(at_s: int, day_s: int, zone: str) -> str:
     return text[5:10] if at_s == day_s else text[11:]
 
 
-def _legend(figure: ET.Element, chart: TimeChart) -> None:
+def add_legend(figure: ET.Element, names: Iterable[str], *, areas: bool) -> None:
+    """Add what each series is drawn as, a line or an area, with its name."""
     rows = ET.SubElement(figure, "ul", {"class": "legend"})
-    for number, one in enumerate(chart.series):
+    for number, name in enumerate(names):
         row, colour = ET.SubElement(rows, "li"), f"c{number % COLOURS}"
         key = ET.SubElement(row, "svg", {"viewBox": "0 0 24 12", "aria-hidden": "true"})
-        if chart.kind == "stacked":
+        if areas:
             ET.SubElement(key, "path", {"class": f"area {colour}", "d": "M0 0H24V12H0Z"})
         else:
             ET.SubElement(key, "path", {"class": f"line {colour}", "d": "M1 6H23"})
-        _text(row, "span", one.name)
+        add_text(row, "span", name)
 
 
 def _table(figure: ET.Element, chart: TimeChart) -> None:
@@ -333,18 +335,18 @@ def _table(figure: ET.Element, chart: TimeChart) -> None:
     each = ceil(len(chart.times_s) / _MOST_ROWS)
     details = ET.SubElement(figure, "details")
     steps = "" if each == 1 else f", each the mean of {each} steps"
-    _text(details, "summary", "As a table")
+    add_text(details, "summary", "As a table")
     table = ET.SubElement(details, "table")
-    _text(table, "caption", f"{chart.title}, in {chart.unit}{steps}; time in {chart.zone}")
+    add_text(table, "caption", f"{chart.title}, in {chart.unit}{steps}; time in {chart.zone}")
     head = ET.SubElement(ET.SubElement(table, "thead"), "tr")
     for name in ("from", *(one.name for one in chart.series)):
-        _text(head, "th", name, scope="col")
+        add_text(head, "th", name, scope="col")
     body = ET.SubElement(table, "tbody")
     for first in range(0, len(chart.times_s), each):
         row = ET.SubElement(body, "tr")
-        _text(row, "th", clock_text(chart.times_s[first], chart.zone), scope="row")
+        add_text(row, "th", clock_text(chart.times_s[first], chart.zone), scope="row")
         for one in chart.series:
-            _text(row, "td", _mean_text(one.values[first : first + each]))
+            add_text(row, "td", _mean_text(one.values[first : first + each]))
 
 
 def _mean_text(values: Iterable[float | None]) -> str:
