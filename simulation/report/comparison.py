@@ -1,0 +1,197 @@
+"""Compares two simulated policies: which figure is better, and which tenant gains or loses."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult, TenantFigures
+
+_NOTICED_S = 30.0
+"""A difference of waits that counts: Slurm's backfill runs each 30 s, and less is chance."""
+_NOTICED_SHARE = 0.05
+"""The same as a share of the present wait."""
+_FAR_SHARE, _FAR_S = 0.5, 300.0
+"""A replay whose mean wait is wrong by more than both is far from what happened."""
+_FAR_ORDER = 0.5
+"""So is one with a start order below this."""
+
+
+class Verdict(StrEnum):
+    """What a change does to a figure or a tenant."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    """The difference is too small to be noticed."""
+    UNCLEAR = "unclear"
+    """The intervals over the start offsets overlap: it may be chance."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run.
+
+    Attributes:
+        figure: the field of Figures.
+        words: how a reader calls it.
+        kind: a share of 1, a wait in seconds, an index of 1, or a count.
+        more: whether more of it is better or worse.
+        noticed: the smallest difference that counts; of waits also 5 % of the present one.
+    """
+
+    figure: str
+    words: str
+    kind: Literal["share", "wait", "index", "count"]
+    more: Literal[Verdict.BETTER, Verdict.WORSE]
+    noticed: float
+
+
+MEASURES = (
+    Measure("utilisation", "slices in use", "share", Verdict.BETTER, 0.005),
+    Measure("idle_wanted_share", "idle though wanted", "share", Verdict.WORSE, 0.005),
+    Measure("wait_mean_s", "wait, mean", "wait", Verdict.WORSE, _NOTICED_S),
+    Measure("wait_p50_s", "wait, half within", "wait", Verdict.WORSE, _NOTICED_S),
+    Measure("wait_p99_s", "wait, 99 % within", "wait", Verdict.WORSE, _NOTICED_S),
+    Measure("jain", "fairness, 1 is even", "index", Verdict.BETTER, 0.01),
+    Measure("late_jobs", "late within quota", "count", Verdict.WORSE, 1),
+)
+"""The figures that are compared, in the order in which they are shown."""
+TENANT_WAIT = MEASURES[2]
+"""A tenant gains if its jobs wait less in the mean."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A figure of the present policy and, if one was given, of the changed one.
+
+    Attributes:
+        present, changed: means over the start offsets; with one offset, of the whole history.
+        present_interval, changed_interval: 95 % intervals; None with one offset.
+        verdict: None without a changed policy.
+    """
+
+    figure: str
+    present: float
+    present_interval: Estimate | None
+    changed: float | None
+    changed_interval: Estimate | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class TenantDifference:
+    """A tenant's figures by both policies; None where the tenant has none.
+
+    Attributes:
+        verdict: by the mean wait of its jobs; None without a changed policy.
+    """
+
+    tenant: str
+    present: TenantFigures | None
+    changed: TenantFigures | None
+    verdict: Verdict | None
+
+    @property
+    def waited_less_s(self) -> float:
+        """Seconds that its jobs together wait less by the changed policy; below 0 is more."""
+        if self.present is None or self.changed is None:
+            return 0.0
+        return self.changed.jobs * (self.present.wait_mean_s - self.changed.wait_mean_s)
+
+
+def differences(result: SimulationResult) -> tuple[Difference, ...]:
+    """Return each figure of MEASURES by both policies."""
+    return tuple(_difference(one, result) for one in MEASURES)
+
+
+def _difference(measure: Measure, result: SimulationResult) -> Difference:
+    present, of_present = _figure(measure, result.present, result.estimates, result.offsets)
+    if result.changed is None:
+        return Difference(measure.figure, present, of_present, None, None, None)
+    changed, of_changed = _figure(measure, result.changed, result.changed_estimates, result.offsets)
+    verdict = verdict_of(measure, present, changed)
+    if (
+        of_present
+        and of_changed
+        and verdict is not Verdict.SAME
+        and _overlap(of_present, of_changed)
+    ):
+        verdict = Verdict.UNCLEAR
+    return Difference(measure.figure, present, of_present, changed, of_changed, verdict)
+
+
+def _figure(
+    measure: Measure, of: Figures, estimates: Mapping[str, Estimate], offsets: int
+) -> tuple[float, Estimate | None]:
+    interval = estimates.get(measure.figure) if offsets > 1 else None
+    return (float(getattr(of, measure.figure)) if interval is None else interval.mean), interval
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    return one.low <= other.high and other.low <= one.high
+
+
+def verdict_of(measure: Measure, present: float, changed: float) -> Verdict:
+    """Judge the step from one figure to another, whatever the intervals say."""
+    share = _NOTICED_SHARE * abs(present) if measure.kind == "wait" else 0.0
+    if abs(changed - present) < max(measure.noticed, share):
+        return Verdict.SAME
+    other = Verdict.WORSE if measure.more is Verdict.BETTER else Verdict.BETTER
+    return measure.more if changed > present else other
+
+
+def tenant_differences(result: SimulationResult) -> tuple[TenantDifference, ...]:
+    """Return every tenant that has jobs, those that lose most first, those that gain most last."""
+    present = _with_jobs(result.present)
+    changed = _with_jobs(result.changed) if result.changed else {}
+    found = (
+        _of_tenant(name, present.get(name), changed.get(name), compared=result.changed is not None)
+        for name in present.keys() | changed.keys()
+    )
+    return tuple(sorted(found, key=_place))
+
+
+def _place(one: TenantDifference) -> tuple[int, float, str]:
+    rank = {Verdict.WORSE: 0, Verdict.BETTER: 2}.get(one.verdict or Verdict.SAME, 1)
+    return rank, one.waited_less_s, one.tenant
+
+
+def _with_jobs(figures: Figures) -> Mapping[str, TenantFigures]:
+    return {one.tenant: one for one in figures.tenants if one.jobs or one.held_millislice_s}
+
+
+def _of_tenant(
+    name: str, present: TenantFigures | None, changed: TenantFigures | None, *, compared: bool
+) -> TenantDifference:
+    if not compared:
+        return TenantDifference(name, present, None, None)
+    if present is None or changed is None:
+        return TenantDifference(name, present, changed, Verdict.UNCLEAR)
+    verdict = verdict_of(TENANT_WAIT, present.wait_mean_s, changed.wait_mean_s)
+    return TenantDifference(name, present, changed, verdict)
+
+
+def gains_words(found: Iterable[TenantDifference]) -> str:
+    """``3 tenants gain, 1 loses, 2 wait as before.``; "" without a changed policy."""
+    verdicts = [one.verdict for one in found if one.verdict is not None]
+    if not verdicts:
+        return ""
+    gain, lose = verdicts.count(Verdict.BETTER), verdicts.count(Verdict.WORSE)
+    rest = len(verdicts) - gain - lose
+    noun = "tenant" if gain == 1 else "tenants"
+    return (
+        f"{gain} {noun} {_verb(gain, 'gain')}, {lose} {_verb(lose, 'lose')},"
+        f" {rest} {_verb(rest, 'wait')} as before."
+    )
+
+
+def _verb(count: int, verb: str) -> str:
+    return f"{verb}s" if count == 1 else verb
+
+
+def is_far(check: SelfCheck) -> bool:
+    """Whether the replay of the present policy is far from what happened."""
+    error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
+    is_off = error_s > max(_FAR_S, _FAR_SHARE * check.wait_mean_of_history_s)
+    return is_off or check.start_order < _FAR_ORDER

@@ -1,0 +1,56 @@
+"""What ``slicewise simulate --json`` prints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from typing_extensions import TypedDict
+
+from simulation.report.comparison import Verdict, differences, tenant_differences
+from simulation.runs.figures import Estimate, SimulationResult
+
+
+class DifferenceJson(TypedDict):
+    """A figure by both policies; null without a changed one, intervals null with one start."""
+
+    figure: str
+    present: float
+    present_interval: Estimate | None
+    changed: float | None
+    changed_interval: Estimate | None
+    verdict: Verdict | None
+
+
+class TenantVerdictJson(TypedDict):
+    """What the change does to a tenant; its figures are in ``present`` and ``changed``."""
+
+    tenant: str
+    verdict: Verdict | None
+    waited_less_s: float
+
+
+class ComparedJson(TypedDict):
+    """What follows from the figures of the runs."""
+
+    changes: Sequence[str]
+    differences: Sequence[DifferenceJson]
+    tenant_verdicts: Sequence[TenantVerdictJson]
+
+
+def result_json(result: SimulationResult, changes: Sequence[str]) -> Mapping[str, object]:
+    """Return the figures of all runs, and what follows from them.
+
+    ``changes`` says what the changed policy sets, a line for each tenant.
+    """
+    return {
+        **asdict(result),
+        "changes": list(changes),
+        "differences": [asdict(one) for one in differences(result)],
+        "tenant_verdicts": [
+            {
+                "tenant": one.tenant,
+                "verdict": one.verdict,
+                "waited_less_s": one.waited_less_s,
+            }
+            for one in tenant_differences(result)
+        ],
+    }

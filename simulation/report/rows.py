@@ -1,0 +1,198 @@
+"""Rows of the tables of simulated runs, as texts: what the terminal and the page both show."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from simulation.report.comparison import (
+    MEASURES,
+    TENANT_WAIT,
+    Difference,
+    Measure,
+    TenantDifference,
+    Verdict,
+    differences,
+    tenant_differences,
+)
+from simulation.report.words import (
+    NOTHING,
+    difference_text,
+    figure_text,
+    held_slices,
+    share_text,
+    slices_of,
+    step_of,
+    wait_text,
+)
+from simulation.runs.figures import (
+    Estimate,
+    Figures,
+    SelfCheck,
+    ServiceFigures,
+    SimulationResult,
+    TenantFigures,
+)
+
+_BY_FIGURE = {one.figure: one for one in MEASURES}
+
+
+@dataclass(frozen=True)
+class TrustRow:
+    """A figure as it really was, and as the present policy gives it in the simulation."""
+
+    words: str
+    history: str
+    replayed: str
+    error: str
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """A figure by both policies; without a changed one the last four are empty."""
+
+    words: str
+    present: str
+    present_interval: str
+    changed: str
+    changed_interval: str
+    difference: str
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure by the present policy and by the changed one; "" where there is none."""
+
+    present: str
+    changed: str
+
+
+@dataclass(frozen=True)
+class TenantRow:
+    """A tenant by both policies; without a changed one steps are empty."""
+
+    tenant: str
+    jobs: str
+    mean: Pair
+    mean_step: str
+    p99: Pair
+    held: Pair
+    held_step: str
+    late: Pair
+    verdict: Verdict | None
+    word: str
+
+
+@dataclass(frozen=True)
+class ServiceRow:
+    """A service under one policy."""
+
+    service: str
+    policy: str
+    requests: str
+    attainment: str
+    p99: str
+    slice_hours: str
+    changes: str
+
+
+def trust_rows(check: SelfCheck) -> Sequence[TrustRow]:
+    """Return the figures of the self-check that both history and simulation have."""
+    pairs = (
+        ("wait_mean_s", check.wait_mean_of_history_s, check.wait_mean_s),
+        ("wait_p99_s", check.wait_p99_of_history_s, check.wait_p99_s),
+        ("utilisation", check.utilisation_of_history, check.utilisation),
+    )
+    return [
+        TrustRow(
+            measure.words,
+            figure_text(measure, was),
+            figure_text(measure, now),
+            difference_text(measure, was, now),
+        )
+        for name, was, now in pairs
+        for measure in (_BY_FIGURE[name],)
+    ]
+
+
+def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
+    """Return a row for each figure of the cluster."""
+    return [_figure_row(_BY_FIGURE[one.figure], one) for one in differences(result)]
+
+
+def _figure_row(measure: Measure, one: Difference) -> FigureRow:
+    has_changed = one.changed is not None
+    return FigureRow(
+        words=measure.words,
+        present=figure_text(measure, one.present),
+        present_interval=_interval(measure, one.present_interval),
+        changed=figure_text(measure, one.changed) if has_changed else "",
+        changed_interval=_interval(measure, one.changed_interval),
+        difference=difference_text(measure, one.present, one.changed) if has_changed else "",
+        verdict=one.verdict,
+    )
+
+
+def _interval(measure: Measure, of: Estimate | None) -> str:
+    """``12 min to 15 min``; "" where there is none."""
+    if of is None:
+        return ""
+    return f"{figure_text(measure, of.low)} to {figure_text(measure, of.high)}"
+
+
+def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:
+    """Return a row for each tenant, those that lose most first."""
+    return [_tenant_row(one, result.present) for one in tenant_differences(result)]
+
+
+def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
+    sides, length_s = (one.present, one.changed), run.end_s - run.start_s
+    is_compared = one.verdict is not None
+    mean, mean_changed = (side.wait_mean_s if side else None for side in sides)
+    held, held_changed = (held_slices(side, length_s) for side in sides)
+
+    def pair(write: Callable[[TenantFigures], str]) -> Pair:
+        present, changed = (write(side) if side else NOTHING for side in sides)
+        return Pair(present, changed if is_compared else "")
+
+    return TenantRow(
+        tenant=one.tenant,
+        jobs=next(f"{side.jobs:,}" for side in sides if side),
+        mean=pair(lambda side: wait_text(side.wait_mean_s)),
+        mean_step=difference_text(TENANT_WAIT, mean, mean_changed) if is_compared else "",
+        p99=pair(lambda side: wait_text(side.wait_p99_s)),
+        held=pair(lambda side: slices_of(held_slices(side, length_s))),
+        held_step=step_of(held, held_changed) if is_compared else "",
+        late=pair(lambda side: f"{side.late_jobs:,}"),
+        verdict=one.verdict,
+        word=_WORDS[one.verdict] if one.verdict else "",
+    )
+
+
+_WORDS = {
+    Verdict.BETTER: "gains",
+    Verdict.WORSE: "loses",
+    Verdict.SAME: "as before",
+    Verdict.UNCLEAR: "unclear",
+}
+
+
+def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
+    """Return a row for each service and policy."""
+    return [*_services("present", result.present), *_services("changed", result.changed)]
+
+
+def _services(policy: str, run: Figures | None) -> Iterator[ServiceRow]:
+    for one in run.services if run else ():
+        yield _service_row(policy, one)
+
+
+def _service_row(policy: str, one: ServiceFigures) -> ServiceRow:
+    return ServiceRow(
+        service=one.service,
+        policy=policy,
+        requests=f"{one.requests:,}",
+        attainment=share_text(one.attainment),
+        p99=wait_text(one.wait_p99_s),
+        slice_hours=f"{one.slice_s / 3600:,.1f}",
+        changes=f"{one.changes:,}",
+    )

@@ -1,0 +1,100 @@
+"""Tables of simulated runs for terminals."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from cluster.runtime.console import Column, FittingTable, column
+from simulation.report.comparison import Verdict
+from simulation.report.rows import FigureRow, Pair, ServiceRow, TenantRow, TrustRow
+
+_STYLES = {
+    Verdict.BETTER: "green",
+    Verdict.WORSE: "red",
+    Verdict.UNCLEAR: "yellow",
+    Verdict.SAME: "dim",
+}
+
+
+def trust_table(rows: Sequence[TrustRow]) -> FittingTable:
+    """One line per figure: as it was, as the simulation has it."""
+    return FittingTable(
+        (
+            column("present policy", (one.words for one in rows)),
+            column("as it was", (one.history for one in rows), right=True),
+            column("simulated", (one.replayed for one in rows), right=True),
+            column("error", (one.error for one in rows), right=True),
+        )
+    )
+
+
+def figures_table(rows: Sequence[FigureRow]) -> FittingTable:
+    """One line per figure of the cluster, by the present policy and, if there is one, the other."""
+    found = [
+        column("figure", (one.words for one in rows)),
+        column("present", (one.present for one in rows), right=True),
+        *_intervals("95 % of starts", [one.present_interval for one in rows], rank=1),
+    ]
+    if any(one.verdict for one in rows):
+        found += [
+            column("changed", (one.changed for one in rows), right=True),
+            *_intervals("95 % of changed", [one.changed_interval for one in rows], rank=1),
+            column(
+                "difference", (_styled(one.difference, one.verdict) for one in rows), right=True
+            ),
+            column("", (_styled(str(one.verdict), one.verdict) for one in rows)),
+        ]
+    return FittingTable(tuple(found))
+
+
+def _intervals(heading: str, cells: Sequence[str], rank: int) -> Sequence[Column]:
+    return [column(heading, cells, right=True, rank=rank)] if any(cells) else []
+
+
+def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
+    """One line per tenant, in the order of the rows; by both policies an arrow leads over."""
+    is_compared = any(one.verdict for one in rows)
+    found = [
+        column("tenant", (one.tenant for one in rows)),
+        column("jobs", (one.jobs for one in rows), right=True, rank=3),
+        column("wait, mean", (_led(one.mean) for one in rows), right=True),
+    ]
+    if is_compared:
+        steps = (_styled(one.mean_step, one.verdict) for one in rows)
+        found.append(column("difference", steps, right=True))
+    found += [
+        column("99 % within", (_led(one.p99) for one in rows), right=True, rank=2),
+        column("slices", (_led(one.held) for one in rows), right=True, rank=1),
+    ]
+    if is_compared:
+        found.append(column("more or less", (one.held_step for one in rows), right=True, rank=4))
+    found.append(column("late", (_led(one.late) for one in rows), right=True, rank=2))
+    if is_compared:
+        found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
+    return FittingTable(tuple(found))
+
+
+def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
+    """One line per service and policy."""
+    return FittingTable(
+        (
+            column("service", (one.service for one in rows)),
+            column("policy", (one.policy for one in rows)),
+            column("requests", (one.requests for one in rows), right=True, rank=2),
+            column("in time", (one.attainment for one in rows), right=True),
+            column("99 % within", (one.p99 for one in rows), right=True),
+            column("slice-hours", (one.slice_hours for one in rows), right=True),
+            column("changes", (one.changes for one in rows), right=True, rank=1),
+        )
+    )
+
+
+def _led(of: Pair) -> Text:
+    """``41 min → 12 min``; one text where both are the same or there is no changed one."""
+    if of.changed in ("", of.present):
+        return Text(of.present)
+    return Text.assemble((f"{of.present} → ", "dim"), of.changed)
+
+
+def _styled(text: str, verdict: Verdict | None) -> Text:
+    return Text(text, style=_STYLES[verdict] if verdict else "")

@@ -1,0 +1,131 @@
+"""Writes the figures of simulated runs for readers of terminals and of pages alike."""
+
+from collections.abc import Callable, Mapping
+
+from cluster.language.units import slices_text
+from simulation.report.comparison import Measure, is_far
+from simulation.runs.figures import SelfCheck, SimulationResult, TenantFigures
+from slurm_plugin.cli_views.overview import age_text
+
+NOTHING = "–"
+_DAY_S, _MILLISLICES = 86_400, 1000
+
+
+def span_text(result: SimulationResult) -> str:
+    """What was simulated: ``30.0 days of lab, 101,234 jobs, 896 slices; seed 1, 3 starts``."""
+    present = result.present
+    days = (present.end_s - present.start_s) / _DAY_S
+    starts = "1 start" if result.offsets == 1 else f"{result.offsets} starts"
+    return (
+        f"{days:,.1f} days of {result.cluster}, {present.jobs:,} jobs,"
+        f" {slices_text(present.capacity_millislices)} slices; seed {result.seed}, {starts}"
+    )
+
+
+def figure_text(measure: Measure, value: float | None) -> str:
+    """A figure with its unit: ``71.2 %``, ``14 min``, ``0.82``, ``12``."""
+    return NOTHING if value is None else _WRITERS[measure.kind](value)
+
+
+def wait_text(seconds: float | None) -> str:
+    """A wait: ``45 s``, ``12 min``, ``3.5 h``."""
+    return NOTHING if seconds is None else age_text(seconds)
+
+
+def share_text(share: float) -> str:
+    """``71.2 %``."""
+    return f"{100 * share:.1f} %"
+
+
+_WRITERS: Mapping[str, Callable[[float], str]] = {
+    "share": share_text,
+    "wait": age_text,
+    "index": lambda value: f"{value:.2f}",
+    "count": lambda value: f"{value:,.0f}",
+}
+
+
+def difference_text(measure: Measure, before: float | None, after: float | None) -> str:
+    """A step with its sign: ``+6.8 points``, ``-3 min (-27 %)``, ``+0.11``; ``0`` is none."""
+    if before is None or after is None:
+        return NOTHING
+    step = after - before
+    sign = "+" if step > 0 else "-"
+    if measure.kind == "share":
+        text = f"{100 * abs(step):.1f}"
+        return "0" if text == "0.0" else f"{sign}{text} points"
+    text = _WRITERS[measure.kind](abs(step))
+    if text in _NONE:
+        return "0"
+    if measure.kind == "wait" and before > 0:
+        return f"{sign}{text} ({100 * step / before:+,.0f} %)"
+    return f"{sign}{text}"
+
+
+_NONE = ("0", "0 s", "0.00")
+
+
+def held_slices(tenant: TenantFigures | None, length_s: float) -> float | None:
+    """Slices that a tenant held in the mean; None where it has no figures."""
+    if tenant is None or length_s <= 0:
+        return None
+    return tenant.held_millislice_s / length_s / _MILLISLICES
+
+
+def slices_of(value: float | None) -> str:
+    """Slices with one decimal: ``12.1``."""
+    return NOTHING if value is None else f"{value:,.1f}"
+
+
+def step_of(before: float | None, after: float | None) -> str:
+    """A step of slices with its sign; ``0`` is none."""
+    if before is None or after is None:
+        return NOTHING
+    text = f"{after - before:+,.1f}"
+    return "0" if text in ("+0.0", "-0.0") else text
+
+
+def trust_text(check: SelfCheck | None) -> str:
+    """Say in two sentences how far the simulation is to be trusted."""
+    if check is None:
+        return (
+            "This history does not say when its jobs really started, so nothing shows how far the"
+            " simulation is to be trusted on this site. Compare policies by it; do not take its"
+            " waits for a forecast."
+        )
+    pairs = 100 * (1 + check.start_order) / 2
+    error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
+    use = 100 * abs(check.utilisation - check.utilisation_of_history)
+    found = (
+        f"With the present policy, half of {check.jobs:,} jobs waited in the simulation within"
+        f" {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of 100 pairs"
+        " of them started in the same order."
+    )
+    if is_far(check):
+        return (
+            f"{found} That is far from what happened: take from the following at most whether a"
+            " policy makes waits longer or shorter, and no amount."
+        )
+    return (
+        f"{found} Its mean wait is wrong by {age_text(error_s)} and its use by {use:.1f} points:"
+        " smaller differences say nothing."
+    )
+
+
+MEANINGS = (
+    "Idle though wanted is the part of the idle slices for which jobs waited. Fairness is Jain's"
+    " index of the tenants' slowdowns. Late are jobs within their tenant's guaranteed quota that"
+    " waited longer than a recall of lent quota may take."
+)
+"""What the less common figures mean."""
+
+
+def chance_text(result: SimulationResult) -> str:
+    """Say what is known of how far differences are chance."""
+    if result.offsets > 1:
+        means = f"Figures are means over {result.offsets} starts, with their 95 % intervals."
+        unclear = " A difference is unclear where both intervals overlap."
+        return means if result.changed is None else means + unclear
+    if result.changed is None:
+        return "Figures are of one start; --offsets 8 adds intervals."
+    return "Figures are of one start: a small difference may be chance; --offsets 8 tells."

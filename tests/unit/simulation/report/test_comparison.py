@@ -1,0 +1,109 @@
+"""Tests verdicts: which way is better, what is too small to count, what may be chance."""
+
+from dataclasses import replace
+
+import pytest
+from simulation_figures import CHANGED, CHECK, HOSTILE, PRESENT, around, figures, result, tenant
+
+from simulation.report.comparison import (
+    MEASURES,
+    Difference,
+    Verdict,
+    differences,
+    gains_words,
+    is_far,
+    tenant_differences,
+    verdict_of,
+)
+from simulation.runs.figures import ESTIMATED, SimulationResult
+
+BY_FIGURE = {one.figure: one for one in MEASURES}
+
+
+def difference(figure: str, of: SimulationResult) -> Difference:
+    return next(one for one in differences(of) if one.figure == figure)
+
+
+def test_every_estimated_figure_is_compared():
+    assert {one.figure for one in MEASURES} == set(ESTIMATED)
+
+
+@pytest.mark.parametrize(
+    ("figure", "present", "changed", "verdict"),
+    [
+        ("utilisation", 0.70, 0.71, Verdict.BETTER),
+        ("utilisation", 0.71, 0.70, Verdict.WORSE),
+        ("utilisation", 0.700, 0.704, Verdict.SAME),
+        ("idle_wanted_share", 0.1, 0.2, Verdict.WORSE),
+        ("wait_mean_s", 600.0, 500.0, Verdict.BETTER),
+        ("wait_mean_s", 500.0, 600.0, Verdict.WORSE),
+        ("wait_mean_s", 10.0, 39.0, Verdict.SAME),
+        ("wait_mean_s", 36_000.0, 37_000.0, Verdict.SAME),
+        ("wait_mean_s", 36_000.0, 38_000.0, Verdict.WORSE),
+        ("jain", 0.7, 0.8, Verdict.BETTER),
+        ("late_jobs", 0, 1, Verdict.WORSE),
+        ("late_jobs", 3, 3, Verdict.SAME),
+    ],
+)
+def test_a_step_is_better_worse_or_too_small(
+    figure: str, present: float, changed: float, verdict: Verdict
+):
+    assert verdict_of(BY_FIGURE[figure], present, changed) is verdict
+
+
+def test_where_intervals_overlap_a_difference_is_unclear():
+    with_one = result(offsets=1)
+    assert difference("wait_mean_s", with_one).verdict is Verdict.BETTER
+    assert difference("wait_mean_s", with_one).present_interval is None
+    with_many = result(offsets=4)
+    assert difference("wait_mean_s", with_many).verdict is Verdict.UNCLEAR
+    assert difference("utilisation", with_many).verdict is Verdict.BETTER
+
+
+def test_with_several_starts_their_mean_is_shown():
+    of = replace(result(offsets=4), estimates={"wait_mean_s": around(900.0, 1.0)})
+    assert difference("wait_mean_s", of).present == 900.0
+    assert difference("utilisation", of).present == PRESENT.utilisation
+
+
+def test_without_a_change_there_is_no_verdict():
+    of = result(compared=False)
+    assert {one.verdict for one in differences(of)} == {None}
+    assert {one.verdict for one in tenant_differences(of)} == {None}
+    assert gains_words(tenant_differences(of)) == ""
+
+
+def test_who_loses_comes_first_and_who_gains_last():
+    found = tenant_differences(result())
+    assert [one.tenant for one in found] == ["nlp", HOSTILE, "vision"]
+    assert [one.verdict for one in found] == [Verdict.WORSE, Verdict.SAME, Verdict.BETTER]
+    assert found[0].waited_less_s == -660_000.0
+    assert gains_words(found) == "1 tenant gains, 1 loses, 1 waits as before."
+
+
+def test_who_loses_most_hours_comes_first():
+    present = figures(tenant("a", 600.0, jobs=10), tenant("b", 600.0, jobs=1000))
+    changed = figures(tenant("a", 6000.0, jobs=10), tenant("b", 1200.0, jobs=1000))
+    of = replace(result(), present=present, changed=changed)
+    assert [one.tenant for one in tenant_differences(of)] == ["b", "a"]
+
+
+def test_a_tenant_of_one_policy_only_neither_gains_nor_loses():
+    idle = tenant("idle", 0.0, jobs=0, slices=0.0)
+    changed = replace(CHANGED, tenants=(*CHANGED.tenants, tenant("new", 5.0), idle))
+    found = {one.tenant: one for one in tenant_differences(replace(result(), changed=changed))}
+    assert (found["new"].verdict, found["new"].present) == (Verdict.UNCLEAR, None)
+    assert "idle" not in found
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "order", "far"),
+    [(660.0, 0.86, False), (1079.0, 0.86, False), (1081.0, 0.86, True), (660.0, 0.4, True)],
+)
+def test_a_replay_that_is_far_from_what_happened_is_one(wait_s: float, order: float, far: bool):
+    assert is_far(replace(CHECK, wait_mean_s=wait_s, start_order=order)) is far
+
+
+def test_short_waits_are_not_far_by_their_share():
+    short = replace(CHECK, wait_mean_of_history_s=10.0, wait_mean_s=200.0)
+    assert not is_far(short)

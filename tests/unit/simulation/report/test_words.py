@@ -1,0 +1,132 @@
+"""Tests how figures and their differences are written."""
+
+from dataclasses import replace
+
+import pytest
+from simulation_figures import CHECK, HOSTILE, PRESENT, SERVICE, result
+
+from cluster.runtime.console import PipeConsole
+from simulation.report.comparison import MEASURES
+from simulation.report.rows import figure_rows, service_rows, tenant_rows, trust_rows
+from simulation.report.tables import figures_table, services_table, tenants_table, trust_table
+from simulation.report.words import (
+    chance_text,
+    difference_text,
+    figure_text,
+    span_text,
+    step_of,
+    trust_text,
+)
+
+BY_FIGURE = {one.figure: one for one in MEASURES}
+
+
+@pytest.mark.parametrize(
+    ("figure", "before", "after", "text"),
+    [
+        ("utilisation", 0.7, 0.768, "+6.8 points"),
+        ("utilisation", 0.7, 0.7001, "0"),
+        ("utilisation", 0.7, None, "–"),
+        ("wait_mean_s", 660.0, 480.0, "-3 min (-27 %)"),
+        ("wait_mean_s", 480.0, 480.2, "0"),
+        ("wait_mean_s", 0.0, 90.0, "+2 min"),
+        ("wait_p99_s", 3600.0, 90_000.0, "+1.0 d (+2,400 %)"),
+        ("jain", 0.7, 0.59, "-0.11"),
+        ("late_jobs", 3, 1203, "+1,200"),
+    ],
+)
+def test_a_difference_has_its_sign(figure: str, before: float, after: float | None, text: str):
+    assert difference_text(BY_FIGURE[figure], before, after) == text
+
+
+def test_figures_have_units():
+    texts = [figure_text(BY_FIGURE[name], 0.5) for name in ("utilisation", "jain", "late_jobs")]
+    assert texts == ["50.0 %", "0.50", "0"]
+    assert figure_text(BY_FIGURE["wait_mean_s"], None) == "–"
+    assert (step_of(1.0, 1.04), step_of(1.0, 2.0), step_of(None, 1.0)) == ("0", "+1.0", "–")
+
+
+def test_the_span_says_what_was_simulated():
+    assert span_text(result()) == "30.0 days of lab, 3,000 jobs, 896 slices; seed 7, 1 start"
+
+
+def test_trust_says_how_wrong_the_replay_was():
+    text = trust_text(CHECK)
+    assert "half of 98,123 jobs waited in the simulation within 41 s" in text
+    assert "93 of 100 pairs" in text
+    assert "Its mean wait is wrong by 1 min and its use by 0.8 points" in text
+
+
+def test_a_replay_far_from_what_happened_promises_no_amount():
+    text = trust_text(replace(CHECK, start_order=0.1))
+    assert "far from what happened" in text
+    assert "smaller differences" not in text
+
+
+def test_without_real_starts_nothing_is_known_of_trust():
+    assert "nothing shows how far" in trust_text(None)
+
+
+def test_small_differences_of_one_start_may_be_chance():
+    assert "may be chance" in chance_text(result())
+    assert "unclear where both intervals overlap" in chance_text(result(offsets=3))
+    assert "unclear" not in chance_text(result(offsets=3, compared=False))
+
+
+def shown(table: object) -> list[list[str]]:
+    out = PipeConsole()
+    with out.capture() as captured:
+        out.print(table)
+    return [line.split("  ") for line in captured.get().splitlines()]
+
+
+def cells(table: object) -> list[list[str]]:
+    return [[cell.strip() for cell in row if cell.strip()] for row in shown(table)]
+
+
+def test_the_self_check_is_a_small_table():
+    assert cells(trust_table(trust_rows(CHECK))) == [
+        ["present policy", "as it was", "simulated", "error"],
+        ["wait, mean", "12 min", "11 min", "-1 min (-8 %)"],
+        ["wait, 99 % within", "3.3 h", "3.1 h", "-17 min (-8 %)"],
+        ["slices in use", "72.0 %", "71.2 %", "-0.8 points"],
+    ]
+
+
+def test_figures_stand_side_by_side_with_a_word():
+    rows = cells(figures_table(figure_rows(result())))
+    assert rows[0] == ["figure", "present", "changed", "difference"]
+    assert rows[1] == ["slices in use", "70.0 %", "78.0 %", "+8.0 points", "better"]
+    assert rows[3] == ["wait, mean", "11 min", "8 min", "-3 min (-27 %)", "better"]
+    assert rows[-1] == ["late within quota", "0", "0", "0", "same"]
+
+
+def test_intervals_have_columns_where_there_are_any():
+    rows = cells(figures_table(figure_rows(result(offsets=4))))
+    assert rows[0][2] == "95 % of starts"
+    assert rows[1][2] == "69.0 % to 71.0 %"
+    assert rows[3][-1] == "unclear"
+
+
+def test_without_a_change_there_is_one_figure_each():
+    rows = cells(figures_table(figure_rows(result(compared=False))))
+    assert rows[1] == ["slices in use", "70.0 %"]
+    rows = cells(tenants_table(tenant_rows(result(compared=False))))
+    assert rows[0] == ["tenant", "jobs", "wait, mean", "99 % within", "slices", "late"]
+    assert rows[-1] == ["vision", "1,000", "41 min", "6.2 h", "300.0", "0"]
+
+
+def test_tenants_say_who_loses_and_who_gains():
+    rows = {row[0]: row for row in cells(tenants_table(tenant_rows(result())))}
+    nlp = ["1,000", "4 min → 15 min", "+11 min (+275 %)", "36 min → 2.2 h"]
+    assert rows["nlp"][1:] == [*nlp, "100.0 → 80.0", "-20.0", "0 → 12", "loses"]
+    assert rows["vision"][-1] == "gains"
+
+
+def test_services_have_a_line_for_each_policy():
+    of = replace(result(), present=replace(PRESENT, services=(SERVICE,)))
+    rows = cells(services_table(service_rows(of)))
+    assert rows[1][1:] == ["present", "12,000", "99.1 %", "1 s", "200.0", "91"]
+    assert "\u202e" not in rows[1][0]
+    assert "\ufffd" in rows[1][0]
+    assert HOSTILE.partition("\u202e")[0] in rows[1][0]
