@@ -94,12 +94,15 @@ def around(value: float, spread: float) -> Estimate:
 
 
 def result(*, compared: bool = True, offsets: int = 1) -> SimulationResult:
-    names = ("utilisation", "wait_mean_s")
-    spreads = dict(zip(names, (0.01, 200.0), strict=True))
+    spreads = {"utilisation": 0.01, "wait_mean_s": 200.0, "late_jobs": 1.0}
     present, changed = (
-        {name: around(getattr(run, name), spreads[name]) for name in names}
+        {name: around(getattr(run, name), spread) for name, spread in spreads.items()}
         for run in (PRESENT, CHANGED)
     )
+    steps = {
+        name: around(changed[name].mean - present[name].mean, spread)
+        for name, spread in spreads.items()
+    }
     return SimulationResult(
         cluster="lab",
         seed=7,
@@ -109,6 +112,7 @@ def result(*, compared: bool = True, offsets: int = 1) -> SimulationResult:
         changed=CHANGED if compared else None,
         estimates=present,
         changed_estimates=changed if compared else {},
+        difference_estimates=steps if compared else {},
         seconds=251.0,
         notes=("12 jobs of more GPUs than the cluster has were left out.", f"A note on {HOSTILE}."),
     )

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     SAME = "same"
     """The difference is too small to be noticed."""
     UNCLEAR = "unclear"
-    """The intervals over the start offsets overlap: it may be chance."""
+    """The interval of the difference over the start offsets has 0 in it: it may be chance."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,15 @@ class Difference:
     """A figure of the present policy and, if one was given, of the changed one.
 
     Attributes:
-        present, changed: means over the start offsets; with one offset, of the whole history.
-        present_interval, changed_interval: 95 % intervals; None with one offset.
+        interval: the 95 % interval over the start offsets, of the difference or, without a changed
+            policy, of the figure; None with one offset. Of a count it is that of the whole time.
         verdict: None without a changed policy.
     """
 
     figure: str
     present: float
-    present_interval: Estimate | None
     changed: float | None
-    changed_interval: Estimate | None
+    interval: Estimate | None
     verdict: Verdict | None
 
 
@@ -106,30 +105,23 @@ def differences(result: SimulationResult) -> tuple[Difference, ...]:
 
 
 def _difference(measure: Measure, result: SimulationResult) -> Difference:
-    present, of_present = _figure(measure, result.present, result.estimates, result.offsets)
+    present = float(getattr(result.present, measure.figure))
     if result.changed is None:
-        return Difference(measure.figure, present, of_present, None, None, None)
-    changed, of_changed = _figure(measure, result.changed, result.changed_estimates, result.offsets)
+        interval = _interval(measure, result.estimates, result.offsets)
+        return Difference(measure.figure, present, None, interval, None)
+    changed = float(getattr(result.changed, measure.figure))
+    interval = _interval(measure, result.difference_estimates, result.offsets)
     verdict = verdict_of(measure, present, changed)
-    if (
-        of_present
-        and of_changed
-        and verdict is not Verdict.SAME
-        and _overlap(of_present, of_changed)
-    ):
+    if verdict is not Verdict.SAME and interval and interval.low <= 0 <= interval.high:
         verdict = Verdict.UNCLEAR
-    return Difference(measure.figure, present, of_present, changed, of_changed, verdict)
+    return Difference(measure.figure, present, changed, interval, verdict)
 
 
-def _figure(
-    measure: Measure, of: Figures, estimates: Mapping[str, Estimate], offsets: int
-) -> tuple[float, Estimate | None]:
-    interval = estimates.get(measure.figure) if offsets > 1 else None
-    return (float(getattr(of, measure.figure)) if interval is None else interval.mean), interval
-
-
-def _overlap(one: Estimate, other: Estimate) -> bool:
-    return one.low <= other.high and other.low <= one.high
+def _interval(measure: Measure, estimates: Mapping[str, Estimate], offsets: int) -> Estimate | None:
+    found = estimates.get(measure.figure) if offsets > 1 else None
+    if found is None or measure.kind != "count":
+        return found
+    return Estimate(*(offsets * value for value in (found.mean, found.low, found.high)))
 
 
 def verdict_of(measure: Measure, present: float, changed: float) -> Verdict:

@@ -10,13 +10,12 @@ from simulation.runs.figures import Estimate, SimulationResult
 
 
 class DifferenceJson(TypedDict):
-    """A figure by both policies; null without a changed one, intervals null with one start."""
+    """A figure by both policies; null without a changed one, and an interval with one start."""
 
     figure: str
     present: float
-    present_interval: Estimate | None
     changed: float | None
-    changed_interval: Estimate | None
+    interval: Estimate | None
     verdict: Verdict | None
 
 

@@ -28,7 +28,7 @@ def simulation_html(
     of the drawings; ``made_s`` is when the page is made, in Unix seconds.
     """
     tenants = tenant_differences(result)
-    present = result.present
+    present, rows = result.present, figure_rows(result)
     return kept_page(
         "simulation.html.j2",
         result=result,
@@ -40,7 +40,8 @@ def simulation_html(
         changes=changes,
         trust=trust_text(result.self_check),
         checked=trust_rows(result.self_check) if result.self_check else (),
-        figures=figure_rows(result),
+        figures=rows,
+        has_intervals=any(one.interval for one in rows),
         chance=chance_text(result),
         meanings=MEANINGS,
         charts=[chart_markup(one) for one in _over_time(result, zone) if one.times_s],

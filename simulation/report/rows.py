@@ -21,10 +21,10 @@ from simulation.report.words import (
     share_text,
     slices_of,
     step_of,
+    step_text,
     wait_text,
 )
 from simulation.runs.figures import (
-    Estimate,
     Figures,
     SelfCheck,
     ServiceFigures,
@@ -47,14 +47,13 @@ class TrustRow:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure by both policies; without a changed one the last four are empty."""
+    """A figure by both policies; "" where there is no changed one or no interval."""
 
     words: str
     present: str
-    present_interval: str
     changed: str
-    changed_interval: str
     difference: str
+    interval: str
     verdict: Verdict | None
 
 
@@ -120,23 +119,18 @@ def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
 
 
 def _figure_row(measure: Measure, one: Difference) -> FigureRow:
-    has_changed = one.changed is not None
+    is_compared = one.changed is not None
+    write = step_text if is_compared else figure_text
     return FigureRow(
         words=measure.words,
         present=figure_text(measure, one.present),
-        present_interval=_interval(measure, one.present_interval),
-        changed=figure_text(measure, one.changed) if has_changed else "",
-        changed_interval=_interval(measure, one.changed_interval),
-        difference=difference_text(measure, one.present, one.changed) if has_changed else "",
+        changed=figure_text(measure, one.changed) if is_compared else "",
+        difference=difference_text(measure, one.present, one.changed) if is_compared else "",
+        interval=" to ".join(write(measure, end) for end in (one.interval.low, one.interval.high))
+        if one.interval
+        else "",
         verdict=one.verdict,
     )
-
-
-def _interval(measure: Measure, of: Estimate | None) -> str:
-    """``12 min to 15 min``; "" where there is none."""
-    if of is None:
-        return ""
-    return f"{figure_text(measure, of.low)} to {figure_text(measure, of.high)}"
 
 
 def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from cluster.runtime.console import Column, FittingTable, column
+from cluster.runtime.console import FittingTable, column
 from simulation.report.comparison import Verdict
 from simulation.report.rows import FigureRow, Pair, ServiceRow, TenantRow, TrustRow
 
@@ -33,22 +33,19 @@ def figures_table(rows: Sequence[FigureRow]) -> FittingTable:
     found = [
         column("figure", (one.words for one in rows)),
         column("present", (one.present for one in rows), right=True),
-        *_intervals("95 % of starts", [one.present_interval for one in rows], rank=1),
     ]
-    if any(one.verdict for one in rows):
+    is_compared = any(one.verdict for one in rows)
+    if is_compared:
+        steps = (_styled(one.difference, one.verdict) for one in rows)
         found += [
             column("changed", (one.changed for one in rows), right=True),
-            *_intervals("95 % of changed", [one.changed_interval for one in rows], rank=1),
-            column(
-                "difference", (_styled(one.difference, one.verdict) for one in rows), right=True
-            ),
-            column("", (_styled(str(one.verdict), one.verdict) for one in rows)),
+            column("difference", steps, right=True),
         ]
+    if any(one.interval for one in rows):
+        found.append(column("95 % interval", (one.interval for one in rows), right=True, rank=1))
+    if is_compared:
+        found.append(column("", (_styled(str(one.verdict), one.verdict) for one in rows)))
     return FittingTable(tuple(found))
-
-
-def _intervals(heading: str, cells: Sequence[str], rank: int) -> Sequence[Column]:
-    return [column(heading, cells, right=True, rank=rank)] if any(cells) else []
 
 
 def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:

@@ -12,10 +12,10 @@ _DAY_S, _MILLISLICES = 86_400, 1000
 
 
 def span_text(result: SimulationResult) -> str:
-    """What was simulated: ``30.0 days of lab, 101,234 jobs, 896 slices; seed 1, 3 starts``."""
+    """What was simulated: ``30.0 days of lab, 101,234 jobs, 896 slices; seed 1, 3 parts``."""
     present = result.present
     days = (present.end_s - present.start_s) / _DAY_S
-    starts = "1 start" if result.offsets == 1 else f"{result.offsets} starts"
+    starts = "1 part" if result.offsets == 1 else f"{result.offsets} parts"
     return (
         f"{days:,.1f} days of {result.cluster}, {present.jobs:,} jobs,"
         f" {slices_text(present.capacity_millislices)} slices; seed {result.seed}, {starts}"
@@ -49,20 +49,22 @@ def difference_text(measure: Measure, before: float | None, after: float | None)
     """A step with its sign: ``+6.8 points``, ``-3 min (-27 %)``, ``+0.11``; ``0`` is none."""
     if before is None or after is None:
         return NOTHING
-    step = after - before
-    sign = "+" if step > 0 else "-"
-    if measure.kind == "share":
-        text = f"{100 * abs(step):.1f}"
-        return "0" if text == "0.0" else f"{sign}{text} points"
-    text = _WRITERS[measure.kind](abs(step))
+    text = step_text(measure, after - before)
+    if measure.kind == "wait" and before > 0 and text != "0":
+        return f"{text} ({100 * (after - before) / before:+,.0f} %)"
+    return text
+
+
+def step_text(measure: Measure, step: float) -> str:
+    """The same without what it is of the figure: ``-3 min``."""
+    size = abs(step)
+    text = f"{100 * size:.1f} points" if measure.kind == "share" else figure_text(measure, size)
     if text in _NONE:
         return "0"
-    if measure.kind == "wait" and before > 0:
-        return f"{sign}{text} ({100 * step / before:+,.0f} %)"
-    return f"{sign}{text}"
+    return f"{'+' if step > 0 else '-'}{text}"
 
 
-_NONE = ("0", "0 s", "0.00")
+_NONE = ("0", "0 s", "0.00", "0.0 points")
 
 
 def held_slices(tenant: TenantFigures | None, length_s: float) -> float | None:
@@ -123,9 +125,16 @@ MEANINGS = (
 def chance_text(result: SimulationResult) -> str:
     """Say what is known of how far differences are chance."""
     if result.offsets > 1:
-        means = f"Figures are means over {result.offsets} starts, with their 95 % intervals."
-        unclear = " A difference is unclear where both intervals overlap."
-        return means if result.changed is None else means + unclear
+        parts = f"{result.offsets} parts of the time, each simulated from a start of its own"
+        if result.changed is None:
+            return f"Intervals are those of 95 % over {parts}."
+        return (
+            f"Intervals are those of 95 % of the difference over {parts}; a difference whose"
+            " interval has 0 in it is unclear."
+        )
     if result.changed is None:
-        return "Figures are of one start; --offsets 8 adds intervals."
-    return "Figures are of one start: a small difference may be chance; --offsets 8 tells."
+        return "All of the time was simulated from one start; --offsets 8 adds intervals."
+    return (
+        "All of the time was simulated from one start: a small difference may be chance;"
+        " --offsets 8 tells."
+    )

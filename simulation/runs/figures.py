@@ -162,6 +162,8 @@ class SimulationResult:
         present: the present policy, over the whole history.
         changed: the changed policy over the same history; None if none was given.
         estimates, changed_estimates: by the fields of Figures in ESTIMATED.
+        difference_estimates: of what the change adds to each, start by start: how much there is to
+            do differs from start to start, and that is no uncertainty of the change.
         seconds: how long the simulation took.
         notes: what was left out of the replay and why, as sentences.
     """
@@ -174,5 +176,6 @@ class SimulationResult:
     changed: Figures | None
     estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
     changed_estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
+    difference_estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

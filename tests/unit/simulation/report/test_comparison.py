@@ -51,19 +51,30 @@ def test_a_step_is_better_worse_or_too_small(
     assert verdict_of(BY_FIGURE[figure], present, changed) is verdict
 
 
-def test_where_intervals_overlap_a_difference_is_unclear():
+def test_a_difference_that_may_be_none_is_unclear():
     with_one = result(offsets=1)
     assert difference("wait_mean_s", with_one).verdict is Verdict.BETTER
-    assert difference("wait_mean_s", with_one).present_interval is None
+    assert difference("wait_mean_s", with_one).interval is None
     with_many = result(offsets=4)
     assert difference("wait_mean_s", with_many).verdict is Verdict.UNCLEAR
+    assert difference("wait_mean_s", with_many).interval == around(-180.0, 200.0)
     assert difference("utilisation", with_many).verdict is Verdict.BETTER
 
 
-def test_with_several_starts_their_mean_is_shown():
-    of = replace(result(offsets=4), estimates={"wait_mean_s": around(900.0, 1.0)})
-    assert difference("wait_mean_s", of).present == 900.0
-    assert difference("utilisation", of).present == PRESENT.utilisation
+def test_a_difference_that_is_sure_and_too_small_is_none():
+    sure = replace(result(offsets=4), difference_estimates={"wait_mean_s": around(-20.0, 1.0)})
+    near = replace(CHANGED, wait_mean_s=PRESENT.wait_mean_s - 20.0)
+    assert difference("wait_mean_s", replace(sure, changed=near)).verdict is Verdict.SAME
+
+
+def test_without_a_change_intervals_are_those_of_the_figures():
+    found = difference("wait_mean_s", result(compared=False, offsets=4))
+    assert (found.present, found.interval) == (PRESENT.wait_mean_s, around(660.0, 200.0))
+
+
+def test_the_interval_of_a_count_is_that_of_the_whole_time():
+    of = replace(result(offsets=4), difference_estimates={"late_jobs": around(3.0, 1.0)})
+    assert difference("late_jobs", of).interval == around(12.0, 4.0)
 
 
 def test_without_a_change_there_is_no_verdict():

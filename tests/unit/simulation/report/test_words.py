@@ -47,7 +47,7 @@ def test_figures_have_units():
 
 
 def test_the_span_says_what_was_simulated():
-    assert span_text(result()) == "30.0 days of lab, 3,000 jobs, 896 slices; seed 7, 1 start"
+    assert span_text(result()) == "30.0 days of lab, 3,000 jobs, 896 slices; seed 7, 1 part"
 
 
 def test_trust_says_how_wrong_the_replay_was():
@@ -69,7 +69,7 @@ def test_without_real_starts_nothing_is_known_of_trust():
 
 def test_small_differences_of_one_start_may_be_chance():
     assert "may be chance" in chance_text(result())
-    assert "unclear where both intervals overlap" in chance_text(result(offsets=3))
+    assert "has 0 in it is unclear" in chance_text(result(offsets=3))
     assert "unclear" not in chance_text(result(offsets=3, compared=False))
 
 
@@ -101,11 +101,13 @@ def test_figures_stand_side_by_side_with_a_word():
     assert rows[-1] == ["late within quota", "0", "0", "0", "same"]
 
 
-def test_intervals_have_columns_where_there_are_any():
+def test_intervals_have_a_column_where_there_are_any():
     rows = cells(figures_table(figure_rows(result(offsets=4))))
-    assert rows[0][2] == "95 % of starts"
-    assert rows[1][2] == "69.0 % to 71.0 %"
-    assert rows[3][-1] == "unclear"
+    assert rows[0][4] == "95 % interval"
+    assert rows[1][4:] == ["+7.0 points to +9.0 points", "better"]
+    assert rows[3][4:] == ["-6 min to +20 s", "unclear"]
+    rows = cells(figures_table(figure_rows(result(compared=False, offsets=4))))
+    assert rows[1] == ["slices in use", "70.0 %", "69.0 % to 71.0 %"]
 
 
 def test_without_a_change_there_is_one_figure_each():
