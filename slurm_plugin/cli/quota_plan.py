@@ -1,6 +1,7 @@
 """``slicewise tenant-quota plan FILE``: shows what a change of quotas would do, and makes it."""
 
 import asyncio
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def plan(
         console().print(
             Text(f"Nothing was changed. To set it: the same with {_apply_words(change)}")
         )
+        console().print(Text(_last_month_words(file)))
     if apply:
         require_in_force(took_s, wait_s)
 
@@ -87,6 +89,14 @@ def plan(
 def _apply_words(change: PlannedChange) -> str:
     """Return the options that apply the plan, with --overcommit if they need it."""
     return f"--apply {'--overcommit ' if change.needs_overcommit else ''}--reason 'WHY'"
+
+
+def _last_month_words(file: Path) -> str:
+    """Say which commands simulate the change."""
+    return (
+        "What it would have done to last month: slicewise snapshot site.zip --history 31, then"
+        f" slicewise simulate site.zip --change {shlex.quote(str(file))}"
+    )
 
 
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
@@ -149,38 +159,13 @@ def _apply(
 
 
 def _print_plan(planned: _Planned, cluster: str) -> None:
-    change = planned.change
-    for words in change.words:
-        console().print(Text(words))
-    for warned in change.place_warnings(cluster):
-        console().print(Text(warned, style="yellow"))
-    shown = change.changed_tenants
-    console().print(present.tenants_table(shown))
-    if others := len(change.plan.tenants) - len(shown):
-        words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
-        console().print(Text(f"{others} {words}."))
-    _print_calendar(change)
-    if change.plan.loans:
-        console().print("\nLoans:")
-        console().print(present.loan_changes_table(change.plan.loans))
-    if change.impacts:
-        console().print("\nJobs and tenants that it would harm:")
-        console().print(present.impacts_table(change.impacts))
-    else:
+    for shown in present.change_shown(planned.change, cluster):
+        console().print(shown)
+    if not planned.change.impacts:
         console().print("\nIt would harm no job or tenant.")
     if planned.differences:
         console().print("\nIn Slurm:")
         console().print(differences_table(planned.differences))
-
-
-def _print_calendar(change: PlannedChange) -> None:
-    """Say where the calendar's windows hide what the file sets now, and which windows end."""
-    if hidden := change.hidden:
-        names = ", ".join(hidden)
-        console().print(Text(f"By the calendar other quotas are in force now for: {names}."))
-    if change.ended_windows:
-        ids = ", ".join(map(str, change.ended_windows))
-        console().print(Text(f"Windows of the calendar that end with their tenants: {ids}."))
 
 
 def _planned_json(planned: _Planned) -> Mapping[str, object]:

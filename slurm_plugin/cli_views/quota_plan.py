@@ -1,6 +1,6 @@
 """What a change of quotas would do, and loans with their terms, for people and as JSON."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,45 @@ from slurm_plugin.quota.loan_lines import LoanLine
 from slurm_plugin.quota.types import LoanChange
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from slurm_plugin.explain.planned_change import PlannedChange
     from slurm_plugin.explain.quota_plan import Impact, LoanPlan, QuotaPlan, TenantPlan, TenantSide
 
 _INDENT = "  "
+
+
+def change_shown(change: "PlannedChange", cluster: str) -> "Iterator[RenderableType]":
+    """What a file of quotas would change, one after the other: words, tenants, loans, harm.
+
+    ``cluster`` is the cluster's name in Slurm.
+    """
+    for words in change.words:
+        yield Text(words)
+    for warned in change.place_warnings(cluster):
+        yield Text(warned, style="yellow")
+    shown = change.changed_tenants
+    yield tenants_table(shown)
+    if others := len(change.plan.tenants) - len(shown):
+        words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
+        yield Text(f"{others} {words}.")
+    yield from _calendar_shown(change)
+    if change.plan.loans:
+        yield "\nLoans:"
+        yield loan_changes_table(change.plan.loans)
+    if change.impacts:
+        yield "\nJobs and tenants that it would harm:"
+        yield impacts_table(change.impacts)
+
+
+def _calendar_shown(change: "PlannedChange") -> Iterator[Text]:
+    """Say where the calendar's windows hide what the file sets now, and which windows end."""
+    if hidden := change.hidden:
+        names = ", ".join(hidden)
+        yield Text(f"By the calendar other quotas are in force now for: {names}.")
+    if change.ended_windows:
+        ids = ", ".join(map(str, change.ended_windows))
+        yield Text(f"Windows of the calendar that end with their tenants: {ids}.")
 
 
 def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:

@@ -138,6 +138,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, q
     assert "It would harm no job or tenant." in text
     assert "account  optics" in text
     assert "Nothing was changed." in text
+    assert text.endswith(f"slicewise simulate site.zip --change {quotas}\n")
     assert (ledger.shown, ledger.authors) == ({}, [])
 
 
