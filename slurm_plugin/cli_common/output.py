@@ -11,7 +11,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import terminal_console
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
 
@@ -42,7 +42,27 @@ def counting(noun: str, every: int) -> Iterator[Callable[[Iterable[T]], Iterator
         yield counted
 
 
-def _progress() -> "Progress":
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[float], None]]:
+    """Yield a function that is told which share of the work is done, 0 to 1.
+
+    A bar on stderr shows it, with the time that is left, if that is a terminal.
+    """
+    from rich.progress import (  # noqa: PLC0415 -- only for long work
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with _progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as progress:
+        task = progress.add_task(text, total=1.0)
+        yield lambda share: progress.update(task, completed=share)
+
+
+def _progress(*columns: "ProgressColumn") -> "Progress":
+    """Shows these columns; without any a spinner, a count with its noun and the time so far."""
     from rich.progress import (  # noqa: PLC0415 -- only for long work
         Progress,
         SpinnerColumn,
@@ -52,8 +72,8 @@ def _progress() -> "Progress":
 
     console = terminal_console(stderr=True)
     text = TextColumn("{task.fields[count]}{task.description}")
-    columns = (SpinnerColumn(), text, TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    shown = columns or (SpinnerColumn(), text, TimeElapsedColumn())
+    return Progress(*shown, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
