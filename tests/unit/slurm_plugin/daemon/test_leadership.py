@@ -258,7 +258,8 @@ CHANGES = {
     "set_limits": ([["modify"]],),
 }
 READS = {
-    *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "batch_script"),
+    *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "job_history"),
+    "batch_script",
     *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
 }
