@@ -13,7 +13,7 @@ need not make reservations that nobody asks for.
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from simulation.slurm_model.preemption import preempt
+from simulation.slurm_model.preemption import may_preempt, preempt
 from simulation.slurm_model.records import LIMITED, NO_REASON, JobRecord
 from simulation.slurm_model.state import ModelState
 
@@ -63,6 +63,7 @@ class _Backfill:
         self._reserved = _Reserved(state.now_s)
         self._reservations = 0
         self._hopes: dict[int, tuple[int, JobRecord]] = {}
+        self._in_vain: set[int] = set()
         self._last = -1
         self._earliest: dict[int, float] = {}
 
@@ -108,11 +109,11 @@ class _Backfill:
 
     def _may_start(self, record: JobRecord) -> bool:
         """Whether there is room now beside the reservations, or preemption may make some."""
-        state = self._state
         if self._room_now(record).bit_count() >= record.request.nodes:
             return True
-        preempts = state.limits.of_qos(record.qos).preempts
-        return any(state.running.get(name) for name in preempts)
+        return record.kind not in self._in_vain and may_preempt(
+            self._state, record, self._unreserved(record)
+        )
 
     def _nodes_of(self, record: JobRecord) -> int:
         return self._state.nodes.partitions.get(record.request.partition, 0) & ~record.excluded
@@ -121,7 +122,11 @@ class _Backfill:
         free = self._state.nodes.free_now(record.shape) & self._nodes_of(record)
         if free.bit_count() < record.request.nodes:
             return 0
-        return free & ~self._reserved.between(self._now_s, self._now_s + record.limit_s)
+        return free & self._unreserved(record)
+
+    def _unreserved(self, record: JobRecord) -> int:
+        end_s = self._now_s + record.limit_s
+        return self._nodes_of(record) & ~self._reserved.between(self._now_s, end_s)
 
     def _give_up_hopes(self) -> None:
         for kind, (_, record) in list(self._hopes.items()):
@@ -142,10 +147,9 @@ class _Backfill:
 
     def _wait(self, record: JobRecord) -> None:
         """Make others end for the job, if it may do that, or reserve nodes for it."""
-        free = self._nodes_of(record)
-        free &= ~self._reserved.between(self._now_s, self._now_s + record.limit_s)
-        if preempt(self._state, record, free):
-            self._hopes.pop(record.kind, None)
+        if record.kind in self._hopes and record.kind not in self._in_vain:
+            self._in_vain.add(record.kind)
+            preempt(self._state, record, self._unreserved(record))
         planned = self._plan(record)
         if planned is not None:
             start_s, nodes = planned

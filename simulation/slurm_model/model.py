@@ -36,6 +36,8 @@ from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimi
 from simulation.slurm_model.scheduler import run_scheduler
 from simulation.slurm_model.state import ModelState
 
+REQUEUE_WAIT_S = 120.0
+"""What AuthInfo=cred_expire is where a site sets none."""
 FULL_RUN_S = 60.0
 """sched_interval: how often the main scheduler tries the whole queue."""
 NOT_PENDING = "Job is no longer pending execution"
@@ -51,7 +53,12 @@ class SlurmModel:
     """
 
     def __init__(
-        self, cluster: SimulatedCluster, *, start_s: float, costs: Mapping[str, int]
+        self,
+        cluster: SimulatedCluster,
+        *,
+        start_s: float,
+        costs: Mapping[str, int],
+        requeue_wait_s: float = REQUEUE_WAIT_S,
     ) -> None:
         """Begin with an empty queue.
 
@@ -59,14 +66,16 @@ class SlurmModel:
             cluster: nodes, accounts and how Slurm schedules.
             start_s: Unix seconds.
             costs: TRESBillingWeights: the billing of one GPU or instance by GRES type.
+            requeue_wait_s: seconds that a requeued job waits until the credential of its last run
+                has expired (AuthInfo=cred_expire).
         """
-        self._state = ModelState(cluster, start_s, costs)
+        self._state = ModelState(cluster, start_s, costs, requeue_wait_s)
         self._names = tuple(self._state.nodes.index)
         self._start_s = start_s
         self._backfills = cluster.scheduling.backfills
         self._scheduler_s = self._full_s = self._backfill_s = inf
-        self._last_s = self._last_full_s = self._last_backfill_s = -inf
-        self._ticked_s = start_s
+        self._last_s = self._last_full_s = -inf
+        self._last_backfill_s = self._ticked_s = start_s
         self._jobs: tuple[JobView, ...] = ()
 
     # --- what it shows ---------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class ModelNode:
         free: GPUs that no job holds, by type.
         indices: free GPUs as sets of indices in gres.conf's order, by type.
         jobs: the jobs that hold something, by id.
-        until_s: when each of them gives it back at the latest, by id.
+        by_qos: how many GPUs the jobs of a QOS hold.
     """
 
     name: str
@@ -47,6 +47,7 @@ class ModelNode:
     free_cpus: int = 0
     free_memory_mib: int = 0
     jobs: dict[int, JobRecord] = field(default_factory=dict)
+    by_qos: dict[str, int] = field(default_factory=dict)
     is_up: bool = True
     view: NodeView | None = None
 
@@ -89,6 +90,7 @@ class ModelNode:
                 self.indices[own] ^= taken
                 self.free[own] -= part
                 record.held_gpus.append((self, own, part, taken))
+                self.by_qos[record.qos] = self.by_qos.get(record.qos, 0) + part
         self.free_cpus -= record.shape.cpus
         self.free_memory_mib -= record.shape.memory_mib
         self.jobs[record.job_id] = record
@@ -230,6 +232,7 @@ class NodeTable:
     def give_back(self, record: JobRecord) -> None:
         """Take everything back that the job holds."""
         for node, kind, count, indices in record.held_gpus:
+            node.by_qos[record.qos] -= count
             if kind in node.free:
                 node.free[kind] += count
                 node.indices[kind] |= indices

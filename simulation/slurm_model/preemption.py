@@ -29,7 +29,7 @@ def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
     if state.now_s < again_s:
         state.wake_s = min(state.wake_s, again_s)
         return False
-    found = victims(state, record, mask)
+    found = victims(state, record, mask) if may_preempt(state, record, mask) else ()
     if not found:
         state.wake_s = min(state.wake_s, _next_exemption_s(state, record))
         return False
@@ -38,6 +38,26 @@ def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
         requeues = state.limits.of_qos(one.qos).preempt_requeues and one.request.requeues
         state.stop(one, "PREEMPTED", returns=requeues)
     return True
+
+
+def may_preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
+    """Whether enough of these nodes might have room if all that may be preempted were gone.
+
+    It counts GPUs of all types together, and those whose jobs are exempt, too.
+    """
+    nodes, count = state.nodes, record.request.nodes
+    free = nodes.free_now(record.shape) & mask
+    count -= free.bit_count()
+    others = state.limits.of_qos(record.qos).preempts
+    need = sum(amount for _, amount in record.shape.gpus)
+    for i in bits(nodes.free_ever(record.shape) & mask & ~free) if others else ():
+        if count <= 0:
+            break
+        node = nodes.nodes[i]
+        held = sum(node.by_qos.get(name, 0) for name in others)
+        if held and held + sum(node.free.values()) >= need:
+            count -= 1
+    return count <= 0
 
 
 def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord, ...]:
@@ -66,17 +86,16 @@ def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
 
 
 def _candidates(state: ModelState, record: JobRecord, mask: int) -> list[JobRecord]:
-    limits = state.limits
-    found = [
-        one
-        for name in limits.of_qos(record.qos).preempts
-        for one in state.running.get(name, {}).values()
-        if state.now_s - (one.start_s or 0.0) >= limits.of_qos(name).preempt_exempt_s
-        and _mask(one.nodes) & mask
-    ]
-    return sorted(
-        found, key=lambda one: (limits.of_qos(one.qos).priority, len(one.nodes), one.job_id)
-    )
+    found: list[tuple[int, int, int, JobRecord]] = []
+    for name in state.limits.of_qos(record.qos).preempts:
+        limits = state.limits.of_qos(name)
+        until_s = state.now_s - limits.preempt_exempt_s
+        found += (
+            (limits.priority, len(one.nodes), one.job_id, one)
+            for one in state.running.get(name, {}).values()
+            if (one.start_s or 0.0) <= until_s and _mask(one.nodes) & mask
+        )
+    return [one[-1] for one in sorted(found)]
 
 
 def _would_fit(

@@ -24,8 +24,6 @@ from simulation.slurm_model.requests import ModelRequest
 
 MIN_JOB_AGE_S = 300.0
 """MinJobAge: how long slurmctld keeps a job that has ended."""
-REQUEUE_WAIT_S = 120.0
-"""A requeued job waits until the credential of its last run has expired (AuthInfo=cred_expire)."""
 _LAST_TASK = 1 << 32
 """Index by which an array's untouched tasks stand in the queue: behind those that were touched."""
 
@@ -43,7 +41,14 @@ class ModelState:
         ended: runs that have ended and were not fetched yet.
     """
 
-    def __init__(self, cluster: SimulatedCluster, start_s: float, costs: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        start_s: float,
+        costs: Mapping[str, int],
+        requeue_wait_s: float,
+    ) -> None:
+        self._requeue_wait_s = requeue_wait_s
         self.scheduling = cluster.scheduling
         self.max_time_s = cluster.max_time_s
         self.now_s = start_s
@@ -82,6 +87,7 @@ class ModelState:
         record.limit_s = inf if limit_s is None else limit_s
         record.begin_s = max(self.now_s, request.begin_s or 0.0)
         self.records[record.job_id] = record
+        self.touch(record)
         if request.tasks:
             record.array_job_id = record.job_id
             record.untouched = list(range(request.tasks))
@@ -333,7 +339,7 @@ class ModelState:
         record.state = JobState.PENDING
         record.restarts += 1
         record.submit_s = self.now_s
-        record.begin_s = (record.end_s or self.now_s) + REQUEUE_WAIT_S
+        record.begin_s = (record.end_s or self.now_s) + self._requeue_wait_s
         record.eligible_s = record.start_s = record.end_s = None
         record.tres = self.amounts(record.shape, record.request.nodes)
         record.held = record.returns_held

@@ -1,0 +1,157 @@
+"""The model of slurmctld and a real one, which get the same jobs and commands."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+from waiting import until_done
+
+from cluster.language.jobs import JobState, JobView
+from cluster.slurm.interface import Target, Tasks
+from cluster.slurm_client.commands import CommandSlurm
+from sandbox.cluster import Sandbox
+from sandbox.host.inventory import CPUS_PER_NODE, NODES, PARTITION
+from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.requests import ModelRequest, QosLimits
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
+
+OWN, LOAN = "model_own", "model_loan"
+EXPIRES_S = 5.0
+"""AuthInfo=cred_expire of the sandbox."""
+SETTLED_S = 20.0
+SCHEDULING = Scheduling(interval_s=0.0, backfill_s=1.0, start_s=0.0, complete_s=0.0)
+Shown = Mapping[str, tuple[str, str]]
+
+
+@pytest.fixture
+def slurm(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandSlurm]:
+    """Two QOS of which the one has half of the cluster and preempts the other."""
+    for name, value in sandbox.environment("root").items():
+        monkeypatch.setenv(name, value)
+
+    def sacctmgr(*words: str) -> None:
+        sandbox.run("root", ("sacctmgr", "-i", *words))
+
+    sacctmgr("add", "qos", LOAN, "set", "preemptmode=requeue")
+    limit = f"grptres=cpu={2 * CPUS_PER_NODE}"
+    sacctmgr("add", "qos", OWN, "set", limit, f"preempt={LOAN}")
+    sacctmgr("modify", "account", "vision", "set", f"qos+={OWN},{LOAN}")
+    yield CommandSlurm()
+    sandbox.run("root", ("scancel", "--user=alice"), check=False)
+    sacctmgr("modify", "account", "vision", "set", f"qos-={OWN},{LOAN}")
+    sacctmgr("delete", "qos", f"{OWN},{LOAN}")
+
+
+class Pair:
+    """A real Slurm and its model. Jobs have names, and each wants a whole node."""
+
+    def __init__(self, slurm: CommandSlurm, sandbox: Sandbox) -> None:
+        self._slurm, self._sandbox = slurm, sandbox
+        nodes = (
+            SimulatedNode(one.name, frozenset({PARTITION}), {}, CPUS_PER_NODE) for one in NODES
+        )
+        cluster = SimulatedCluster("sandbox", tuple(nodes), SCHEDULING, {"vision": "root"})
+        self._model = SlurmModel(cluster, start_s=0.0, costs={}, requeue_wait_s=EXPIRES_S)
+        self._model.set_qos(LOAN, QosLimits())
+        half = {"cpu": 2 * CPUS_PER_NODE}
+        self._model.set_qos(OWN, QosLimits(grp_tres=half, preempts=frozenset({LOAN})))
+        self._ids: dict[str, tuple[int, int]] = {}
+
+    def submit(
+        self, name: str, qos: str, *, nodes: int = 1, minutes: int = 10, tasks: int = 0
+    ) -> None:
+        """Submit a job; an array is held."""
+        argv = ["sbatch", "--parsable", "--output=/dev/null", "--mem=20", "--requeue"]
+        argv += [f"--job-name={name}", f"--qos={qos}", f"--nodes={nodes}", f"--time={minutes}"]
+        argv += ["--ntasks-per-node=1", f"--cpus-per-task={CPUS_PER_NODE}"]
+        argv += ["--hold", f"--array=0-{tasks - 1}"] if tasks else []
+        real = int(self._sandbox.run("alice", (*argv, "--wrap=sleep 600")).stdout)
+        request = ModelRequest(
+            *("alice", 1, "vision", PARTITION, qos, {}),
+            run_s=600.0,
+            nodes=nodes,
+            cpus=CPUS_PER_NODE,
+            time_limit_s=60 * minutes,
+            name=name,
+            tasks=tasks,
+            held=bool(tasks),
+        )
+        self._ids[name] = (real, self._model.submit(request))
+
+    async def do(self, change: str, name: str, *tasks: int) -> None:
+        """Make the same change here and there."""
+        real, modelled = (_target(number, tasks) for number in self._ids[name])
+        await getattr(self._slurm, change)(real)
+        getattr(self._model, change)(modelled)
+
+    async def agree(self) -> Shown:
+        """Wait until both show the same, and return it."""
+        self._model.advance(self._model.now_s + SETTLED_S)
+        expected = _shown(self._model.jobs)
+
+        async def seen() -> Shown:
+            own = {real for real, _ in self._ids.values()}
+            jobs = await self._slurm.jobs()
+            return _shown(one for one in jobs if (one.array_job_id or one.job_id) in own)
+
+        try:
+            return await until_done(seen, lambda now: now == expected, SETTLED_S)
+        except AssertionError:
+            assert await seen() == expected
+            raise
+
+
+def _target(number: int, tasks: tuple[int, ...]) -> Target:
+    return Tasks(number, frozenset(tasks)) if tasks else number
+
+
+def _shown(jobs: Iterable[JobView]) -> Shown:
+    """State and reason of each job that has not ended."""
+    return {
+        f"{one.name}{_index(one)}": (one.state, one.reason)
+        for one in jobs
+        if one.state is not JobState.ENDED
+    }
+
+
+def _index(job: JobView) -> str:
+    if job.untouched:
+        return str(sorted(job.untouched))
+    return "" if job.task_index is None else f"_{job.task_index}"
+
+
+async def test_the_model_shows_what_slurm_shows(slurm: CommandSlurm, sandbox: Sandbox) -> None:
+    pair = Pair(slurm, sandbox)
+    for number in range(1, 5):
+        pair.submit(f"loan{number}", LOAN)
+    assert {state for state, _ in (await pair.agree()).values()} == {"RUNNING"}
+
+    pair.submit("own", OWN, tasks=3)
+    await pair.agree()
+    await pair.do("hold", "own")
+    await pair.agree()
+    await pair.do("release", "own", 0, 1)
+    shown = await pair.agree()
+    assert shown["own_0"][0] == shown["own_1"][0] == "RUNNING"
+    assert sorted(shown[f"loan{number}"][1] for number in range(1, 5)) == [
+        *("None", "None", "Priority", "Resources"),
+    ]
+    await pair.do("release", "own", 2)
+    assert (await pair.agree())["own_2"] == ("PENDING", "QOSGrpCpuLimit")
+    pair.submit("wide", LOAN, nodes=2)
+    pair.submit("short", LOAN, minutes=2)
+    assert (await pair.agree())["short"] == ("PENDING", "Priority")
+
+    await pair.do("requeue_hold", "own", 0)
+    shown = await pair.agree()
+    assert shown["own_0"] == ("PENDING", "job requeued in held state")
+    assert shown["own_2"] == ("RUNNING", "None")
+    for number in (3, 4):
+        await pair.do("cancel", f"loan{number}")
+        await pair.agree()
+    await pair.do("cancel", "own", 1)
+    shown = await pair.agree()
+    assert (shown["wide"][1], shown["short"][0]) == ("Resources", "RUNNING")
+    await pair.do("release", "own", 0)
+    assert (await pair.agree())["own_0"] == ("RUNNING", "None")

@@ -1,0 +1,231 @@
+"""In which order jobs start: priority, backfill, preemption and the choice of nodes."""
+
+from dataclasses import replace
+
+from simulation.cluster import PriorityWeights, Scheduling
+from simulation.slurm_model.requests import QosLimits
+from tests.model_world import QUICK, after, job, model, started, states
+
+HOUR_S = 3600
+
+
+def test_a_short_job_starts_before_one_that_waits_for_all_gpus():
+    one = model({"a100": 4})
+    one.submit(job(2, limit_s=HOUR_S))
+    one.submit(job(4))
+    one.submit(job(2, limit_s=HOUR_S + 60))
+    one.submit(job(2, limit_s=HOUR_S - 60))
+    after(one, 30)
+    assert started(one) == {"1": 0, "4": 30}
+
+
+def test_a_job_on_other_nodes_than_the_reserved_ones_starts():
+    one = model({"a100": 4}, {"1g.10gb": 7})
+    one.submit(job(2))
+    one.submit(job(4))
+    one.submit(job({"1g.10gb": 1}, limit_s=10 * HOUR_S))
+    after(one, 30)
+    assert started(one) == {"1": 0, "3": 30}
+
+
+def test_reservations_follow_one_another():
+    """Two that want all GPUs; the gap before the second is as long as the first."""
+    one = model({"a100": 4})
+    one.submit(job(2, limit_s=HOUR_S))
+    one.submit(job(4, limit_s=HOUR_S))
+    one.submit(job(4, limit_s=HOUR_S))
+    one.submit(job(2, limit_s=2 * HOUR_S))
+    after(one, 30)
+    assert started(one) == {"1": 0}
+
+
+def test_a_job_that_limits_keep_from_its_start_reserves_nothing():
+    one = model({"a100": 4})
+    one.set_qos("full", QosLimits(grp_tres={"billing": 0}))
+    one.submit(job(1))
+    one.submit(job(4))
+    one.cancel(1)
+    one.submit(job(4, qos="full"))
+    after(one, 30)
+    assert started(one) == {"2": 0}
+    one.cancel(2)
+    one.submit(job(2, limit_s=100 * HOUR_S))
+    after(one, 30)
+    assert "4" in started(one)
+
+
+def test_without_backfill_nobody_passes():
+    one = model({"a100": 4}, scheduling=replace(QUICK, backfills=False))
+    one.submit(job(2))
+    one.submit(job(4))
+    one.submit(job(1, limit_s=60))
+    after(one, 300)
+    assert started(one) == {"1": 0}
+
+
+def test_backfill_looks_at_no_more_jobs_than_it_may():
+    one = model({"a100": 4}, scheduling=replace(QUICK, backfill_jobs=1))
+    one.submit(job(2))
+    one.submit(job(4))
+    one.submit(job(1, limit_s=60))
+    after(one, 300)
+    assert started(one) == {"1": 0}
+
+
+def test_the_site_s_factor_decides_who_goes_first():
+    one = model({"a100": 1})
+    first = one.submit(job(run_s=10))
+    after(one, 0)
+    one.submit(job(site_factor=1))
+    one.submit(job(site_factor=100))
+    one.submit(job(site_factor=50))
+    one.cancel(first)
+    after(one, 0)
+    assert [shown.priority for shown in one.jobs] == [1, 1, 100, 50]
+    assert started(one) == {"1": 0, "3": 0}
+
+
+def test_age_and_qos_make_a_priority():
+    weights = PriorityWeights(age=1000, qos=500, max_age_s=HOUR_S)
+    one = model({"a100": 1}, scheduling=replace(QUICK, weights=weights))
+    one.set_qos("own", QosLimits(priority=5))
+    one.set_qos("top", QosLimits(priority=10))
+    one.submit(job())
+    after(one, 0)
+    one.submit(job())
+    one.submit(job(qos="top"))
+    after(one, HOUR_S // 2)  # They were computed 200 s before.
+    assert [shown.priority for shown in one.jobs[1:]] == [694, 944]
+    after(one, 2 * HOUR_S)
+    assert one.jobs[0].priority == 1250
+
+
+def test_who_has_used_less_goes_first():
+    weights = PriorityWeights(fair_share=1000)
+    accounts = {"a": "root", "b": "root"}
+    one = model({"a100": 2}, scheduling=replace(QUICK, weights=weights), accounts=accounts)
+    one.submit(job(1, run_s=HOUR_S))
+    one.submit(job(1, run_s=HOUR_S, account="b", user="bob"))
+    after(one, 2 * HOUR_S)
+    one.submit(job(2, run_s=HOUR_S))
+    after(one, HOUR_S - 10)
+    one.submit(job(2))
+    one.submit(job(2, account="b", user="bob"))
+    after(one, 20)
+    assert states(one)["5"] == ("RUNNING", "None")
+
+
+def test_a_preempted_job_waits_again_and_the_other_starts():
+    one = model({"a100": 2})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(1, qos="loan"))
+    one.submit(job(1, qos="loan", requeues=False))
+    after(one, 10)
+    one.submit(job(2))
+    after(one, 0)
+    assert states(one) == {
+        "1": ("PENDING", "BeginTime"),
+        "2": ("ENDED", "None"),
+        "3": ("RUNNING", "None"),
+    }
+    assert {run.state for run in one.take_ended()} == {"PREEMPTED"}
+    assert one.jobs[0].restarts == 1
+
+
+def test_no_more_jobs_are_preempted_than_must_be():
+    one = model({"a100": 2}, {"a100": 2})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(1, qos="other"))
+    for _ in range(3):
+        one.submit(job(1, qos="loan"))
+    after(one, 0)
+    one.submit(job(2))
+    after(one, 0)
+    waiting = {task for task, (state, _) in states(one).items() if state == "PENDING"}
+    assert waiting == {"3", "4"}
+
+
+def test_nobody_is_preempted_in_vain():
+    one = model({"a100": 2})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(1, qos="other"))
+    one.submit(job(1, qos="loan"))
+    after(one, 0)
+    one.submit(job(2))
+    after(one, 60)
+    assert states(one)["2"] == ("RUNNING", "None")
+
+
+def test_a_job_is_exempt_from_preemption_for_a_while():
+    one = model({"a100": 1})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.set_qos("loan", QosLimits(preempt_exempt_s=500))
+    one.submit(job(qos="loan"))
+    after(one, 0)
+    one.submit(job())
+    after(one, 499)
+    assert states(one)["2"] == ("PENDING", "Resources")
+    after(one, 1)
+    assert states(one)["2"] == ("RUNNING", "None")
+
+
+def test_who_preempts_goes_before_the_others_whatever_their_priority():
+    one = model({"a100": 1})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(qos="loan", held=True, site_factor=1000))
+    one.submit(job())
+    one.release(1)
+    after(one, 0)
+    assert started(one) == {"2": 0}
+
+
+def test_tasks_of_a_rejected_array_are_not_tried():
+    one = model({"a100": 8}, scheduling=replace(QUICK, backfills=False))
+    one.set_qos("own", QosLimits(grp_tres={"billing": 2000}))
+    one.submit(job(tasks=5))
+    one.submit(job(qos="other"))
+    after(one, 0)
+    assert states(one)["1"] == ("PENDING", "QOSGrpBilling")
+    assert one.jobs[0].untouched == {2, 3, 4}
+    assert states(one)["2"] == ("RUNNING", "None")
+
+
+def test_the_first_nodes_are_those_of_low_weight_then_the_fullest():
+    one = model({"a100": 4}, {"a100": 4})
+    one.submit(job(1))
+    one.submit(job(3))
+    one.submit(job(1))
+    after(one, 0)
+    assert [shown.nodes for shown in one.jobs] == [("n0",), ("n0",), ("n1",)]
+
+
+def test_a_job_of_several_nodes_has_its_gpus_on_each():
+    one = model({"a100": 4}, {"a100": 3}, {"a100": 4})
+    one.submit(job(4, nodes=2))
+    after(one, 0)
+    assert one.jobs[0].nodes == ("n0", "n2")
+    assert one.jobs[0].gpus == {"a100": 8}
+    assert one.jobs[0].tres["node"] == "2"
+
+
+def test_the_depth_of_the_scheduler_is_that_of_a_run_that_is_not_full():
+    scheduling = replace(QUICK, depth=1, backfills=False)
+    one = model({"a100": 8}, scheduling=scheduling)
+    one.set_qos("none", QosLimits(grp_tres={"billing": 0}))
+    after(one, 1)
+    for _ in range(2):
+        one.submit(job(qos="none"))
+    one.submit(job())
+    after(one, 1)
+    assert started(one) == {}
+    after(one, 60)
+    assert started(one) == {"3": 60}
+
+
+def test_jobs_of_two_partitions_share_no_node_that_the_first_waits_for():
+    one = model({"a100": 2}, scheduling=Scheduling(interval_s=0, backfills=False))
+    one.submit(job(1))
+    one.submit(job(2))
+    one.submit(job(1))
+    after(one, 60)
+    assert started(one) == {"1": 0}
