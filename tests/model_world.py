@@ -17,9 +17,12 @@ def model(
     scheduling: Scheduling = QUICK,
     accounts: Mapping[str, str] | None = None,
     max_time_s: Mapping[str, int] | None = None,
+    cpus: int = 0,
 ) -> SlurmModel:
-    """A model with nodes n0, n1, ..., which have these GPUs."""
-    nodes = tuple(SimulatedNode(f"n{i}", frozenset({"gpu"}), one) for i, one in enumerate(gpus))
+    """A model with nodes n0, n1, ..., which have these GPUs, and CPUs if there are any."""
+    nodes = tuple(
+        SimulatedNode(f"n{i}", frozenset({"gpu"}), one, cpus) for i, one in enumerate(gpus)
+    )
     cluster = SimulatedCluster("test", nodes, scheduling, accounts or {}, {}, max_time_s or {})
     return SlurmModel(cluster, start_s=START_S, costs=COSTS)
 

@@ -33,7 +33,7 @@ class ModelNode:
         free: GPUs that no job holds, by type.
         indices: free GPUs as sets of indices in gres.conf's order, by type.
         jobs: the jobs that hold something, by id.
-        by_qos: how many GPUs the jobs of a QOS hold.
+        by_qos: how many jobs of a QOS there are, and how many GPUs they hold.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ModelNode:
     free_cpus: int = 0
     free_memory_mib: int = 0
     jobs: dict[int, JobRecord] = field(default_factory=dict)
-    by_qos: dict[str, int] = field(default_factory=dict)
+    by_qos: dict[str, tuple[int, int]] = field(default_factory=dict)
     is_up: bool = True
     view: NodeView | None = None
 
@@ -90,11 +90,17 @@ class ModelNode:
                 self.indices[own] ^= taken
                 self.free[own] -= part
                 record.held_gpus.append((self, own, part, taken))
-                self.by_qos[record.qos] = self.by_qos.get(record.qos, 0) + part
         self.free_cpus -= record.shape.cpus
         self.free_memory_mib -= record.shape.memory_mib
         self.jobs[record.job_id] = record
+        self.count(record, 1)
         self.view = None
+
+    def count(self, record: JobRecord, sign: int) -> None:
+        """Count a job, or count it no longer."""
+        jobs, gpus = self.by_qos.get(record.qos, (0, 0))
+        mine = sum(count for _, count in record.shape.gpus)
+        self.by_qos[record.qos] = jobs + sign, gpus + sign * mine
 
     def _split(self, kind: str, count: int) -> list[tuple[str, int]]:
         if kind != ANY_TYPE:
@@ -232,7 +238,6 @@ class NodeTable:
     def give_back(self, record: JobRecord) -> None:
         """Take everything back that the job holds."""
         for node, kind, count, indices in record.held_gpus:
-            node.by_qos[record.qos] -= count
             if kind in node.free:
                 node.free[kind] += count
                 node.indices[kind] |= indices
@@ -241,7 +246,8 @@ class NodeTable:
             node = self.nodes[i]
             node.free_cpus += record.shape.cpus
             node.free_memory_mib += record.shape.memory_mib
-            node.jobs.pop(record.job_id, None)
+            del node.jobs[record.job_id]
+            node.count(record, -1)
             self.changed(i)
 
     def set_gpus(self, i: int, gpus: Mapping[str, int]) -> None:

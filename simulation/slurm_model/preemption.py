@@ -54,8 +54,9 @@ def may_preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
         if count <= 0:
             break
         node = nodes.nodes[i]
-        held = sum(node.by_qos.get(name, 0) for name in others)
-        if held and held + sum(node.free.values()) >= need:
+        found = [node.by_qos.get(name, (0, 0)) for name in others]
+        held = sum(gpus for _, gpus in found) + sum(node.free.values())
+        if held >= need and any(jobs for jobs, _ in found):
             count -= 1
     return count <= 0
 

@@ -229,3 +229,13 @@ def test_jobs_of_two_partitions_share_no_node_that_the_first_waits_for():
     one.submit(job(1))
     after(one, 60)
     assert started(one) == {"1": 0}
+
+
+def test_jobs_without_gpus_are_preempted_for_their_cpus():
+    one = model({}, cpus=16)
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job({}, cpus=16, qos="loan"))
+    after(one, 0)
+    one.submit(job({}, cpus=8))
+    after(one, 0)
+    assert states(one)["2"] == ("RUNNING", "None")
