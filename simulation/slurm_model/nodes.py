@@ -4,7 +4,7 @@ Sets of nodes are whole numbers with a bit for each node, as slurmctld's own bit
 worth of nodes is compared in one step.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -172,6 +172,7 @@ class NodeTable:
         self.partitions: dict[str, int] = {}
         self._shapes: dict[tuple[tuple[tuple[str, int], ...], int, int], Shape] = {}
         self._rooms: dict[Shape, _Room] = {}
+        self._emptied: dict[tuple[Shape, frozenset[str]], _Emptied] = {}
         self._changes: list[int] = []
         self._weights = len({node.weight for node in self.nodes}) > 1
         for i, node in enumerate(self.nodes):
@@ -203,6 +204,18 @@ class NodeTable:
         have room are left out.
         """
         return self._room(shape).order(self.nodes, shape)
+
+    def free_without(self, shape: Shape, qos: frozenset[str]) -> int:
+        """The nodes that might have room now if no job of these QOS were there.
+
+        It counts GPUs of all types together.
+        """
+        found = self._emptied.get((shape, qos))
+        if found is None:
+            found = self._emptied[shape, qos] = _Emptied()
+        for i in self._todo(found):
+            found.look(i, self.nodes[i], shape, qos)
+        return found.mask
 
     def free_ever(self, shape: Shape) -> int:
         """The nodes in use that would have room for such a job if they were empty."""
@@ -261,15 +274,16 @@ class NodeTable:
         room = self._rooms.get(shape)
         if room is None:
             room = self._rooms[shape] = _Room(len(self.nodes))
-            todo = set(range(len(self.nodes)))
-        elif room.seen == len(self._changes):
-            return room
-        else:
-            todo = set(self._changes[room.seen :])
-        room.seen = len(self._changes)
-        for i in todo:
+        for i in self._todo(room):
             room.look(i, self.nodes[i], shape)
         return room
+
+    def _todo(self, one: "_Room | _Emptied") -> Iterable[int]:
+        """The nodes that changed since the last call for this one."""
+        seen, one.seen = one.seen, len(self._changes)
+        if seen == one.seen:
+            return ()
+        return set(self._changes[seen:]) if seen >= 0 else range(len(self.nodes))
 
 
 class _Room:
@@ -278,7 +292,7 @@ class _Room:
     def __init__(self, nodes: int) -> None:
         self.mask = 0
         self.ever = 0
-        self.seen = 0
+        self.seen = -1
         self._from_s: list[float | None] = [inf] * nodes
         self._order: list[tuple[float, int]] | None = None
 
@@ -304,6 +318,24 @@ class _Room:
         else:
             self.mask &= ~(1 << i)
             self._from_s[i] = None
+
+
+class _Emptied:
+    """For one shape, which nodes might have room without the jobs of some QOS."""
+
+    def __init__(self) -> None:
+        self.mask = 0
+        self.seen = -1
+
+    def look(self, i: int, node: ModelNode, shape: Shape, qos: frozenset[str]) -> None:
+        need = sum(count for _, count in shape.gpus)
+        found = [node.by_qos.get(name, (0, 0)) for name in qos]
+        gpus = sum(count for _, count in found) + sum(node.free.values())
+        may = gpus >= need and any(jobs for jobs, _ in found) and node.holds_at_all(shape)
+        if node.is_up and (may or node.fits(shape)):
+            self.mask |= 1 << i
+        else:
+            self.mask &= ~(1 << i)
 
 
 def _room_from_s(node: ModelNode, shape: Shape) -> float:

@@ -43,22 +43,13 @@ def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
 def may_preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
     """Whether enough of these nodes might have room if all that may be preempted were gone.
 
-    It counts GPUs of all types together, and those whose jobs are exempt, too.
+    It is wrong where the types of GPUs, CPUs or memory forbid that, and counts who is exempt.
     """
-    nodes, count = state.nodes, record.request.nodes
-    free = nodes.free_now(record.shape) & mask
-    count -= free.bit_count()
     others = state.limits.of_qos(record.qos).preempts
-    need = sum(amount for _, amount in record.shape.gpus)
-    for i in bits(nodes.free_ever(record.shape) & mask & ~free) if others else ():
-        if count <= 0:
-            break
-        node = nodes.nodes[i]
-        found = [node.by_qos.get(name, (0, 0)) for name in others]
-        held = sum(gpus for _, gpus in found) + sum(node.free.values())
-        if held >= need and any(jobs for jobs, _ in found):
-            count -= 1
-    return count <= 0
+    if not others:
+        return False
+    found = state.nodes.free_without(record.shape, others) & mask
+    return found.bit_count() >= record.request.nodes
 
 
 def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord, ...]:
