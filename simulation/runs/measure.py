@@ -162,20 +162,23 @@ class _Sweep:
     def run(self) -> None:
         """Take every event in order, with the changes of guarantees between them."""
         later = deque(self._by.guarantees)
-        while later and later[0].since_s <= self._at_s:
-            self._own = later.popleft().millislices
         for at_s, together in groupby(sorted(_events(self._jobs)), key=lambda one: one.at_s):
-            while later and later[0].since_s <= at_s:
-                guarantee = later.popleft()
-                self._until(guarantee.since_s)
-                self._own = guarantee.millislices
-                self._look_at(tuple(self._waiting))
+            self._follow(later, at_s)
             self._until(at_s)
             self._look_at({self._take(event) for event in together})
+        self._follow(later, self._record.stopped_s)
         self._until(self._record.stopped_s)
         for tenant, due in self._due.items():
             for nth, since_s in due.items():
                 self._note(tenant, nth, since_s)
+
+    def _follow(self, later: deque[Guarantee], at_s: float) -> None:
+        """Let the guarantees change that change until then."""
+        while later and later[0].since_s <= at_s:
+            guarantee = later.popleft()
+            self._until(guarantee.since_s)
+            self._own = guarantee.millislices
+            self._look_at(tuple(self._waiting))
 
     def _until(self, at_s: float) -> None:
         """Let the time pass in which nothing changes."""

@@ -107,7 +107,7 @@ def part_run(
     can = Replayable(cluster, costs)
     numbered = enumerate(experiment.jobs)
     found = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
-    record = Site(cluster, plan, costs, found.jobs, times).run(progress)
+    record = Site(cluster, plan, costs, found, times).run(progress)
     judge = judging_plan(experiment)
     owed = guarantees(judge, times.begin_s, times.last_s)
     capacity = capacity_millislices(cluster, costs)

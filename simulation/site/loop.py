@@ -114,6 +114,8 @@ class Site:
                 ask_s = at_s + _ASK_S
             self._tell(progress)
         self._collect()
+        if progress is not None:
+            progress(1.0)
         return self._record()
 
     def _due_s(self) -> float:

@@ -1,7 +1,7 @@
 """Turns jobs of the history into what is submitted to Slurm, and into what admission is asked."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from cluster.language.units import Millislices
@@ -35,18 +35,6 @@ class Replay:
     gives_up_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Replays:
-    """The jobs that are replayed, in order of their submission.
-
-    Attributes:
-        left_out: how many can't be replayed, by the reason in words.
-    """
-
-    jobs: tuple[Replay, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
-
-
 class Replayable:
     """Says which jobs of a history a cluster can replay, and as what."""
 
@@ -58,14 +46,16 @@ class Replayable:
 
     def of(self, number: int, job: HistoryJob, at_s: float) -> Replay | str:
         """The job as it is submitted at ``at_s``, or why it can't be."""
-        if job.partition not in self._partitions:
+        named = job.partition.split(",")
+        partition = next((name for name in named if name in self._partitions), None)
+        if partition is None:
             return NO_PARTITION
         nodes = max(1, job.nodes)
         request = ModelRequest(
             user=job.user,
             uid=self._uids.setdefault(job.user, _FIRST_UID + len(self._uids)),
             account=job.account.lower(),
-            partition=job.partition,
+            partition=partition,
             qos=job.qos.lower(),
             gpus={kind: ceil(count / nodes) for kind, count in job.gpus.items() if count},
             run_s=job.run_s,
@@ -111,15 +101,16 @@ def _has(gpus: Mapping[str, int], kind: str) -> int:
 
 def replays(
     jobs: Iterable[tuple[int, HistoryJob]], can: Replayable, *, begin_s: float, end_s: float
-) -> Replays:
+) -> tuple[Replay, ...]:
     """What is replayed of numbered jobs from ``begin_s`` to ``end_s``, by the time of submission.
 
     What ran or waited at ``begin_s`` by the history comes first: what ran, for the rest of its time
     and its limit, then what waited. So a replay begins with a site as full as it was. Histories
-    that say nothing of starts begin with an empty one.
+    that say nothing of starts begin with an empty one. Jobs that can't be replayed are left out.
     """
-    running, waiting, later = [], [], []
-    left_out: dict[str, int] = {}
+    running: list[Replay] = []
+    waiting: list[Replay] = []
+    later: list[Replay] = []
     for number, job in jobs:
         if job.submit_s >= end_s:
             continue
@@ -129,16 +120,15 @@ def replays(
             continue
         found = can.of(number if is_later else -1, before or job, max(begin_s, job.submit_s))
         if isinstance(found, str):
-            left_out[found] = left_out.get(found, 0) + is_later
-        elif is_later:
+            continue
+        if is_later:
             later.append(found)
         elif job.started_s is not None and job.started_s <= begin_s:
             running.append(found)
         else:
             waiting.append(found)
     later.sort(key=lambda one: (one.at_s, one.number))
-    kept = {why: count for why, count in left_out.items() if count}
-    return Replays((*running, *waiting, *later), kept)
+    return (*running, *waiting, *later)
 
 
 def _at_the_beginning(job: HistoryJob, begin_s: float) -> HistoryJob | None:

@@ -1,0 +1,133 @@
+"""Whole experiments: parts, processes, the self-check, notes."""
+
+from dataclasses import replace
+
+import pytest
+from site_world import (
+    BEGIN_S,
+    DAY_S,
+    GPU,
+    MUCH,
+    experiment,
+    past,
+    slicewise,
+    tenants,
+)
+
+from cluster.language.periods import Period
+from cluster.language.units import Millislices, MillisliceSeconds
+from simulation.history.jobs import HistoryJob
+from simulation.runs.figures import ESTIMATED, SimulationResult
+from simulation.runs.part_run import guarantees
+from simulation.runs.parts import parts_of
+from simulation.runs.simulate import simulate
+from slurm_plugin.quota.calendar import Window, WindowKind
+from slurm_plugin.quota.types import Budget
+
+FOUR_DAYS = [
+    past("ab"[n % 3 == 0], 1 + n % 4, n * 3000.0, 2000.0 + 997 * (n % 13), job_id=n)
+    for n in range(120)
+]
+
+
+def real(jobs: list[HistoryJob], wait_s: float = 30.0) -> tuple[HistoryJob, ...]:
+    """The same jobs as if each had waited so long."""
+    return tuple(replace(job, started_s=job.submit_s + wait_s) for job in jobs)
+
+
+def timeless(result: SimulationResult) -> SimulationResult:
+    return replace(result, seconds=0.0)
+
+
+def test_parts_follow_one_another_and_have_their_own_warm_up() -> None:
+    found = parts_of(0.0, 8 * DAY_S, offsets=2, warm_up_s=DAY_S, tail_s=100.0)
+    assert [part.start_s for part in found] == [0.0, 4 * DAY_S]
+    assert [part.times.begin_s for part in found] == [0.0, 3 * DAY_S]
+    assert [part.times.end_s for part in found] == [4 * DAY_S, 8 * DAY_S]
+    assert [part.times.last_s - part.times.end_s for part in found] == [100.0, 100.0]
+
+
+@pytest.mark.parametrize(("days", "count"), [(1.0, 1), (3.9, 1), (4.0, 2), (100.0, 5)])
+def test_no_part_is_shorter_than_two_days(days: float, count: int) -> None:
+    assert len(parts_of(0.0, days * DAY_S, offsets=5, warm_up_s=0.0, tail_s=0.0)) == count
+
+
+def test_every_job_counts_once_whatever_the_parts() -> None:
+    whole = experiment(*FOUR_DAYS, warm_up_s=DAY_S, offsets=1)
+    cut = replace(whole, offsets=2)
+    for one in (whole, cut):
+        found = simulate(one, processes=1)
+        assert (found.present.jobs, found.offsets) == (len(FOUR_DAYS), one.offsets)
+        assert found.estimates.keys() == {*ESTIMATED}
+        assert sum(tenant.jobs for tenant in found.present.tenants) == found.present.jobs
+
+
+def test_the_number_of_processes_changes_nothing() -> None:
+    changed = slicewise(tenants(a=4, b=4))
+    one = experiment(*FOUR_DAYS, changed=changed, offsets=2, warm_up_s=3600.0)
+    told: list[float] = []
+    alone = simulate(one, processes=1, progress=told.append)
+    assert timeless(alone) == timeless(simulate(one, processes=2))
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_both_plans_are_measured_by_what_the_changed_one_guarantees() -> None:
+    found = simulate(experiment(*FOUR_DAYS, changed=slicewise(tenants(a=6, b=2))), processes=1)
+    assert found.changed is not None
+    for figures in (found.present, found.changed):
+        owed = {one.tenant: one.guaranteed_millislices for one in figures.tenants}
+        assert owed == {"a": 6 * GPU, "b": 2 * GPU}
+    assert (found.present.name, found.changed.name) == ("Slurm alone", "Slicewise")
+    assert found.changed_estimates.keys() == found.estimates.keys()
+
+
+def test_a_history_that_went_as_the_model_has_it_passes_the_self_check() -> None:
+    quiet = [replace(job, run_s=100.0 + n) for n, job in enumerate(FOUR_DAYS)]
+    first = simulate(experiment(*real(quiet, 0.0)), processes=1).self_check
+    assert first is not None
+    assert first.jobs == len(quiet)
+    assert first.wait_error_s <= 1.0
+    assert first.start_order > 0.9
+    assert first.utilisation_of_history == pytest.approx(first.utilisation, abs=0.02)
+
+
+def test_a_history_without_starts_has_no_self_check() -> None:
+    assert simulate(experiment(*FOUR_DAYS), processes=1).self_check is None
+
+
+def test_only_jobs_between_start_and_end_count() -> None:
+    found = simulate(
+        experiment(*FOUR_DAYS, start_s=BEGIN_S + 3000, end_s=BEGIN_S + 9000), processes=1
+    )
+    assert found.present.jobs == 2
+
+
+def test_an_empty_history_gives_empty_figures() -> None:
+    found = simulate(experiment(), processes=1).present
+    assert (found.jobs, found.utilisation, found.wait_mean_s, found.jain) == (0, 0.0, 0.0, 1.0)
+
+
+def test_notes_say_what_was_left_out_and_refused() -> None:
+    jobs = (past("a"), past("a", 9), past("b", 1, 5), past("a", partition="old"))
+    budget = Budget(Period.MONTH, MillisliceSeconds(1))
+    policy = {name: replace(one, budget=budget) for name, one in tenants(a=4).items()}
+    notes = simulate(experiment(*jobs, changed=slicewise(policy)), processes=1).notes
+    text = "\n".join(notes)
+    assert "1 job was left out: their partition is not in the cluster." in text
+    assert "1 job was left out: no nodes of their partition" in text
+    assert "Slicewise: 1 job was refused (SW-QUOTA-NONE), of b." in text
+    assert "Budgets are not replayed" in text
+
+
+def test_guarantees_follow_the_calendar() -> None:
+    policy = tenants(a=4)
+    window = Window(1, "a", WindowKind.NOMINAL, Millislices(GPU), first_s=1000, last_s=2000)
+    found = guarantees(slicewise(policy, window), 0.0, 5000.0)
+    assert [(one.since_s, one.millislices["a"]) for one in found] == [
+        (0.0, 4 * GPU),
+        (1000.0, GPU),
+        (2000.0, 4 * GPU),
+    ]
+    assert guarantees(None, 0.0, 1.0) == ()
+    assert MUCH > GPU

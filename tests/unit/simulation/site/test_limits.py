@@ -1,0 +1,62 @@
+"""What Slicewise wants of slurmdbd, put into the model."""
+
+from site_world import GPU, cluster, tenants
+
+from cluster.language.billing import MILLISLICES
+from simulation.site.limits import account_limits, associations, conf_of, qos_limits
+from simulation.slurm_model.requests import AccountLimits
+from slurm_plugin.limits.desired import Setting
+from slurm_plugin.quota.types import LimitKey
+
+
+def test_limits_preemption_terms_and_modes_are_taken() -> None:
+    def key(name: str, field: str) -> LimitKey:
+        return LimitKey("qos", name, field)
+
+    found = qos_limits(
+        {
+            key("slicewise_gate", "grptres=billing"): Setting("0", ""),
+            key("slicewise_a", "grptres=billing"): Setting("7000", ""),
+            key("slicewise_a", "preempt"): Setting("slicewise_b_borrowed,slicewise_c", ""),
+            key("slicewise_b_borrowed", "grptres=billing"): Setting("0", ""),
+            key("slicewise_b_borrowed", "preemptexempttime"): Setting("60", ""),
+            key("slicewise_b_borrowed", "preemptmode"): Setting("requeue", ""),
+        }
+    )
+    assert found.keys() == {"slicewise_a", "slicewise_b_borrowed"}
+    assert found["slicewise_a"].grp_tres == {"billing": 7000}
+    assert found["slicewise_a"].preempts == {"slicewise_b_borrowed", "slicewise_c"}
+    borrowed = found["slicewise_b_borrowed"]
+    # A limit of 0 lets nothing start; no limit would let everything.
+    assert borrowed.grp_tres == {"billing": 0}
+    assert (borrowed.preempt_exempt_s, borrowed.preempt_requeues) == (60, True)
+
+
+def test_limits_on_types_stand_beside_what_an_account_has() -> None:
+    settings = {
+        LimitKey("account", "a", "grptres=gres/gpu:a100"): Setting("2", ""),
+        LimitKey("account", "a", "qos"): Setting("slicewise_a", ""),
+        LimitKey("account", "b", "grptres=gres/gpu:a100"): Setting("", ""),
+    }
+    before = {"a": AccountLimits("top", {"cpu": 9}, share=3)}
+    assert account_limits(settings, before) == {
+        "a": AccountLimits("top", {"cpu": 9, "gres/gpu:a100": 2}, share=3)
+    }
+
+
+def test_tenants_without_an_account_get_one_in_the_tree() -> None:
+    policy = tenants(a=1, b=1)
+    rows = associations(cluster(accounts={"a": "top", "top": "root"}), policy)
+    assert {row.account: row.parent for row in rows} == {
+        "root": "",
+        "a": "top",
+        "b": "root",
+        "top": "root",
+    }
+
+
+def test_all_types_of_the_cluster_can_be_limited() -> None:
+    conf = conf_of(cluster(), {"gpu"})
+    assert "gres/gpu:a100" in conf.config["AccountingStorageTRES"].split(",")
+    assert [one.name for one in conf.partitions] == ["gpu"]
+    assert MILLISLICES.limit(GPU) == GPU

@@ -1,0 +1,54 @@
+"""Priorities on the model: recent use counts, and changes come at the daemon's rate."""
+
+from dataclasses import replace
+
+from model_world import job, model
+from site_world import BEGIN_S, GPU, SETTINGS, tenants
+
+from cluster.slurm.interface import JobChange
+from simulation.site.priorities import PriorityRules, SitePriorities
+from slurm_plugin.state.formula import formula_of
+
+RULES = PriorityRules(
+    formula=formula_of(SETTINGS.priority),
+    half_life_s=SETTINGS.priority.half_life_s,
+    updates_per_s=1.0,
+    counts_past=True,
+)
+HOUR_S = 3600.0
+
+
+def test_a_tenant_that_has_used_much_has_a_smaller_share() -> None:
+    found = SitePriorities(RULES, BEGIN_S)
+    found.follow(tenants(a=1, b=1), {"a": 5 * GPU}, BEGIN_S + 40 * HOUR_S)
+    assert found.shares["a"] < found.shares["b"] == 1.0
+    assert found.lately["a"] > 0
+
+
+def test_past_use_counts_for_loans_only_where_the_site_says_so() -> None:
+    found = SitePriorities(replace(RULES, counts_past=False), BEGIN_S)
+    found.follow(tenants(a=1), {"a": GPU}, BEGIN_S + HOUR_S)
+    assert found.lately == {}
+
+
+def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
+    there = model({"a100": 1})
+    tag = "slicewise:1 token={} tenant=a flexible"
+    ids = [
+        there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
+        for n in range(1, 31)
+    ]
+    there.advance(there.now_s + 12 * HOUR_S)
+    found = SitePriorities(RULES, there.now_s)
+    for job_id in ids:
+        found.note(job_id, 0)
+    first = found.due(there.jobs, there.now_s)
+    # A second's allowance accumulates for ten seconds.
+    assert len(first) == 10
+    change = next(iter(first.values()))
+    assert isinstance(change, JobChange)
+    assert change.site_factor is not None
+    assert change.site_factor > 0
+    again = found.due(there.jobs, there.now_s + 15)
+    assert len(again) == 15
+    assert not first.keys() & again.keys()

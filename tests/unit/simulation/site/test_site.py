@@ -1,0 +1,150 @@
+"""A simulated site: jobs of the past on the model, by Slurm alone and by Slicewise."""
+
+from site_world import (
+    ALONE,
+    BEGIN_S,
+    COSTS,
+    GPU,
+    cluster,
+    past,
+    simulated,
+    slicewise,
+    starts,
+    tenants,
+)
+
+from cluster.language.units import Millislices
+from simulation.site.loop import Site, SiteTimes
+from simulation.site.plans import SlurmPlan
+from simulation.site.requests import Replayable, replays
+from simulation.slurm_model.requests import AccountLimits, QosLimits
+from slurm_plugin.quota.calendar import Window, WindowKind
+from slurm_plugin.quota.types import Quota, Tenant
+
+SOON_S = 20
+"""Within so many seconds a round has come, and Slurm has started what it may."""
+
+
+def test_by_slurm_alone_jobs_start_when_gpus_are_free() -> None:
+    record = simulated(ALONE, past("a", 4), past("a", 4, 10), past("a", 4, 20))
+    assert starts(record) == {0: 0, 1: 10, 2: 600}
+    assert record.rounds == 0
+
+
+def test_the_site_s_own_limits_count_by_slurm_alone() -> None:
+    limited = SlurmPlan(
+        "present",
+        {"normal": QosLimits(grp_tres={"billing": 4 * GPU})},
+        {"b": AccountLimits(grp_tres={"billing": GPU})},
+    )
+    jobs = past("a", 4), past("a", 1, 10), past("b", 1, 20, qos="other"), past("b", 1, 30, qos="x")
+    found = starts(simulated(limited, *jobs))
+    assert found[1] == 600
+    assert found[2] == 20
+    assert found[3] is not None
+    assert found[3] >= 600
+
+
+def test_a_tenant_within_its_guarantee_starts_at_once() -> None:
+    record = simulated(slicewise(tenants(a=4, b=4)), past("a", 4), past("b", 4, 10))
+    assert starts(record) == {0: 0, 1: 10}
+    assert not any(run.is_on_loan for job in record.jobs for run in job.runs)
+
+
+def test_what_others_leave_idle_is_lent_by_the_next_round() -> None:
+    record = simulated(slicewise(tenants(a=4, b=4)), past("a", 4), past("a", 4, 1))
+    found = starts(record)
+    assert found[0] == 0
+    assert found[1] is not None
+    assert 1 < found[1] <= SOON_S
+    assert record.jobs[1].runs[0].is_on_loan
+
+
+def test_nothing_is_lent_that_its_lender_does_not_lend() -> None:
+    keeps = Tenant("b", "", Quota(Millislices(4 * GPU)))
+    policy = {**tenants(a=4), "b": keeps}
+    found = starts(simulated(slicewise(policy), past("a", 4), past("a", 4, 1)))
+    assert found[1] is not None
+    assert 600 <= found[1] <= 600 + SOON_S
+
+
+def test_a_lender_that_comes_back_preempts_and_the_borrower_runs_again() -> None:
+    jobs = past("a", 4, 0, 9000.0), past("a", 4, 1, 3000.0), past("b", 4, 1000)
+    borrower, lender = simulated(slicewise(tenants(a=4, b=4)), *jobs).jobs[1:]
+    # A batch job can't be asked to go: Slurm takes its GPUs once the limits are set.
+    assert lender.runs[0].start_s - BEGIN_S <= 1000 + 2 * SOON_S
+    assert len(borrower.runs) == 2
+    first, second = borrower.runs
+    assert first.end_s is not None
+    assert first.end_s <= lender.runs[0].start_s
+    assert second.end_s == second.start_s + 3000
+
+
+def test_a_window_of_the_calendar_changes_what_a_tenant_may_have() -> None:
+    begin_s = int(BEGIN_S) + 300
+    window = Window(
+        1, "a", WindowKind.NOMINAL, Millislices(0), first_s=begin_s, last_s=begin_s + 3600
+    )
+    alone = {"a": Tenant("a", "", Quota(Millislices(8 * GPU)))}
+    record = simulated(slicewise(alone, window), past("a", 4, 0, 100.0), past("a", 4, 400, 100.0))
+    found = starts(record)
+    assert found[0] == 0
+    assert found[1] is not None
+    assert 3900 <= found[1] <= 3900 + SOON_S
+
+
+def test_a_job_that_nobody_could_ever_start_is_refused_with_its_code() -> None:
+    record = simulated(slicewise(tenants(a=4)), past("a", 4), past("stranger", 1, 5))
+    assert record.refused == ((1, "SW-QUOTA-NONE"),)
+    assert [job.number for job in record.jobs] == [0]
+
+
+def test_a_job_without_gpus_passes_and_keeps_its_qos() -> None:
+    record = simulated(slicewise(tenants(a=4)), past("nobody", gpus={}))
+    assert starts(record) == {0: 0}
+
+
+def test_gpus_without_a_type_get_one_from_slicewise_even_where_a_site_refuses_them() -> None:
+    record = simulated(slicewise(tenants(a=4)), past("a", gpus={"": 2}))
+    assert record.refused == ()
+    assert (record.jobs[0].cost_millislices, starts(record)) == (2 * GPU, {0: 0})
+
+
+def test_a_job_whose_user_gave_up_is_cancelled_only_while_it_waits() -> None:
+    first = past("a", 4), past("a", 4, 1), past("a", 4, 2, 100.0, is_cancelled_waiting=True)
+    record = simulated(ALONE, *first)
+    assert record.jobs[2].given_up_s == BEGIN_S + 102
+    assert record.jobs[2].runs == ()
+    alone = simulated(ALONE, past("a", 4, 2, 100.0, is_cancelled_waiting=True))
+    assert alone.jobs[0].given_up_s is None
+    assert len(alone.jobs[0].runs) == 1
+
+
+def test_what_ran_or_waited_at_the_beginning_is_there() -> None:
+    on = cluster(1)
+    jobs = (
+        past("a", 4, 0, 5000.0, started_s=BEGIN_S),
+        past("a", 4, 100, 700.0, started_s=BEGIN_S + 5000),
+        past("a", 1, 0, 900.0, started_s=BEGIN_S),
+        past("a", 4, 1500, 60.0, started_s=BEGIN_S + 5700),
+    )
+    record = simulated(ALONE, *jobs, on=on, begin_s=1000.0)
+    assert [job.number for job in record.jobs] == [-1, -1, 3]
+    # The first runs for the rest of its time; the third was over.
+    assert [round(job.runs[0].start_s - BEGIN_S) for job in record.jobs] == [1000, 5000, 5700]
+    assert record.jobs[0].run_s == 4000
+
+
+def test_a_history_without_starts_begins_with_an_empty_site() -> None:
+    record = simulated(ALONE, past("a", 4, 0, 5000.0), past("a", 4, 1500), begin_s=1000.0)
+    assert [job.number for job in record.jobs] == [1]
+
+
+def test_progress_is_told_and_comes_to_an_end() -> None:
+    told: list[float] = []
+    on, times = cluster(), SiteTimes(BEGIN_S, BEGIN_S + 5000, BEGIN_S + 5000)
+    jobs = [past("a", 1, at_s) for at_s in range(0, 5000, 100)]
+    found = replays(enumerate(jobs), Replayable(on, COSTS), begin_s=BEGIN_S, end_s=times.last_s)
+    Site(on, ALONE, COSTS, found, times).run(told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
