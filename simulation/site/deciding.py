@@ -68,11 +68,17 @@ class SlicewiseOnModel:
         return self._by_account.get(account, [])
 
     def round(self) -> None:
-        """Look at Slurm, and do what the daemon's loops would do: lend, set limits, move jobs."""
+        """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits.
+
+        Jobs move first: the daemon does that at each look, more often than it lends.
+        """
         model, now_s = self._model, self._model.now_s
+        policy = self._rounds.policy_at(now_s)
+        for target, name in moves(policy, model.jobs, self._partitions, self._costs).items():
+            model.update(target, JobChange(qos=name))
         jobs, nodes = model.jobs, model.nodes
         held = used_by_tenant(jobs, self._partitions, self._costs)
-        self._priorities.follow(self._rounds.policy_at(now_s), held, now_s)
+        self._priorities.follow(policy, held, now_s)
         limits = {
             borrowed_qos(name): one.borrowed_limit_millislices
             for name, one in self._ceilings.items()
@@ -102,8 +108,6 @@ class SlicewiseOnModel:
         self._admission.follow(
             done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
         )
-        for target, name in moves(done.policy, jobs, self._partitions, self._costs).items():
-            model.update(target, JobChange(qos=name))
         if now_s >= self._priorities_due_s:
             self._priorities_due_s = now_s + self._by.priority_s
             for target, change in self._priorities.due(jobs, now_s).items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, WAITING
+from cluster.language.jobs import ALLOTTED, WAITING, JobView
 from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
@@ -33,6 +33,9 @@ _TOLD = 200
 """How often progress is told in all."""
 _SETTLE_S = 1.0
 """Seconds that Slurm needs to start what it can, beside the distance of its scheduler's runs."""
+_SAME_S = 300.0
+"""Seconds after which a round comes although jobs are as they were: turns and standstills go by the
+clock."""
 _ASK_S = 900.0
 """Seconds between two looks at whether all jobs that count have started, after the end."""
 
@@ -90,6 +93,7 @@ class Site:
         # When something changed first since the last round; inf if nothing did.
         self._changed_s = -inf
         self._round_s = -inf
+        self._seen: tuple[JobView, ...] = ()
         self._told = 0
 
     def run(self, progress: Progress | None = None) -> SiteRecord:
@@ -187,10 +191,12 @@ class Site:
             return
         self._collect()
         self._changed_s = inf
-        is_first, is_dated = self._round_s == -inf, self._dated_s() <= now_s
-        if is_first or is_dated or any(map(is_waiting, self._model.jobs)):
+        jobs = self._model.jobs
+        is_new = jobs is not self._seen or now_s >= self._round_s + _SAME_S
+        is_wanted = is_new and any(map(is_waiting, jobs))
+        if is_wanted or self._dated_s() <= now_s or self._round_s == -inf:
             self._slicewise.round()
-            self._round_s = now_s
+            self._round_s, self._seen = now_s, self._model.jobs
 
     def _collect(self) -> None:
         """Take the runs that have ended."""

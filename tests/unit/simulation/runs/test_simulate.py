@@ -25,8 +25,8 @@ from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget
 
 FOUR_DAYS = [
-    past("ab"[n % 3 == 0], 1 + n % 4, n * 3000.0, 2000.0 + 997 * (n % 13), job_id=n)
-    for n in range(120)
+    past("ab"[n % 3 == 0], 1 + n % 4, n * 9000.0, 2000.0 + 997 * (n % 13), job_id=n)
+    for n in range(40)
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_history_without_starts_has_no_self_check() -> None:
 
 def test_only_jobs_between_start_and_end_count() -> None:
     found = simulate(
-        experiment(*FOUR_DAYS, start_s=BEGIN_S + 3000, end_s=BEGIN_S + 9000), processes=1
+        experiment(*FOUR_DAYS, start_s=BEGIN_S + 9000, end_s=BEGIN_S + 27_000), processes=1
     )
     assert found.present.jobs == 2
 
