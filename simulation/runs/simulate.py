@@ -3,21 +3,24 @@
 The result does not depend on the number of processes.
 """
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Protocol
 
 from simulation.runs.experiment import Experiment
-from simulation.runs.figures import Figures, SelfCheck, SimulationResult
+from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult
 from simulation.runs.measure import joined
 from simulation.runs.notes import notes
 from simulation.runs.part_run import PartRun, all_parts, capacity_millislices, part_run, span_s
 from simulation.runs.self_check import compared_jobs, self_check
-from simulation.runs.summary import estimates, figures
+from simulation.runs.summary import difference_estimates, estimates, figures
 from slurm_plugin.common.costs import run_cost
 
 _POLL_S = 0.5
@@ -30,6 +33,14 @@ class _Shares(Protocol):
     def __setitem__(self, task: int, share: float) -> None: ...
 
     def __getitem__(self, tasks: slice) -> list[float]: ...
+
+
+class _Flag(Protocol):
+    """Is set once, which all processes see; ``wait`` returns whether it is, within the seconds."""
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float) -> bool: ...
 
 
 @dataclass(frozen=True, order=True)
@@ -69,9 +80,14 @@ def simulate(
         changed=_whole(experiment, changed) if changed else None,
         estimates=estimates([one.figures for one in present]),
         changed_estimates=estimates([one.figures for one in changed]) if changed else {},
+        difference_estimates=_differences(present, changed) if changed else {},
         seconds=time.monotonic() - began_s,
         notes=notes(experiment, _refusals(present), _refusals(changed)),
     )
+
+
+def _differences(present: Sequence[PartRun], changed: Sequence[PartRun]) -> Mapping[str, Estimate]:
+    return difference_estimates([one.figures for one in present], [one.figures for one in changed])
 
 
 def _in_this_process(
@@ -98,13 +114,18 @@ def _in_processes(
     # Not by fork: the caller may have threads, such as that of a progress bar.
     context = get_context("spawn")
     shares: _Shares = context.Array("d", len(tasks))
+    stop: _Flag = context.Event()
+    given = _Given(experiment, shares, stop)
     pool = ProcessPoolExecutor(
-        min(processes, len(tasks)), context, initializer=_begin, initargs=(experiment, shares)
+        min(processes, len(tasks)), context, initializer=_begin, initargs=(given,)
     )
     try:
         futures = [pool.submit(_one, nth, task) for nth, task in enumerate(tasks)]
         _follow(futures, shares, progress)
         return {task: future.result() for task, future in zip(tasks, futures, strict=True)}
+    except BaseException:
+        stop.set()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -124,22 +145,47 @@ def _follow(
             progress(sum(shares[:]) / len(futures))
 
 
-_given: dict[str, tuple[Experiment, _Shares]] = {}
-"""In another process: what it was given when it began."""
+@dataclass(frozen=True)
+class _Given:
+    """What another process is given when it begins.
+
+    Attributes:
+        stop: is set when its result is not wanted any more.
+    """
+
+    experiment: Experiment
+    shares: _Shares
+    stop: _Flag
 
 
-def _begin(experiment: Experiment, shares: _Shares) -> None:
-    _given["all"] = experiment, shares
+_given: list[_Given] = []
+"""In another process: what it was given."""
+
+
+def _begin(given: _Given) -> None:
+    # Ctrl-C reaches every process of a terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _given.append(given)
+    Thread(target=_end_in_time, args=(given.stop,), daemon=True).start()
+
+
+def _end_in_time(stop: _Flag) -> None:
+    """End this process once its result is not wanted any more, or its parent is gone."""
+    parent = parent_process()
+    while not stop.wait(_POLL_S):
+        if parent is not None and not parent.is_alive():
+            break
+    os._exit(1)
 
 
 def _one(nth: int, task: _Task) -> PartRun:
-    experiment, shares = _given["all"]
+    given = _given[0]
 
     def tell(share: float) -> None:
-        shares[nth] = share
+        given.shares[nth] = share
 
-    found = part_run(experiment, task.number, is_changed=task.is_changed, progress=tell)
-    tell(1.0)
+    found = part_run(given.experiment, task.number, is_changed=task.is_changed, progress=tell)
+    given.shares[nth] = 1.0
     return found
 
 

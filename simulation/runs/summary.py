@@ -66,6 +66,19 @@ def estimates(parts: Sequence[Figures]) -> Mapping[str, Estimate]:
     return {name: estimate([float(getattr(part, name)) for part in parts]) for name in ESTIMATED}
 
 
+def difference_estimates(
+    present: Sequence[Figures], changed: Sequence[Figures]
+) -> Mapping[str, Estimate]:
+    """The same of what the change adds to each figure, part by part."""
+    pairs = list(zip(present, changed, strict=True))
+    return {
+        name: estimate(
+            [float(getattr(then, name)) - float(getattr(now, name)) for now, then in pairs]
+        )
+        for name in ESTIMATED
+    }
+
+
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean of at least one value, and its 95 % interval."""
     middle, count = mean(values), len(values)
