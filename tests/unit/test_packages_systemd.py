@@ -57,6 +57,15 @@ STEPS = {
     " && install -m 600 -o slicewise /dev/stdin /etc/slicewise/launcher-database-url"
     " <<< postgresql://slicewise_launcher@127.0.0.1:5499/slicewise",
     "gateway": "sh /run/out/gateway.sh",
+    # Below 1024, as docs/how-to/web.md says.
+    "page": "printf '[web]\\nlisten = \"127.0.0.1:443\"\\n' >> /etc/slicewise/slicewise.toml"
+    " && systemctl restart slicewise-daemon && mkdir -p /etc/systemd/system/slicewise-web.service.d"
+    " && printf '[Service]\\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\\n"
+    "AmbientCapabilities=CAP_NET_BIND_SERVICE\\n'"
+    " > /etc/systemd/system/slicewise-web.service.d/port.conf && systemctl daemon-reload"
+    " && systemctl enable --now slicewise-web && active slicewise-web"
+    " && ps -o user= -p $(pid slicewise-web)"
+    " && slicewise doctor --section web && slicewise web login --json | grep -o 'http.*token='",
     "active": f"active {_UNITS}",
     "asked": "asked",
     "users": f"for unit in {_OURS}; do ps -o user= -p $(pid $unit); done",
@@ -139,6 +148,10 @@ def test_units_run_come_back_and_outlive_an_upgrade(packages: Path) -> None:
     assert said["active"] == "active", said["gateway"]
     assert said["asked"] == "401"
     assert said["users"].split() == ["slurm", "slicewise"]
+    assert said["page"].splitlines()[-4:] == [
+        *("active", "slicewise-web", "Looked at web: nothing to mend."),
+        "http://127.0.0.1:443/login?token=",
+    ]
     assert said["killed"].splitlines() == [
         *("401", "slicewise-daemon active 1"),
         *("401", "slicewise-launcher active 1"),
