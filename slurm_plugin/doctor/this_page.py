@@ -26,8 +26,12 @@ _ENDED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64
 def page_facts(web: WebSettings, config: Mapping[str, str], server: str) -> WebFacts:
     """Return what is to be checked of the page; ``server`` is what its server calls itself.
 
-    ``config`` is slurm.conf as slurmctld has it, empty if it does not answer.
+    ``config`` is slurm.conf as slurmctld has it, empty if it does not answer. Raises
+    PermissionError if the user who asks can't read a file of the page.
     """
+    for file in _files(web):
+        with suppress(FileNotFoundError):
+            file.open("rb").close()
     answered, shown = _answer(web, server)
     user = _user(web.user)
     return WebFacts(
@@ -85,11 +89,15 @@ def _user(name: str) -> pwd.struct_passwd | None:
         return None
 
 
+def _files(web: WebSettings) -> Iterator[Path]:
+    files = (web.certificate, web.key, web.proxy_secret_file, web.oidc.client_secret_file)
+    yield from filter(None, files)
+
+
 def _unread(web: WebSettings, user: pwd.struct_passwd) -> Iterator[str]:
     """Yield the files that the page's user can't read, though they are there."""
-    files = (web.certificate, web.key, web.proxy_secret_file, web.oidc.client_secret_file)
     groups = frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
-    for file in filter(None, files):
+    for file in _files(web):
         with suppress(OSError):
             path = file.resolve(strict=True)
             ways = ((path, _READ), *((parent, _ENTER) for parent in path.parents))

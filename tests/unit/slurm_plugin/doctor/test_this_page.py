@@ -172,6 +172,18 @@ def test_the_users_groups_count_and_its_own_files_by_their_owner_alone(folder: P
         assert seen(**files).unread == (() if is_read else (str(key),))
 
 
+def test_a_doctor_who_may_not_read_a_file_says_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def denied(self: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(PermissionError, match=r"page\.crt"):
+        seen(certificate=tmp_path / "page.crt", key=tmp_path / "page.key", listen="127.0.0.1:1")
+    assert seen(listen="127.0.0.1:1").answered == "nobody"
+
+
 def test_a_host_without_the_pages_user_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
     found = seen(**pair(tmp_path))
