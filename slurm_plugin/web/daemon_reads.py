@@ -42,9 +42,10 @@ _MOST_PAGES: Mapping[type[Request], int] = {TenantsRequest: 8, StatementRequest:
 _AT_ONCE = 16
 """Questions to the daemon at a time: half of what one user of its socket may have open."""
 _WAITING, _WAITING_PER_USER = 512, 64
-_AGAIN_S, _PATIENCE_S = 0.1, 5.0
+_AGAIN_S, _LATEST_AGAIN_S, _PATIENCE_S = 0.01, 0.1, 5.0
 """The daemon reads the ledger for a user twice at a time, and all operators are one user to it: a
-question beyond that is asked again after a while, for some seconds.
+question beyond that is asked again after a while, which doubles, for some seconds. A page asks more
+than two, and most are answered within milliseconds.
 """
 _LONGEST_TOKEN = 4096
 _KEPT = 1024
@@ -150,7 +151,7 @@ class DaemonReads:
         if self._waiting.total() >= _WAITING or self._waiting[user] >= _WAITING_PER_USER:
             raise UnreachableError("SW-BUSY", "Too many questions wait for the daemon.", "Reload.")
         self._waiting[user] += 1
-        until_s = time.monotonic() + _PATIENCE_S
+        until_s, again_s = time.monotonic() + _PATIENCE_S, _AGAIN_S
         try:
             while True:
                 try:
@@ -160,7 +161,8 @@ class DaemonReads:
                 except SlicewiseError as error:
                     if error.refusal.code != "SW-BUSY" or time.monotonic() > until_s:
                         raise
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(again_s)
+                again_s = min(2 * again_s, _LATEST_AGAIN_S)
         finally:
             self._waiting -= Counter([user])
 

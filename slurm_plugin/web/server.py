@@ -80,6 +80,7 @@ class Visit:
     """A request by a browser.
 
     Attributes:
+        method: GET for HEAD, too: that is a GET of whose answer only the head is sent.
         path: as it was sent, percent-encoded.
         session: that of the cookie; None without one.
         visitor: the host that the request is counted for.
@@ -94,6 +95,11 @@ class Visit:
     zone: str
     request: web.BaseRequest
     body: bytes
+
+    @property
+    def wants_head(self) -> bool:
+        """Whether only the head of the answer is wanted."""
+        return self.request.method == "HEAD"
 
 
 class WebServer:
@@ -190,7 +196,7 @@ class WebServer:
             raise InvalidInputError("SW-WIRE", f"A query may have {_FIELDS} fields.") from None
         cookie = request.cookies.get(self._cookie, "")
         return Visit(
-            method=request.method,
+            method="GET" if request.method == "HEAD" else request.method,
             path=path,
             query=words,
             session=self._sessions.find(cookie) if cookie else None,
@@ -346,12 +352,15 @@ class WebServer:
 
     async def _page(self, visit: Visit, session: Session) -> web.Response:
         page, place = self._found(visit, visit.path.removesuffix(".json"))
-        answers: Answers | SlicewiseError
-        try:
-            answers = await self._answers(page.asks(place), session.user)
-        except SlicewiseError as error:
-            answers = error
+        answers = await self._asked(page, place, session.user)
         return await self._shown(page, place, visit, session, answers)
+
+    async def _asked(self, page: Page, place: PagePlace, user: str) -> "Answers | SlicewiseError":
+        """The answers to what a page asks; the refusal, if there is no page without it."""
+        try:
+            return await self._answers(page.asks(place), user)
+        except SlicewiseError as error:
+            return error
 
     async def _form_page(self, visit: Visit, session: Session) -> web.Response:
         """Answer what a page's form asks; what the daemon refuses stands beside the form."""
@@ -414,6 +423,9 @@ class WebServer:
         )
         response.force_close()
         self._harden(response)
+        if visit.wants_head:
+            await pages.aclose()
+            return response
         await response.prepare(visit.request)
         try:
             await _send(response, runs_csv((), 0))
@@ -518,14 +530,6 @@ class WebServer:
 
     # Live
 
-    async def _current(self, page: Page, place: PagePlace, visit: Visit, session: Session) -> str:
-        answers: Answers | SlicewiseError
-        try:
-            answers = await self._answers(page.asks(place), session.user)
-        except SlicewiseError as error:
-            answers = error
-        return self._main(page, place, visit, session, answers)
-
     async def _live(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         session = await self._require_login(visit, connection)
         page, place = self._found(visit, visit.path.removeprefix("/live"))
@@ -536,7 +540,8 @@ class WebServer:
         async def make() -> str:
             now = replace(place, now_s=time.time())
             try:
-                return await self._current(page, now, visit, session)
+                answers = await self._asked(page, now, session.user)
+                return self._main(page, now, visit, session, answers)
             except Exception as error:  # noqa: BLE001 -- one bad answer must not end the stream
                 report_failure("request_failed", error, kind=type(error).__name__)
                 template = self._templates.get_template("refusal.html.j2")
@@ -546,6 +551,9 @@ class WebServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         response.force_close()
         self._harden(response)
+        if visit.wants_head:
+            connection.answers()
+            return response
         stream = self._feeds.follow(key, make)
         following = asyncio.ensure_future(anext(stream))
         gone = asyncio.ensure_future(connection.gone.wait())

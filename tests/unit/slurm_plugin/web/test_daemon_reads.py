@@ -41,6 +41,21 @@ async def test_what_the_daemon_is_too_busy_for_is_asked_again(
     assert users == ["alice"] * 4
 
 
+async def test_a_busy_daemon_is_asked_again_soon_and_then_less_often(
+    asked: Callable[[int, str], list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    waits_s: list[float] = []
+
+    async def sleep(wait_s: float) -> None:
+        waits_s.append(wait_s)
+
+    asked(6, "SW-BUSY")
+    monkeypatch.setattr(daemon_reads, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(daemon_reads.asyncio, "sleep", sleep)
+    await DaemonReads(DaemonSettings()).ask("alice", OverviewRequest())
+    assert waits_s == [0.01, 0.02, 0.04, 0.08, 0.1, 0.1]
+
+
 async def test_a_daemon_that_stays_busy_is_given_up(
     asked: Callable[[int, str], list[str]], monkeypatch: pytest.MonkeyPatch
 ):

@@ -130,6 +130,26 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [(path, status) for method, path, status in ADDRESSES if method == "GET"]
+)
+async def test_a_head_is_that_of_the_page_without_a_body(page: PageServer, path: str, status: int):
+    await page.log_in("alice")
+    _, _, wanted = await page.get(path)
+    found, text, headers = await page.ask("HEAD", path)
+    assert (found, text) == (status, "")
+    for name in ("Content-Type", "Content-Length", "Location"):
+        assert headers.get(name, "0") == wanted.get(name, "0")
+
+
+async def test_a_head_of_a_live_page_ends_at_once(page: PageServer):
+    assert (await page.ask("HEAD", "/live/cluster"))[0] == 401
+    await page.log_in("alice")
+    found, _, headers = await page.ask("HEAD", "/live/cluster")
+    assert (found, headers["Content-Type"]) == (200, "text/event-stream")
+    assert page.server._feeds.viewers == 0
+
+
 @pytest.mark.parametrize(("method", "path", "status"), ADDRESSES)
 async def test_every_answer_has_the_headers(page: PageServer, method: str, path: str, status: int):
     await page.log_in("alice")

@@ -273,6 +273,12 @@ async def test_the_csv_has_every_run_of_the_month_and_no_formula(site: Site):
     assert rows[0]["used_millislice_s"] == "14400000"
 
 
+async def test_a_head_of_the_csv_has_its_name_and_no_rows(site: Site):
+    async with site.browser.head(f"{site.address}/statement.csv?month=2026-11") as found:
+        assert (found.status, await found.text()) == (200, "")
+        assert "statement-2026-11.csv" in found.headers["Content-Disposition"]
+
+
 async def test_other_pages_have_no_csv(site: Site):
     assert (await site.get("/cluster.csv"))[0] == 404
     assert (await site.get("/nothing.csv"))[0] == 404
