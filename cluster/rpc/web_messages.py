@@ -14,10 +14,12 @@ class WebLoginAnswer(Answer):
 
     Attributes:
         url: address that logs the user in who asked; whoever has it can use it.
+        user: whom it logs in.
         expires_s: seconds for which it works.
     """
 
     url: str
+    user: str
     expires_s: int
 
 

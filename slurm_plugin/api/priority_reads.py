@@ -25,9 +25,14 @@ async def explain_priority(
     """Explain the priority of a waiting job.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for a job that does not exist and for one that
-    the reader may not see, SW-PRIORITY-NONE if the job does not wait.
+    the reader may not see, SW-NAME-UNKNOWN to a reader who may see all, SW-PRIORITY-NONE if the job
+    does not wait.
     """
     jobs = jobs_named(about, cluster_state.jobs)
+    if not jobs and principal.tenants is None:
+        raise InvalidInputError(
+            "SW-NAME-UNKNOWN", f"There is no job {about!r}.", "Waiting jobs: squeue"
+        )
     if not jobs or not all(map(principal.may_see, jobs)):
         raise InvalidInputError(
             "SW-FORBIDDEN", f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"

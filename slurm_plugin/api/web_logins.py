@@ -64,7 +64,9 @@ class WebLogins:
         now_s = self._clock_s()
         self._tokens.add(token_key(token), _Token(principal.user, now_s + _LASTS_S), now_s)
         return WebLoginAnswer(
-            url=f"{self._settings.address}/login?token={token}", expires_s=_LASTS_S
+            url=f"{self._settings.address}/login?token={token}",
+            user=principal.user,
+            expires_s=_LASTS_S,
         )
 
     async def user_of(self, request: WebUserRequest, _: int) -> WebUserAnswer:

@@ -29,7 +29,8 @@ def why(
     """Explain the state of a job, an array, a tenant, or a service: of the first that it names.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for what does not exist and for what the reader
-    may not see, SW-SERVICE-AMBIGUOUS if several tenants of the reader have such a service.
+    may not see, SW-NAME-UNKNOWN to a reader who may see everything, SW-SERVICE-AMBIGUOUS if several
+    tenants of the reader have such a service.
     """
     jobs = jobs_named(about, cluster_state.jobs)
     if not jobs and principal.may_read(about):
@@ -59,12 +60,16 @@ def why(
             f"Your account {about!r} has no quota: it is no tenant yet.",
             f"The operator can give it one: slicewise tenant-quota set {about} --nominal N",
         )
-    own = ", ".join(sorted(principal.tenants or ())) or "none"
-    yours = "" if principal.tenants is None else f" Your tenants: {own}."
+    hint = "A job submitted just now appears within a second; for ended jobs: sacct -j JOB."
+    if principal.tenants is None:
+        raise InvalidInputError(
+            "SW-NAME-UNKNOWN", f"There is no job, service or tenant {about!r}.", hint
+        )
+    own = ", ".join(sorted(principal.tenants)) or "none"
     raise InvalidInputError(
         "SW-FORBIDDEN",
         f"There is no job, service or tenant {about!r} that you may see.",
-        f"A job submitted just now appears within a second; for ended jobs: sacct -j JOB.{yours}",
+        f"{hint} Your tenants: {own}.",
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.web_messages import WebLoginRequest
-from cluster.runtime.console import console, print_json
+from cluster.runtime.console import console, print_json, printable
 from cluster.settings.file import WebSettings, load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.common.log import configure_logging
@@ -33,7 +33,12 @@ def login(as_json: Json = False) -> None:
         return
     out = console()
     out.print(answer.url, soft_wrap=True, highlight=False)
-    out.print(f"It works once, within {answer.expires_s} s.", style="dim")
+    out.print(
+        f"It logs in {printable(answer.user)}, once, within {answer.expires_s} s.",
+        style="dim",
+        markup=False,
+        highlight=False,
+    )
 
 
 @web_app.command(epilog="Example: systemctl start slicewise-web")

@@ -201,6 +201,24 @@ def test_nobody_sees_anything_of_another_tenant(
                 assert reply.status in (403, 404), (form, path, reply.text)
 
 
+@pytest.mark.usefixtures("tenants")
+@pytest.mark.parametrize("path", ["/jobs/4711", "/tenants/none", "/services/vision/none"])
+def test_what_does_not_exist_is_not_found_by_who_may_see_all(site: Site, path: str):
+    assert [site.get(path, user).status for user in (*OPERATORS, "alice")] == [404, 404, 403]
+
+
+def test_a_head_is_answered_as_a_get(site: Site):
+    for path in ("/cluster", "/cluster.json", "/statement.csv"):
+        reply = site.ask("HEAD", path, "alice")
+        assert (reply.status, reply.text) == (200, "")
+        assert_hardened(reply)
+
+
+def test_a_login_address_says_whose_it_is(site: Site):
+    said = site.sandbox.run("alice", ("slicewise", "web", "login")).stdout
+    assert f"It logs in {site.sandbox.state.users['alice'].name}, once" in said
+
+
 def test_operators_see_what_all_tenants_have(site: Site, tenants: Mapping[str, Planted]):
     for user in OPERATORS:
         for path in ("/cluster", "/services"):
@@ -250,7 +268,7 @@ def test_a_form_of_another_site_is_refused(site: Site, origin: str | None):
     assert site.get("/cluster", "alice").status == 200
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_nothing_is_done_by_other_methods(site: Site, method: str):
     reply = site.ask(method, "/cluster", "alice")
     assert reply.status == 400, reply

@@ -63,6 +63,12 @@ async def test_a_token_names_its_user_once_and_within_two_minutes():
     assert await code(known.user_of(WebUserRequest(token=second), 1)) == "SW-WEB-LOGIN"
 
 
+async def test_who_asks_is_told_whom_the_address_logs_in():
+    known, _ = logins()
+    answer: Any = await known.handlers()[WebLoginRequest](WebLoginRequest(), ALICE)
+    assert answer.user == "alice"
+
+
 async def test_a_user_who_makes_many_pushes_out_the_own_only():
     known, _ = logins()
     bobs = await token(known, Principal(61002, "bob", frozenset()))

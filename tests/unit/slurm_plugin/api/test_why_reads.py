@@ -16,6 +16,7 @@ from cluster.rpc.messages import ServiceReport, ServiceReportRequest
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.api.access import Principal
+from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.quota.types import Budget
 
@@ -83,6 +84,27 @@ async def test_what_is_others_and_what_is_not_get_the_same_answer(about: str):
     assert refusal.message == f"There is no job, service or tenant {about!r} that you may see."
     assert refusal.hint.endswith("Your tenants: guest.")
     assert about not in refusal.hint
+
+
+@pytest.mark.parametrize("about", ["4711", "guest", "vision/none"])
+async def test_who_may_see_all_is_told_that_there_is_none(about: str):
+    with pytest.raises(InvalidInputError, match="SW-NAME-UNKNOWN") as refused:
+        await asked(about, 0, everything=True)
+    assert "that you may see" not in refused.value.refusal.message
+
+
+async def test_a_job_without_a_priority_is_unknown_to_who_may_see_all_and_hidden_from_others():
+    cluster_state = sync_of(slurm := ScriptedSlurm(job(11, "Priority", account="nlp", **OTHERS)))
+    await cluster_state.turn()
+    for about, tenants, code in (
+        ("4711", None, "SW-NAME-UNKNOWN"),
+        ("4711", frozenset({"vision"}), "SW-FORBIDDEN"),
+        ("11", frozenset({"vision"}), "SW-FORBIDDEN"),
+    ):
+        with pytest.raises(InvalidInputError, match=code):
+            await explain_priority(
+                about, Principal(ALICE, "", tenants), slurm, settings(), cluster_state
+            )
 
 
 SERVICES = {814: "vision/bert", 820: "vision/chat", 830: "vision/bert", 840: "nlp/bert"}
