@@ -112,7 +112,10 @@ class Limits:
 
     def set_account(self, name: str, limits: AccountLimits) -> None:
         """Add an account or change it; its place in the tree only while none of its jobs run."""
+        before = self.accounts.get(name)
         self.accounts[name] = limits
+        if before is None or before.parent != limits.parent:
+            self._chains.clear()
         self._changed()
 
     def of_qos(self, name: str) -> QosLimits:

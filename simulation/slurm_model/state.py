@@ -116,9 +116,14 @@ class ModelState:
 
     def forget(self, record: JobRecord) -> None:
         """Forget a job that ended a while ago."""
-        self.records.pop(record.job_id, None)
-        if record.array_job_id is not None and record.task_index is not None:
-            self.arrays[record.array_job_id].pop(record.task_index, None)
+        del self.records[record.job_id]
+        array = record.array_job_id
+        if array is not None:
+            tasks = self.arrays[array]
+            if record.task_index is not None:
+                del tasks[record.task_index]
+            if not tasks and array not in self.records:
+                del self.arrays[array]
         self.is_shown = False
 
     def touch(self, record: JobRecord) -> None:

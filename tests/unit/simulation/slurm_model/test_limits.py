@@ -90,3 +90,14 @@ def test_a_limit_counts_no_job_that_completes():
     one.submit(job())
     after(one, 10)
     assert states(one)["2"] == ("RUNNING", "None")
+
+
+def test_an_account_that_moves_is_limited_by_its_new_parents():
+    one = model({"a100": 8}, accounts={"a": "root", "small": "root"})
+    one.set_account("small", AccountLimits(grp_tres={"billing": 1000}))
+    one.submit(job(2, run_s=10))
+    after(one, 20)
+    one.set_account("a", AccountLimits("small"))
+    one.submit(job(2))
+    after(one, 0)
+    assert states(one)["2"] == ("PENDING", "AssocGrpBilling")

@@ -296,3 +296,16 @@ def test_gpus_of_any_type_are_taken_as_they_come():
     after(one, 0)
     assert one.jobs[0].gpus == {"1g.10gb": 1, "3g.40gb": 1}
     assert one.jobs[0].tres["billing"] == "4500"
+
+
+def test_of_an_array_that_is_over_nothing_is_left():
+    one = model({"a100": 2})
+    array = one.submit(job(run_s=10, tasks=3))
+    after(one, 15)
+    one.cancel(Tasks(array, frozenset({1, 7})))
+    after(one, 1000)
+    assert one.jobs == ()
+    one.cancel(array)
+    one.hold(Tasks(array, frozenset({0})))
+    assert one.update(array, JobChange(qos="b")) == "Job is no longer pending execution"
+    assert one.next_s() is None
