@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from math import inf
 
 from simulation.slurm_model.preemption import may_preempt, preempt
-from simulation.slurm_model.records import LIMITED, NO_REASON, JobRecord
+from simulation.slurm_model.records import LIMITED, NO_REASON, JobRecord, Shape
 from simulation.slurm_model.state import ModelState
 
 
@@ -30,13 +30,14 @@ class _Reserved:
         self.times = [now_s]
         self.nodes = [0]
 
-    def between(self, start_s: float, end_s: float) -> int:
-        """Every node that is reserved at some time in this span."""
+    def left(self, nodes: int, start_s: float, end_s: float) -> int:
+        """Those of these nodes that are reserved at no time in this span."""
         first = max(0, bisect_right(self.times, start_s) - 1)
-        found = 0
-        for nodes in self.nodes[first : bisect_left(self.times, end_s)]:
-            found |= nodes
-        return found
+        for reserved in self.nodes[first : bisect_left(self.times, end_s)]:
+            nodes &= ~reserved
+            if not nodes:
+                break
+        return nodes
 
     def add(self, start_s: float, end_s: float, nodes: int) -> None:
         """Reserve these nodes."""
@@ -65,19 +66,19 @@ class _Backfill:
         self._hopes: dict[int, tuple[int, JobRecord]] = {}
         self._in_vain: set[int] = set()
         self._last = -1
-        self._earliest: dict[int, float] = {}
+        self._earliest: dict[tuple[Shape, int, int], dict[float, float]] = {}
 
     def run(self) -> None:
         """Try the first jobs of the queue, as far as one of them might start."""
         jobs = self._jobs()
-        look_again = 4
+        look_again = 0
         for at, record in enumerate(jobs):
             if at > self._last:
                 return
             self._try(record)
             if self._reservations >= look_again:
-                look_again *= 2
                 self._give_up_hopes()
+                look_again = self._reservations + 4 + len(self._hopes) // 4
 
     def _jobs(self) -> list[JobRecord]:
         """The jobs to try; notes for each kind that might start now which of them is the last."""
@@ -125,8 +126,8 @@ class _Backfill:
         return free & self._unreserved(record)
 
     def _unreserved(self, record: JobRecord) -> int:
-        end_s = self._now_s + record.limit_s
-        return self._nodes_of(record) & ~self._reserved.between(self._now_s, end_s)
+        nodes = self._nodes_of(record)
+        return self._reserved.left(nodes, self._now_s, self._now_s + record.limit_s)
 
     def _give_up_hopes(self) -> None:
         for kind, (_, record) in list(self._hopes.items()):
@@ -158,23 +159,25 @@ class _Backfill:
 
     def _plan(self, record: JobRecord) -> tuple[float, int] | None:
         """The earliest start within the window, and its nodes."""
-        times = self._reserved.times
+        reserved = self._reserved
         order = self._state.nodes.free_from(record.shape)
-        mine, limit_s = self._nodes_of(record), record.limit_s
-        from_s = self._earliest.get(record.kind, self._now_s)
+        mine, limit_s, count = self._nodes_of(record), record.limit_s, record.request.nodes
+        # Reservations only become more, and a shorter limit is easier to meet.
+        known = self._earliest.setdefault((record.shape, count, mine), {})
+        from_s = max((at_s for one, at_s in known.items() if one <= limit_s), default=self._now_s)
         while from_s <= self._horizon_s:
-            free = mine & ~self._reserved.between(from_s, from_s + limit_s)
-            following = bisect_right(times, from_s)
-            next_s = times[following] if following < len(times) else inf
-            start_s, nodes = _first(order, free, record.request.nodes, from_s, next_s)
+            free = reserved.left(mine, from_s, from_s + limit_s)
+            following = bisect_right(reserved.times, from_s)
+            next_s = reserved.times[following] if following < len(reserved.times) else inf
+            start_s, nodes = _first(order, free, count, from_s, next_s)
             if start_s < inf:
-                is_free = not nodes & self._reserved.between(start_s, start_s + limit_s)
+                is_free = reserved.left(nodes, start_s, start_s + limit_s) == nodes
                 if start_s <= self._horizon_s and is_free:
-                    self._earliest[record.kind] = from_s
+                    known[limit_s] = from_s
                     return start_s, nodes
                 next_s = start_s if start_s > from_s else next_s
             from_s = next_s
-        self._earliest[record.kind] = inf
+        known[limit_s] = inf
         return None
 
 
