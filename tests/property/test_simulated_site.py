@@ -1,0 +1,149 @@
+"""Sites of made-up jobs: what quotas promise holds on the model of Slurm, whatever comes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from math import inf
+
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from site_world import (
+    ALONE,
+    BEGIN_S,
+    COSTS,
+    GPU,
+    SETTINGS,
+    cluster,
+    past,
+    simulated,
+    slicewise,
+    starts,
+    tenants,
+)
+
+from cluster.language.units import Millislices
+from simulation.history.jobs import HistoryJob
+from simulation.runs.measure import Guarantee, Yardstick, measured
+from simulation.site.plans import SlurmPlan
+from simulation.site.records import SiteRecord
+from simulation.slurm_model.requests import QosLimits
+from slurm_plugin.quota.demand import late_before_s
+from slurm_plugin.quota.types import Policy, Quota, Tenant
+
+NAMES = ("a", "b", "c")
+ON = cluster(2, 4)
+CAPACITY = 8 * GPU
+ROUNDS_S = 40
+"""Seconds that a round, its limits and Slurm's next runs may take beside the grace."""
+LAST_S = 20_000.0
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[HistoryJob, ...]:
+    count = draw(st.integers(1, 25))
+    return tuple(
+        past(
+            draw(st.sampled_from(NAMES)),
+            draw(st.integers(1, 4)),
+            draw(st.integers(0, 6000)),
+            float(draw(st.integers(1, 4000))),
+        )
+        for _ in range(count)
+    )
+
+
+policies = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)).map(
+    lambda gpus: tenants(**dict(zip(NAMES, gpus, strict=True)))
+)
+
+
+def held_over_time(record: SiteRecord, *, on_loan: bool | None = None) -> list[Counter[str]]:
+    """What each tenant held after each moment at which something changed."""
+    events = []
+    for job in record.jobs:
+        for run in job.runs:
+            if on_loan in {None, run.is_on_loan}:
+                events.append((run.start_s, 1, job))
+                events.append((inf if run.end_s is None else run.end_s, -1, job))
+    held: Counter[str] = Counter()
+    found = []
+    in_order = sorted(events, key=lambda event: event[:2])
+    for _, together in groupby(in_order, key=lambda event: event[0]):
+        for _, sign, job in together:
+            held[job.tenant] += sign * job.cost_millislices
+        found.append(Counter(held))
+    return found
+
+
+@given(histories(), policies)
+@settings(max_examples=examples(25), deadline=None)
+def test_no_more_is_held_than_there_is_nor_than_its_own_in_a_tenant_s_own_qos(
+    jobs: Sequence[HistoryJob], policy: Policy
+) -> None:
+    record = simulated(slicewise(policy), *jobs, on=ON, last_s=LAST_S)
+    for held in held_over_time(record):
+        assert held.total() <= CAPACITY
+    for held in held_over_time(record, on_loan=False):
+        for name, amount in held.items():
+            assert amount <= policy[name].quota.nominal_millislices
+
+
+@given(histories(), policies)
+@settings(max_examples=examples(25), deadline=None)
+def test_a_lender_s_own_job_waits_at_most_for_the_grace_and_its_rounds(
+    jobs: Sequence[HistoryJob], policy: Policy
+) -> None:
+    """On GPUs of one node, so that no job lacks room while enough GPUs are free."""
+    on = cluster(1, 8)
+    record = simulated(slicewise(policy), *jobs, on=on, last_s=LAST_S)
+    own = {name: int(one.quota.nominal_millislices) for name, one in policy.items()}
+    grace_s = SETTINGS.lending.grace_s
+    by = Yardstick(BEGIN_S, BEGIN_S + LAST_S, CAPACITY, (Guarantee(BEGIN_S, own),), grace_s)
+    found = measured(record, by)
+    for sums in found.tenants.values():
+        assert sums.own_waited_s <= grace_s + ROUNDS_S
+        assert sums.late_jobs == 0
+    assert late_before_s(0.0, grace_s) < -grace_s
+
+
+@given(histories(), st.tuples(*[st.integers(1, 4)] * 3))
+@settings(max_examples=examples(25), deadline=None)
+def test_quotas_without_loans_are_slurm_s_own_limits(
+    jobs: Sequence[HistoryJob], gpus: tuple[int, ...]
+) -> None:
+    """With all tenants' weights in priority out, both start the same jobs at the same time."""
+    total = max(1, sum(gpus))
+    quotas = {name: min(count, 8 * count // total) for name, count in zip(NAMES, gpus, strict=True)}
+    policy = {
+        name: Tenant(name, "", Quota(Millislices(count * GPU))) for name, count in quotas.items()
+    }
+    plain = SETTINGS.priority.model_copy(
+        update={"class_weight": 0, "share_weight": 0, "urgency_weight": 0, "wait_full_h": 1e9}
+    )
+    static = SlurmPlan(
+        "static",
+        {
+            f"slicewise_{name}": QosLimits(grp_tres={"billing": count * GPU})
+            for name, count in quotas.items()
+        },
+    )
+    fitting = [job for job in jobs if sum(job.gpus.values()) <= quotas[job.account]]
+    in_own = [replaced(job, qos=f"slicewise_{job.account}") for job in fitting]
+    ours = SETTINGS.model_copy(update={"priority": plain})
+    first = simulated(slicewise(policy, settings=ours), *fitting, on=ON, last_s=LAST_S)
+    second = simulated(static, *in_own, on=ON, last_s=LAST_S)
+    assert starts(first) == starts(second)
+
+
+@given(histories(), policies)
+@settings(max_examples=examples(10), deadline=None)
+def test_the_same_past_gives_the_same_future(jobs: Sequence[HistoryJob], policy: Policy) -> None:
+    for plan in (ALONE, slicewise(policy)):
+        once, again = (simulated(plan, *jobs, on=ON, last_s=LAST_S) for _ in range(2))
+        assert once == again
+    assert COSTS["a100"] == GPU
+
+
+def replaced(job: HistoryJob, **values: str) -> HistoryJob:
+    return HistoryJob(**{**vars(job), **values})  # type: ignore[arg-type]
