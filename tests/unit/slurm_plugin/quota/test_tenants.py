@@ -313,3 +313,12 @@ def test_words_that_can_not_be_shown(words: str):
 
 def test_words():
     tenants.check_words("alice", "für das Projekt; more until June")
+
+
+def test_what_follows_from_a_policy_is_not_taken_from_what_it_was_before() -> None:
+    policy = {"org": tenant("org", "", 9), "lab": tenant("lab", "org", 3)}
+    assert tenants.guaranteed_quota(policy) == {"org": 6, "lab": 3}
+    policy["lab"] = tenant("lab", "org", 4)
+    assert tenants.guaranteed_quota(policy) == {"org": 5, "lab": 4}
+    policy["new"] = policy.pop("lab")
+    assert tenants.downward(policy) == ("org", "new")
