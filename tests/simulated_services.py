@@ -34,7 +34,7 @@ class Quota:
 def a_service(arrivals_s: Iterable[float], **changes: Any) -> SimulatedService:
     """nlp/chat with requests at these seconds after ``START_S``, but for these fields.
 
-    ``load_s``, ``service_s`` (by concurrency) and ``spec`` are those of its engine and file.
+    ``loads_s`` (by start) and ``service_s`` (by concurrency) are its engine's, ``spec`` its file's.
     """
     arrivals = tuple(START_S + at_s for at_s in arrivals_s)
     keys: dict[str, Any] = {
@@ -49,7 +49,7 @@ def a_service(arrivals_s: Iterable[float], **changes: Any) -> SimulatedService:
         "keep_alive_s": 5,
         "lease_s": 600,
     } | changes.pop("spec", {})
-    engine = EngineModel(changes.pop("load_s", 3.0), changes.pop("service_s", (1.0,)))
+    engine = EngineModel(changes.pop("loads_s", (3.0,)), changes.pop("service_s", (1.0,)))
     fields: dict[str, Any] = {
         "spec": ServiceSpec(**keys),
         "engine": engine,

@@ -24,12 +24,14 @@ class ReplicaAtGateway:
 
     Attributes:
         began_s: when its job started, as exactly as that is known.
+        loaded_s: when its model answers.
         mode: of its server at the gateway.
     """
 
     job_id: int
     start_s: int | None
     began_s: float
+    loaded_s: float
     endpoint: Endpoint
     digest: str
     mode: ServerMode = ServerMode.MAINT
@@ -72,7 +74,8 @@ class ServiceGateway:
         self.runs: dict[int, ReplicaAtGateway] = {}
         self.past: list[tuple[float, float]] = []
         self.counts: list[ReplicaCount] = []
-        self._load_s = engine.load_s
+        self._loads_s = engine.loads_s
+        self._started = 0
         self._looked_s = service.applied_s
 
     def follow(self, view: ServiceView) -> ServiceView:
@@ -100,7 +103,11 @@ class ServiceGateway:
         began_s = max(float(slot.start_s or 0), self._looked_s)
         certificate = f"{slot.job_id}:{slot.start_s}"
         endpoint = Endpoint(slot.node, *(_PORT + slot.index,) * 2, certificate)
-        return ReplicaAtGateway(slot.job_id or 0, slot.start_s, began_s, endpoint, endpoint.digest)
+        load_s = self._loads_s[self._started % len(self._loads_s)]
+        self._started += 1
+        return ReplicaAtGateway(
+            slot.job_id or 0, slot.start_s, began_s, began_s + load_s, endpoint, endpoint.digest
+        )
 
     def _published(self, slot: SlotView) -> SlotView:
         run = self.runs.get(slot.index)
@@ -131,7 +138,7 @@ class ServiceGateway:
         return {
             (array_job_id, index): _OURS
             for index, run in self.runs.items()
-            if run.began_s + self._load_s <= now_s
+            if run.loaded_s <= now_s
         }
 
     def apply(self, route: Route) -> None:

@@ -16,22 +16,23 @@ class EngineModel:
     """How the server of one replica behaves on its GPUs.
 
     Attributes:
-        load_s: seconds from the start of a replica's job until its model answers.
+        loads_s: seconds from the start of a replica's job until its model answers: the n-th start
+            takes the n-th of them, and after the last of them it is the first's turn again.
         service_s: mean seconds of a request in a replica that works on 1, 2, ... requests; the last
             counts for more, too.
     """
 
-    load_s: float
+    loads_s: tuple[float, ...]
     service_s: tuple[float, ...]
 
     @classmethod
-    def measured(cls, load_s: float, seconds: Mapping[int, float]) -> "EngineModel":
+    def measured(cls, loads_s: tuple[float, ...], seconds: Mapping[int, float]) -> "EngineModel":
         """An engine by a table: mean seconds of a request by requests at the same time.
 
         Between two rows the seconds rise in a straight line; below the first they are as in it.
         """
         known = sorted(seconds)
-        return cls(load_s, tuple(_between(seconds, known, n) for n in range(1, known[-1] + 1)))
+        return cls(loads_s, tuple(_between(seconds, known, n) for n in range(1, known[-1] + 1)))
 
     @property
     def slower(self) -> tuple[float, ...]:

@@ -61,7 +61,7 @@ def test_a_service_without_a_profile_is_refused():
 
 
 def test_a_request_wakes_it_and_it_goes_back_to_zero():
-    world = SimulatedWorld(a_service([20.0], load_s=3.0))
+    world = SimulatedWorld(a_service([20.0], loads_s=(3.0,)))
     world.pass_until(60)
     found = gateway_of(world)
     assert found.requests.waits == [3.0]
@@ -139,6 +139,8 @@ def test_what_is_lent_is_used_and_given_back_in_order():
     holding = {job.job_id for job in world.model.jobs if job.state is JobState.RUNNING}
     assert not running & holding
     assert counts(world)[-1][1] == 1
+    # Four were released and three told to end. None is let in again for the lender's job to end.
+    assert figures(world).changes == 7
     world.pass_until(200)
     assert (figures(world).lost, gateway_of(world).requests.answered) == (0, 120)
 
@@ -153,7 +155,8 @@ def test_a_replica_s_lease_is_extended_while_it_is_wanted():
 
 
 def test_a_failed_node_loses_what_was_worked_on_there_and_the_slot_comes_back():
-    world = SimulatedWorld(a_service(BUSY, service_s=(2.0,)), nodes=2, gpus=2)
+    service = a_service(BUSY, service_s=(2.0,), spec={"max_queue_s": None})
+    world = SimulatedWorld(service, nodes=2, gpus=2)
     world.pass_until(20.2)
     node = next(job.nodes[0] for job in world.model.jobs if job.state is JobState.RUNNING)
     world.model.fail_node(node)
@@ -163,7 +166,7 @@ def test_a_failed_node_loses_what_was_worked_on_there_and_the_slot_comes_back():
     world.pass_until(200)
     found = figures(world)
     assert gateway_of(world).requests.answered == 120 - found.lost
-    assert found.attainment <= 1 - found.lost / 120
+    assert found.attainment == 1 - found.lost / 120
     assert states(world) == ["held"] * 4
 
 
@@ -195,6 +198,12 @@ def test_no_request_is_lost_and_no_replica_is_above_slots_gpus_or_quota(
     assert figures(world).slice_s <= most * 150
 
 
+def test_the_nth_start_takes_the_nth_load():
+    world = SimulatedWorld(a_service([20.0, 60.0, 100.0], loads_s=(2.0, 4.0)))
+    world.pass_until(140)
+    assert gateway_of(world).requests.waits == [2.0, 4.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("rows", "seconds"),
     [
@@ -203,7 +212,7 @@ def test_no_request_is_lost_and_no_replica_is_above_slots_gpus_or_quota(
     ],
 )
 def test_an_engine_by_a_table(rows: dict[int, float], seconds: tuple[float, ...]):
-    assert EngineModel.measured(5.0, rows) == EngineModel(5.0, seconds)
+    assert EngineModel.measured((5.0,), rows) == EngineModel((5.0,), seconds)
 
 
 def test_a_request_is_as_long_as_its_size_and_the_engine_say():
@@ -231,7 +240,7 @@ def test_what_is_in_time_follows_from_the_service_s_aim(spec: dict[str, object],
 
 
 def test_what_may_still_be_in_time_is_not_judged_and_what_waits_too_long_is_late():
-    world = SimulatedWorld(a_service([20.0, 21.0], load_s=inf))
+    world = SimulatedWorld(a_service([20.0, 21.0], loads_s=(inf,)))
     world.pass_until(22.5)
     (found,) = world.services.outcomes(START_S, START_S + 22.5)
     assert (found.requests, found.attainment, found.wait_p99_s) == (2, 0.0, 2.5)
