@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.autoscale.workload import Floats
 
 _WINDOW_S = 600
-_BUSIEST_PLACES = 104.0
+BUSIEST_PLACES = 104.0
 """Rates are scaled so that the busiest window needs 26 replicas of four places."""
 _SIGMA = 0.8
 """Sigma of the lognormal service times: a coefficient of variation of 0.95."""
@@ -67,7 +67,7 @@ def requests(
     found: list[list[Window]], span_s: int, mean_s: float, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Arrivals of all clients together, ascending, and lognormal service times of that mean."""
-    parts = arrivals_by_client(found, span_s, _BUSIEST_PLACES / mean_s, rng)
+    parts = arrivals_by_client(found, span_s, BUSIEST_PLACES / mean_s, rng)
     arrivals = np.sort(np.concatenate(parts))
     return arrivals, service_times(arrivals.size, mean_s, rng)
 
@@ -85,13 +85,18 @@ def arrivals_by_client(
     All rates are scaled by one factor, so that in the busiest window ``busiest`` requests a second
     come from all clients together. The gaps keep their shape.
     """
+    factor = busiest / busiest_rate(found, span_s)
+    parts = ([_arrivals(window, factor, rng) for window in client] for client in found)
+    return [np.sort(np.concatenate((np.zeros(0), *windows))) for windows in parts]
+
+
+def busiest_rate(found: list[list[Window]], span_s: int) -> float:
+    """Return the requests a second that come from all clients together in the busiest window."""
     totals = np.zeros(span_s // _WINDOW_S)
     for client in found:
         for window in client:
             totals[int(window.start_s) // _WINDOW_S] += window.rate
-    factor = busiest / totals.max()
-    parts = ([_arrivals(window, factor, rng) for window in client] for client in found)
-    return [np.sort(np.concatenate((np.zeros(0), *windows))) for windows in parts]
+    return float(totals.max())
 
 
 def _arrivals(window: Window, factor: float, rng: np.random.Generator) -> Floats:

@@ -123,18 +123,27 @@ def _servegen(mean_s: float, first_s: int, span_s: int) -> Reader:
 
 
 _HOUR_S = 3600
+SERVEGEN_SPANS: dict[str, tuple[float, int, int]] = {
+    "servegen-large": (12.0, 8 * _DAY_S, 12 * _HOUR_S),
+    "servegen-small": (12.0, _DAY_S + 4 * _HOUR_S, 12 * _HOUR_S),
+    "servegen-reason": (40.0, 0, _DAY_S),
+}
+"""Mean seconds of service, and beginning and length of what is replayed, in seconds."""
 STORED: dict[str, tuple[str, Reader]] = {
     "azure": ("AzureLLMInferenceTrace_conv.csv.xz", _azure),
     "mooncake": ("mooncake_fast25_conversation_trace.jsonl.xz", _mooncake),
     "servegen-large": (
         "servegen_language-m-large-trace.tar.xz",
-        _servegen(12.0, 8 * _DAY_S, 12 * _HOUR_S),
+        _servegen(*SERVEGEN_SPANS["servegen-large"]),
     ),
     "servegen-small": (
         "servegen_language-m-small-trace.tar.xz",
-        _servegen(12.0, _DAY_S + 4 * _HOUR_S, 12 * _HOUR_S),
+        _servegen(*SERVEGEN_SPANS["servegen-small"]),
     ),
-    "servegen-reason": ("servegen_reason-deepseek-r1-trace.tar.xz", _servegen(40.0, 0, _DAY_S)),
+    "servegen-reason": (
+        "servegen_reason-deepseek-r1-trace.tar.xz",
+        _servegen(*SERVEGEN_SPANS["servegen-reason"]),
+    ),
     "gentd26": ("alibaba_gentd26_lora_request_trace.csv.xz", _gentd26),
 }
 
