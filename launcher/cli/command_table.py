@@ -107,6 +107,12 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "Examples: slicewise doctor | slicewise doctor --fix"
         " | slicewise doctor --section nodes --node gpu07 --json",
     ),
+    "snapshot": Command(
+        "slurm_plugin.cli.snapshot:snapshot_command",
+        "Write what the simulator needs of this site into one archive: Slurm, ledger, settings.",
+        "Examples: slicewise snapshot site.zip | slicewise snapshot site.zip --history 30"
+        " --pseudonyms all",
+    ),
     "observe": Command(
         "slurm_plugin.cli.observe:observe_app", "What the days in mode observe have shown."
     ),

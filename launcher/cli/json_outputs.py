@@ -140,6 +140,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "repartition show": _one(_REPARTITION),
     "repartition close": _one(_REPARTITION),
     "repartition survey": _one(f"{_SITE}:SurveyJson"),
+    "snapshot": _one(f"{_SITE}:SnapshotJson"),
     "observe report": _one("slurm_plugin.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),

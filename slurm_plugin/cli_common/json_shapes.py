@@ -700,3 +700,17 @@ class ModuleJson(TypedDict):
     off: bool
     problem: str
     advice: list[str]
+
+
+class SnapshotJson(TypedDict):
+    """What ``slicewise snapshot`` wrote; ``runs`` are those of its history."""
+
+    file: str
+    format: int
+    taken_s: int
+    pseudonyms: Literal["none", "names", "all"]
+    nodes: int
+    tenants: int
+    jobs: int
+    services: int
+    runs: int

@@ -1,11 +1,11 @@
 """Shows the progress of long work on a terminal; writes files completely or not at all."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import terminal_console
@@ -82,15 +82,22 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
 
     Raises InvalidInputError (SW-OUTPUT) if it can't be written; ``path`` is unchanged then.
     """
+    text: dict[str, Any] = {"mode": "w", "encoding": "utf-8", "newline": ""}
+    with _whole(path, text) as file:
+        yield file
+
+
+@contextmanager
+def whole_binary_file(path: Path) -> Iterator[IO[bytes]]:
+    """As ``whole_file``, for a file of bytes."""
+    with _whole(path, {"mode": "w+b"}) as file:
+        yield file
+
+
+@contextmanager
+def _whole(path: Path, how: Mapping[str, Any]) -> Iterator[IO[Any]]:
     try:
-        with NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            newline="",
-            dir=path.parent,
-            prefix=".export-",
-            delete=False,
-        ) as file:
+        with NamedTemporaryFile(dir=path.parent, prefix=".export-", delete=False, **how) as file:
             try:
                 yield file
                 file.flush()

@@ -19,6 +19,7 @@ WHEEL_ALONE = {
     "groups-to-accounts.sh",
     "job_submit.lua",
     "prometheus.yml",
+    "simulated-cluster.toml",
     "slicewise.cron",
     "slicewise.rules.yml",
     "slicewise.sh",

@@ -489,6 +489,12 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
     assert told == [Unread("partition", "b", "TRESBillingWeights", "CPU=much")]
 
 
+def test_the_longest_time_of_a_partition() -> None:
+    text = "PartitionName=a MaxTime=1-00:00:00\n\nPartitionName=b MaxTime=UNLIMITED\n"
+    found = parse.parse_partitions(text, ignored)
+    assert [one.max_time_s for one in found] == [86_400, None]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_version_is_the_controllers(version: str) -> None:
     config = parse.parse_config(recorded(version, "scontrol-show-config.txt"))

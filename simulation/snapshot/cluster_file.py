@@ -1,0 +1,255 @@
+"""Reads a cluster file: a site in TOML, for people without one at hand.
+
+The sections of slicewise.toml and of a file of quotas stand in it as they do there, beside the
+hardware and Slurm's accounts and scheduling.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.settings.file import Settings
+from cluster.slurm.fields import duration_s, hosts
+from cluster.slurm.unread import quoted
+from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from simulation.snapshot.site import SiteDescription
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.quota_file import FileFaults, table_update
+from slurm_plugin.quota.tenants import changed_together
+from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
+
+MOST_BYTES = 1 << 22
+_MOST_NODES = 100_000
+_SETTINGS = ("gpus", "shared", "qos", "admission", "priority", "lending", "ledger", "repartition")
+_OWN = ("name", "partitions", "nodes", "accounts", "scheduling", "tenants")
+
+
+def _time_s(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return duration_s(value)
+    except SlicewiseError:
+        raise ValueError('write seconds, or a time such as "7-00:00:00"') from None
+
+
+_TimeS = Annotated[int, BeforeValidator(_time_s), Field(ge=1)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Nodes(_Section):
+    names: str = Field(max_length=4096)
+    gpus: Mapping[_Name, Annotated[int, Field(ge=1, le=1024)]] = {}
+    partitions: tuple[_Name, ...] = ()
+    cpus: _Count = 0
+    memory_gib: _Count = 0
+    weight: Annotated[int, Field(ge=1, le=1 << 31)] = 1
+
+
+class _Account(_Section):
+    parent: _Name = ROOT_ACCOUNT
+    share: Annotated[int, Field(ge=1, le=1 << 31)] = 1
+
+
+class _Partition(_Section):
+    max_time: _TimeS | None = None
+
+
+class _Weights(_Section):
+    age: _Count = 0
+    fair_share: _Count = 0
+    job_size: _Count = 0
+    qos: _Count = 0
+    max_age: _TimeS = PriorityWeights.max_age_s
+    half_life: Annotated[int, BeforeValidator(_time_s), Field(ge=0)] = PriorityWeights.half_life_s
+
+
+class _Scheduling(_Section):
+    weights: _Weights = _Weights()
+    backfills: bool = True
+    interval_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.interval_s
+    depth: Annotated[int, Field(ge=1, le=1_000_000)] = Scheduling.depth
+    backfill_s: Annotated[float, Field(gt=0, le=3600)] = Scheduling.backfill_s
+    backfill_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = Scheduling.backfill_jobs
+    backfill_window_s: Annotated[float, Field(ge=60, le=1e8)] = Scheduling.backfill_window_s
+    start_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.start_s
+    complete_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.complete_s
+
+
+class _File(_Section):
+    name: _Name
+    partitions: Mapping[_Name, _Partition] = Field(min_length=1)
+    nodes: tuple[_Nodes, ...] = Field(min_length=1)
+    accounts: Mapping[_Name, _Account] = {}
+    scheduling: _Scheduling = _Scheduling()
+
+
+def read_cluster_file(path: Path) -> SiteDescription:
+    """Read the file.
+
+    Raises InvalidInputError: SW-CLUSTER-FILE that names file and key; SW-QUOTA-FILE for a table of
+    tenants.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _refused(path, f"it can't be read: {error.strerror}") from None
+    if len(raw) > MOST_BYTES:
+        raise _refused(path, f"it has more than {MOST_BYTES} bytes")
+    return described_by(path, raw)
+
+
+def described_by(path: Path, raw: bytes) -> SiteDescription:
+    """The site that the file's text describes; raises what ``read_cluster_file`` does."""
+    content, exact = _tables(path, raw)
+    unknown = [key for key in content if key not in (*_OWN, *_SETTINGS)]
+    if unknown:
+        known = ", ".join((*_OWN, *_SETTINGS))
+        raise _refused(path, f"there is no key {quoted(unknown[0])}; keys: {known}")
+    try:
+        own = _File.model_validate({key: content[key] for key in content if key in _OWN[:-1]})
+        settings = Settings.model_validate(
+            {
+                "cluster": {"name": own.name, "partitions": tuple(own.partitions)},
+                **{key: content[key] for key in content if key in _SETTINGS},
+            }
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise _refused(path, f"{quoted(where) or 'the file'}: {said}") from None
+    except InvalidInputError as error:
+        raise _refused(path, f"gpus: {error.refusal.message.rstrip('.')}") from None
+    policy = _policy(path, raw, exact.get("tenants", {}), settings)
+    return SiteDescription(
+        taken_s=0,
+        cluster=_cluster(path, own, policy),
+        settings=settings,
+        ledger=_ledger(policy, settings),
+    )
+
+
+def _tables(path: Path, raw: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The file's tables, and the same with numbers that have a point as text: amounts are exact."""
+    try:
+        text = raw.decode()
+        return tomllib.loads(text), tomllib.loads(text, parse_float=str)
+    except RecursionError:
+        raise _refused(path, "it is not TOML: tables in tables without end") from None
+    except ValueError as error:  # TOMLDecodeError, no UTF-8, a number of thousands of digits
+        raise _refused(path, f"it is not TOML: {quoted(str(error))}") from None
+
+
+def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Policy:
+    if not isinstance(tables, dict):
+        raise _refused(path, "tenants: write tables [tenants.NAME]")
+    faults = FileFaults(str(path), raw.decode())
+    updates = [table_update(name, table, {}, settings, faults) for name, table in tables.items()]
+    faults.check()
+    policy, refused = changed_together({}, updates)
+    for name, error in refused.items():
+        faults.add(name, error)
+    faults.check()
+    return policy
+
+
+def _ledger(policy: Policy, settings: Settings) -> LedgerView:
+    """The ledger of a site on which nothing has happened."""
+    return LedgerView(
+        when=moment(0.0, settings.ledger.time_zone),
+        change_id=0,
+        compiled_id=0,
+        tenants=policy,
+        windows=(),
+        loans=(),
+        recalls=(),
+        balances={},
+        rollovers={},
+        reservations=(),
+        known={},
+    )
+
+
+def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
+    accounts = {name: one.parent or ROOT_ACCOUNT for name, one in policy.items()}
+    accounts |= {name: one.parent for name, one in own.accounts.items()}
+    for name, parent in accounts.items():
+        if parent not in (*accounts, ROOT_ACCOUNT) or _is_above_itself(name, accounts):
+            raise _refused(path, f"accounts.{name}: no account {parent} stands above it")
+    scheduling = own.scheduling
+    weights = scheduling.weights
+    return SimulatedCluster(
+        name=own.name,
+        nodes=tuple(_nodes(path, own)),
+        scheduling=Scheduling(
+            weights=PriorityWeights(
+                age=weights.age,
+                fair_share=weights.fair_share,
+                job_size=weights.job_size,
+                qos=weights.qos,
+                max_age_s=weights.max_age,
+                half_life_s=weights.half_life,
+            ),
+            **scheduling.model_dump(exclude={"weights"}),
+        ),
+        accounts=accounts,
+        shares={name: one.share for name, one in own.accounts.items() if one.share != 1},
+        max_time_s={
+            name: one.max_time for name, one in own.partitions.items() if one.max_time is not None
+        },
+    )
+
+
+def _is_above_itself(name: str, accounts: Mapping[str, str]) -> bool:
+    at, steps = accounts[name], 0
+    while at in accounts and steps <= len(accounts):
+        at, steps = accounts[at], steps + 1
+    return steps > len(accounts)
+
+
+def _nodes(path: Path, own: _File) -> Iterator[SimulatedNode]:
+    """The nodes, in order; without partitions of their own they are in all."""
+    seen: set[str] = set()
+    for group in own.nodes:
+        partitions = frozenset(group.partitions or own.partitions)
+        if unknown := sorted(partitions - own.partitions.keys()):
+            raise _refused(path, f"nodes.partitions: there is no [partitions.{unknown[0]}]")
+        try:
+            names = hosts(group.names)
+        except SlicewiseError:
+            raise _refused(
+                path, f"nodes.names: {quoted(group.names)} is no list of hosts"
+            ) from None
+        before = len(seen)
+        seen.update(names)
+        if not names or len(seen) != before + len(names) or len(seen) > _MOST_NODES:
+            raise _refused(
+                path, f"nodes.names: {quoted(group.names)} names none, one twice, or too many"
+            )
+        for name in names:
+            yield SimulatedNode(
+                name=name,
+                partitions=partitions,
+                gpus=dict(group.gpus),
+                cpus=group.cpus,
+                memory_mib=group.memory_gib << 10,
+                weight=group.weight,
+            )
+
+
+def _refused(path: Path, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-CLUSTER-FILE", f"{path}: {why}.", "docs/reference/cluster-file.md has an example."
+    )

@@ -1,0 +1,134 @@
+"""What a simulation begins with: hardware and scheduling, settings, the ledger, Slurm's limits."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cluster.language.errors import OutsideError
+from cluster.language.jobs import JobView, NodeView, PartitionView
+from cluster.settings.file import Settings
+from cluster.slurm.fields import duration_s
+from cluster.slurm.interface import Association, Qos
+from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota.types import ROOT_ACCOUNT
+from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
+
+_MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
+_MINUTE_S = 60.0
+_MOST_S = 10_000_000
+
+
+@dataclass(frozen=True)
+class SiteDescription:
+    """A site at one moment: by a snapshot, or by a cluster file, which has no jobs and no limits.
+
+    Attributes:
+        taken_s: Unix seconds of that moment; 0 for a cluster file.
+    """
+
+    taken_s: int
+    cluster: SimulatedCluster
+    settings: Settings = field(hash=False)
+    ledger: LedgerView
+    partitions: tuple[PartitionView, ...] = ()
+    associations: tuple[Association, ...] = ()
+    qos: tuple[Qos, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    services: tuple[SnapshotService, ...] = ()
+
+
+def described(snapshot: SiteSnapshot) -> SiteDescription:
+    """The site that a snapshot is of; raises what ``SiteSnapshot.site_settings`` does."""
+    settings = snapshot.site_settings
+    return SiteDescription(
+        taken_s=snapshot.taken_s,
+        cluster=_cluster(settings.cluster.name, snapshot),
+        settings=settings,
+        ledger=snapshot.ledger,
+        partitions=snapshot.partitions,
+        associations=snapshot.associations,
+        qos=snapshot.qos,
+        jobs=snapshot.jobs,
+        services=snapshot.services,
+    )
+
+
+def _cluster(name: str, snapshot: SiteSnapshot) -> SimulatedCluster:
+    accounts = [one for one in snapshot.associations if not one.user]
+    return SimulatedCluster(
+        name=name,
+        nodes=tuple(_node(one) for one in snapshot.nodes if not one.is_shapes),
+        scheduling=scheduling_of(snapshot.config),
+        accounts={
+            one.account: one.parent or ROOT_ACCOUNT
+            for one in accounts
+            if one.account != ROOT_ACCOUNT
+        },
+        shares={one.account: one.share for one in accounts if one.share not in {1, None}},
+        max_time_s=_max_times(snapshot.partitions),
+    )
+
+
+def _max_times(partitions: Iterable[PartitionView]) -> Mapping[str, int]:
+    return {one.name: one.max_time_s for one in partitions if one.max_time_s is not None}
+
+
+def _node(node: NodeView) -> SimulatedNode:
+    """The node; GPUs without a type are of the type ""."""
+    untyped = {"": node.untyped_gpus} if node.untyped_gpus else {}
+    return SimulatedNode(
+        name=node.name,
+        partitions=node.partitions,
+        gpus={**node.gpus, **untyped},
+        cpus=node.cpus,
+        memory_mib=node.memory_mib,
+        weight=node.weight,
+    )
+
+
+def scheduling_of(config: Mapping[str, str]) -> Scheduling:
+    """How Slurm schedules by slurm.conf's keys; defaults for what is not there."""
+    options = _options(config.get("SchedulerParameters", ""))
+    weights = PriorityWeights()
+    if config.get("PriorityType", _MULTIFACTOR) == _MULTIFACTOR:
+        weights = PriorityWeights(
+            age=_whole(config.get("PriorityWeightAge", "")) or 0,
+            fair_share=_whole(config.get("PriorityWeightFairShare", "")) or 0,
+            job_size=_whole(config.get("PriorityWeightJobSize", "")) or 0,
+            qos=_whole(config.get("PriorityWeightQOS", "")) or 0,
+            max_age_s=_seconds(config.get("PriorityMaxAge", ""), PriorityWeights.max_age_s),
+            half_life_s=_seconds(
+                config.get("PriorityDecayHalfLife", ""), PriorityWeights.half_life_s
+            ),
+        )
+
+    def option(name: str, otherwise: float, unit: float = 1.0) -> float:
+        found = _whole(options.get(name, ""))
+        return otherwise if found is None else min(found, _MOST_S) * unit
+
+    return Scheduling(
+        weights=weights,
+        interval_s=option("sched_min_interval", Scheduling.interval_s, 1e-6),
+        depth=int(option("default_queue_depth", Scheduling.depth)),
+        backfills=config.get("SchedulerType", _BACKFILL) == _BACKFILL,
+        backfill_s=option("bf_interval", Scheduling.backfill_s),
+        backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs)),
+        backfill_window_s=option("bf_window", Scheduling.backfill_window_s / _MINUTE_S, _MINUTE_S),
+    )
+
+
+def _options(text: str) -> Mapping[str, str]:
+    pairs = (word.partition("=") for word in text.split(","))
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= len(str(1 << 62)) else None
+
+
+def _seconds(text: str, otherwise: int) -> int:
+    try:
+        found = duration_s(text)
+    except OutsideError:
+        found = None
+    return otherwise if found is None else found

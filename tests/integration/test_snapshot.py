@@ -1,0 +1,139 @@
+"""``slicewise snapshot`` of the sandbox: read back, it is what Slurm and the ledger say."""
+
+import json
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from waiting import until
+
+from cluster.language.jobs import JobState
+from cluster.slurm.parse import parse_version
+from sandbox.cluster import Sandbox
+from simulation.snapshot.read import TakenSnapshot, read_snapshot
+from simulation.snapshot.site import described
+
+pytestmark = pytest.mark.integration
+
+NAME = f"secretwork{uuid4().hex[:6]}"
+"""Of two jobs, and in the comment of one."""
+
+
+@pytest.fixture(scope="module")
+def lab(sandbox: Sandbox) -> Iterator[str]:
+    """A tenant with a share, a window and a budget; one job of it has run and one waits."""
+    name = f"lab{uuid4().hex[:8]}"
+    alice = sandbox.state.users["alice"].name
+    for words in (
+        ("add", "account", name, "parent=root", "fairshare=7"),
+        ("add", "user", alice, f"account={name}"),
+    ):
+        sandbox.run("slurm", ("sacctmgr", "-i", *words))
+    sandbox.run("root", ("slicewise", "tenant", "add", name))
+    quota = ("slicewise", "tenant-quota")
+    sandbox.run("root", (*quota, "set", name, "--nominal", "3", "--overcommit", "--wait", "60"))
+    sandbox.run(
+        "root", ("slicewise", "budget", "set", name, "--amount", "100", "--period", "month")
+    )
+    job = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gres=gpu:1g.10gb:1")
+    own = (*job, f"--account={name}", f"--job-name={NAME}", f"--comment={NAME}")
+    ran = sandbox.run("alice", (*own, "--wrap=true")).stdout.split(";")[0].strip()
+    until(lambda: "COMPLETED" in sacct(sandbox, ran), 60)
+    sandbox.run("alice", (*own, "--hold", "--wrap=true"))
+    yield name
+    sandbox.run("slurm", ("scancel", "-A", name))
+    sandbox.run("root", ("slicewise", "tenant", "remove", name, "--yes"), check=False)
+
+
+def sacct(sandbox: Sandbox, job: str) -> str:
+    return sandbox.run("slurm", ("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")).stdout
+
+
+def taken(sandbox: Sandbox, path: Path, *words: str) -> tuple[TakenSnapshot, dict[str, Any]]:
+    argv = ("slicewise", "snapshot", str(path), "--json", *words)
+    said = json.loads(sandbox.run("root", argv).stdout)
+    return read_snapshot(path), said
+
+
+def lines(sandbox: Sandbox, *argv: str) -> list[list[str]]:
+    return [line.split("|") for line in sandbox.run("slurm", argv).stdout.splitlines()]
+
+
+def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_path: Path):
+    path = tmp_path / "site.zip"
+    archive, said = taken(sandbox, path, "--pseudonyms", "none", "--history", "1")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    snapshot, site = archive.snapshot, described(archive.snapshot)
+
+    nodes = lines(sandbox, "sinfo", "-h", "-N", "-o", "%N|%w|%c|%R")
+    shown = {(node, int(weight), int(cpus)) for node, weight, cpus, _ in nodes}
+    found = {(one.name, one.weight, one.cpus) for one in snapshot.nodes}
+    assert found == shown
+    assert {(one.name, of) for one in snapshot.nodes for of in one.partitions} == {
+        (node, partition) for node, _, _, partition in nodes
+    }
+    assert not any(one.address for one in snapshot.nodes)
+
+    shares = lines(sandbox, "sacctmgr", "-n", "-P", "show", "assoc", "format=account,user,share")
+    assert {
+        (one.account, one.user, "parent" if one.share is None else str(one.share))
+        for one in snapshot.associations
+    } == {tuple(row) for row in shares}
+    assert (site.cluster.accounts[lab], site.cluster.shares[lab]) == ("root", 7)
+    qos = lines(sandbox, "sacctmgr", "-n", "-P", "show", "qos", "format=name,priority")
+    assert {(one.name, str(one.priority)) for one in snapshot.qos} == {tuple(row) for row in qos}
+
+    queue = lines(sandbox, "squeue", "-h", "-A", lab, "-o", "%i|%q|%a|%j")
+    own = [one for one in snapshot.jobs if one.account == lab]
+    assert [[str(one.job_id), one.qos, one.account, one.name] for one in own] == queue
+    assert [(one.state, one.held, one.comment) for one in own] == [(JobState.PENDING, True, "")]
+
+    config = sandbox.run("slurm", ("scontrol", "show", "config")).stdout
+    pairs = (line.partition("=") for line in config.splitlines())
+    of_slurm = {key.strip(): value.strip() for key, _, value in pairs}
+    assert snapshot.config.items() <= of_slurm.items()
+    assert snapshot.slurm_version == parse_version(of_slurm["SLURM_VERSION"])
+
+    tenants = json.loads(sandbox.run("root", ("slicewise", "tenant", "list", "--json")).stdout)
+    assert {(one["tenant"], one["parent"], one["nominal_millislices"]) for one in tenants} == {
+        (name, one.parent, one.quota.nominal_millislices)
+        for name, one in snapshot.ledger.tenants.items()
+    }
+    budget = snapshot.ledger.tenants[lab].budget
+    assert budget is not None
+    assert budget.amount_millislice_s == 100 * 3600 * 1000
+    assert snapshot.ledger.known == {}
+
+    assert archive.history is not None
+    ran = [job for job in archive.history.jobs if job.account == lab and job.started_s is not None]
+    assert [(job.gpus, job.time_limit_s) for job in ran] == [({"1g.10gb": 1}, 300)]
+    assert archive.history.first_unread == ""
+    assert said["runs"] >= len(archive.history.jobs) > 0
+    assert said["tenants"] == len(tenants)
+
+
+def test_names_are_others(sandbox: Sandbox, lab: str, tmp_path: Path):
+    alice = sandbox.state.users["alice"].name
+    for which, gone in (("names", ()), ("all", (lab,))):
+        path = tmp_path / f"{which}.zip"
+        archive, said = taken(sandbox, path, "--pseudonyms", which, "--history", "1")
+        assert said["pseudonyms"] == which
+        with zipfile.ZipFile(path) as packed:
+            text = "".join(packed.read(name).decode() for name in packed.namelist())
+        directory = str(sandbox.layout.etc.parent)
+        for word in (alice, NAME, directory, sandbox.layout.head_address, *gone):
+            assert word not in text
+        accounts = {one.account for one in archive.snapshot.associations}
+        assert archive.history is not None
+        assert {job.account for job in archive.history.jobs} <= accounts
+    assert lab not in accounts
+
+
+def test_a_place_where_nothing_can_be_written_is_refused(sandbox: Sandbox, lab: str):
+    done = sandbox.run("root", ("slicewise", "snapshot", "/nowhere/site.zip"), check=False)
+    assert done.returncode == 2
+    assert "SW-OUTPUT" in done.stderr

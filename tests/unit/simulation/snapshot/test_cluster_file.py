@@ -1,0 +1,115 @@
+"""Tests the cluster file: the example, what it may leave out, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.language.errors import InvalidInputError
+from simulation.snapshot.cluster_file import read_cluster_file
+
+EXAMPLE = Path(__file__).parents[4] / "etc" / "simulated-cluster.toml"
+SMALL = """
+name = "small"
+[partitions.gpu]
+[[nodes]]
+names = "n[1-2]"
+gpus = { a100 = 2 }
+[gpus."A100-80GB"]
+whole = ["a100"]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "cluster.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_example():
+    site = read_cluster_file(EXAMPLE)
+    cluster = site.cluster
+    assert len(cluster.nodes) == 20
+    assert sum(node.gpus.get("a100", 0) for node in cluster.nodes) == 128
+    assert cluster.nodes[-1].name == "mig04"
+    assert (cluster.nodes[0].weight, cluster.nodes[-1].weight) == (1, 10)
+    assert cluster.accounts == {"vision": "root", "nlp": "root", "course": "root"}
+    assert (cluster.shares, cluster.max_time_s) == ({"vision": 2}, {"gpu": 604_800})
+    assert cluster.scheduling.weights.fair_share == 10_000
+    assert site.ledger.policy["course"].quota.borrowing_limit_millislices == 56_000
+    # Its quotas fit into what it has.
+    costs = site.settings.costs
+    has = sum(costs[kind] * n for node in cluster.nodes for kind, n in node.gpus.items())
+    assert sum(one.quota.nominal_millislices for one in site.ledger.tenants.values()) <= has
+
+
+def test_what_is_left_out_is_as_slurm_has_it(tmp_path: Path):
+    site = read_cluster_file(written(tmp_path, SMALL))
+    assert [node.partitions for node in site.cluster.nodes] == [frozenset({"gpu"})] * 2
+    assert site.cluster.scheduling.weights.age == 0
+    assert (site.ledger.tenants, site.cluster.accounts, site.cluster.max_time_s) == ({}, {}, {})
+    assert site.settings.cluster.partitions == ("gpu",)
+
+
+def test_accounts_of_tenants_stand_as_they_do(tmp_path: Path):
+    text = SMALL + (
+        "[tenants.org]\nnominal = 14.5\n[tenants.lab]\nnominal = 7\nparent = 'org'\n"
+        "[accounts.guest]\nparent = 'lab'\n"
+    )
+    site = read_cluster_file(written(tmp_path, text))
+    assert site.cluster.accounts == {"org": "root", "lab": "org", "guest": "lab"}
+    assert site.ledger.tenants["org"].quota.nominal_millislices == 14_500
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "name: Field required"),
+        ("[", "is not TOML"),
+        ("a = " + "[" * 10_000, "is not TOML"),
+        (f"colour = 1\n{SMALL}", "no key colour"),
+        (f"{SMALL}\n[scheduling]\ninterval = 1\n", "scheduling.interval: Extra"),
+        (f"{SMALL}\n[scheduling]\nbackfill_s = 0\n", "scheduling.backfill_s"),
+        (SMALL.replace("n[1-2]", "n[1-"), "no list of hosts"),
+        (SMALL.replace("n[1-2]", "n[1-200000]"), "too many"),
+        (SMALL.replace("n[1-2]", "n1,n1x,n1"), "n1,n1x,n1 names none, one twice"),
+        (SMALL.replace("a100 = 2", "a100 = 0"), "nodes.0.gpus.a100"),
+        (SMALL.replace("[partitions.gpu]", "[partitions.gpu]\nmax_time = 'long'"), "max_time"),
+        (SMALL.replace('names = "n', 'partitions = ["cpu"]\nnames = "n'), "no [partitions.cpu]"),
+        (SMALL.replace('whole = ["a100"]', 'types = ["9g"]'), "gpus"),
+        (f"{SMALL}\n[lending]\ngrace_s = -1\n", "lending.grace_s"),
+        (f"{SMALL}\n[database]\nurl_file = '/x'\n", "no key database"),
+        (f"{SMALL}\n[accounts.a]\nparent = 'b'\n", "accounts.a: no account b"),
+        (f"{SMALL}\n[accounts.a]\nparent = 'b'\n[accounts.b]\nparent = 'a'\n", "accounts.a"),
+        (f"tenants = 1\n{SMALL}", "tenants: write tables"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str):
+    path = written(tmp_path, text)
+    with pytest.raises(InvalidInputError) as caught:
+        read_cluster_file(path)
+    assert caught.value.refusal.code == "SW-CLUSTER-FILE"
+    assert said in caught.value.refusal.message
+    assert str(path) in caught.value.refusal.message
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[tenants.a]\nnominal = -1\n", "[tenants.a]"),
+        ("[tenants.a]\nnominal = 1\nparent = 'b'\n", "[tenants.a]"),
+        ("[tenants.a]\nquota = 1\n", "no such key: quota"),
+    ],
+)
+def test_a_tenant_that_no_ledger_would_take_is_refused(tmp_path: Path, table: str, said: str):
+    with pytest.raises(InvalidInputError) as caught:
+        read_cluster_file(written(tmp_path, SMALL + table))
+    assert caught.value.refusal.code == "SW-QUOTA-FILE"
+    assert said in caught.value.refusal.message
+
+
+def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path):
+    with pytest.raises(InvalidInputError, match="No such file"):
+        read_cluster_file(tmp_path / "none.toml")
+    path = written(tmp_path, "#" * (1 << 22) + "\n")
+    with pytest.raises(InvalidInputError, match="more than 4194304 bytes"):
+        read_cluster_file(path)

@@ -1,0 +1,135 @@
+"""Tests what a snapshot holds and what it must not, other names, and its bytes."""
+
+import io
+import json
+import zipfile
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+from snapshot_world import PRIVATE, SETTINGS, snapshot
+
+from cluster.language.jobs import JobTag, PastRun
+from slurm_plugin.snapshot.archive import write_archive
+from slurm_plugin.snapshot.contents import HISTORY, STATE, from_values, to_json
+from slurm_plugin.snapshot.pseudonyms import (
+    Pseudonyms,
+    other_qos,
+    run_under_other_names,
+    under_other_names,
+)
+
+ALL = Pseudonyms(b"k" * 32, accounts=True)
+NAMES = Pseudonyms(b"k" * 32)
+
+
+def archived(history: list[str] | None = None) -> bytes:
+    file = io.BytesIO()
+    write_archive(file, snapshot(), history)
+    return file.getvalue()
+
+
+def test_what_was_written_is_read_the_same() -> None:
+    assert from_values(json.loads(to_json(snapshot()))) == snapshot()
+    # Mappings are no part of what dataclasses compare by hash, but of equality.
+    assert from_values(json.loads(to_json(snapshot()))).nodes[0].gpus == {"1g.10gb": 7, "a100": 1}
+
+
+def test_neither_secrets_nor_addresses_nor_paths_nor_words_of_users() -> None:
+    text = to_json(snapshot())
+    assert PRIVATE not in text
+    assert PRIVATE.replace("e", "0") not in text
+    assert "/" not in text.replace("gres/", "").replace("priority/", "").replace("3/2", "")
+
+
+def test_the_settings_that_decide_are_those_of_the_site() -> None:
+    settings = snapshot().site_settings
+    assert settings.costs == SETTINGS.costs
+    assert settings.whole_boards == SETTINGS.whole_boards
+    assert settings.priority == SETTINGS.priority
+    assert settings.ledger.slice_hour_price is None
+
+
+def test_ended_jobs_are_not_of_the_queue() -> None:
+    assert [one.name for one in snapshot().jobs] == ["train", "bert", "other"]
+
+
+def test_the_same_contents_are_the_same_bytes() -> None:
+    assert archived(["a", "b"]) == archived(["a", "b"])
+    with zipfile.ZipFile(io.BytesIO(archived(["a", "b"]))) as archive:
+        assert archive.namelist() == [STATE, HISTORY]
+        assert archive.read(HISTORY) == b"a\nb\n"
+    with zipfile.ZipFile(io.BytesIO(archived())) as archive:
+        assert archive.namelist() == [STATE]
+
+
+def test_users_jobs_and_services_have_other_names() -> None:
+    text = to_json(under_other_names(snapshot(), NAMES))
+    assert not [name for name in ("alice", "bob", "train", "bert", "61001") if name in text]
+    assert "vision" in text
+    other = under_other_names(snapshot(), NAMES)
+    tags = [JobTag.find(one.admin_comment) for one in other.jobs]
+    assert tags[1] is not None
+    assert tags[1].service == other.services[0].name
+    assert other.jobs[0].user == other.jobs[1].user == other.ledger.reservations[0].user
+    assert other.jobs[0].user != other.jobs[2].user
+    assert other.pseudonyms == "names"
+
+
+def test_accounts_and_what_is_named_after_them_have_other_names_too() -> None:
+    other = under_other_names(snapshot(), ALL)
+    text = to_json(other)
+    assert not [name for name in ("alice", "vision", "nlp") if name in text]
+    vision, nlp = ALL.account("vision"), ALL.account("nlp")
+    assert other.ledger.tenants[nlp].parent == vision
+    assert other.ledger.tenants[nlp].name == nlp
+    assert {one.account for one in other.associations} == {"root", vision, nlp}
+    assert other.qos[0].preempt == {f"slicewise_{nlp}_borrowed"}
+    assert other.associations[1].default_qos == f"slicewise_{vision}"
+    assert other.partitions[1].allow_qos == {f"slicewise_{nlp}", "long"}
+    assert other.site_settings.priority.high_class_for == (vision,)
+    assert [one.tenant for one in other.ledger.windows] == [nlp, ""]
+    assert other.ledger.loans[0].borrower == vision
+    assert other.ledger.recalls[0].lender == nlp
+    assert other.ledger.balances[vision].tenant == vision
+    assert other.services[0].tenant == vision
+    assert from_values(json.loads(text)) == other
+
+
+def test_a_run_of_the_past_has_the_names_of_the_snapshot() -> None:
+    run = PastRun(
+        *(7, "7", "alice", "vision", "slicewise_vision", "gpu", 1, 2, 3, 4, "COMPLETED", 5, 6, 1),
+        requested={},
+        allotted={},
+    )
+    other = run_under_other_names(run, ALL, other_qos(["vision"], ALL))
+    assert (other.user, other.account) == (ALL.user("alice"), ALL.account("vision"))
+    assert other.qos == f"slicewise_{ALL.account('vision')}"
+    assert run_under_other_names(run, NAMES, other_qos(["vision"], NAMES)).account == "vision"
+
+
+def test_another_key_gives_other_names() -> None:
+    assert Pseudonyms(b"l" * 32).user("alice") != NAMES.user("alice")
+    assert NAMES.user("alice") != NAMES.job("alice")
+    assert (NAMES.user(""), ALL.account("root"), NAMES.uid(-1)) == ("", "root", -1)
+
+
+@pytest.mark.parametrize("key", ["nodes", "ledger", "settings", "format"])
+def test_what_lacks_a_part_is_none(key: str) -> None:
+    values = json.loads(to_json(snapshot()))
+    del values[key]
+    with pytest.raises(ValidationError):
+        from_values(values)
+
+
+def test_a_part_with_a_default_may_be_missing() -> None:
+    """So an archive of an earlier version stays readable when a key is added."""
+    values = json.loads(to_json(snapshot()))
+    del values["services"], values["partitions"][0]["max_time_s"]
+    found = from_values(values)
+    assert found.services == ()
+    assert found == replace(
+        snapshot(),
+        services=(),
+        partitions=(replace(snapshot().partitions[0], max_time_s=None), snapshot().partitions[1]),
+    )
