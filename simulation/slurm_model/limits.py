@@ -78,7 +78,7 @@ class _Check:
     reason: str
 
 
-class Limits:
+class ModelLimits:
     """The limits in force and what counts against them."""
 
     def __init__(

@@ -13,7 +13,7 @@ from math import inf
 from operator import attrgetter
 
 from simulation.cluster import PriorityWeights
-from simulation.slurm_model.limits import CALC_PERIOD_S, Limits
+from simulation.slurm_model.limits import CALC_PERIOD_S, ModelLimits
 from simulation.slurm_model.records import JobRecord
 
 _LARGEST = 0xFFFFFFFF - 2
@@ -62,7 +62,7 @@ class _User:
 class Priorities:
     """Computes priorities, and keeps the use that fair share follows."""
 
-    def __init__(self, weights: PriorityWeights, nodes: int, limits: Limits) -> None:
+    def __init__(self, weights: PriorityWeights, nodes: int, limits: ModelLimits) -> None:
         self._weights = weights
         self._nodes = max(1, nodes)
         self._limits = limits

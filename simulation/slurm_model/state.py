@@ -8,7 +8,7 @@ from math import inf
 from cluster.language.gres import tres_name
 from cluster.language.jobs import JobState
 from simulation.cluster import SimulatedCluster
-from simulation.slurm_model.limits import Limits
+from simulation.slurm_model.limits import ModelLimits
 from simulation.slurm_model.nodes import ANY_TYPE, NodeTable
 from simulation.slurm_model.priority import Priorities
 from simulation.slurm_model.records import (
@@ -54,7 +54,7 @@ class ModelState:
         self.now_s = start_s
         self.costs = costs
         self.nodes = NodeTable(cluster)
-        self.limits = Limits(cluster.accounts, cluster.shares, start_s)
+        self.limits = ModelLimits(cluster.accounts, cluster.shares, start_s)
         self.priorities = Priorities(cluster.scheduling.weights, len(cluster.nodes), self.limits)
         self.priorities.begin_at(start_s)
         self.records: dict[int, JobRecord] = {}
