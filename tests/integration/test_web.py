@@ -63,6 +63,13 @@ HEADERS = {
 }
 ROUNDS = 2
 HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>{{7*7}}\x1b[31m\u202e'
+HOSTILE_ACCOUNTS = (
+    *("<script>alert(1)</script>", "{{7*7}}", "+sum(1)", "a\x1b[31mb"),
+    *("[red]x[/red]", "naïve", "a|b"),
+)
+"""sacctmgr adds these. It makes ` of ', and refuses a name that begins with = or has other letters
+than Latin ones; none of them can be a tenant.
+"""
 FORMS = ("{}", "{}.json", "/live{}")
 
 
@@ -303,6 +310,68 @@ def test_a_job_s_hostile_name_is_inert_on_page_terminal_and_in_csv(
     cancel(site, "alice", f"job-{job}")
     for text in (*told, *printed):
         assert not re.search('<script>alert|\x1b|\u202e|(^|[,"])=', text, re.MULTILINE), text
+
+
+@pytest.fixture
+def jobs_of_hostile_accounts(
+    site: Site, tenants: Mapping[str, Planted]
+) -> Iterator[Mapping[str, str]]:
+    """A job that waits in each account, by the account's name; carol is a user of them all."""
+    run, user = site.sandbox.run, site.sandbox.state.users["carol"].name
+    for name in HOSTILE_ACCOUNTS:
+        run("root", ("sacctmgr", "-i", "add", "account", name))
+        run("root", ("sacctmgr", "-i", "add", "user", user, f"account={name}"))
+    # Otherwise they are refused as they are submitted.
+    run("root", ("slicewise", "admission", "off"))
+    try:
+        jobs = {name: submit(site, "carol", f"--account={name}") for name in HOSTILE_ACCOUNTS}
+    finally:
+        run("root", ("slicewise", "admission", "on"))
+    until(lambda: all(site.get(f"/jobs/{one}", "root").status == 200 for one in jobs.values()))
+    yield jobs
+    run("root", ("scancel", *jobs.values()))
+    for name in HOSTILE_ACCOUNTS:
+        run("root", ("sacctmgr", "-i", "delete", "user", user, f"account={name}"))
+        run("root", ("sacctmgr", "-i", "delete", "account", name))
+
+
+def test_account_names_that_slurm_allows_are_inert_on_page_terminal_and_in_csv(
+    site: Site, jobs_of_hostile_accounts: Mapping[str, str]
+):
+    assert_inert_on_pages(site, jobs_of_hostile_accounts)
+    assert_inert_in_a_terminal(site)
+
+
+def assert_inert_on_pages(site: Site, jobs: Mapping[str, str]) -> None:
+    paths = ["/cluster", "/queue", "/tenants", "/jobs/4711"]
+    paths += [f"/jobs/{job}" for job in jobs.values()]
+    paths += [f"/tenants/{quote(name, safe='')}" for name in jobs]
+    for user, path, form in product(("root", "carol"), paths, FORMS):
+        text = shown(site, form, path, user).text
+        inert = "\x1b" if form == "{}.json" else "<script>alert|\x1b|>49<"
+        assert not re.search(inert, text), (user, path, form, text)
+    queue = site.get("/queue", "carol").text
+    for name in ("&lt;script&gt;alert(1)&lt;/script&gt;", "{{7*7}}", "[red]x[/red]", "naïve"):
+        assert f">{name}<" in queue
+    for user in ("root", "carol"):
+        csv = site.get("/statement.csv", user).text
+        assert not re.search('(^|[,"])[=+@]', csv, re.MULTILINE), csv
+
+
+def assert_inert_in_a_terminal(site: Site) -> None:
+    def said(user: str, *words: str) -> str:
+        ended = site.sandbox.run(user, ("slicewise", *words), check=False)
+        return ended.stdout + ended.stderr
+
+    red, escape = "[red]x[/red]", "a\x1b[31mb"
+    refused = said("root", "tenant-quota", "set", escape, "--nominal", "1")
+    check, none = said("root", "tenant", "check"), said("carol", "why", "4711")
+    explained, whole = said("carol", "why", red), said("root", "overview")
+    for text in (refused, check, none, explained, whole, said("root", "why", escape)):
+        assert "\x1b" not in text
+    assert "SW-TENANT-NAME" in refused
+    assert f"{red} is no tenant" in explained
+    assert all(red in text and "\ufffd[31m" in text for text in (check, none, whole))
 
 
 # In a browser
