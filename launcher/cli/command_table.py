@@ -81,6 +81,12 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slurm_plugin.cli.tenant_quota:tenant_quota_app",
         "Who may hold how many slices: quotas, plans, loans, the calendar.",
     ),
+    "simulate": Command(
+        "simulation.cli.simulate:simulate",
+        "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",
+        "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
+        " --report october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7",
+    ),
     "compile": Command(
         "slurm_plugin.cli.compile:compile_command",
         "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",

@@ -121,6 +121,9 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "budget grant": _one(*_ENTRY),
     "budget adjust": _one(*_ENTRY),
     "budget history": _many("slurm_plugin.cli_views.budgets:Event"),
+    "simulate": _one(
+        "simulation.runs.figures:SimulationResult", "simulation.report.documents:ComparedJson"
+    ),
     "compile": (
         *_one(f"{_SITE}:LimitsSetJson"),
         *_one(f"{_SITE}:LimitsPlannedJson"),

@@ -13,8 +13,8 @@ _NOTICED_SHARE = 0.05
 """The same as a share of the present wait."""
 _FAR_SHARE, _FAR_S = 0.5, 300.0
 """A replay whose mean wait is wrong by more than both is far from what happened."""
-_FAR_ORDER = 0.5
-"""So is one with a start order below this."""
+_FAR_ORDER, _FAR_USE = 0.5, 0.1
+"""So is one with a start order below the one, or a use that is wrong by more than the other."""
 
 
 class Verdict(StrEnum):
@@ -186,4 +186,5 @@ def is_far(check: SelfCheck) -> bool:
     """Whether the replay of the present policy is far from what happened."""
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
     is_off = error_s > max(_FAR_S, _FAR_SHARE * check.wait_mean_of_history_s)
-    return is_off or check.start_order < _FAR_ORDER
+    is_used = abs(check.utilisation - check.utilisation_of_history) <= _FAR_USE
+    return is_off or check.start_order < _FAR_ORDER or not is_used

@@ -17,11 +17,9 @@ from simulation.report.words import (
     NOTHING,
     difference_text,
     figure_text,
-    held_slices,
+    held_text,
+    interval_text,
     share_text,
-    slices_of,
-    step_of,
-    step_text,
     wait_text,
 )
 from simulation.runs.figures import (
@@ -75,7 +73,6 @@ class TenantRow:
     mean_step: str
     p99: Pair
     held: Pair
-    held_step: str
     late: Pair
     verdict: Verdict | None
     word: str
@@ -120,15 +117,12 @@ def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
 
 def _figure_row(measure: Measure, one: Difference) -> FigureRow:
     is_compared = one.changed is not None
-    write = step_text if is_compared else figure_text
     return FigureRow(
         words=measure.words,
         present=figure_text(measure, one.present),
         changed=figure_text(measure, one.changed) if is_compared else "",
         difference=difference_text(measure, one.present, one.changed) if is_compared else "",
-        interval=" to ".join(write(measure, end) for end in (one.interval.low, one.interval.high))
-        if one.interval
-        else "",
+        interval=interval_text(measure, one.interval, is_step=is_compared),
         verdict=one.verdict,
     )
 
@@ -142,7 +136,6 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
     sides, length_s = (one.present, one.changed), run.end_s - run.start_s
     is_compared = one.verdict is not None
     mean, mean_changed = (side.wait_mean_s if side else None for side in sides)
-    held, held_changed = (held_slices(side, length_s) for side in sides)
 
     def pair(write: Callable[[TenantFigures], str]) -> Pair:
         present, changed = (write(side) if side else NOTHING for side in sides)
@@ -154,8 +147,7 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
         mean=pair(lambda side: wait_text(side.wait_mean_s)),
         mean_step=difference_text(TENANT_WAIT, mean, mean_changed) if is_compared else "",
         p99=pair(lambda side: wait_text(side.wait_p99_s)),
-        held=pair(lambda side: slices_of(held_slices(side, length_s))),
-        held_step=step_of(held, held_changed) if is_compared else "",
+        held=pair(lambda side: held_text(side, length_s)),
         late=pair(lambda side: f"{side.late_jobs:,}"),
         verdict=one.verdict,
         word=_WORDS[one.verdict] if one.verdict else "",

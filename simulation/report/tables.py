@@ -63,8 +63,6 @@ def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
         column("99 % within", (_led(one.p99) for one in rows), right=True, rank=2),
         column("slices", (_led(one.held) for one in rows), right=True, rank=1),
     ]
-    if is_compared:
-        found.append(column("more or less", (one.held_step for one in rows), right=True, rank=4))
     found.append(column("late", (_led(one.late) for one in rows), right=True, rank=2))
     if is_compared:
         found.append(column("", (_styled(one.word, one.verdict) for one in rows)))

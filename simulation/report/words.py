@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from cluster.language.units import slices_text
 from simulation.report.comparison import Measure, is_far
-from simulation.runs.figures import SelfCheck, SimulationResult, TenantFigures
+from simulation.runs.figures import Estimate, SelfCheck, SimulationResult, TenantFigures
 from slurm_plugin.cli_views.overview import age_text
 
 NOTHING = "–"
@@ -34,7 +34,8 @@ def wait_text(seconds: float | None) -> str:
 
 def share_text(share: float) -> str:
     """``71.2 %``."""
-    return f"{100 * share:.1f} %"
+    # No "-0.0 %" at the end of an interval.
+    return f"{round(100 * share, 1) + 0.0:.1f} %"
 
 
 _WRITERS: Mapping[str, Callable[[float], str]] = {
@@ -46,45 +47,44 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
 
 
 def difference_text(measure: Measure, before: float | None, after: float | None) -> str:
-    """A step with its sign: ``+6.8 points``, ``-3 min (-27 %)``, ``+0.11``; ``0`` is none."""
+    """A step with its sign: ``+6.8 points``, ``-3 min (-27 %)``, ``+0.11``; ``0`` is none.
+
+    Of a wait that nobody notices there is no share.
+    """
     if before is None or after is None:
         return NOTHING
     text = step_text(measure, after - before)
-    if measure.kind == "wait" and before > 0 and text != "0":
-        return f"{text} ({100 * (after - before) / before:+,.0f} %)"
-    return text
+    if measure.kind != "wait" or before < measure.noticed or text == "0":
+        return text
+    share = f"{100 * (after - before) / before:+,.0f}"
+    return text if share in ("+0", "-0") else f"{text} ({share} %)"
 
 
 def step_text(measure: Measure, step: float) -> str:
     """The same without what it is of the figure: ``-3 min``."""
     size = abs(step)
-    text = f"{100 * size:.1f} points" if measure.kind == "share" else figure_text(measure, size)
+    text = f"{100 * size:.1f}{_POINTS}" if measure.kind == "share" else figure_text(measure, size)
     if text in _NONE:
         return "0"
     return f"{'+' if step > 0 else '-'}{text}"
 
 
+def interval_text(measure: Measure, of: Estimate | None, *, is_step: bool) -> str:
+    """``12 min to 15 min``, of a difference ``-0.2 to +0.3 points``; "" where there is none."""
+    if of is None:
+        return ""
+    write = step_text if is_step else figure_text
+    low, high = (write(measure, end) for end in (of.low, of.high))
+    return f"{low.removesuffix(_POINTS) if high.endswith(_POINTS) else low} to {high}"
+
+
+_POINTS = " points"
 _NONE = ("0", "0 s", "0.00", "0.0 points")
 
 
-def held_slices(tenant: TenantFigures | None, length_s: float) -> float | None:
-    """Slices that a tenant held in the mean; None where it has no figures."""
-    if tenant is None or length_s <= 0:
-        return None
-    return tenant.held_millislice_s / length_s / _MILLISLICES
-
-
-def slices_of(value: float | None) -> str:
-    """Slices with one decimal: ``12.1``."""
-    return NOTHING if value is None else f"{value:,.1f}"
-
-
-def step_of(before: float | None, after: float | None) -> str:
-    """A step of slices with its sign; ``0`` is none."""
-    if before is None or after is None:
-        return NOTHING
-    text = f"{after - before:+,.1f}"
-    return "0" if text in ("+0.0", "-0.0") else text
+def held_text(tenant: TenantFigures, length_s: float) -> str:
+    """Slices that a tenant held in the mean of so many seconds: ``12.1``."""
+    return f"{tenant.held_millislice_s / max(1.0, length_s) / _MILLISLICES:,.1f}"
 
 
 def trust_text(check: SelfCheck | None) -> str:

@@ -21,7 +21,7 @@ from simulation.runs.notes import notes
 from simulation.runs.part_run import PartRun, all_parts, capacity_millislices, part_run, span_s
 from simulation.runs.self_check import compared_jobs, self_check
 from simulation.runs.summary import difference_estimates, estimates, figures
-from slurm_plugin.common.costs import run_cost
+from simulation.site.requests import Replayable
 
 _POLL_S = 0.5
 """Seconds between two looks at how far other processes have come."""
@@ -205,11 +205,12 @@ def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) ->
 def _utilisation_of_history(experiment: Experiment) -> float:
     """Share of the capacity that jobs really held; those without a start held nothing."""
     start_s, end_s = span_s(experiment)
+    can = Replayable(experiment.cluster, experiment.costs)
     held = 0.0
     for job in experiment.jobs:
         if job.started_s is not None:
             seconds = min(end_s, job.started_s + job.run_s) - max(start_s, job.started_s)
-            held += max(0.0, seconds) * run_cost(job.gpus, experiment.costs)
+            held += max(0.0, seconds) * can.cost(job.gpus, job.partition)
     capacity = capacity_millislices(experiment.cluster, experiment.costs)
     return held / (capacity * (end_s - start_s)) if capacity else 0.0
 

@@ -220,8 +220,8 @@ class Site:
     def _tell(self, progress: Progress | None) -> None:
         if progress is None:
             return
-        begin_s, end_s = self._times.begin_s, self._times.end_s
-        done = min(1.0, (self._model.now_s - begin_s) / max(1.0, end_s - begin_s))
+        begin_s, last_s = self._times.begin_s, self._times.last_s
+        done = min(1.0, (self._model.now_s - begin_s) / max(1.0, last_s - begin_s))
         if (step := int(done * _TOLD)) > self._told:
             self._told = step
             progress(done)

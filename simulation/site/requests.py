@@ -86,13 +86,17 @@ class Replayable:
 
     def _cost(self, request: ModelRequest) -> int:
         """Millislices of all GPUs that it asks for."""
-        if ANY_TYPE not in request.gpus:
-            return run_cost(request.gpus, self._costs) * request.nodes
-        there = (n.gpus for n in self._cluster.nodes if request.partition in n.partitions)
-        kinds = {kind for gpus in there for kind in gpus}
+        return self.cost(request.gpus, request.partition) * request.nodes
+
+    def cost(self, gpus: Mapping[str, int], partition: str) -> int:
+        """Millislices of these GPUs; those without a type cost what its cheapest type costs."""
+        if ANY_TYPE not in gpus:
+            return run_cost(gpus, self._costs)
+        named = partition.split(",")
+        there = (n.gpus for n in self._cluster.nodes if not n.partitions.isdisjoint(named))
+        kinds = {kind for of in there for kind in of}
         cheapest = min((self._costs.get(kind, 0) for kind in kinds), default=0)
-        costs = {**self._costs, ANY_TYPE: Millislices(cheapest)}
-        return run_cost(request.gpus, costs) * request.nodes
+        return run_cost(gpus, {**self._costs, ANY_TYPE: Millislices(cheapest)})
 
 
 def _has(gpus: Mapping[str, int], kind: str) -> int:

@@ -115,6 +115,10 @@ def test_a_replay_that_is_far_from_what_happened_is_one(wait_s: float, order: fl
     assert is_far(replace(CHECK, wait_mean_s=wait_s, start_order=order)) is far
 
 
+def test_a_replay_that_uses_the_cluster_otherwise_is_far():
+    assert is_far(replace(CHECK, utilisation=0.4))
+
+
 def test_short_waits_are_not_far_by_their_share():
     short = replace(CHECK, wait_mean_of_history_s=10.0, wait_mean_s=200.0)
     assert not is_far(short)

@@ -67,7 +67,7 @@ def test_it_says_what_the_terminal_says():
         "vision: nominal 120 slices (was 100 slices)",
         "slices in use 70.0 % 78.0 % +8.0 points ▲ better",
         "1 tenant gains, 1 loses, 1 waits as before.",
-        "4 min → 15 min +11 min (+275 %) 36 min → 2.2 h 100.0 → 80.0 -20.0 0 → 12 ▼ loses",
+        "4 min → 15 min +11 min (+275 %) 36 min → 2.2 h 100.0 → 80.0 0 → 12 ▼ loses",
         "12 jobs of more GPUs than the cluster has were left out.",
     ):
         assert words in shown

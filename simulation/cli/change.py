@@ -1,0 +1,35 @@
+"""Lays a file of quotas over a site's policy, as ``slicewise tenant-quota plan`` does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from simulation.cli.inputs import SiteInputs
+from simulation.slurm_model.model import SlurmModel
+from slurm_plugin.cli_common.quota_file import read_quota_file
+from slurm_plugin.explain.planned_change import PlannedChange, planned_change
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import SlurmView
+
+
+def planned(file: Path, site: SiteInputs, at_s: float) -> PlannedChange:
+    """Return what the file changes of the site's policy, on an empty cluster at that moment.
+
+    Raises InvalidInputError (SW-QUOTA-FILE) for a file that is refused.
+    """
+    settings, zone = site.settings, site.zone
+    updates, faults = read_quota_file(file, site.tenants, settings)
+    # A budget's balance, loans and recalls are those of another moment.
+    ledger_view = replace(
+        site.now.ledger,
+        when=moment(at_s, zone),
+        loans=(),
+        recalls=(),
+        balances={},
+        rollovers={},
+        reservations=(),
+        known={},
+    )
+    nodes = SlurmModel(site.cluster, start_s=at_s, costs=settings.costs).nodes
+    inputs = inputs_of(ledger_view, settings, SlurmView((), nodes, ()))
+    return planned_change(updates, faults, site.cluster.accounts, inputs, zone)

@@ -1,0 +1,197 @@
+"""Gathers what is simulated: the site, its past, and which part of that counts."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.periods import clock_text
+from cluster.settings.file import Settings
+from cluster.slurm.interface import Association, Qos
+from simulation.cluster import SimulatedCluster
+from simulation.history.fitting import fitted
+from simulation.history.formats import read_history
+from simulation.history.jobs import History, HistoryJob
+from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from simulation.slurm_model.requests import AccountLimits, QosLimits
+from simulation.snapshot.cluster_file import read_cluster_file
+from simulation.snapshot.read import is_archive, read_snapshot
+from simulation.snapshot.site import SiteDescription, described
+from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.types import Policy
+
+ENFORCE = "enforce"
+_DAY_S = 86_400
+_TAIL_S = _DAY_S
+"""Seconds after the end in which jobs still come: they compete with those that count."""
+
+
+@dataclass(frozen=True)
+class SiteInputs:
+    """A site at one moment, and its past.
+
+    Attributes:
+        history: None if it holds none.
+    """
+
+    now: SiteDescription
+    history: History | None = None
+
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """Its hardware and how its Slurm schedules."""
+        return self.now.cluster
+
+    @property
+    def settings(self) -> Settings:
+        """Its slicewise.toml, as far as that decides."""
+        return self.now.settings
+
+    @property
+    def tenants(self) -> Policy:
+        """Its policy, without the calendar's windows."""
+        return self.now.ledger.tenants
+
+    @property
+    def zone(self) -> str:
+        """The time zone of its days."""
+        return self.settings.ledger.time_zone
+
+
+def read_site(where: Path) -> SiteInputs:
+    """Read an archive of ``slicewise snapshot``, or a cluster file.
+
+    Raises InvalidInputError: SW-SNAPSHOT-FILE or SW-CLUSTER-FILE, and SW-HISTORY-FILE for the
+    history in an archive.
+    """
+    try:
+        is_taken = is_archive(where)
+    except OSError:
+        is_taken = False  # The reader of the other says why it can't be read.
+    if not is_taken:
+        return SiteInputs(read_cluster_file(where))
+    taken = read_snapshot(where)
+    return SiteInputs(described(taken.snapshot), taken.history)
+
+
+def present_plan(site: SiteInputs) -> SitePlan:
+    """How the site decides: by Slicewise, or by Slurm alone with the limits that it has.
+
+    A cluster file with tenants means Slicewise; a snapshot says whether it sets limits.
+    """
+    now, is_taken = site.now, site.now.taken_s > 0
+    sets_limits = site.settings.daemon.mode == ENFORCE and not now.ledger.is_uninstalled
+    if site.tenants and (sets_limits or not is_taken):
+        return SlicewisePlan("present", site.settings, site.tenants, now.ledger.windows)
+    return SlurmPlan("present", _qos_limits(now.qos), _account_limits(now.associations))
+
+
+def _qos_limits(found: Iterable[Qos]) -> Mapping[str, QosLimits]:
+    return {
+        one.name: QosLimits(
+            grp_tres=one.grp_tres,
+            grp_run_mins=one.grp_tres_run_mins,
+            max_tres_per_account=one.max_tres_per_account,
+            preempts=one.preempt,
+            preempt_exempt_s=one.preempt_exempt_s or 0,
+            preempt_requeues=one.preempt_mode != "cancel",
+            priority=one.priority,
+        )
+        for one in found
+    }
+
+
+def _account_limits(found: Iterable[Association]) -> Mapping[str, AccountLimits]:
+    return {
+        one.account: AccountLimits(
+            parent=one.parent,
+            grp_tres=one.grp_tres,
+            grp_run_mins=one.grp_tres_run_mins,
+            share=1 if one.share is None else one.share,
+        )
+        for one in found
+        if not one.user
+    }
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The jobs that are replayed, and which of them count.
+
+    Attributes:
+        start_s, end_s: Unix seconds; jobs that come between them count.
+        notes: what of the history was not read or was changed, as sentences.
+    """
+
+    jobs: tuple[HistoryJob, ...]
+    start_s: float
+    end_s: float
+    notes: tuple[str, ...]
+
+
+def demand(
+    site: SiteInputs, file: Path | None, *, start_s: float | None, days: int | None, seed: int
+) -> Demand:
+    """Return the jobs of the file, or of the site's own past without one.
+
+    ``start_s`` and ``days`` are from when on and for how long jobs count; None is all of them.
+    Raises InvalidInputError: SW-HISTORY-FILE for a file that can't be read, SW-SIMULATE-JOBS where
+    no job counts.
+    """
+    history = site.history if file is None else read_history(file, seed)
+    if history is None or not history.jobs:
+        raise InvalidInputError(
+            "SW-SIMULATE-JOBS",
+            "It holds no jobs of the past to replay.",
+            "Name a file of them: --jobs FILE; or snapshot with them: slicewise snapshot"
+            " FILE.zip --history 31",
+        )
+    first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
+    begin_s = first_s if start_s is None else start_s
+    # The last job counts, too.
+    end_s = last_s + 1.0 if days is None else begin_s + days * _DAY_S
+    if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
+        first, last = (clock_text(at_s, site.zone) for at_s in (first_s, last_s))
+        raise InvalidInputError(
+            "SW-SIMULATE-JOBS",
+            "No job came in the time that --start and --days name.",
+            f"They came from {first} to {last}, {site.zone}.",
+        )
+    jobs = [job for job in history.jobs if _matters(job, begin_s, end_s)]
+    fit = fitted(jobs, site.cluster, _weights(site), site.settings.costs)
+    return Demand(fit.jobs, begin_s, end_s, (*_notes(history), *fit.notes))
+
+
+def _matters(job: HistoryJob, begin_s: float, end_s: float) -> bool:
+    """Whether it comes in that time or soon after, or still ran or waited when it began."""
+    if job.submit_s >= begin_s:
+        return job.submit_s < end_s + _TAIL_S
+    seen_s = job.submit_s if job.started_s is None else job.started_s
+    return seen_s + job.run_s > begin_s
+
+
+def _weights(site: SiteInputs) -> Mapping[str, int]:
+    """What each tenant is guaranteed; without tenants the shares of accounts with none below."""
+    if site.tenants:
+        return guaranteed_quota(site.tenants)
+    accounts = site.cluster.accounts
+    above = frozenset(accounts.values())
+    return {name: site.cluster.shares.get(name, 1) for name in accounts if name not in above}
+
+
+def _notes(history: History) -> Iterator[str]:
+    if history.unread:
+        yield (
+            f"{history.unread:,} lines of the history could not be read; the first is"
+            f" {history.first_unread}."
+        )
+    if history.open_ended:
+        yield (
+            f"{history.open_ended:,} jobs had not ended when the history was taken: those that ran"
+            " end there, those that waited run for their time limit."
+        )
+    if history.without_run_s:
+        yield (
+            f"{history.without_run_s:,} jobs are left out: how long they would have run is not"
+            " known."
+        )

@@ -1,0 +1,202 @@
+"""``slicewise simulate``: what would have happened on a site, by its own past."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+from rich.text import Text
+
+from cluster.runtime.console import console, print_json
+from cluster.runtime.time_options import local_time
+from slurm_plugin.cli_common.options import Json
+from slurm_plugin.cli_common.output import progress_bar, spinner, whole_file
+
+if TYPE_CHECKING:
+    from simulation.cli.inputs import Demand, SiteInputs
+    from simulation.runs.figures import SimulationResult
+    from slurm_plugin.explain.planned_change import PlannedChange
+
+_INTERRUPTED = 130
+_MOST_OFFSETS, _MOST_PROCESSES, _MOST_DAYS = 64, 256, 3660
+
+
+def simulate(
+    where: Annotated[
+        Path,
+        typer.Argument(
+            help="What slicewise snapshot wrote of a site, or a cluster file.", show_default=False
+        ),
+    ],
+    *,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Jobs of the past: sacct's, Philly's, Helios', SWF; by default the snapshot's.",
+            show_default=False,
+        ),
+    ] = None,
+    change: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of quotas, as tenant-quota plan takes it: it is laid over the policy.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Jobs count from then on; by default from the first one.",
+            show_default=False,
+        ),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=_MOST_DAYS,
+            help="For so many days; by default up to the last one.",
+            show_default=False,
+        ),
+    ] = None,
+    offsets: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=_MOST_OFFSETS,
+            help="Cut the time into so many parts of two days at least, each from a start of its"
+            " own: their spread gives intervals.",
+        ),
+    ] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="Write all of it as one HTML file, with drawings.",
+            show_default=False,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=_MOST_PROCESSES,
+            help="Processes at the same time; by default as many as there are CPUs.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a site's past with Slicewise's own decisions, and with other quotas beside it.
+
+    Each job is submitted when it was, to a model of Slurm; admission, loans, recalls and limits are
+    decided by the code of the daemon. First the present policy is compared with what really
+    happened: how far off it is says how far to trust the rest. With --change the same jobs come
+    once more under the changed quotas. Nothing is asked of a cluster, and nothing is changed.
+    """
+    # Imported here: a simulation takes longer to import than --help may take.
+    from simulation.cli import inputs  # noqa: PLC0415
+
+    with spinner("Reading the site and its past"):
+        site = inputs.read_site(where)
+        zone = ZoneInfo(site.zone)
+        start_s = None if start is None else local_time(start, zone=zone).timestamp()
+        asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
+    planned = _planned(change, site, asked, as_json=as_json)
+    with ExitStack() as stack:
+        # Opened first: what can't be written is not simulated for minutes.
+        page = stack.enter_context(whole_file(report)) if report else None
+        try:
+            result = _run(site, asked, planned, offsets=offsets, seed=seed, processes=processes)
+        except KeyboardInterrupt:
+            typer.echo("Interrupted: nothing was written.", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
+        changes = list(planned.words) if planned else []
+        if page is not None:
+            _write(page, result, changes, site.zone)
+    if report is not None:
+        typer.echo(f"{report}: written", err=True)
+    _print(result, changes, as_json=as_json)
+
+
+def _planned(
+    file: Path | None, site: "SiteInputs", asked: "Demand", *, as_json: bool
+) -> "PlannedChange | None":
+    """Return what the file changes, and show it."""
+    if file is None:
+        return None
+    from simulation.cli.change import planned  # noqa: PLC0415 -- not for --help
+    from slurm_plugin.cli_views.quota_plan import change_shown  # noqa: PLC0415 -- as above
+
+    found = planned(file, site, asked.start_s)
+    if not as_json:
+        console().print(Text("What changes", style="bold"))
+        for shown in change_shown(found, site.cluster.name):
+            console().print(shown)
+        console().print()
+    return found
+
+
+def _run(
+    site: "SiteInputs",
+    asked: "Demand",
+    change: "PlannedChange | None",
+    *,
+    offsets: int,
+    seed: int,
+    processes: int | None,
+) -> "SimulationResult":
+    from simulation.cli.inputs import present_plan  # noqa: PLC0415 -- not for --help
+    from simulation.runs.experiment import Experiment  # noqa: PLC0415 -- not for --help
+    from simulation.runs.simulate import simulate as run  # noqa: PLC0415 -- as above
+    from simulation.site.plans import SlicewisePlan  # noqa: PLC0415 -- as above
+
+    changed, windows = None, site.now.ledger.windows
+    if change is not None:
+        changed = SlicewisePlan("changed", site.settings, change.policy, windows)
+    experiment = Experiment(
+        cluster=site.cluster,
+        costs=site.settings.costs,
+        jobs=asked.jobs,
+        present=present_plan(site),
+        changed=changed,
+        start_s=asked.start_s,
+        end_s=asked.end_s,
+        offsets=offsets,
+        seed=seed,
+        grace_s=site.settings.lending.grace_s,
+    )
+    with progress_bar("Simulating") as tell:
+        found = run(experiment, processes=processes or _cpus(), progress=tell)
+    return replace(found, notes=(*asked.notes, *found.notes))
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _write(page: IO[str], result: "SimulationResult", changes: Sequence[str], zone: str) -> None:
+    from simulation.report.page import simulation_html  # noqa: PLC0415 -- not for --help
+
+    page.write(simulation_html(result, changes, zone, int(time.time())))
+
+
+def _print(result: "SimulationResult", changes: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        from simulation.report.documents import result_json  # noqa: PLC0415 -- not for --help
+
+        print_json(result_json(result, changes))
+        return
+    from simulation.report.screen import result_shown  # noqa: PLC0415 -- as above
+
+    for shown in result_shown(result):
+        console().print(shown)

@@ -1,0 +1,133 @@
+"""Fits the jobs of another site's history to a cluster: to its partitions, GPUs and tenants."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simulation.cluster import SimulatedCluster
+from simulation.history.jobs import HistoryJob, even_nodes
+
+_ANY_TYPE = ""
+
+
+@dataclass(frozen=True)
+class FittedJobs:
+    """Jobs that a cluster knows what to do with.
+
+    Attributes:
+        notes: what was changed of them, as sentences.
+    """
+
+    jobs: tuple[HistoryJob, ...]
+    notes: tuple[str, ...]
+
+
+def fitted(
+    jobs: Sequence[HistoryJob],
+    cluster: SimulatedCluster,
+    tenants: Mapping[str, int],
+    costs: Mapping[str, int],
+) -> FittedJobs:
+    """Return the jobs with partitions, GPU types and accounts of this cluster.
+
+    What the cluster knows stays, GPUs without a type too. Jobs of other partitions go to the one
+    with most GPUs; their GPUs, and those of other types, become the type of which the partition has
+    most, by ``costs`` of one, spread over as few nodes as can have them. Accounts that are unknown
+    become tenants, so that each gets work by its weight in ``tenants``; without tenants they stay.
+    """
+    site = _Site(cluster, costs)
+    accounts = _accounts(jobs, cluster.accounts.keys() | tenants.keys(), tenants)
+    found = [_fitted(job, site, accounts) for job in jobs]
+    changes = [(job, one) for job, one in zip(jobs, found, strict=True) if job is not one]
+    return FittedJobs(tuple(found), tuple(_notes(changes, site, accounts)))
+
+
+class _Site:
+    """What of a cluster jobs can name."""
+
+    def __init__(self, cluster: SimulatedCluster, costs: Mapping[str, int]) -> None:
+        self._types: dict[str, set[str]] = {}
+        self._most: defaultdict[tuple[str, str], int] = defaultdict(int)
+        gpus: defaultdict[str, int] = defaultdict(int)
+        whole: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for node in cluster.nodes:
+            for partition in node.partitions:
+                self._types.setdefault(partition, set())
+                for kind, count in node.gpus.items():
+                    place = partition, kind
+                    self._types[partition].add(kind)
+                    self._most[place] = max(self._most[place], count)
+                    gpus[partition] += count
+                    whole[place] += count * costs.get(kind, 0)
+        self.largest = min(gpus, key=lambda name: (-gpus[name], name), default="")
+        self._main = {
+            partition: min(kinds, key=lambda kind: (-whole[partition, kind], kind))
+            for partition, kinds in self._types.items()
+            if kinds
+        }
+
+    def partition_of(self, names: str) -> str:
+        """Those that the job named, of which Slurm takes one that it has; else the largest."""
+        return names if any(name in self._types for name in names.split(",")) else self.largest
+
+    def main_type(self, partition: str) -> str:
+        return self._main.get(partition, _ANY_TYPE)
+
+    def knows(self, kind: str, names: str) -> bool:
+        return kind == _ANY_TYPE or any(
+            kind in self._types.get(one, ()) for one in names.split(",")
+        )
+
+    def most_on_a_node(self, partition: str, kind: str) -> int:
+        return self._most[partition, kind]
+
+
+def _accounts(
+    jobs: Iterable[HistoryJob], known: Iterable[str], tenants: Mapping[str, int]
+) -> Mapping[str, str]:
+    """Return a tenant for each unknown account: the one that lacks most work by its weight.
+
+    The accounts with most GPU-seconds are placed first.
+    """
+    work: defaultdict[str, float] = defaultdict(float)
+    known = {name.lower() for name in known}
+    for job in jobs:
+        if job.account.lower() not in known:
+            work[job.account] += job.run_s * sum(job.gpus.values())
+    weights = {name: weight for name, weight in tenants.items() if weight > 0}
+    if not weights:
+        return {}
+    share = sum(work.values()) / sum(weights.values())
+    lacks = {name: share * weight for name, weight in weights.items()}
+    found = {}
+    for account in sorted(work, key=lambda one: (-work[one], one)):
+        found[account] = min(lacks, key=lambda name: (-lacks[name], name))
+        lacks[found[account]] -= work[account]
+    return found
+
+
+def _fitted(job: HistoryJob, site: _Site, accounts: Mapping[str, str]) -> HistoryJob:
+    partition = site.partition_of(job.partition)
+    account = accounts.get(job.account, job.account)
+    is_known = partition == job.partition and all(site.knows(one, partition) for one in job.gpus)
+    if is_known and account == job.account:
+        return job
+    if is_known or not job.gpus:
+        return replace(job, partition=partition, account=account)
+    kind, count = site.main_type(partition), sum(job.gpus.values())
+    most = site.most_on_a_node(partition, kind)
+    nodes = even_nodes(count, most) if most else job.nodes
+    return replace(job, partition=partition, account=account, gpus={kind: count}, nodes=nodes)
+
+
+def _notes(
+    changes: Sequence[tuple[HistoryJob, HistoryJob]], site: _Site, accounts: Mapping[str, str]
+) -> Iterator[str]:
+    if any(job.partition != one.partition for job, one in changes):
+        yield f"Jobs of partitions that the cluster does not have are run in {site.largest}."
+    kinds = sorted({kind for job, one in changes if job.gpus != one.gpus for kind in one.gpus})
+    if kinds:
+        yield f"GPUs of elsewhere are taken for {', '.join(kinds)}."
+    if accounts:
+        names = ", ".join(sorted(set(accounts.values())))
+        yield f"Jobs of accounts that the cluster does not have are spread over {names}, by quota."

@@ -1,0 +1,66 @@
+"""A small site to simulate: two nodes of four GPUs, two tenants, five days of jobs."""
+
+from cluster.language.units import Millislices
+from cluster.settings.file import Settings
+from simulation.cli.inputs import SiteInputs
+from simulation.cluster import SimulatedCluster, SimulatedNode
+from simulation.history.jobs import History, HistoryJob
+from simulation.snapshot.site import SiteDescription
+from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.types import Quota, Tenant
+
+START_S, HOUR_S = 1_790_812_800, 3600  # 2026-10-01 in UTC.
+SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": "lab", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"whole": ["a100"]}},
+    }
+)
+CLUSTER = SimulatedCluster(
+    "lab",
+    tuple(SimulatedNode(f"gpu{number}", frozenset({"gpu"}), {"a100": 4}) for number in (1, 2)),
+    accounts={"vision": "root", "nlp": "root"},
+)
+TENANTS = {name: Tenant(name, "", Quota(Millislices(28_000))) for name in ("vision", "nlp")}
+
+
+def job(number: int, account: str) -> HistoryJob:
+    """One of those that come each 90 minutes; vision's are long, and so wait for each other."""
+    submit_s = START_S + number * 1.5 * HOUR_S
+    return HistoryJob(
+        job_id=number,
+        user=f"user{number % 3}",
+        account=account,
+        partition="gpu",
+        qos="",
+        submit_s=submit_s,
+        run_s=HOUR_S if account == "nlp" else 10 * HOUR_S,
+        time_limit_s=12 * HOUR_S,
+        gpus={"a100": 1},
+        started_s=submit_s + 60,
+    )
+
+
+JOBS = tuple(job(number, "nlp" if number % 3 == 0 else "vision") for number in range(80))
+
+
+PAST = History(JOBS)
+
+
+def site(history: History | None = PAST) -> SiteInputs:
+    """The site, as a cluster file describes it."""
+    ledger = LedgerView(
+        when=moment(0.0, "UTC"),
+        change_id=0,
+        compiled_id=0,
+        tenants=TENANTS,
+        windows=(),
+        loans=(),
+        recalls=(),
+        balances={},
+        rollovers={},
+        reservations=(),
+        known={},
+    )
+    return SiteInputs(SiteDescription(0, CLUSTER, SETTINGS, ledger), history)

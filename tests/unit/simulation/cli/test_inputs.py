@@ -1,0 +1,118 @@
+"""Tests what is simulated: which plan a site has now, which of its jobs matter, what is said."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_site import HOUR_S, JOBS, SETTINGS, START_S, site
+
+from cluster.language.errors import InvalidInputError
+from cluster.slurm.interface import Association, Qos
+from simulation.cli.inputs import SiteInputs, demand, present_plan, read_site
+from simulation.history.jobs import History
+from simulation.site.plans import SlicewisePlan, SlurmPlan
+from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+
+QOS = Qos("normal", {"billing": 8000}, frozenset(), priority=7, preempt_mode="cancel")
+ROWS = (
+    Association("lab", "root", "", "", frozenset(), "", {}),
+    Association("lab", "nlp", "", "root", frozenset(), "", {"gres/gpu": 4}, share=None),
+    Association("lab", "nlp", "alice", "", frozenset(), "", {"gres/gpu": 1}),
+)
+
+
+def taken(mode: str, compiled_id: int = 1) -> SiteInputs:
+    """A snapshot of the site in that mode."""
+    of = site()
+    daemon = SETTINGS.daemon.model_copy(update={"mode": mode})
+    now = replace(
+        of.now,
+        taken_s=START_S,
+        settings=SETTINGS.model_copy(update={"daemon": daemon}),
+        ledger=replace(of.now.ledger, compiled_id=compiled_id),
+        qos=(QOS,),
+        associations=ROWS,
+    )
+    return replace(of, now=now)
+
+
+def test_a_cluster_file_with_tenants_means_slicewise():
+    plan = present_plan(site())
+    assert isinstance(plan, SlicewisePlan)
+    assert plan.tenants.keys() == {"vision", "nlp"}
+
+
+def test_a_site_in_mode_enforce_decides_by_slicewise():
+    assert isinstance(present_plan(taken("enforce")), SlicewisePlan)
+
+
+@pytest.mark.parametrize(
+    "of", [taken("observe"), taken("advise"), taken("enforce", UNINSTALLED_ID)]
+)
+def test_a_site_that_sets_no_limits_has_those_of_its_slurm(of: SiteInputs):
+    plan = present_plan(of)
+    assert isinstance(plan, SlurmPlan)
+    normal = plan.qos["normal"]
+    assert (normal.grp_tres, normal.priority) == ({"billing": 8000}, 7)
+    assert not normal.preempt_requeues
+    assert plan.accounts["nlp"].grp_tres == {"gres/gpu": 4}
+    assert (plan.accounts["nlp"].parent, plan.accounts["nlp"].share) == ("root", 1)
+
+
+def test_without_tenants_slurm_decides_alone():
+    of = site()
+    bare = replace(of.now, ledger=replace(of.now.ledger, tenants={}))
+    assert isinstance(present_plan(replace(of, now=bare)), SlurmPlan)
+
+
+def submitted(start_s: float | None, days: int | None, *jobs: object) -> set[int]:
+    found = demand(
+        site(History(jobs or JOBS)),  # type: ignore[arg-type]
+        None,
+        start_s=start_s,
+        days=days,
+        seed=1,
+    )
+    return {job.job_id for job in found.jobs}
+
+
+def test_jobs_that_ran_at_the_beginning_and_those_soon_after_the_end_are_there():
+    found = submitted(START_S + 48 * HOUR_S, 1)
+    # Of 90 minutes each: 32 came before, of which those of the last ten hours may still run.
+    assert min(found) == 26
+    assert max(found) == 63
+    assert 27 not in found  # Of an hour.
+
+
+def test_a_job_that_still_waited_at_the_beginning_is_there():
+    late = replace(JOBS[1], started_s=START_S + 200 * HOUR_S)
+    assert 1 in submitted(START_S + 48 * HOUR_S, 1, late, *JOBS[2:])
+
+
+def test_all_jobs_count_unless_told():
+    found = demand(site(), None, start_s=None, days=None, seed=1)
+    assert (found.start_s, found.end_s) == (START_S, JOBS[-1].submit_s + 1)
+    assert len(found.jobs) == len(JOBS)
+    assert found.notes == ()
+
+
+def test_what_was_not_read_is_said():
+    history = History(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, 5)
+    notes = demand(site(history), None, start_s=None, days=None, seed=1).notes
+    assert notes[0].endswith("the first is jobs.txt, line 7: no column 'End'.")
+    assert [note.split()[0] for note in notes] == ["3", "2", "5"]
+
+
+def test_a_cluster_file_is_read(tmp_path: Path):
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        'name = "lab"\n[partitions.gpu]\n[[nodes]]\nnames = "gpu[1-2]"\ngpus = { a100 = 4 }\n'
+        '[gpus."A100-80GB"]\nwhole = ["a100"]\n[tenants.vision]\nnominal = 28\n'
+    )
+    found = read_site(file)
+    assert (len(found.cluster.nodes), found.history, found.zone) == (2, None, "UTC")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(InvalidInputError, match="SW-CLUSTER-FILE"):
+        read_site(tmp_path / "none.zip")

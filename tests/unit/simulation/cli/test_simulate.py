@@ -1,0 +1,164 @@
+"""Tests slicewise simulate end to end, on a small site: what it prints, writes and refuses."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_site import JOBS, START_S, site
+from typer.testing import CliRunner
+
+from cluster.language.errors import SlicewiseError
+from launcher.main import app
+from simulation.cli import inputs, simulate
+from simulation.history.jobs import History
+from simulation.runs import simulate as runs
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Path:
+    """Vision gets what nlp leaves idle."""
+    file = tmp_path / "quotas.toml"
+    file.write_text(
+        '[tenants.vision]\nborrowing_limit = "unlimited"\n'
+        '[tenants.nlp]\nlending_limit = "unlimited"\n'
+    )
+    return file
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Said:
+    """Runs the command; returns what it wrote on stdout, or on stderr."""
+    monkeypatch.setattr(inputs, "read_site", lambda _: site())
+
+    def run(*words: object, code: int = 0, on: str = "stdout") -> str:
+        line = ["simulate", "site.zip", "--processes", "1", *map(str, words)]
+        found = CliRunner().invoke(app, line, catch_exceptions=False)
+        assert found.exit_code == code, found.output
+        return str(getattr(found, on))
+
+    return run
+
+
+def refused(said: Said, *words: object) -> str:
+    with pytest.raises(SlicewiseError) as error:
+        said(*words)
+    return str(error.value)
+
+
+def test_a_change_stands_beside_the_present(said: Said, change: Path):
+    shown = said("--change", change, "--offsets", 1)
+    parts = ("What changes", "How far to trust it", "Present and changed", "Who gains")
+    places = [shown.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "vision: nominal 28 slices, borrowing limit unlimited (was 0)" in shown
+    assert "4.9 days of lab, 80 jobs, 56 slices; seed 1, 1 part." in shown
+    assert re.search(r"^wait, mean .* better$", shown, flags=re.MULTILINE)
+    assert re.search(r"^slices in use .*\+[0-9.]+ points +better$", shown, flags=re.MULTILINE)
+    assert re.search(r"^vision .* gains$", shown, flags=re.MULTILINE)
+    assert "What was left out" in shown
+
+
+def test_the_present_alone_is_compared_with_the_past(said: Said):
+    shown = said("--offsets", 1)
+    assert "What changes" not in shown
+    assert re.search(r"^wait, mean +1 min +", shown, flags=re.MULTILINE)
+    assert "jobs waited in the simulation within" in shown
+
+
+def test_json_has_all_figures_and_says_the_same_twice(said: Said, change: Path):
+    first, second = (json.loads(said("--change", change, "--json", "--seed", 3)) for _ in range(2))
+    assert first.pop("seconds") > 0
+    assert second.pop("seconds") > 0
+    assert first == second
+    assert (first["cluster"], first["seed"], first["offsets"]) == ("lab", 3, 2)
+    assert first["changes"][0].startswith("nlp: nominal 28 slices")
+    verdicts = {one["tenant"]: one["verdict"] for one in first["tenant_verdicts"]}
+    assert verdicts["vision"] == "better"
+    assert {one["figure"] for one in first["differences"]} >= {"utilisation", "wait_mean_s"}
+    assert first["present"]["jobs"] == first["changed"]["jobs"] == len(JOBS)
+
+
+def test_more_processes_give_the_same(said: Said, change: Path):
+    words = ("--change", change, "--json", "--start", "2026-10-01", "--days", 4)
+    one, two = (json.loads(said(*words, "--processes", number)) for number in (1, 2))
+    assert one.pop("seconds") != two.pop("seconds")
+    assert one == two
+
+
+def test_a_report_is_one_file_that_only_its_owner_reads(said: Said, change: Path, tmp_path: Path):
+    file = tmp_path / "report.html"
+    words = ("--change", change, "--offsets", 1, "--report", file)
+    assert f"{file}: written" in said(*words, on="stderr")
+    assert file.stat().st_mode & 0o077 == 0
+    text = file.read_text()
+    assert "What would have happened on lab" in text
+    assert "borrowing limit unlimited" in text
+
+
+def test_only_jobs_of_the_time_count(said: Said):
+    found = json.loads(said("--start", "2026-10-02", "--days", 1, "--json"))
+    assert found["present"]["start_s"] == START_S + 86_400
+    assert found["present"]["jobs"] == 16
+
+
+def test_a_time_without_jobs_is_refused_with_when_there_are_some(said: Said):
+    text = refused(said, "--start", "2027-01-01", "--days", 1)
+    assert "SW-SIMULATE-JOBS" in text
+    assert "2026-10-01 00:00 to 2026-10-05 22:30, UTC" in text
+
+
+@pytest.mark.parametrize("history", [None, History(())])
+def test_a_site_without_a_past_needs_jobs(
+    said: Said, monkeypatch: pytest.MonkeyPatch, history: History | None
+):
+    monkeypatch.setattr(inputs, "read_site", lambda _: site(history))
+    assert "--jobs FILE" in refused(said)
+
+
+def test_jobs_of_elsewhere_are_fitted(said: Said, tmp_path: Path):
+    file = tmp_path / "philly.csv"
+    rows = (f"2017-10-09 {hour:02}:00:00,3600,2,7200,vc{hour % 2}" for hour in range(24))
+    file.write_text("\n".join(("timestamp,duration,num_gpus,gpu_time,cluster", *rows)))
+    found = json.loads(said("--jobs", file, "--json"))
+    tenants = {one["tenant"]: one["jobs"] for one in found["present"]["tenants"]}
+    assert tenants == {"vision": 12, "nlp": 12}
+    assert found["self_check"] is None
+    assert "Jobs of partitions that the cluster does not have are run in gpu." in found["notes"]
+
+
+def test_a_file_of_quotas_that_is_refused_simulates_nothing(
+    said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(runs, "part_run", None)
+    file = tmp_path / "quotas.toml"
+    file.write_text("[tenants.vision]\nnominal = -1\n")
+    assert "SW-QUOTA-FILE" in refused(said, "--change", file)
+
+
+def test_a_report_that_can_t_be_written_simulates_nothing(
+    said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(runs, "part_run", None)
+    assert "SW-OUTPUT" in refused(said, "--report", tmp_path / "no" / "report.html")
+
+
+def test_an_interruption_writes_nothing_and_says_so(
+    said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def interrupted(*_words: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "part_run", interrupted)
+    file = tmp_path / "report.html"
+    stderr = said("--report", file, code=130, on="stderr")
+    assert "Interrupted: nothing was written." in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_as_many_processes_as_cpus_unless_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(simulate.os, "sched_getaffinity", lambda _: {0, 3, 5})
+    assert simulate._cpus() == 3

@@ -1,0 +1,81 @@
+"""Tests how another site's jobs get partitions, GPU types and tenants of this cluster."""
+
+from dataclasses import replace
+
+from small_site import CLUSTER, JOBS
+
+from simulation.cluster import SimulatedCluster, SimulatedNode
+from simulation.history.fitting import FittedJobs, fitted
+from simulation.history.jobs import HistoryJob
+
+ELSEWHERE = replace(JOBS[0], partition="", account="vc1", gpus={"": 8}, nodes=1)
+WEIGHTS = {"vision": 3000, "nlp": 1000}
+COSTS = {"a100": 7000, "1g.10gb": 1000}
+MIXED = SimulatedCluster(
+    "lab",
+    (*CLUSTER.nodes, SimulatedNode("mig", frozenset({"gpu", "dev"}), {"1g.10gb": 14})),
+    accounts=CLUSTER.accounts,
+)
+
+
+def of(
+    *jobs: HistoryJob, cluster: SimulatedCluster = CLUSTER, weights: dict[str, int] | None = None
+) -> FittedJobs:
+    return fitted(jobs, cluster, WEIGHTS if weights is None else weights, COSTS)
+
+
+def test_what_the_cluster_knows_stays():
+    several = replace(JOBS[0], partition="old,gpu")
+    jobs = (*JOBS, replace(JOBS[0], gpus={"": 2}), several)
+    found = of(*jobs)
+    assert all(one is job for one, job in zip(found.jobs, jobs, strict=True))
+    assert found.notes == ()
+
+
+def test_jobs_go_to_the_partition_with_most_gpus_over_as_few_nodes_as_have_them():
+    found = of(ELSEWHERE, cluster=MIXED)
+    (one,) = found.jobs
+    assert (one.partition, one.gpus, one.nodes) == ("gpu", {"a100": 8}, 2)
+    assert found.notes[:2] == (
+        "Jobs of partitions that the cluster does not have are run in gpu.",
+        "GPUs of elsewhere are taken for a100.",
+    )
+
+
+def test_unknown_types_become_the_main_one_of_their_partition():
+    strange = replace(JOBS[0], gpus={"v100": 2, "a100": 1})
+    one, other = of(strange, replace(strange, partition="dev"), cluster=MIXED).jobs
+    assert (one.gpus, one.nodes) == ({"a100": 3}, 1)
+    assert other.gpus == {"1g.10gb": 3}
+
+
+def test_jobs_without_gpus_get_none():
+    (one,) = of(replace(ELSEWHERE, gpus={}, nodes=3)).jobs
+    assert (one.gpus, one.nodes, one.partition) == ({}, 3, "gpu")
+
+
+def test_unknown_accounts_become_tenants_by_their_weights():
+    jobs = [replace(ELSEWHERE, account=f"vc{number}", gpus={"": 1}) for number in range(8)]
+    accounts = [one.account for one in of(*jobs).jobs]
+    assert (accounts.count("vision"), accounts.count("nlp")) == (6, 2)
+
+
+def test_the_account_with_most_work_goes_to_the_heaviest_tenant():
+    large, tiny = replace(ELSEWHERE, account="z"), replace(ELSEWHERE, account="a", run_s=1.0)
+    assert [one.account for one in of(tiny, large).jobs] == ["nlp", "vision"]
+
+
+def test_known_accounts_count_by_slurm_s_spelling():
+    cluster = replace(CLUSTER, accounts={"Bio": "root"})
+    found = of(replace(JOBS[0], account="NLP"), replace(JOBS[0], account="bio"), cluster=cluster)
+    assert [one.account for one in found.jobs] == ["NLP", "bio"]
+
+
+def test_without_tenants_accounts_stay():
+    (one,) = of(ELSEWHERE, weights={}).jobs
+    assert one.account == "vc1"
+
+
+def test_a_cluster_without_nodes_changes_little():
+    (one,) = of(ELSEWHERE, cluster=SimulatedCluster("none", ()), weights={}).jobs
+    assert (one.partition, one.nodes) == ("", 1)
