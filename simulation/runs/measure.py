@@ -2,7 +2,8 @@
 
 A job is within its tenant's guarantee while what the tenant's jobs hold, the jobs that it submitted
 earlier and that fit, and the job itself are together no more than the tenant's guaranteed quota.
-This says nothing of QOS, so it is the same for every policy.
+This says nothing of QOS, so it is the same for every policy. Only the first start is owed: Slurm
+itself lets a requeued job wait for two minutes.
 """
 
 from collections import Counter, defaultdict, deque
@@ -146,6 +147,7 @@ class _Sweep:
         self._own: Mapping[str, int] = {}
         self._held: Counter[str] = Counter()
         self._holding: set[int] = set()
+        self._ran: set[int] = set()
         self._waiting: dict[str, dict[int, int]] = {}
         self._wanted = 0
         self._at_s = record.begin_s
@@ -243,6 +245,7 @@ class _Sweep:
                 self._note(tenant, nth, since_s)
         if event.holds and nth not in self._holding:
             self._holding.add(nth)
+            self._ran.add(nth)
             self._held[tenant] += cost
         elif not event.holds and nth in self._holding:
             self._holding.remove(nth)
@@ -258,7 +261,7 @@ class _Sweep:
             for nth, cost in islice(queue.items(), FIRST_TASKS):
                 if left <= 0:
                     break
-                if cost <= left:
+                if cost <= left and nth not in self._ran:
                     left -= cost
                     due[nth] = before.get(nth, self._at_s)
             for nth in before.keys() - due.keys():

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobView, NodeView
 from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused, SiteAdmission
@@ -38,7 +38,7 @@ class SlicewiseOnModel:
         self._priorities = SitePriorities(rules, now_s)
         self._ceilings: Mapping[str, Ceiling] = {}
         self._still_since_s: Mapping[Queued, float] = {}
-        self._priorities_due_s = now_s
+        self._slow_due_s = now_s
         self._jobs: tuple[JobView, ...] = ()
         self._by_account: Mapping[str, list[JobView]] = {}
         self.rounds = 0
@@ -79,19 +79,10 @@ class SlicewiseOnModel:
         jobs, nodes = model.jobs, model.nodes
         held = used_by_tenant(jobs, self._partitions, self._costs)
         self._priorities.follow(policy, held, now_s)
-        limits = {
-            borrowed_qos(name): one.borrowed_limit_millislices
-            for name, one in self._ceilings.items()
-        }
-        self._still_since_s = standing_still(
-            self._still_since_s,
-            jobs,
-            nodes,
-            limits,
-            partitions=self._partitions,
-            costs=self._costs,
-            now_s=now_s,
-        )
+        is_slow_turn = now_s >= self._slow_due_s
+        if is_slow_turn:
+            self._slow_due_s = now_s + self._by.priority_s
+            self._follow_standstill(jobs, nodes, now_s)
         done = self._rounds.round(
             now_s,
             jobs,
@@ -108,8 +99,25 @@ class SlicewiseOnModel:
         self._admission.follow(
             done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
         )
-        if now_s >= self._priorities_due_s:
-            self._priorities_due_s = now_s + self._by.priority_s
+        if is_slow_turn:
             for target, change in self._priorities.due(jobs, now_s).items():
                 model.update(target, change)
         self.rounds += 1
+
+    def _follow_standstill(
+        self, jobs: tuple[JobView, ...], nodes: tuple[NodeView, ...], now_s: float
+    ) -> None:
+        """Follow which jobs Slurm does not start: minutes count there, and no seconds."""
+        limits = {
+            borrowed_qos(name): one.borrowed_limit_millislices
+            for name, one in self._ceilings.items()
+        }
+        self._still_since_s = standing_still(
+            self._still_since_s,
+            jobs,
+            nodes,
+            limits,
+            partitions=self._partitions,
+            costs=self._costs,
+            now_s=now_s,
+        )

@@ -30,7 +30,8 @@ class SlicewisePlan:
     Attributes:
         tenants: the ledger's policy, without the calendar's windows. Budgets are not replayed.
         round_s: seconds at least between two rounds.
-        priority_s: seconds at least between two looks at the priorities of waiting jobs.
+        priority_s: seconds at least between two looks at the priorities of waiting jobs, and at
+            those that Slurm does not start.
     """
 
     name: str

@@ -91,6 +91,11 @@ def test_what_exceeds_the_guarantee_is_not_owed() -> None:
     assert (found.own_waited_s, found.late_jobs) == (194.0, 2)
 
 
+def test_a_requeued_job_is_owed_no_second_start() -> None:
+    found = measure(one(0, "a", 4, 0, (5.0, 10.0), (190.0, 195.0))).tenants["a"]
+    assert (found.own_waited_s, found.late_jobs) == (5.0, 0)
+
+
 def test_a_guarantee_that_ends_is_owed_no_longer() -> None:
     by = replace(HUNDRED, guarantees=(Guarantee(0.0, {"a": 6}), Guarantee(30.0, {"a": 0})))
     found = measure(one(0, "a", 6, 10), by=by).tenants["a"]
