@@ -142,9 +142,9 @@ def demand(
     if history is None or not history.jobs:
         raise InvalidInputError(
             "SW-SIMULATE-JOBS",
-            "It holds no jobs of the past to replay.",
-            "Name a file of them: --jobs FILE; or snapshot with them: slicewise snapshot"
-            " FILE.zip --history 31",
+            "The site holds no jobs of the past to replay.",
+            "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
+            " --history 31",
         )
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
     begin_s = first_s if start_s is None else start_s

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Literal
 
 from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult, TenantFigures
@@ -11,7 +12,7 @@ _NOTICED_S = 30.0
 """A difference of waits that counts: Slurm's backfill runs each 30 s, and less is chance."""
 _NOTICED_SHARE = 0.05
 """The same as a share of the present wait."""
-_FAR_SHARE, _FAR_S = 0.5, 300.0
+_FAR_SHARE, _FAR_S = 0.5, 60.0
 """A replay whose mean wait is wrong by more than both is far from what happened."""
 _FAR_ORDER, _FAR_USE = 0.5, 0.1
 """So is one with a start order below the one, or a use that is wrong by more than the other."""
@@ -107,8 +108,8 @@ def differences(result: SimulationResult) -> tuple[Difference, ...]:
 def _difference(measure: Measure, result: SimulationResult) -> Difference:
     present = float(getattr(result.present, measure.figure))
     if result.changed is None:
-        interval = _interval(measure, result.estimates, result.offsets)
-        return Difference(measure.figure, present, None, interval, None)
+        found = _interval(measure, result.estimates, result.offsets)
+        return Difference(measure.figure, present, None, found and _possible(measure, found), None)
     changed = float(getattr(result.changed, measure.figure))
     interval = _interval(measure, result.difference_estimates, result.offsets)
     verdict = verdict_of(measure, present, changed)
@@ -122,6 +123,12 @@ def _interval(measure: Measure, estimates: Mapping[str, Estimate], offsets: int)
     if found is None or measure.kind != "count":
         return found
     return Estimate(*(offsets * value for value in (found.mean, found.low, found.high)))
+
+
+def _possible(measure: Measure, of: Estimate) -> Estimate:
+    """The part of an interval that a figure can have: few starts give wide ones."""
+    most = 1.0 if measure.kind in ("share", "index") else inf
+    return Estimate(of.mean, max(0.0, of.low), min(most, of.high))
 
 
 def verdict_of(measure: Measure, present: float, changed: float) -> Verdict:

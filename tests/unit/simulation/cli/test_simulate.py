@@ -116,7 +116,7 @@ def test_a_site_without_a_past_needs_jobs(
     said: Said, monkeypatch: pytest.MonkeyPatch, history: History | None
 ):
     monkeypatch.setattr(inputs, "read_site", lambda _: site(history))
-    assert "--jobs FILE" in refused(said)
+    assert "by --jobs" in refused(said)
 
 
 def test_jobs_of_elsewhere_are_fitted(said: Said, tmp_path: Path):
