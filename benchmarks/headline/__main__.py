@@ -1,0 +1,196 @@
+"""Replays two public clusters under six systems, side by side: waits, lost work, idle GPU-hours."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks import reporting
+from benchmarks.headline import plot
+from benchmarks.headline.figures import (
+    ReplayError,
+    SystemFigures,
+    figures_of,
+    recovered,
+    recovered_of_wanted,
+    replay_error,
+)
+from benchmarks.headline.loads import HELIOS, PHILLY, PHILLY_TARGET, Load, helios, philly
+from benchmarks.headline.systems import SLICEWISE, STATIC, SYSTEMS, run
+from benchmarks.machine import machine
+
+SEED = 20_261_127
+TERMS_S = (600, 3_600, 14_400, 86_400)
+"""Terms of loans beside the default one, which is 0."""
+QUICK_DAYS = 7.0
+LOADS = {"helios": helios, "philly": philly}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One system under one load; ``term_s`` None is the product's default."""
+
+    load: str
+    system: str
+    days: float | None
+    term_s: int | None = None
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("SLICEWISE_CLUSTER_TRACES", "../shared/data/cluster-traces"))
+
+
+@cache
+def _load(name: str, days: float | None) -> Load:
+    """The load, once in this process; processes that are forked later have it, too."""
+    return LOADS[name](_folder(), SEED, days)
+
+
+def measure(is_quick: bool) -> Mapping[str, Any]:
+    """Simulate every system under every load, one process per processor."""
+    begun_s = monotonic()
+    for file in (HELIOS, PHILLY):
+        if not (_folder() / file).exists():
+            sys.exit(
+                f"The trace {_folder() / file} is not there. Say where the traces lie: "
+                "SLICEWISE_CLUSTER_TRACES; docs/explanation/headline.md names their sources."
+            )
+    days = QUICK_DAYS if is_quick else None
+    terms = [] if is_quick else [_Task("helios", SLICEWISE, days, term_s) for term_s in TERMS_S]
+    tasks = [*(_Task(load, system, days) for load in LOADS for system in SYSTEMS), *terms]
+    tasks.sort(key=lambda one: one.system != SLICEWISE)
+    for name in LOADS:
+        _load(name, days)
+    with get_context("fork").Pool(os.cpu_count()) as pool:
+        done = pool.imap_unordered(_simulated, tasks)
+        found = dict(track(done, "Simulating", len(tasks)))
+    shown = {name: _of_load(name, days, found) for name in LOADS}
+    return {
+        "loads": shown,
+        "helios_recovered": shown["helios"]["systems"][-1]["recovered"],
+        "terms": [
+            {"term_s": task.term_s or 0, **_row(found[task][0], found[_first(task)][0])}
+            for task in (_Task("helios", SLICEWISE, days), *terms)
+        ],
+        "philly_target": PHILLY_TARGET,
+        "seed": SEED,
+        "seconds": round(monotonic() - begun_s, 1),
+        "command": " ".join(("python -m benchmarks.headline", *sys.argv[1:])),
+        "machine": machine(),
+    }
+
+
+def _simulated(task: _Task) -> tuple[_Task, tuple[SystemFigures, ReplayError | None]]:
+    load, is_static = _load(task.load, task.days), task.system == STATIC
+    record = run(task.system, load, task.term_s)
+    error = replay_error(record, load) if is_static else None
+    return task, (figures_of(task.system, record, load, is_pool=not is_static), error)
+
+
+def _first(task: _Task) -> _Task:
+    """Static partitions under the same load."""
+    return _Task(task.load, STATIC, task.days)
+
+
+def _row(figures: SystemFigures, static: SystemFigures) -> Mapping[str, Any]:
+    return {
+        **asdict(figures),
+        "recovered": recovered(static.idle, figures.idle),
+        "recovered_of_wanted": recovered_of_wanted(static.idle, figures.idle),
+    }
+
+
+def _of_load(
+    name: str,
+    days: float | None,
+    found: Mapping[_Task, tuple[SystemFigures, ReplayError | None]],
+) -> Mapping[str, Any]:
+    load, (static, error) = _load(name, days), found[_Task(name, STATIC, days)]
+    return {
+        "gpus": sum(load.gpus.values()),
+        "virtual_clusters": load.gpus,
+        "days": (load.end_s - load.begin_s) / 86_400,
+        "systems": [_row(found[_Task(name, one, days)][0], static) for one in SYSTEMS],
+        "replay_error": None if error is None else asdict(error),
+    }
+
+
+_COLUMNS = ("used", "allocated", "lost", "wait", "p99", "worst tenant", "longest", "late", "Jain")
+_RECOVERED = ("recovered", "of wanted")
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """Print the systems side by side for each load, and draw them."""
+    console = Console()
+    for name, load in report["loads"].items():
+        title = f"{name}: {load['gpus']} GPUs, {load['days']:.0f} days"
+        table = Table(title=title, box=None, header_style="bold", title_justify="left")
+        for column in ("system", *_COLUMNS, *_RECOVERED):
+            table.add_column(column, justify="left" if column == "system" else "right")
+        for row in load["systems"]:
+            table.add_row(*_cells(row))
+        console.print(table)
+        if error := load["replay_error"]:
+            console.print(_error_words(error))
+    _show_terms(console, report["terms"])
+    console.print(f"helios_recovered: {100 * report['helios_recovered']:.1f} %")
+    picture = reporting.REPORTS / "headline.png"
+    plot.save({name: load["systems"] for name, load in report["loads"].items()}, picture)
+    console.print(f"{picture}; {report['seconds']:.0f} s on {report['machine']['cpu']}")
+
+
+def _show_terms(console: Console, terms: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(
+        title="helios, slicewise by the term of loans",
+        box=None,
+        header_style="bold",
+        title_justify="left",
+    )
+    for column in ("term", *_COLUMNS, *_RECOVERED):
+        table.add_column(column, justify="left" if column == "term" else "right")
+    for row in terms:
+        table.add_row(_time(row["term_s"]), *tuple(_cells(row))[1:])
+    console.print(table)
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    yield row["system"]
+    yield from (f"{100 * row[key]:.2f} %" for key in ("used", "allocated"))
+    yield f"{row['lost_hours']:,.0f} h"
+    yield from (_time(row[key]) for key in ("wait_mean_s", "wait_p99_s"))
+    yield f"{_time(row['wait_worst_mean_s'])} {row['worst_tenant']}"
+    yield _time(row["starved_s"])
+    yield f"{row['late_jobs']:,}"
+    yield f"{row['jain']:.3f}"
+    yield from (f"{100 * row[key]:.1f} %" for key in ("recovered", "recovered_of_wanted"))
+
+
+def _time(seconds: float) -> str:
+    """Seconds, minutes or hours, in three figures."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _error_words(error: Mapping[str, Any]) -> str:
+    return (
+        f"The replay of static partitions: {error['running_replayed']:.1f} GPUs run "
+        f"(recorded {error['running_recorded']:.1f}; {100 * error['running']:.1f} % off, minute by "
+        f"minute), {error['waiting_replayed']:.1f} are waited for (recorded "
+        f"{error['waiting_recorded']:.1f}; {100 * error['waiting']:.1f} % off). Recoverable: "
+        f"{error['idle_recorded']['while_wanted']:,.0f} GPU-hours by the recorded minutes."
+    )
+
+
+if __name__ == "__main__":
+    reporting.run("headline", __doc__, "a week of each load", measure, show)

@@ -1,0 +1,148 @@
+"""The loads: jobs of public clusters by virtual cluster, and how many GPUs each of them has.
+
+docs/explanation/headline.md says what each trace is and where it comes from. The traces are not in
+this repository: SLICEWISE_CLUSTER_TRACES says where they lie.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import Path
+
+from simulation.history.csv_rows import count, read_rows
+from simulation.history.formats import read_history
+from simulation.history.helios_counts import COLUMNS
+from simulation.history.jobs import HistoryJob
+from simulation.history.lines import UnreadLines, lines_of, opened
+
+GPUS_OF_NODE = 8
+GPU = "v100"
+HELIOS = "helios_earth_2020-05_vc_minute.csv.xz"
+PHILLY = "philly_elasticflow.csv.xz"
+PHILLY_TARGET = 0.6
+"""Mean demand of a virtual cluster as a share of the GPUs that it gets: Philly's are not known."""
+_HOUR_S, _DAY_S = 3600, 86_400.0
+_MOST_TIMES = 4.0
+"""Times the real run time, at most, that a job asks for; nobody knows what was asked for."""
+_MOST_SPREAD = 2
+"""Times the fewest nodes, at most, over which a job is spread so that all have as many GPUs."""
+
+
+@dataclass(frozen=True)
+class Minute:
+    """What was counted of one virtual cluster at the end of a minute."""
+
+    running_gpus: int
+    waiting_gpus: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """Jobs, and the cluster that they came to.
+
+    Attributes:
+        gpus: of each virtual cluster: its own nodes, and what is guaranteed to it.
+        begin_s, end_s: Unix seconds between which jobs come.
+        recorded: what was counted at the end of each minute since ``begin_s``, by virtual cluster;
+            empty where nothing was.
+    """
+
+    name: str
+    jobs: tuple[HistoryJob, ...] = field(hash=False)
+    gpus: Mapping[str, int] = field(hash=False)
+    begin_s: float
+    end_s: float
+    recorded: Mapping[str, Sequence[Minute]] = field(default_factory=dict, hash=False)
+
+
+def helios(folder: Path, seed: int, days: float | None = None) -> Load:
+    """Helios' Earth in May 2020; a virtual cluster has the most GPUs that ever ran or were idle."""
+    path = folder / HELIOS
+    gpus: defaultdict[str, int] = defaultdict(int)
+    recorded: defaultdict[str, list[Minute]] = defaultdict(list)
+    unread = UnreadLines(str(path))
+    with opened(path) as file:
+        lines = lines_of(file, unread)
+        for name, has, minute in read_rows(lines, (*COLUMNS, "idle_gpu"), _minute, unread):
+            gpus[name] = max(gpus[name], has)
+            recorded[name].append(minute)
+    history = read_history(path, seed)
+    whole_s = 60.0 * max(len(minutes) for minutes in recorded.values())
+    end_s = whole_s if days is None else min(whole_s, days * _DAY_S)
+    return Load(
+        name="helios",
+        jobs=ready(history.jobs, seed, end_s),
+        gpus=dict(gpus),
+        begin_s=0.0,
+        end_s=end_s,
+        recorded=recorded,
+    )
+
+
+def _minute(_: int, row: Mapping[str, str]) -> tuple[str, int, Minute]:
+    running, idle = count(row["running_gpu"]), count(row["idle_gpu"])
+    return row["vc"].lower(), running + idle, Minute(running, count(row["pending_gpu"]))
+
+
+def philly(folder: Path, seed: int, days: float | None = None) -> Load:
+    """Philly's jobs of 2017, on virtual clusters of the size that ``sized`` says."""
+    jobs = read_history(folder / PHILLY, seed).jobs
+    begin_s = jobs[0].submit_s
+    last_s = jobs[-1].submit_s + 1.0
+    end_s = last_s if days is None else min(last_s, begin_s + days * _DAY_S)
+    return Load("philly", ready(jobs, seed, end_s), sized(jobs), begin_s, end_s)
+
+
+def sized(jobs: Sequence[HistoryJob], target: float = PHILLY_TARGET) -> Mapping[str, int]:
+    """Whole nodes for each virtual cluster: its mean demand is ``target`` of them, or less.
+
+    Each has room for its largest job.
+    """
+    span_s = jobs[-1].submit_s - jobs[0].submit_s
+    demand_s: defaultdict[str, float] = defaultdict(float)
+    largest: defaultdict[str, int] = defaultdict(int)
+    for job in jobs:
+        wanted = sum(job.gpus.values())
+        demand_s[job.account] += wanted * job.run_s
+        nodes, each = spread(wanted)
+        largest[job.account] = max(largest[job.account], nodes if each else 0)
+    return {
+        name: GPUS_OF_NODE
+        * max(1, largest[name], ceil(demand_s[name] / span_s / target / GPUS_OF_NODE))
+        for name in sorted(demand_s)
+    }
+
+
+def ready(jobs: Iterable[HistoryJob], seed: int, end_s: float) -> tuple[HistoryJob, ...]:
+    """The jobs with GPUs that come before ``end_s``, each with a time limit, on whole nodes."""
+    rng = random.Random(seed)  # noqa: S311 -- not for secrets
+    found = []
+    for job in jobs:
+        # Drawn for all, so that a shorter span has the same jobs.
+        limit_s = _HOUR_S * ceil(job.run_s * rng.uniform(1.0, _MOST_TIMES) / _HOUR_S)
+        if job.gpus and job.submit_s < end_s:
+            nodes, each = spread(sum(job.gpus.values()))
+            one = replace(
+                job,
+                account=job.account.lower(),
+                user=job.account.lower(),
+                gpus={GPU: nodes * each},
+                nodes=nodes,
+                time_limit_s=limit_s,
+            )
+            found.append(one)
+    return tuple(found)
+
+
+def spread(gpus: int) -> tuple[int, int]:
+    """Over how many nodes a job goes, and its GPUs on each.
+
+    The same number on each, as most jobs ask for; what can't be divided so is rounded up.
+    """
+    fewest = ceil(gpus / GPUS_OF_NODE)
+    for nodes in range(fewest, _MOST_SPREAD * fewest + 1):
+        if nodes and gpus % nodes == 0:
+            return nodes, gpus // nodes
+    return fewest, ceil(gpus / fewest) if fewest else 0

@@ -1,0 +1,65 @@
+"""Draws the systems side by side, and the GPUs that are in use over time."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+_COLOURS = {
+    "static": "#999999",
+    "fair_share": "#56B4E9",
+    "fifo": "#E69F00",
+    "priority": "#CC79A7",
+    "kueue": "#009E73",
+    "slicewise": "#D55E00",
+}
+"""Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+}
+_PANELS = (
+    ("recovered_of_wanted", "wanted idle GPU-hours recovered, %", 100.0),
+    ("lost_hours", "GPU-hours lost to preemption", 1.0),
+    ("wait_mean_s", "mean wait, minutes", 1 / 60),
+    ("late_jobs", "jobs late within the guarantee", 1.0),
+)
+
+
+def save(loads: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Draw a row of panels for each load into a PNG file."""
+    with mpl.rc_context(_STYLE):
+        figure, axes = plt.subplots(
+            len(loads), len(_PANELS), figsize=(11, 2.3 * len(loads)), squeeze=False
+        )
+        for row, (load, systems) in zip(axes, loads.items(), strict=True):
+            for axis, panel in zip(row, _PANELS, strict=True):
+                _draw(axis, systems, *panel)
+            row[0].set_ylabel(load, fontweight="bold")
+            for axis in row[1:]:
+                axis.set_yticklabels([])
+        figure.tight_layout()
+        figure.savefig(path, dpi=90)
+        plt.close(figure)
+
+
+def _draw(
+    axis: Axes, systems: Sequence[Mapping[str, Any]], key: str, title: str, by: float
+) -> None:
+    names = [one["system"] for one in reversed(systems)]
+    values = [one[key] * by for one in reversed(systems)]
+    bars = axis.barh(names, values, color=[_COLOURS[name] for name in names])
+    axis.bar_label(bars, fmt="{:,.3g}".format if by != 1.0 else "{:,.0f}".format, padding=2)
+    axis.set_title(title, loc="left", fontsize=9)
+    axis.set_xlim(0, 1.25 * max(*values, 1e-9))

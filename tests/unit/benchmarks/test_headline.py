@@ -1,0 +1,180 @@
+"""Tests the headline benchmark: each system's rule on a small cluster, and the figures by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.headline.figures import (
+    Idle,
+    figures_of,
+    idle,
+    recovered,
+    recovered_of_wanted,
+    replay_error,
+    work,
+)
+from benchmarks.headline.loads import GPU, Load, Minute, ready, sized, spread
+from benchmarks.headline.systems import GPU_MILLISLICES, SYSTEMS, run
+from simulation.history.jobs import HistoryJob
+from simulation.site.records import ReplayedJob, ReplayedRun
+
+HOUR_S = 3600.0
+SOON_S = 60.0
+
+
+def job(account: str, gpus: int, at_s: float = 0.0, run_s: float = HOUR_S) -> HistoryJob:
+    nodes, each = spread(gpus)
+    return HistoryJob(
+        job_id=1,
+        user=account,
+        account=account,
+        partition="",
+        qos="",
+        submit_s=at_s,
+        run_s=run_s,
+        time_limit_s=int(run_s) + 60,
+        gpus={GPU: nodes * each},
+        nodes=nodes,
+    )
+
+
+def load(*jobs: HistoryJob, end_s: float = 10 * HOUR_S, **more: object) -> Load:
+    """Two virtual clusters: a has two nodes of eight GPUs, b has one."""
+    return Load("made up", jobs, {"a": 16, "b": 8}, 0.0, end_s, **more)  # type: ignore[arg-type]
+
+
+def starts(system: str, *jobs: HistoryJob) -> Sequence[float]:
+    """When each job first started."""
+    found = {one.number: one for one in run(system, load(*jobs)).jobs}
+    return [found[number].runs[0].start_s for number in range(len(jobs))]
+
+
+def test_static_partitions_lend_nothing() -> None:
+    first, second = starts("static", job("b", 8), job("b", 8, 1))
+    assert first < SOON_S
+    assert second >= HOUR_S
+
+
+@pytest.mark.parametrize("system", [one for one in SYSTEMS if one != "static"])
+def test_all_other_systems_let_a_virtual_cluster_have_what_others_leave_idle(system: str) -> None:
+    assert max(starts(system, job("b", 8), job("b", 8, 1))) < SOON_S
+
+
+def test_first_come_first_served_in_the_pool_whoever_has_much() -> None:
+    found = starts(
+        "fifo", *[job("b", 8, at_s) for at_s in range(3)], job("b", 8, 3), job("a", 8, 4)
+    )
+    assert found[3] <= found[4]
+
+
+def test_fair_share_prefers_who_has_used_less() -> None:
+    # Slurm ranks only those who have ever run something.
+    before = job("a", 8, 0, 10.0), *[job("b", 8, at_s) for at_s in range(1, 4)]
+    found = starts("fair_share", *before, job("b", 16, 1800), job("a", 16, 1801))
+    assert found[5] < found[4]
+
+
+def test_priority_prefers_the_larger_virtual_cluster() -> None:
+    found = starts(
+        "priority", *[job("b", 8, at_s) for at_s in range(3)], job("b", 16, 3), job("a", 16, 4)
+    )
+    assert found[4] < found[3]
+
+
+@pytest.mark.parametrize("system", ["kueue", "slicewise"])
+def test_a_lender_gets_its_guarantee_back_and_the_borrower_runs_again(system: str) -> None:
+    borrowers = [job("b", 8, at_s) for at_s in range(3)]
+    record = run(system, load(*borrowers, job("a", 8, 1000)))
+    lender = next(one for one in record.jobs if one.tenant == "a")
+    assert lender.runs[0].start_s - lender.submit_s < 2 * SOON_S
+    assert sorted(len(one.runs) for one in record.jobs) == [1, 1, 1, 2]
+
+
+def test_static_partitions_are_simulated_each_for_itself_and_joined() -> None:
+    record = run("static", load(job("b", 8), job("a", 16, 5), job("b", 8, 6)))
+    assert sorted(one.number for one in record.jobs) == [0, 1, 2]
+    assert {one.number: one.tenant for one in record.jobs} == {0: "b", 1: "a", 2: "b"}
+
+
+def test_a_term_of_loans_lets_the_lender_wait_for_it() -> None:
+    borrowers = [job("b", 8, at_s) for at_s in range(3)]
+    record = run("slicewise", load(*borrowers, job("a", 8, 300)), term_s=1200)
+    lender = next(one for one in record.jobs if one.tenant == "a")
+    assert 1200 <= lender.runs[0].start_s <= 1200 + 2 * SOON_S
+
+
+def replayed(tenant: str, gpus: int, submit_s: float, *runs: ReplayedRun) -> ReplayedJob:
+    return ReplayedJob(0, tenant, gpus * GPU_MILLISLICES, submit_s, HOUR_S, runs)
+
+
+def test_only_the_last_run_of_a_job_is_work() -> None:
+    ran = replayed("a", 2, 0, ReplayedRun(0, 100), ReplayedRun(200, 500))
+    goes_on = replayed("b", 1, 0, ReplayedRun(900, None))
+    gone = replace(replayed("a", 1, 0, ReplayedRun(0, 50)), waits_again=True)
+    assert work((ran, goes_on, gone), 0, 1000) == (2 * 300 + 100, 2 * 100 + 50, 2)
+
+
+def test_idle_hours_count_where_another_one_waits() -> None:
+    # b waits for 8 GPUs for an hour, while all of a's 16 are idle; then nobody waits.
+    first = replayed("b", 8, 0, ReplayedRun(0, HOUR_S))
+    second = replayed("b", 8, 0, ReplayedRun(HOUR_S, 2 * HOUR_S))
+    found = idle((first, second), load(end_s=2 * HOUR_S), is_pool=False)
+    assert found == Idle(all_hours=32.0, while_wanted=16.0, wanted=8.0)
+    # A virtual cluster's own idle GPUs are none that others left.
+    own = idle((replayed("b", 16, 0),), load(end_s=HOUR_S), is_pool=False)
+    assert (own.while_wanted, own.wanted) == (16.0, 16.0)
+
+
+def test_what_is_left_of_recoverable_hours_is_not_recovered() -> None:
+    # In the pool b waits half an hour for 8 of the 16 GPUs that are free.
+    first = replayed("b", 8, 0, ReplayedRun(0, HOUR_S))
+    second = replayed("b", 8, 0, ReplayedRun(HOUR_S / 2, 1.5 * HOUR_S))
+    pool = idle((first, second), load(end_s=2 * HOUR_S), is_pool=True)
+    assert (pool.while_wanted, pool.wanted) == (8.0, 4.0)
+    static = Idle(all_hours=32.0, while_wanted=16.0, wanted=8.0)
+    assert recovered(static, pool) == 0.5
+    assert recovered_of_wanted(static, pool) == 0.5
+    assert recovered(Idle(1.0, 0.0, 0.0), Idle(1.0, 0.0, 0.0)) == 1.0
+
+
+def test_the_replay_is_held_against_recorded_minutes() -> None:
+    jobs = (replayed("b", 8, 0, ReplayedRun(0, 60)), replayed("b", 8, 30, ReplayedRun(60, 120)))
+    recorded: Mapping[str, Sequence[Minute]] = {"b": (Minute(8, 4), Minute(6, 0))}
+    by = load(end_s=120, recorded=recorded)
+    record = replace(run("static", by), jobs=jobs)
+    error = replay_error(record, by)
+    assert error is not None
+    assert (error.running, error.waiting) == (2 / 14, 4 / 4)
+    assert (error.running_recorded, error.running_replayed) == (7.0, 8.0)
+    assert error.idle_recorded.while_wanted == 16 / 60
+    assert replay_error(record, load()) is None
+
+
+def test_figures_name_who_waits_longest_and_who_was_late() -> None:
+    by = load(job("b", 8), job("b", 8, 1), job("a", 8))
+    found = figures_of("static", run("static", by), by, is_pool=False)
+    assert (found.jobs, found.unstarted, found.worst_tenant) == (3, 0, "b")
+    assert found.starved_s == pytest.approx(HOUR_S, abs=SOON_S)
+    assert found.late_jobs == 0
+    assert found.used == pytest.approx(found.allocated)
+
+
+def test_jobs_go_over_whole_nodes_with_as_many_gpus_on_each() -> None:
+    assert [spread(gpus) for gpus in (0, 1, 8, 12, 14, 16)] == [
+        (0, 0), (1, 1), (1, 8), (2, 6), (2, 7), (2, 8),
+    ]  # fmt: skip
+    assert spread(118) == (15, 8)
+
+
+def test_each_job_asks_for_more_time_than_it_runs_the_same_for_a_seed() -> None:
+    jobs = (replace(job("A", 8), gpus={"": 8}), replace(job("b", 0), gpus={}), job("b", 8, 50))
+    found = ready(jobs, 1, 40)
+    assert [one.account for one in found] == ["a"]
+    assert found[0].time_limit_s in {3600, 7200, 10_800, 14_400}
+    assert ready(jobs, 1, 100)[0] == found[0]
+
+
+def test_virtual_clusters_of_unknown_size_have_their_demand_and_their_largest_job() -> None:
+    jobs = (job("a", 8, 0, 60.0), job("b", 1, 0, 10.0), job("b", 17, 100, 1.0))
+    assert sized(jobs, 0.5) == {"a": 16, "b": 24}
