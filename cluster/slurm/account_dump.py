@@ -28,7 +28,7 @@ _COUNT = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
-class AccountLimits:
+class DumpedAccount:
     """An account, and what Slurm limits it to, or is to limit it to.
 
     Attributes:
@@ -48,14 +48,14 @@ class AccountLimits:
     unread: tuple[str, ...] = ()
 
 
-def parse_account_dump(text: str) -> tuple[AccountLimits, ...]:
+def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
     """Return the dump's accounts, without root, in the order of the file.
 
     Raises InvalidInputError (SW-ACCOUNT-DUMP) for text that is no such file, and for a line that
     can't be read.
     """
     parent, has_cluster = "", False
-    found: list[AccountLimits] = []
+    found: list[DumpedAccount] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -80,7 +80,7 @@ def parse_account_dump(text: str) -> tuple[AccountLimits, ...]:
 
 def account_limits(
     account: str, parent: str, specs: Iterable[str], quota: str = ""
-) -> AccountLimits:
+) -> DumpedAccount:
     """Return the limits of an account that has these ``KEY=VALUE:KEY=VALUE``.
 
     Of a key that stands twice, the last one counts, as sacctmgr has it.
@@ -102,7 +102,7 @@ def account_limits(
                 else:
                     read[key] = counts
     found = (read.get("grptres", {}), read.get("grptresmins", {}))
-    return AccountLimits(account, parent or ROOT, *found, quota, tuple(unread))
+    return DumpedAccount(account, parent or ROOT, *found, quota, tuple(unread))
 
 
 def _counts(text: str) -> Mapping[str, int] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
-from cluster.slurm.account_dump import AccountLimits, parse_account_dump
+from cluster.slurm.account_dump import DumpedAccount, parse_account_dump
 from slurm_plugin.limits.drift import KnownLimits, is_ours_alone
 from slurm_plugin.quota.coldfront import parse_allocations
 from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def read_accounts(file: Path) -> tuple[AccountLimits, ...]:
+def read_accounts(file: Path) -> tuple[DumpedAccount, ...]:
     """Return the accounts of a dump of sacctmgr or of an answer of ColdFront; - is standard input.
 
     Raises InvalidInputError (SW-ACCOUNT-DUMP).
@@ -41,8 +41,8 @@ def read_accounts(file: Path) -> tuple[AccountLimits, ...]:
 
 
 def set_by_others(
-    accounts: Sequence[AccountLimits], known: KnownLimits
-) -> tuple[AccountLimits, ...]:
+    accounts: Sequence[DumpedAccount], known: KnownLimits
+) -> tuple[DumpedAccount, ...]:
     """Return the accounts without limits on types that Slicewise made out of its own quotas.
 
     A dump of the running Slurm has these, too, and they are no other tool's wish.
@@ -63,7 +63,7 @@ def set_by_others(
 
 
 def proposal_text(
-    accounts: Sequence[AccountLimits],
+    accounts: Sequence[DumpedAccount],
     policy: Policy,
     settings: Settings,
     gpu_millislices: Millislices | None,
@@ -96,7 +96,7 @@ def proposal_text(
     return head + "".join(left_out) + "".join(f"\n{table}" for table in tables)
 
 
-def _own_words(one: AccountLimits, faults: FileFaults) -> Mapping[str, object]:
+def _own_words(one: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
     """Read the inside of an inline table of TOML; what the file of quotas would not take is noted.
 
     A tenant's place is Slurm's, and what another tool no longer has is not removed.

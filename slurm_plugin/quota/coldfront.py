@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cluster.language.errors import InvalidInputError
-from cluster.slurm.account_dump import AccountLimits, account_limits
+from cluster.slurm.account_dump import DumpedAccount, account_limits
 
 _STANDING = ("Active", "Renewal Requested")
 """States of the allocations that ColdFront writes to Slurm."""
@@ -23,7 +23,7 @@ _NAME, _PARENT, _SPECS, _QUOTA = (
 )
 
 
-def parse_allocations(text: str) -> tuple[AccountLimits, ...]:
+def parse_allocations(text: str) -> tuple[DumpedAccount, ...]:
     """Return the accounts of all standing allocations; several of one account are one.
 
     Raises InvalidInputError (SW-ACCOUNT-DUMP) for text of another form.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import gpu_types_of_tres, tres_name
 from cluster.language.units import slices_text
-from cluster.slurm.account_dump import AccountLimits
+from cluster.slurm.account_dump import DumpedAccount
 from slurm_plugin.quota.accounts import Accounts
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 
@@ -48,7 +48,7 @@ class _Part:
 
 
 def proposals(
-    accounts: Sequence[AccountLimits],
+    accounts: Sequence[DumpedAccount],
     policy: Policy,
     costs: Mapping[str, int],
     gpu_millislices: int,
@@ -86,7 +86,7 @@ def proposals(
     )
 
 
-def _part(one: AccountLimits, costs: Mapping[str, int], gpu_millislices: int) -> _Part:
+def _part(one: DumpedAccount, costs: Mapping[str, int], gpu_millislices: int) -> _Part:
     if one.unread:
         note = f"its limits can't be read: {', '.join(map(repr, one.unread))}"
         return _Part(None, None, {}, (note,))
@@ -170,6 +170,6 @@ def _depth(name: str, parents: Accounts) -> int:
     return len(above)
 
 
-def absent(accounts: Iterable[AccountLimits], policy: Policy) -> tuple[str, ...]:
+def absent(accounts: Iterable[DumpedAccount], policy: Policy) -> tuple[str, ...]:
     """Return the tenants for which the file has no account."""
     return tuple(sorted(policy.keys() - {one.account for one in accounts}))

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin")
+PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "simulation", "slurm_plugin")
 MAX_FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 10
 TWINS = frozenset({"Answer", "Request", "Leadership", "Metrics"})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from cluster.slurm.account_dump import AccountLimits, account_limits, parse_account_dump
+from cluster.slurm.account_dump import DumpedAccount, account_limits, parse_account_dump
 
 ASSETS = Path(__file__).parents[3] / "assets"
 
@@ -13,16 +13,16 @@ ASSETS = Path(__file__).parents[3] / "assets"
 def test_a_dump_of_sacctmgr_has_its_accounts_places_and_limits_of_gpus():
     text = (ASSETS / "slurm" / "sacctmgr-dump-22.05.cfg").read_text()
     assert parse_account_dump(text) == (
-        AccountLimits(
+        DumpedAccount(
             "cf_phys",
             "root",
             {"gres/gpu:1g.10gb": 3, "gres/gpu": 4},
             {"gres/gpu": 60000},
         ),
-        AccountLimits("guest", "root"),
-        AccountLimits("nlp", "root"),
-        AccountLimits("vision", "root"),
-        AccountLimits("cf_optics", "cf_phys", {"gres/gpu:3g.40gb": 2}),
+        DumpedAccount("guest", "root"),
+        DumpedAccount("nlp", "root"),
+        DumpedAccount("vision", "root"),
+        DumpedAccount("cf_optics", "cf_phys", {"gres/gpu:3g.40gb": 2}),
     )
 
 
@@ -30,7 +30,7 @@ def test_coldfront_1_1_tears_the_name_of_a_gpu_type_and_such_limits_are_not_gues
     found = parse_account_dump((ASSETS / "coldfront" / "sandbox.cfg").read_text())
     by_name = {one.account: one for one in found}
     assert by_name["physics"].grp_tres_mins == {"gres/gpu": 60000}
-    assert by_name["lasers"] == AccountLimits("lasers", "physics", {"gres/gpu": 3})
+    assert by_name["lasers"] == DumpedAccount("lasers", "physics", {"gres/gpu": 3})
     assert by_name["typed"].unread
     assert by_name["typed"].grp_tres == {}
 

@@ -7,7 +7,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.account_dump import AccountLimits
+from cluster.slurm.account_dump import DumpedAccount
 from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
 from slurm_plugin.quota.tenants import changed_together
 from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
@@ -16,20 +16,20 @@ COSTS = {"1g.10gb": 1000, "3g.40gb": 3000, "7g.80gb": 7000}
 MONTHLY = Budget(Period.MONTH, MillisliceSeconds(3_600_000))
 
 
-def limited(name: str, parent: str = "root", **tres: int) -> AccountLimits:
-    return AccountLimits(name, parent, {_tres(key): count for key, count in tres.items()})
+def limited(name: str, parent: str = "root", **tres: int) -> DumpedAccount:
+    return DumpedAccount(name, parent, {_tres(key): count for key, count in tres.items()})
 
 
 def _tres(key: str) -> str:
     return {"gpu": "gres/gpu", "one": "gres/gpu:1g.10gb", "three": "gres/gpu:3g.40gb"}.get(key, key)
 
 
-def proposed(*accounts: AccountLimits, policy: Policy | None = None) -> Mapping[str, QuotaProposal]:
+def proposed(*accounts: DumpedAccount, policy: Policy | None = None) -> Mapping[str, QuotaProposal]:
     found = proposals(accounts, policy or {}, COSTS, gpu_millislices=7000)
     return {one.tenant: one for one in found}
 
 
-def words(*accounts: AccountLimits, policy: Policy | None = None) -> Mapping[str, object]:
+def words(*accounts: DumpedAccount, policy: Policy | None = None) -> Mapping[str, object]:
     return {name: one.words for name, one in proposed(*accounts, policy=policy).items()}
 
 
@@ -80,7 +80,7 @@ def test_what_is_proposed_makes_a_tree_that_holds():
 
 
 def test_minutes_are_a_budget_unless_the_tenant_has_one_in_periods():
-    minutes = AccountLimits("a", "root", {}, {"gres/gpu": 100, "billing": 5})
+    minutes = DumpedAccount("a", "root", {}, {"gres/gpu": 100, "billing": 5})
     given = {"period": "none", "amount": "11.66"}
     assert words(minutes)["a"] == {"nominal": "0", "budget": given}
     assert proposed(minutes)["a"].notes == ("its minutes of billing are not taken over",)
@@ -89,13 +89,13 @@ def test_minutes_are_a_budget_unless_the_tenant_has_one_in_periods():
 
 
 def test_what_is_not_taken_over_is_said():
-    odd = AccountLimits("a", "root", {"billing": 9, "gres/gpu:p100": 2, "gres/gpu": 1})
+    odd = DumpedAccount("a", "root", {"billing": 9, "gres/gpu:p100": 2, "gres/gpu": 1})
     assert proposed(odd)["a"].words == {"nominal": "7"}
     assert proposed(odd)["a"].notes == (
         "its limit on billing is not taken over",
         "its limit on gres/gpu:p100 is not taken over",
     )
-    torn = AccountLimits("a", "root", unread=("1g.10gb=3'",))
+    torn = DumpedAccount("a", "root", unread=("1g.10gb=3'",))
     assert proposed(torn)["a"].words == {}
     assert proposed(torn)["a"].notes == ("""its limits can't be read: "1g.10gb=3'\"""",)
 
