@@ -46,7 +46,8 @@ class Scheduling:
     """How slurmctld schedules: what of SchedulerParameters matters here, in seconds.
 
     Attributes:
-        interval_s: seconds at least between two runs of the main scheduler (sched_min_interval).
+        interval_s: seconds at least between two runs of the main scheduler. What delays submissions
+            in Slurm is batch_sched_delay; sched_min_interval is microseconds.
         depth: waiting jobs that the main scheduler tries after a job came or ended
             (default_queue_depth).
         backfills: whether SchedulerType is sched/backfill.

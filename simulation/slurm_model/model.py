@@ -7,7 +7,8 @@ order (``limits.py``), multifactor priority with fair share (``priority.py``), p
 their own once touched, time limits, COMPLETING, nodes that fail, and other GPUs of a node.
 
 Not modelled: dependencies, reservations, features, licenses, several partitions or QOS of one job,
-steps, JobArrayTaskLimit, exclusive nodes, suspending, GPUs that jobs share, a prolog, the time that
+the partition's own QOS, partitions of different tiers, steps, JobArrayTaskLimit, exclusive nodes,
+drained nodes (a node is in use or down), suspending, GPUs that jobs share, a prolog, the time that
 slurmctld itself needs, and that it looks at time limits only every thirty seconds.
 
 Nothing here reads a clock or draws a random number: the same calls give the same answers.

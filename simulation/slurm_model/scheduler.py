@@ -92,7 +92,6 @@ class _Run:
         partition = record.request.partition
         if partition not in self.failed:
             return False
-        self._taken |= self._state.nodes.partitions.get(partition, 0)
         if record.reason in BECOMES_PRIORITY:
             self._state.say(record, PRIORITY)
         return True
@@ -122,3 +121,4 @@ class _Run:
         self._state.say(record, reason)
         self._heads.append(record.job_id)
         self.failed.add(record.request.partition)
+        self._taken |= self._state.nodes.partitions.get(record.request.partition, 0)

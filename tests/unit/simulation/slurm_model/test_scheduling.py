@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from simulation.cluster import PriorityWeights, Scheduling
+from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import QosLimits
-from tests.model_world import QUICK, after, job, model, started, states
+from tests.model_world import COSTS, QUICK, START_S, after, job, model, started, states
 
 HOUR_S = 3600
 
@@ -222,13 +223,32 @@ def test_the_depth_of_the_scheduler_is_that_of_a_run_that_is_not_full():
     assert started(one) == {"3": 60}
 
 
-def test_jobs_of_two_partitions_share_no_node_that_the_first_waits_for():
+def test_behind_a_job_that_waits_for_room_nobody_of_its_partition_starts():
     one = model({"a100": 2}, scheduling=Scheduling(interval_s=0, backfills=False))
     one.submit(job(1))
     one.submit(job(2))
     one.submit(job(1))
     after(one, 60)
     assert started(one) == {"1": 0}
+
+
+def test_jobs_of_two_partitions_share_no_node_that_the_first_waits_for():
+    nodes = (
+        SimulatedNode("n0", frozenset({"gpu", "short"}), {"a100": 2}),
+        SimulatedNode("n1", frozenset({"short"}), {"a100": 2}),
+    )
+    one = SlurmModel(
+        SimulatedCluster("test", nodes, replace(QUICK, backfills=False)),
+        start_s=START_S,
+        costs=COSTS,
+    )
+    one.submit(job(1))
+    one.submit(job(2))
+    one.submit(job(1, partition="short"))
+    one.submit(job(2, partition="short"))
+    after(one, 60)
+    assert started(one) == {"1": 0, "3": 0}
+    assert one.jobs[2].nodes == ("n1",)
 
 
 def test_jobs_without_gpus_are_preempted_for_their_cpus():
