@@ -86,6 +86,8 @@ def test_drawings_are_of_both_policies():
     for title in ("Slices in use", "Slices that jobs wait for", "Slices on loan"):
         assert f"<figcaption>{title}</figcaption>" in text
     assert text.count("<span>changed</span>") == 4
+    assert "a line may jump" not in text
+    assert "Each of the 4 parts begins for itself" in page(result(offsets=4))
     assert "jobs held 70.0 % present and 78.0 % changed of all slices" in text
 
 
