@@ -1,7 +1,8 @@
 """The figures of a system, from what its simulation left behind.
 
-Idle GPU-hours are recoverable where a virtual cluster waits while GPUs of others are idle. In a
-pool all idle GPUs count as others', so what keeps large jobs from scattered GPUs counts as well.
+An idle GPU-hour is recoverable where a virtual cluster waits while GPUs of others are idle, for no
+more GPUs than it waits for. In a pool all idle GPUs count as others', so what keeps large jobs from
+scattered GPUs counts as well.
 """
 
 from bisect import bisect_left
@@ -27,7 +28,7 @@ class Idle:
 
     Attributes:
         while_wanted: those of virtual clusters, or of the pool, while another one had jobs waiting.
-        wanted: of these, no more than those jobs asked for.
+        wanted: of these, no more than the waiting jobs asked for: the recoverable ones.
     """
 
     all_hours: float
@@ -194,14 +195,9 @@ def _idle_now(
     return sum(left.values()), others, min(others, sum(asked.values()))
 
 
-def recovered(static: Idle, system: Idle) -> float:
-    """The share of the recoverable idle GPU-hours under static partitions that is left no more."""
-    return 1.0 - system.while_wanted / static.while_wanted if static.while_wanted else 1.0
-
-
-def recovered_of_wanted(static: Idle, system: Idle) -> float:
-    """The same of idle GPU-hours that waiting jobs asked for."""
-    return 1.0 - system.wanted / static.wanted if static.wanted else 1.0
+def recovered(before: Idle, system: Idle) -> float:
+    """The share of the recoverable GPU-hours before that is left no more."""
+    return 1.0 - system.wanted / before.wanted if before.wanted else 1.0
 
 
 @dataclass(frozen=True)

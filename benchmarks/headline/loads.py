@@ -21,8 +21,10 @@ GPUS_OF_NODE = 8
 GPU = "v100"
 HELIOS = "helios_earth_2020-05_vc_minute.csv.xz"
 PHILLY = "philly_elasticflow.csv.xz"
-PHILLY_TARGET = 0.6
+PHILLY_TARGET = 0.8
 """Mean demand of a virtual cluster as a share of the GPUs that it gets: Philly's are not known."""
+PHILLY_DAYS = (42.0, 70.0)
+"""Which days of the trace are replayed: the four weeks that ask for most GPUs."""
 _HOUR_S, _DAY_S = 3600, 86_400.0
 _MOST_TIMES = 4.0
 """Times the real run time, at most, that a job asks for; nobody knows what was asked for."""
@@ -45,6 +47,8 @@ class Load:
     Attributes:
         gpus: of each virtual cluster: its own nodes, and what is guaranteed to it.
         begin_s, end_s: Unix seconds between which jobs come.
+        has_nodes: whether jobs go over nodes of eight GPUs; else each virtual cluster is one node,
+            and so is the pool.
         recorded: what was counted at the end of each minute since ``begin_s``, by virtual cluster;
             empty where nothing was.
     """
@@ -54,11 +58,16 @@ class Load:
     gpus: Mapping[str, int] = field(hash=False)
     begin_s: float
     end_s: float
+    has_nodes: bool = True
     recorded: Mapping[str, Sequence[Minute]] = field(default_factory=dict, hash=False)
 
 
 def helios(folder: Path, seed: int, days: float | None = None) -> Load:
-    """Helios' Earth in May 2020; a virtual cluster has the most GPUs that ever ran or were idle."""
+    """Helios' Earth in May 2020; a virtual cluster has the most GPUs that ever ran or were idle.
+
+    Jobs are made of counts, which say nothing of nodes: placed on nodes of eight they would wait
+    for nodes as Helios' jobs did not.
+    """
     path = folder / HELIOS
     gpus: defaultdict[str, int] = defaultdict(int)
     recorded: defaultdict[str, list[Minute]] = defaultdict(list)
@@ -73,10 +82,11 @@ def helios(folder: Path, seed: int, days: float | None = None) -> Load:
     end_s = whole_s if days is None else min(whole_s, days * _DAY_S)
     return Load(
         name="helios",
-        jobs=ready(history.jobs, seed, end_s),
+        jobs=ready(history.jobs, seed, 0.0, end_s, has_nodes=False),
         gpus=dict(gpus),
         begin_s=0.0,
         end_s=end_s,
+        has_nodes=False,
         recorded=recorded,
     )
 
@@ -87,20 +97,22 @@ def _minute(_: int, row: Mapping[str, str]) -> tuple[str, int, Minute]:
 
 
 def philly(folder: Path, seed: int, days: float | None = None) -> Load:
-    """Philly's jobs of 2017, on virtual clusters of the size that ``sized`` says."""
+    """Philly's jobs of four weeks of 2017, on virtual clusters of the size that ``sized`` says."""
     jobs = read_history(folder / PHILLY, seed).jobs
-    begin_s = jobs[0].submit_s
-    last_s = jobs[-1].submit_s + 1.0
+    first, last = PHILLY_DAYS
+    begin_s, last_s = (jobs[0].submit_s + day * _DAY_S for day in (first, last))
     end_s = last_s if days is None else min(last_s, begin_s + days * _DAY_S)
-    return Load("philly", ready(jobs, seed, end_s), sized(jobs), begin_s, end_s)
+    gpus = sized([job for job in jobs if begin_s <= job.submit_s < last_s], last_s - begin_s)
+    return Load("philly", ready(jobs, seed, begin_s, end_s), gpus, begin_s, end_s)
 
 
-def sized(jobs: Sequence[HistoryJob], target: float = PHILLY_TARGET) -> Mapping[str, int]:
+def sized(
+    jobs: Sequence[HistoryJob], span_s: float, target: float = PHILLY_TARGET
+) -> Mapping[str, int]:
     """Whole nodes for each virtual cluster: its mean demand is ``target`` of them, or less.
 
     Each has room for its largest job.
     """
-    span_s = jobs[-1].submit_s - jobs[0].submit_s
     demand_s: defaultdict[str, float] = defaultdict(float)
     largest: defaultdict[str, int] = defaultdict(int)
     for job in jobs:
@@ -115,19 +127,23 @@ def sized(jobs: Sequence[HistoryJob], target: float = PHILLY_TARGET) -> Mapping[
     }
 
 
-def ready(jobs: Iterable[HistoryJob], seed: int, end_s: float) -> tuple[HistoryJob, ...]:
-    """The jobs with GPUs that come before ``end_s``, each with a time limit, on whole nodes."""
+def ready(
+    jobs: Iterable[HistoryJob], seed: int, begin_s: float, end_s: float, *, has_nodes: bool = True
+) -> tuple[HistoryJob, ...]:
+    """The jobs with GPUs that come between both times, each with a time limit."""
     rng = random.Random(seed)  # noqa: S311 -- not for secrets
     found = []
     for job in jobs:
         # Drawn for all, so that a shorter span has the same jobs.
         limit_s = _HOUR_S * ceil(job.run_s * rng.uniform(1.0, _MOST_TIMES) / _HOUR_S)
-        if job.gpus and job.submit_s < end_s:
-            nodes, each = spread(sum(job.gpus.values()))
+        wanted = sum(job.gpus.values())
+        if wanted and begin_s <= job.submit_s < end_s:
+            nodes, each = spread(wanted) if has_nodes else (1, wanted)
+            name = job.account.lower()
             one = replace(
                 job,
-                account=job.account.lower(),
-                user=job.account.lower(),
+                account=name,
+                user=name,
                 gpus={GPU: nodes * each},
                 nodes=nodes,
                 time_limit_s=limit_s,

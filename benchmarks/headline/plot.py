@@ -30,20 +30,26 @@ _STYLE: Any = {
     "axes.axisbelow": True,
 }
 _PANELS = (
-    ("recovered_of_wanted", "wanted idle GPU-hours recovered, %", 100.0),
+    ("recovered", "recoverable GPU-hours recovered, %", 100.0),
     ("lost_hours", "GPU-hours lost to preemption", 1.0),
     ("wait_mean_s", "mean wait, minutes", 1 / 60),
     ("late_jobs", "jobs late within the guarantee", 1.0),
 )
 
 
-def save(loads: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Draw a row of panels for each load into a PNG file."""
+def save(
+    loads: Mapping[str, Sequence[Mapping[str, Any]]],
+    terms: Sequence[Mapping[str, Any]],
+    path: Path,
+) -> None:
+    """Draw a row of panels for each load into a PNG file, and one by terms if there are several."""
+    rows = {**loads, "helios, by term": [_named(one) for one in terms if len(terms) > 1]}
+    rows = {name: systems for name, systems in rows.items() if systems}
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(
-            len(loads), len(_PANELS), figsize=(11, 2.3 * len(loads)), squeeze=False
+            len(rows), len(_PANELS), figsize=(11, 2.2 * len(rows)), squeeze=False
         )
-        for row, (load, systems) in zip(axes, loads.items(), strict=True):
+        for row, (load, systems) in zip(axes, rows.items(), strict=True):
             for axis, panel in zip(row, _PANELS, strict=True):
                 _draw(axis, systems, *panel)
             row[0].set_ylabel(load, fontweight="bold")
@@ -54,12 +60,19 @@ def save(loads: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
         plt.close(figure)
 
 
+def _named(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of terms, named by its term."""
+    return {**row, "system": f"{row['term_s'] / 60:,.0f} min"}
+
+
 def _draw(
     axis: Axes, systems: Sequence[Mapping[str, Any]], key: str, title: str, by: float
 ) -> None:
     names = [one["system"] for one in reversed(systems)]
     values = [one[key] * by for one in reversed(systems)]
-    bars = axis.barh(names, values, color=[_COLOURS[name] for name in names])
+    bars = axis.barh(
+        names, values, color=[_COLOURS.get(name, _COLOURS["slicewise"]) for name in names]
+    )
     axis.bar_label(bars, fmt="{:,.3g}".format if by != 1.0 else "{:,.0f}".format, padding=2)
     axis.set_title(title, loc="left", fontsize=9)
     axis.set_xlim(0, 1.25 * max(*values, 1e-9))

@@ -138,11 +138,9 @@ def _numbered(load: Load, *, by_qos: bool = False) -> tuple[tuple[int, HistoryJo
 
 
 def _cluster(load: Load, weights: PriorityWeights | None = None) -> SimulatedCluster:
-    nodes = tuple(
-        SimulatedNode(f"{name}-{i}", frozenset({POOL}), {GPU: GPUS_OF_NODE})
-        for name, own in sorted(load.gpus.items())
-        for i in range(own // GPUS_OF_NODE)
-    )
+    each = GPUS_OF_NODE if load.has_nodes else sum(load.gpus.values())
+    count = sum(load.gpus.values()) // each
+    nodes = tuple(SimulatedNode(f"n{i}", frozenset({POOL}), {GPU: each}) for i in range(count))
     return SimulatedCluster(
         name="headline",
         nodes=nodes,

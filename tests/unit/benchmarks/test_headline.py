@@ -10,7 +10,6 @@ from benchmarks.headline.figures import (
     figures_of,
     idle,
     recovered,
-    recovered_of_wanted,
     replay_error,
     work,
 )
@@ -134,7 +133,6 @@ def test_what_is_left_of_recoverable_hours_is_not_recovered() -> None:
     assert (pool.while_wanted, pool.wanted) == (8.0, 4.0)
     static = Idle(all_hours=32.0, while_wanted=16.0, wanted=8.0)
     assert recovered(static, pool) == 0.5
-    assert recovered_of_wanted(static, pool) == 0.5
     assert recovered(Idle(1.0, 0.0, 0.0), Idle(1.0, 0.0, 0.0)) == 1.0
 
 
@@ -169,12 +167,12 @@ def test_jobs_go_over_whole_nodes_with_as_many_gpus_on_each() -> None:
 
 def test_each_job_asks_for_more_time_than_it_runs_the_same_for_a_seed() -> None:
     jobs = (replace(job("A", 8), gpus={"": 8}), replace(job("b", 0), gpus={}), job("b", 8, 50))
-    found = ready(jobs, 1, 40)
+    found = ready(jobs, 1, 0, 40)
     assert [one.account for one in found] == ["a"]
     assert found[0].time_limit_s in {3600, 7200, 10_800, 14_400}
-    assert ready(jobs, 1, 100)[0] == found[0]
+    assert ready(jobs, 1, 0, 100)[0] == found[0]
 
 
 def test_virtual_clusters_of_unknown_size_have_their_demand_and_their_largest_job() -> None:
     jobs = (job("a", 8, 0, 60.0), job("b", 1, 0, 10.0), job("b", 17, 100, 1.0))
-    assert sized(jobs, 0.5) == {"a": 16, "b": 24}
+    assert sized(jobs, 100, 0.5) == {"a": 16, "b": 24}
