@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from simulation.runs.figures import Step
 from simulation.site.records import ReplayedJob, SiteRecord
+from simulation.slurm_model.model import REQUEUE_WAIT_S
 from slurm_plugin.quota.demand import FIRST_TASKS, late_before_s
 
 _SHORTEST_S = 10.0
@@ -164,7 +165,8 @@ class _Sweep:
     def run(self) -> None:
         """Take every event in order, with the changes of guarantees between them."""
         later = deque(self._by.guarantees)
-        for at_s, together in groupby(sorted(_events(self._jobs)), key=lambda one: one.at_s):
+        events = sorted(_events(self._jobs, self._record.stopped_s))
+        for at_s, together in groupby(events, key=lambda one: one.at_s):
             self._follow(later, at_s)
             self._until(at_s)
             self._look_at({self._take(event) for event in together})
@@ -318,17 +320,26 @@ def by_names(by: Yardstick) -> frozenset[str]:
     return frozenset(name for one in by.guarantees for name, own in one.millislices.items() if own)
 
 
-def _events(jobs: Iterable[ReplayedJob]) -> Iterator[_Event]:
+def _events(jobs: Iterable[ReplayedJob], stopped_s: float) -> Iterator[_Event]:
+    """What each job does when. A requeued one may not start at first: it waits once it may."""
     for nth, job in enumerate(jobs):
         steps = count()
         yield _Event(job.submit_s, nth, next(steps), holds=False, waits=True)
         for run in job.runs:
             yield _Event(run.start_s, nth, next(steps), holds=True, waits=False)
             if run.end_s is not None:
-                again = job.waits_again or run is not job.runs[-1]
-                yield _Event(run.end_s, nth, next(steps), holds=False, waits=again)
+                yield _Event(run.end_s, nth, next(steps), holds=False, waits=False)
+                again_s = run.end_s + REQUEUE_WAIT_S
+                may_wait = job.waits_again or run is not job.runs[-1]
+                if may_wait and again_s < _over_s(job, stopped_s):
+                    yield _Event(again_s, nth, next(steps), holds=False, waits=True)
         if job.given_up_s is not None:
             yield _Event(job.given_up_s, nth, next(steps), holds=False, waits=False)
+
+
+def _over_s(job: ReplayedJob, stopped_s: float) -> float:
+    """From when on a job does not wait any more, whatever happens."""
+    return stopped_s if job.given_up_s is None else min(stopped_s, job.given_up_s)
 
 
 def _counts(job: ReplayedJob, by: Yardstick) -> bool:

@@ -203,14 +203,20 @@ def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) ->
 
 
 def _utilisation_of_history(experiment: Experiment) -> float:
-    """Share of the capacity that jobs really held; those without a start held nothing."""
+    """Share of the capacity that the replayed jobs really held, at the cost that they have there.
+
+    Those without a start held nothing.
+    """
     start_s, end_s = span_s(experiment)
     can = Replayable(experiment.cluster, experiment.costs)
     held = 0.0
-    for job in experiment.jobs:
-        if job.started_s is not None:
-            seconds = min(end_s, job.started_s + job.run_s) - max(start_s, job.started_s)
-            held += max(0.0, seconds) * can.cost(job.gpus, job.partition)
+    for number, job in enumerate(experiment.jobs):
+        if job.started_s is None:
+            continue
+        seconds = min(end_s, job.started_s + job.run_s) - max(start_s, job.started_s)
+        found = can.of(number, job, job.submit_s) if seconds > 0 else ""
+        if not isinstance(found, str):
+            held += seconds * found.cost_millislices
     capacity = capacity_millislices(experiment.cluster, experiment.costs)
     return held / (capacity * (end_s - start_s)) if capacity else 0.0
 

@@ -1,9 +1,9 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused, SiteAdmission
@@ -11,12 +11,15 @@ from simulation.site.plans import SlicewisePlan
 from simulation.site.priorities import PriorityRules, SitePriorities
 from simulation.site.rounds import QuotaRounds
 from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
+from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
-from slurm_plugin.services.state import Observation, used_by_tenant
+from slurm_plugin.services.state import Observation
 from slurm_plugin.state.formula import formula_of
 
 
@@ -41,6 +44,7 @@ class SlicewiseOnModel:
         self._slow_due_s = now_s
         self._jobs: tuple[JobView, ...] = ()
         self._by_account: Mapping[str, list[JobView]] = {}
+        self._ended: list[Holding] = []
         self.rounds = 0
 
     @property
@@ -48,6 +52,11 @@ class SlicewiseOnModel:
         """When the grace of the oldest recall is over; None without recalls."""
         called_s = min((one.called_s for one in self._rounds.recalls), default=None)
         return None if called_s is None else called_s + self._by.settings.lending.grace_s
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The share term of each tenant's priority, as of the last round."""
+        return self._priorities.shares
 
     def admit(self, request: ModelRequest) -> ModelRequest | Refused:
         """What admission makes of a submission."""
@@ -67,6 +76,18 @@ class SlicewiseOnModel:
             self._jobs, self._by_account = jobs, found
         return self._by_account.get(account, [])
 
+    def ended(self, run: EndedRun) -> None:
+        """Note a run that has ended since the last round: its account has used that much."""
+        if run.start_s is not None and run.partition in self._partitions:
+            cost = run_cost(run.gpus, self._costs)
+            self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
+
+    def _running(self, jobs: Iterable[JobView]) -> Iterator[Holding]:
+        for job in jobs:
+            if job.state is JobState.RUNNING and job.partition in self._partitions:
+                cost = run_cost(job.gpus, self._costs)
+                yield Holding(job.account, cost, job.start_s or 0, None)
+
     def round(self) -> None:
         """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits.
 
@@ -77,8 +98,8 @@ class SlicewiseOnModel:
         for target, name in moves(policy, model.jobs, self._partitions, self._costs).items():
             model.update(target, JobChange(qos=name))
         jobs, nodes = model.jobs, model.nodes
-        held = used_by_tenant(jobs, self._partitions, self._costs)
-        self._priorities.follow(policy, held, now_s)
+        self._priorities.follow(policy, (*self._ended, *self._running(jobs)), now_s)
+        self._ended.clear()
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s

@@ -96,6 +96,11 @@ class Site:
         self._seen: tuple[JobView, ...] = ()
         self._told = 0
 
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The share term of each tenant's priority, as of the last round; {} by Slurm alone."""
+        return {} if self._slicewise is None else self._slicewise.shares
+
     def run(self, progress: Progress | None = None) -> SiteRecord:
         """Simulate all of it."""
         times, model = self._times, self._model
@@ -201,6 +206,8 @@ class Site:
     def _collect(self) -> None:
         """Take the runs that have ended."""
         for run in self._model.take_ended():
+            if self._slicewise is not None:
+                self._slicewise.ended(run)
             followed = self._followed.get(run.job_id)
             if followed is not None and run.start_s is not None:
                 one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))

@@ -1,11 +1,18 @@
 """Priorities on the model: follows what tenants have used, and sets waiting jobs' site_factor."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.language.jobs import JobView
 from cluster.slurm.interface import JobChange, Target, target_of
-from slurm_plugin.admission.decayed_use import DecayedUse, averages, folded, shares
+from slurm_plugin.admission.decayed_use import (
+    DecayedUse,
+    Holding,
+    averages,
+    folded,
+    recorded,
+    shares,
+)
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.priority_changes import PriorityInput, changes, ranked
 from slurm_plugin.quota.tenants import effective_nominal
@@ -45,10 +52,19 @@ class SitePriorities:
         """Millislices that each tenant has held on average; {} where loans do not ask."""
         return averages(self._use, self._rules.half_life_s) if self._rules.counts_past else {}
 
-    def follow(self, policy: Policy, held: Mapping[str, int], now_s: float) -> None:
-        """Let the time pass in which tenants held this many millislices."""
-        half_life_s = self._rules.half_life_s
-        self._use = folded(self._use, held, now_s, half_life_s)
+    def follow(self, policy: Policy, holdings: Iterable[Holding], now_s: float) -> None:
+        """Let the time pass since the last call; ``holdings`` are all that held something then.
+
+        Rounds may be far apart, so it is not enough to know what is held at each.
+        """
+        half_life_s, since_s = self._rules.half_life_s, self._use.at_s
+        since = (replace(one, start_s=max(one.start_s, since_s)) for one in holdings)
+        gained = recorded(since, now_s, half_life_s).millislice_s
+        before = folded(self._use, {}, now_s, half_life_s).millislice_s
+        names = sorted({*before, *gained})
+        self._use = DecayedUse(
+            now_s, {name: before.get(name, 0.0) + gained.get(name, 0.0) for name in names}
+        )
         self.shares = shares(self._use, effective_nominal(policy), half_life_s)
 
     def note(self, job_id: int, site_factor: int) -> None:

@@ -10,6 +10,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import is_ours
 
 ANY_TYPE = ""
 """The type of GPUs that were asked for without one."""
@@ -150,7 +151,11 @@ def _at_the_beginning(job: HistoryJob, begin_s: float) -> HistoryJob | None:
 
 
 def submission(request: ModelRequest, token: str) -> SubmitRequest:
-    """What slicewise.lua would ask admission for the job."""
+    """What slicewise.lua would ask admission for the job.
+
+    Where the history is of a site with Slicewise, the QOS is the one that admission chose; its user
+    is taken to have named none. Otherwise no such job could ever move to its tenant's other QOS.
+    """
     gres = (f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for kind, n in sorted(request.gpus.items()))
     limit_s = request.time_limit_s
     return SubmitRequest(
@@ -160,7 +165,7 @@ def submission(request: ModelRequest, token: str) -> SubmitRequest:
         uid=request.uid,
         account=request.account,
         partition=request.partition,
-        qos=request.qos,
+        qos="" if is_ours(request.qos) else request.qos,
         gres=",".join(gres),
         min_nodes=request.nodes,
         requeue=request.requeues,

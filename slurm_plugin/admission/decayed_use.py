@@ -20,8 +20,8 @@ class Holding:
 
     tenant: str
     amount_millislices: int
-    start_s: int
-    end_s: int | None
+    start_s: float
+    end_s: float | None
 
 
 @dataclass(frozen=True)

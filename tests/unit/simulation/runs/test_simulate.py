@@ -92,6 +92,15 @@ def test_a_history_that_went_as_the_model_has_it_passes_the_self_check() -> None
     assert first.utilisation_of_history == pytest.approx(first.utilisation, abs=0.02)
 
 
+def test_past_and_replay_count_the_same_jobs_at_the_same_cost() -> None:
+    untyped = real([past("a", gpus={"": 4}, run_s=1000.0)], 0.0)
+    elsewhere = real([past("a", 4, run_s=1000.0, partition="old")], 0.0)
+    found = simulate(experiment(*untyped, *elsewhere, end_s=BEGIN_S + 2000), processes=1)
+    assert found.self_check is not None
+    assert found.self_check.utilisation_of_history == pytest.approx(0.25)
+    assert found.self_check.utilisation == pytest.approx(0.25, abs=0.001)
+
+
 def test_a_history_without_starts_has_no_self_check() -> None:
     assert simulate(experiment(*FOUR_DAYS), processes=1).self_check is None
 

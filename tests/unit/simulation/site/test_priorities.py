@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from model_world import job, model
 from site_world import BEGIN_S, GPU, SETTINGS, tenants
 
 from cluster.slurm.interface import JobChange
 from simulation.site.priorities import PriorityRules, SitePriorities
+from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.state.formula import formula_of
 
 RULES = PriorityRules(
@@ -20,14 +22,26 @@ HOUR_S = 3600.0
 
 def test_a_tenant_that_has_used_much_has_a_smaller_share() -> None:
     found = SitePriorities(RULES, BEGIN_S)
-    found.follow(tenants(a=1, b=1), {"a": 5 * GPU}, BEGIN_S + 40 * HOUR_S)
+    used = Holding("a", 5 * GPU, BEGIN_S, None)
+    found.follow(tenants(a=1, b=1), [used], BEGIN_S + 40 * HOUR_S)
     assert found.shares["a"] < found.shares["b"] == 1.0
     assert found.lately["a"] > 0
 
 
+def test_what_has_ended_since_the_last_round_was_used_and_nothing_counts_twice() -> None:
+    at_once, by_and_by = SitePriorities(RULES, BEGIN_S), SitePriorities(RULES, BEGIN_S)
+    policy, end_s = tenants(a=1), BEGIN_S + 40 * HOUR_S
+    run = Holding("a", GPU, BEGIN_S + HOUR_S, BEGIN_S + 39 * HOUR_S)
+    at_once.follow(policy, [run], end_s)
+    assert at_once.lately["a"] > 0
+    for hour in range(1, 41):
+        by_and_by.follow(policy, [run], BEGIN_S + hour * HOUR_S)
+    assert by_and_by.lately["a"] == pytest.approx(at_once.lately["a"], abs=1)
+
+
 def test_past_use_counts_for_loans_only_where_the_site_says_so() -> None:
     found = SitePriorities(replace(RULES, counts_past=False), BEGIN_S)
-    found.follow(tenants(a=1), {"a": GPU}, BEGIN_S + HOUR_S)
+    found.follow(tenants(a=1), [Holding("a", GPU, BEGIN_S, None)], BEGIN_S + HOUR_S)
     assert found.lately == {}
 
 

@@ -78,5 +78,12 @@ def test_admission_is_asked_what_the_user_asked_slurm() -> None:
     assert (asked.account, asked.partition, asked.token) == ("a", "gpu", "1f")
 
 
+@pytest.mark.parametrize(
+    ("qos", "asked"), [("slicewise_a_borrowed", ""), ("slicewise_a", ""), ("normal", "normal")]
+)
+def test_a_qos_that_slicewise_chose_was_not_the_user_s_wish(qos: str, asked: str) -> None:
+    assert submission(replay(past("a", qos=qos)).request, "1f").qos == asked
+
+
 def test_a_chosen_type_is_read_from_what_admission_writes() -> None:
     assert chosen_gpus("gpu:1g.10gb:2,gpu:3g.40gb:1") == {"1g.10gb": 2, "3g.40gb": 1}

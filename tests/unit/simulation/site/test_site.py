@@ -4,6 +4,7 @@ from site_world import (
     ALONE,
     BEGIN_S,
     COSTS,
+    DAY_S,
     GPU,
     cluster,
     past,
@@ -138,6 +139,17 @@ def test_what_ran_or_waited_at_the_beginning_is_there() -> None:
 def test_a_history_without_starts_begins_with_an_empty_site() -> None:
     record = simulated(ALONE, past("a", 4, 0, 5000.0), past("a", 4, 1500), begin_s=1000.0)
     assert [job.number for job in record.jobs] == [1]
+
+
+def test_a_run_that_ended_while_nobody_waited_counts_as_past_use() -> None:
+    plan = slicewise(tenants(a=1, b=7))
+    on, last_s = cluster(), BEGIN_S + 10 * DAY_S
+    times = SiteTimes(BEGIN_S, last_s, last_s)
+    jobs = [past("a", 8, 0, 9 * DAY_S, nodes=2), past("b", 4, 9 * DAY_S + 900)]
+    found = replays(enumerate(jobs), Replayable(on, COSTS), begin_s=BEGIN_S, end_s=last_s)
+    site = Site(on, plan, COSTS, found, times)
+    site.run()
+    assert site.shares["a"] < site.shares["b"]
 
 
 def test_progress_is_told_and_comes_to_an_end() -> None:
