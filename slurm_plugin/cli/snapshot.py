@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
@@ -89,7 +89,7 @@ def snapshot_command(
     names = None
     if pseudonyms != "none":
         names = Pseudonyms(secrets.token_bytes(_KEY_BYTES), accounts=pseudonyms == "all")
-    lines = None if history is None else _lines(runs, snapshot, names)
+    lines = None if history is None else _lines(runs, names)
     snapshot = snapshot if names is None else under_other_names(snapshot, names)
     with whole_binary_file(file) as out:
         write_archive(out, snapshot, lines)
@@ -153,13 +153,10 @@ async def _history(slurm: Slurm, until_s: int, days: int) -> tuple[PastRun, ...]
     return tuple(sorted(found.values(), key=lambda run: (run.submit_s, run.job_id, run.task)))
 
 
-def _lines(
-    runs: tuple[PastRun, ...], snapshot: SiteSnapshot, names: Pseudonyms | None
-) -> Iterator[str]:
+def _lines(runs: tuple[PastRun, ...], names: Pseudonyms | None) -> Iterator[str]:
     if names is None:
         return history_lines(runs)
-    accounts = {*(one.account for one in snapshot.associations), *(run.account for run in runs)}
-    qos: Mapping[str, str] = other_qos(accounts, names)
+    qos = other_qos((run.qos for run in runs), names)
     return history_lines(run_under_other_names(run, names, qos) for run in runs)
 
 

@@ -33,6 +33,13 @@ def own_of(borrowed: str) -> str | None:
     return borrowed.removesuffix(_BORROWED) if is_a_tenants else None
 
 
+def tenant_of(qos: str) -> str | None:
+    """The tenant, maybe gone, whose own or borrowed QOS has this name; None for any other QOS."""
+    own = own_of(qos) or qos
+    is_a_tenants = own.startswith(QOS_PREFIX) and own != GATE_QOS and not says_uninstalled(own)
+    return own.removeprefix(QOS_PREFIX) if is_a_tenants else None
+
+
 def uninstalled_qos(cluster: str) -> str:
     """The QOS that marks a cluster whose limits were removed while the ledger was not available.
 

@@ -5,7 +5,7 @@ nobody can try out names.
 """
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -15,7 +15,7 @@ from cluster.language.jobs import JobTag, JobView, PartitionView, PastRun
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Reservation
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.calendar import ALL
 from slurm_plugin.quota.types import ROOT_ACCOUNT
 from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
@@ -77,21 +77,30 @@ def run_under_other_names(run: PastRun, names: Pseudonyms, qos: Mapping[str, str
     )
 
 
-def other_qos(accounts: Iterable[str], names: Pseudonyms) -> Mapping[str, str]:
-    """Other names of the QOS that Slicewise makes, which hold those of tenants."""
-    pairs = ((name, names.account(name)) for name in accounts)
+def other_qos(found: Iterable[str], names: Pseudonyms) -> Mapping[str, str]:
+    """Other names of those QOS that Slicewise made, which hold those of tenants, maybe gone ones.
+
+    Each tenant that one of them is of has its own and its borrowed QOS among them.
+    """
+    tenants = {name for name in map(tenant_of, found) if name is not None}
+    pairs = ((name, names.account(name)) for name in tenants)
     return {own(name): own(other) for name, other in pairs for own in (qos_name, borrowed_qos)}
 
 
 def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot:
     """The snapshot with other names of users, jobs and services, and maybe of accounts."""
-    tenants = {one.account for one in snapshot.associations} | set(snapshot.ledger.tenants)
-    qos = other_qos(tenants, names)
+    qos = other_qos(_qos_in(snapshot), names)
     return replace(
         snapshot,
         partitions=tuple(_partition(one, qos) for one in snapshot.partitions),
-        associations=tuple(_association(one, names, qos) for one in snapshot.associations),
-        qos=tuple(_qos(one, qos) for one in snapshot.qos),
+        # Slurm has them in the order of the names that they had.
+        associations=tuple(
+            sorted(
+                (_association(one, names, qos) for one in snapshot.associations),
+                key=lambda one: (one.account, one.user, one.partition),
+            )
+        ),
+        qos=tuple(sorted((_qos(one, qos) for one in snapshot.qos), key=lambda one: one.name)),
         jobs=tuple(_job(one, names, qos) for one in snapshot.jobs),
         settings=_settings(snapshot.settings, names),
         ledger=_ledger(snapshot.ledger, names),
@@ -100,13 +109,31 @@ def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot
     )
 
 
+def _qos_in(snapshot: SiteSnapshot) -> Iterator[str]:
+    """Names of all QOS that it has anywhere."""
+    yield from map(qos_name, snapshot.ledger.tenants)
+    yield from (one.name for one in snapshot.qos)
+    yield from (one.qos for one in snapshot.jobs)
+    for qos in snapshot.qos:
+        yield from qos.preempt
+    for one in snapshot.associations:
+        yield from (*one.qos, *one.own_qos, one.default_qos, one.own_default_qos)
+    for partition in snapshot.partitions:
+        yield from (partition.qos, *(partition.allow_qos or ()), *partition.deny_qos)
+
+
 def _renamed(some: frozenset[str], qos: Mapping[str, str]) -> frozenset[str]:
     return frozenset(qos.get(name, name) for name in some)
 
 
 def _partition(one: PartitionView, qos: Mapping[str, str]) -> PartitionView:
     allowed = None if one.allow_qos is None else _renamed(one.allow_qos, qos)
-    return replace(one, allow_qos=allowed, deny_qos=_renamed(one.deny_qos, qos))
+    return replace(
+        one,
+        qos=qos.get(one.qos, one.qos),
+        allow_qos=allowed,
+        deny_qos=_renamed(one.deny_qos, qos),
+    )
 
 
 def _association(one: Association, names: Pseudonyms, qos: Mapping[str, str]) -> Association:
@@ -147,7 +174,7 @@ def _tag(tag: JobTag, names: Pseudonyms) -> JobTag:
 
 def _settings(values: Mapping[str, Any], names: Pseudonyms) -> Mapping[str, Any]:
     priority = values["priority"]
-    high = [names.account(name) for name in priority["high_class_for"]]
+    high = sorted(names.account(name) for name in priority["high_class_for"])
     return {**values, "priority": {**priority, "high_class_for": high}}
 
 

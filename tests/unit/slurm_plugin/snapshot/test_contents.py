@@ -83,9 +83,11 @@ def test_accounts_and_what_is_named_after_them_have_other_names_too() -> None:
     vision, nlp = ALL.account("vision"), ALL.account("nlp")
     assert other.ledger.tenants[nlp].parent == vision
     assert other.ledger.tenants[nlp].name == nlp
-    assert {one.account for one in other.associations} == {"root", vision, nlp}
-    assert other.qos[0].preempt == {f"slicewise_{nlp}_borrowed"}
-    assert other.associations[1].default_qos == f"slicewise_{vision}"
+    accounts = {one.account: one for one in other.associations if not one.user}
+    assert accounts.keys() == {"root", vision, nlp}
+    qos = {one.name: one for one in other.qos}
+    assert qos[f"slicewise_{vision}"].preempt == {f"slicewise_{nlp}_borrowed"}
+    assert accounts[vision].default_qos == f"slicewise_{vision}"
     assert other.partitions[1].allow_qos == {f"slicewise_{nlp}", "long"}
     assert other.site_settings.priority.high_class_for == (vision,)
     assert [one.tenant for one in other.ledger.windows] == [nlp, ""]
@@ -96,16 +98,49 @@ def test_accounts_and_what_is_named_after_them_have_other_names_too() -> None:
     assert from_values(json.loads(text)) == other
 
 
+def test_nothing_stands_in_the_order_of_the_real_names() -> None:
+    """Who has a list of the users could else put the two beside each other."""
+    first = snapshot()
+    users = tuple(replace(first.associations[3], user=name) for name in "abcdefgh")
+    qos = tuple(replace(first.qos[0], name=f"slicewise_{name}") for name in "abcdefgh")
+    high = [f"t{n}" for n in range(8)]
+    settings = {**first.settings, "priority": {**first.settings["priority"]}}
+    settings["priority"]["high_class_for"] = high
+    site = replace(first, associations=users, qos=qos, settings=settings)
+    other = under_other_names(site, ALL)
+    found = [one.user for one in other.associations]
+    assert found == sorted(map(ALL.user, "abcdefgh"))
+    assert found != list(map(ALL.user, "abcdefgh"))
+    assert [one.name for one in other.qos] == sorted(one.name for one in other.qos)
+    assert list(other.site_settings.priority.high_class_for) == sorted(map(ALL.account, high))
+
+
+def test_the_qos_of_a_tenant_that_is_gone_has_another_name_too() -> None:
+    first = snapshot()
+    gone = replace(first.qos[0], name="slicewise_oldlab", preempt=frozenset())
+    kept = replace(gone, name="slicewise_gate", preempt=frozenset({"slicewise_nlplab_borrowed"}))
+    part = replace(first.partitions[0], qos="slicewise_oldlab", deny_qos=frozenset({"slicewise_x"}))
+    site = replace(first, qos=(*first.qos, gone, kept), partitions=(part,))
+    other = under_other_names(site, ALL)
+    assert not [name for name in ("oldlab", "nlplab") if name in to_json(other)]
+    assert f"slicewise_{ALL.account('oldlab')}" in {one.name for one in other.qos}
+    assert "slicewise_gate" in {one.name for one in other.qos}
+    assert other.partitions[0].qos == f"slicewise_{ALL.account('oldlab')}"
+
+
 def test_a_run_of_the_past_has_the_names_of_the_snapshot() -> None:
     run = PastRun(
         *(7, "7", "alice", "vision", "slicewise_vision", "gpu", 1, 2, 3, 4, "COMPLETED", 5, 6, 1),
         requested={},
         allotted={},
     )
-    other = run_under_other_names(run, ALL, other_qos(["vision"], ALL))
+    other = run_under_other_names(run, ALL, other_qos(["slicewise_vision"], ALL))
     assert (other.user, other.account) == (ALL.user("alice"), ALL.account("vision"))
     assert other.qos == f"slicewise_{ALL.account('vision')}"
-    assert run_under_other_names(run, NAMES, other_qos(["vision"], NAMES)).account == "vision"
+    assert (
+        run_under_other_names(run, NAMES, other_qos(["slicewise_vision"], NAMES)).account
+        == "vision"
+    )
 
 
 def test_another_key_gives_other_names() -> None:
