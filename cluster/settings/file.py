@@ -61,6 +61,9 @@ class _Section(BaseModel):
 
 
 def _weight(value: object) -> Fraction:
+    # Whole numbers are exact: one with 99999999 zeros would be computed for hours.
+    if re.search(r"[eE][+-]?[0-9_]{3}", str(value)):
+        raise ValueError('write a number such as "1.5" or "3/2"')
     try:
         return Fraction(str(value))
     except (ValueError, ZeroDivisionError):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, islice, product
+from itertools import chain, groupby, islice, product
 from math import isfinite, nan
 
 from cluster.language.errors import OutsideError
@@ -94,8 +94,10 @@ def numbers(text: str) -> tuple[int, ...]:
 
     Slurm's ``%4`` bounds how many tasks run at the same time.
     """
-    ranges = text.partition("%")[0].split(",")
-    return tuple(n for part in ranges if part for n in _range(part))
+    ranges = [_range(part) for part in text.partition("%")[0].split(",") if part]
+    if sum(map(len, ranges)) > _MOST_NUMBERS:
+        raise unreadable("list of numbers", text)
+    return tuple(chain.from_iterable(ranges))
 
 
 def _range(part: str) -> range:

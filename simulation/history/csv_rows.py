@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 Row = Mapping[str, str]
 
-_MOST_S = float(1 << 40)
+MOST_S = 1 << 35
+"""A moment or a duration: some thousand years, after which calendars end soon."""
 _MOST = 1_000_000
 NO_TIME = frozenset({"", "None", "nan", "NaN", "NULL", "Unknown"})
 
@@ -49,7 +50,7 @@ def columns_of(first: str) -> list[str]:
 def seconds(text: str) -> float:
     """Read a number of seconds, 0 or more."""
     found = float(text)
-    if not (isfinite(found) and 0 <= found < _MOST_S):
+    if not (isfinite(found) and 0 <= found < MOST_S):
         raise ValueError(f"no number of seconds: {text}")
     return found
 

@@ -14,6 +14,7 @@ from cluster.language.gres import gpu_types_of_tres
 from cluster.language.jobs import PastRun
 from cluster.slurm.fields import numbers
 from cluster.slurm.job_history import HISTORY_FIELDS, past_run
+from simulation.history.csv_rows import MOST_S
 from simulation.history.jobs import History, HistoryJob, in_order
 from simulation.history.lines import Line, UnreadLines, read_each
 
@@ -52,14 +53,17 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
     """Read the jobs; the runs of a requeued job become one job.
 
     Raises InvalidInputError (SW-HISTORY-FILE) if the first line lacks a column that is needed, or
-    for more than ``MOST_JOBS``.
+    for more runs or jobs than ``MOST_JOBS``.
     """
     rest = iter(lines)
     first = next(rest, (1, ""))
     columns, is_header = _columns(first, unread)
     rows = rest if is_header else chain([first], rest)
     by_job: dict[tuple[str, int], list[PastRun]] = defaultdict(list)
-    for run in read_each(rows, lambda line: _run(line[1], columns), unread):
+    runs = read_each(rows, lambda line: _run(line[1], columns), unread)
+    for number, run in enumerate(runs, 1):
+        if number > MOST_JOBS:
+            raise unread.error(first[0], f"more than {MOST_JOBS} runs follow")
         by_job[run.task, run.job_id].append(run)
     counts = {"open": 0, "left": 0}
     jobs = (job for runs in by_job.values() for job in _jobs_of(runs, counts))
@@ -95,6 +99,9 @@ def _run(text: str, columns: Sequence[str]) -> PastRun | None:
     if "." in (row.get("JobIDRaw") or row["JobID"]):
         return None
     run = past_run(row)
+    times = (run.submit_s, run.eligible_s, run.start_s, run.end_s, run.elapsed_s, run.time_limit_s)
+    if max(one or 0 for one in times) >= MOST_S:
+        raise ValueError("a time that no calendar has")
     # Whatever can't be read of it is found here, where it costs this line alone.
     _request(run), _several(run.task)
     return run

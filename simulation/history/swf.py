@@ -11,7 +11,7 @@ from simulation.history.jobs import History, HistoryJob, in_order
 from simulation.history.lines import Line, UnreadLines, read_each
 
 FIELDS = 18
-_START = re.compile(r";\s*UnixStartTime:\s*(?P<unix_s>[0-9]{1,12})\b")
+_START = re.compile(r";\s*UnixStartTime:\s*(?P<unix_s>[0-9]{1,10})\b")
 _UNKNOWN = -1.0
 _CANCELLED = "5"
 

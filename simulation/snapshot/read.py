@@ -2,12 +2,14 @@
 
 import io
 import json
+import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import BinaryIO, cast
-from zipfile import BadZipFile, LargeZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, LargeZipFile, ZipFile
 
 from pydantic import ValidationError
 
@@ -28,13 +30,15 @@ _END_BYTES, _ZIP64, _ZIP64_BYTES = 22, b"PK\x06\x07", 20
 _BROKEN = (
     BadZipFile,
     LargeZipFile,
+    lzma.LZMAError,
     zlib.error,
     OSError,
     EOFError,
     NotImplementedError,
     RuntimeError,
+    UnicodeError,
 )
-_LONGEST_TEXT = 1 << 14
+_LONGEST_TEXT, _LARGEST_NUMBER = 1 << 14, 1 << 64
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,19 @@ def _check_directory(path: Path, file: BinaryIO) -> None:
 def _read(path: Path, archive: ZipFile) -> bytes:
     if archive.namelist().count(STATE) != 1:
         raise _refused(path, f"it has no {STATE}")
-    with archive.open(STATE) as member:
+    with _opened(path, archive, STATE) as member:
         # Its header may say less than it unpacks to.
         text = member.read(MOST_STATE_BYTES + 1)
     if len(text) > MOST_STATE_BYTES:
         raise _refused(path, f"{STATE} has more than {MOST_STATE_BYTES} bytes")
     return text
+
+
+def _opened(path: Path, archive: ZipFile, name: str) -> BinaryIO:
+    """Open a member. Other packings than these take as much memory as the member asks for."""
+    if archive.getinfo(name).compress_type not in {ZIP_STORED, ZIP_DEFLATED}:
+        raise _refused(path, f"{name} is packed as slicewise snapshot packs nothing")
+    return cast("BinaryIO", archive.open(name))
 
 
 def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
@@ -108,11 +119,12 @@ def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
     said = values.get("format") if isinstance(values, dict) else None
     if said != FORMAT:
         raise _refused(path, f"its format is {_plain(repr(said))}, and {FORMAT} is known")
-    odd = next(
-        (one for one in _texts(values) if len(one) > _LONGEST_TEXT or not _is_plain(one)), None
-    )
-    if odd is not None:
-        raise _refused(path, f"it holds text that no site has: {_plain(odd)}")
+    for one in _leaves(values):
+        if isinstance(one, str) and (len(one) > _LONGEST_TEXT or not _is_plain(one)):
+            raise _refused(path, f"it holds text that no site has: {_plain(one)}")
+        # Not a number, as JSON may say it, is neither larger nor smaller.
+        if isinstance(one, int | float) and not abs(one) <= _LARGEST_NUMBER:
+            raise _refused(path, f"it holds a number that no site has: {_plain(repr(one))}")
     try:
         snapshot = from_values(values)
         _ = snapshot.site_settings
@@ -122,21 +134,37 @@ def _snapshot(path: Path, text: bytes) -> SiteSnapshot:
         raise _refused(path, f"{_plain(where)}: {_plain(first['msg'])}") from None
     except InvalidInputError as error:
         raise _refused(path, f"settings: {_plain(error.refusal.message)}") from None
+    _check_tree(
+        path, "tenants", {name: one.parent for name, one in snapshot.ledger.tenants.items()}
+    )
+    _check_tree(
+        path,
+        "associations",
+        {one.account: one.parent for one in snapshot.associations if not one.user},
+    )
     return snapshot
 
 
-def _texts(values: object) -> Iterator[str]:
-    """All text in the value, keys too."""
+def _check_tree(path: Path, what: str, above: Mapping[str, str]) -> None:
+    """Refuse what would be walked up without end."""
+    try:
+        TopologicalSorter({name: (parent,) for name, parent in above.items()}).prepare()
+    except CycleError as error:
+        raise _refused(path, f"{what}: {_plain(error.args[1][0])} stands above itself") from None
+
+
+def _leaves(values: object) -> Iterator[object]:
+    """All that the value holds, keys too."""
     left = [values]
     while left:
         one = left.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
+        if isinstance(one, dict):
             left += one
             left += one.values()
         elif isinstance(one, list):
             left += one
+        else:
+            yield one
 
 
 def _is_plain(text: str) -> bool:
@@ -159,5 +187,5 @@ def _refused(path: Path, why: str) -> InvalidInputError:
 
 def _history(path: Path, archive: ZipFile) -> History:
     unread = UnreadLines(f"{path}, {HISTORY}")
-    with archive.open(HISTORY) as member:
-        return read_sacct(lines_of(cast("BinaryIO", member), unread), unread)
+    with _opened(path, archive, HISTORY) as member:
+        return read_sacct(lines_of(member, unread), unread)

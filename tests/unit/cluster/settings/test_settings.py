@@ -40,6 +40,13 @@ def test_costs_are_exact_and_weighted(tmp_path: Path) -> None:
     assert settings.costs == {"1g.10gb": 1500, "3g.40gb": 5250}
 
 
+def test_a_weight_that_would_be_computed_for_hours_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "slicewise.toml"
+    place.write_text(MINIMAL.replace('"1.5"', '"1e999999999"'))
+    with pytest.raises(InvalidInputError, match="write a number such as"):
+        load_settings(place)
+
+
 @pytest.mark.parametrize(
     ("section", "key"), [("repartition", "repartition_s"), ("recut", "recut_s")]
 )

@@ -19,7 +19,9 @@ def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
     assert fields.numbers(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["x", "1-", "-1", "1,,a", "0-3...", "0-8:0"])
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "1,,a", "0-3...", "0-8:0", "0-4000000,0-4000000"]
+)
 def test_other_text_is_no_list_of_numbers(text: str) -> None:
     with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
         fields.numbers(text)

@@ -7,6 +7,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
 from cluster.slurm.unread import ignored
+from simulation.history import sacct
 from simulation.history.jobs import History, HistoryJob
 from simulation.history.lines import UnreadLines, text_lines
 from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
@@ -248,3 +249,21 @@ def test_written_runs_read_the_same():
 def test_licences_are_not_written():
     (run,) = parse_history(row(AllocTRES=f"{TRES},license/secret=1") + "\n", ignored)
     assert "secret" not in "\n".join(history_lines([run]))
+
+
+def test_no_more_runs_are_kept_than_jobs_may_follow(monkeypatch: pytest.MonkeyPatch):
+    """Each is a run of the same job, so the number of jobs alone would bound nothing."""
+    monkeypatch.setattr(sacct, "MOST_JOBS", 3)
+    several = [row(Start=f"{1100 + n}", State="REQUEUED") for n in range(4)]
+    assert len(read(*several[:3]).jobs) == 1
+    with pytest.raises(InvalidInputError, match="more than 3 runs follow"):
+        read(*several)
+
+
+@pytest.mark.parametrize(
+    "far", [{"End": "99999999999"}, {"ElapsedRaw": "99999999999"}, {"TimelimitRaw": "9999999999"}]
+)
+def test_times_that_no_calendar_has_cost_their_line_alone(far: dict[str, str]):
+    found = read(row(), row(JobIDRaw="8", **far))
+    assert [job.job_id for job in found.jobs] == [7]
+    assert found.first_unread.endswith("line 3: a time that no calendar has")

@@ -116,6 +116,15 @@ def test_a_later_format_is_refused(tmp_path: Path):
         (lambda v: v["settings"]["gpus"].update(X={"types": ["9g.1gb"]}), "settings"),
         (lambda v: v["settings"].update(nonsense=1), "nonsense"),
         (lambda v: v.update(jobs={}), "jobs"),
+        (lambda v: v["nodes"][0].update(cpus=1 << 65), "a number that no site has"),
+        (lambda v: v["partitions"][0]["billing_weights"].update(cpu=float("nan")), "a number that"),
+        (lambda v: v["ledger"]["when"].update(at_s=float("-inf")), "a number that no site has"),
+        (lambda v: v["ledger"]["tenants"]["vision"].update(parent="nlp"), "stands above itself"),
+        (lambda v: v["associations"][1].update(parent="nlp"), "stands above itself"),
+        (
+            lambda v: v["settings"]["gpus"]["A100-80GB"].update(weight="1e999999999"),
+            'write a number such as "1.5"',
+        ),
     ],
 )
 def test_values_that_no_site_has_are_refused(
@@ -184,6 +193,24 @@ def test_a_locked_member_and_an_unknown_packing_are_refused(tmp_path: Path):
         path = tmp_path / "site.zip"
         path.write_bytes(whole[: directory + 2 + offset] + value + whole[directory + 4 + offset :])
         refused(path)
+
+
+@pytest.mark.parametrize("pack", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("name", [STATE, HISTORY])
+def test_other_packings_are_refused(tmp_path: Path, pack: int, name: str):
+    path = made(tmp_path, {STATE: to_json(snapshot()).encode()})
+    if name == STATE:
+        path = made(tmp_path, {STATE: to_json(snapshot()).encode()}, pack)
+    else:
+        with zipfile.ZipFile(path, "a", pack) as archive:
+            archive.writestr(HISTORY, b"x")
+    assert f"{name} is packed as" in refused(path)
+
+
+def test_a_members_name_that_is_no_text_is_refused(tmp_path: Path):
+    path = made(tmp_path, {STATE: b"{}", "\N{SNOWMAN}": b""})
+    path.write_bytes(path.read_bytes().replace("\N{SNOWMAN}".encode(), b"\xff\xff\xff"))
+    refused(path)
 
 
 def test_a_record_of_zip64_that_says_otherwise_is_refused(tmp_path: Path):
