@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob, even_nodes
+from slurm_plugin.common.qos_names import is_ours
 
 _ANY_TYPE = ""
 
@@ -110,6 +111,8 @@ def _fitted(job: HistoryJob, site: _Site, accounts: Mapping[str, str]) -> Histor
     partition = site.partition_of(job.partition)
     account = accounts.get(job.account, job.account)
     is_known = partition == job.partition and all(site.knows(one, partition) for one in job.gpus)
+    if account != job.account and is_ours(job.qos):
+        job = replace(job, qos="")  # That of its own tenant, which is not here.
     if is_known and account == job.account:
         return job
     if is_known or not job.gpus:

@@ -79,3 +79,10 @@ def test_without_tenants_accounts_stay():
 def test_a_cluster_without_nodes_changes_little():
     (one,) = of(ELSEWHERE, cluster=SimulatedCluster("none", ()), weights={}).jobs
     assert (one.partition, one.nodes) == ("", 1)
+
+
+def test_the_qos_of_a_tenant_goes_with_its_account():
+    """Admission would refuse each job that names another tenant's QOS."""
+    named = replace(ELSEWHERE, qos="slicewise_vc1"), replace(ELSEWHERE, qos="long")
+    assert [one.qos for one in of(*named).jobs] == ["", "long"]
+    assert of(replace(JOBS[0], qos="slicewise_nlp")).jobs[0].qos == "slicewise_nlp"
