@@ -136,8 +136,14 @@ def demand(
 
     ``start_s`` and ``days`` are from when on and for how long jobs count; None is all of them.
     Raises InvalidInputError: SW-HISTORY-FILE for a file that can't be read, SW-SIMULATE-JOBS where
-    no job counts.
+    no job counts, or the site has no GPUs.
     """
+    if not any(node.gpus for node in site.cluster.nodes):
+        raise InvalidInputError(
+            "SW-SIMULATE-JOBS",
+            "The site has no GPUs, so nothing of it can be simulated.",
+            "In a cluster file, nodes have them by gpus = { a100 = 8 }.",
+        )
     history = site.history if file is None else read_history(file, seed)
     if history is None or not history.jobs:
         raise InvalidInputError(

@@ -116,3 +116,11 @@ def test_a_cluster_file_is_read(tmp_path: Path):
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
     with pytest.raises(InvalidInputError, match="SW-CLUSTER-FILE"):
         read_site(tmp_path / "none.zip")
+
+
+def test_a_site_without_gpus_is_refused():
+    of = site()
+    nodes = tuple(replace(one, gpus={}) for one in of.cluster.nodes)
+    none = replace(of, now=replace(of.now, cluster=replace(of.cluster, nodes=nodes)))
+    with pytest.raises(InvalidInputError, match="The site has no GPUs"):
+        demand(none, None, start_s=None, days=None, seed=1)
