@@ -72,13 +72,6 @@ def test_a_requeued_job_waits_again_and_holds_nothing_meanwhile() -> None:
     assert gone.idle_wanted_millislice_s == 0
 
 
-def test_a_requeued_job_within_the_guarantee_is_not_late_while_slurm_may_not_start_it() -> None:
-    by = replace(HUNDRED, end_s=300.0)
-    job = one(0, "a", 4, 0, (0.0, 10.0), (140.0, 150.0))
-    found = measure(job, by=by, stopped_s=300.0).tenants["a"]
-    assert (found.own_waited_s, found.late_jobs) == (10.0, 0)
-
-
 def test_borrowed_is_what_is_held_beyond_the_guarantee_and_lent_what_is_left_unused() -> None:
     found = measure(one(0, "b", 6, 0, (0.0, 100.0)))
     assert found.tenants["b"].borrowed_millislice_s == 400
