@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from slurm_plugin.cli_common.options import Json
@@ -103,6 +104,7 @@ def simulate(
     happened: how far off it is says how far to trust the rest. With --change the same jobs come
     once more under the changed quotas. Nothing is asked of a cluster, and nothing is changed.
     """
+    _check_report(report, (where, jobs, change))
     # Imported here: a simulation takes longer to import than --help may take.
     from simulation.cli import inputs  # noqa: PLC0415
 
@@ -126,6 +128,19 @@ def simulate(
     if report is not None:
         typer.echo(f"{report}: written", err=True)
     _print(result, changes, as_json=as_json)
+
+
+def _check_report(report: Path | None, given: Sequence[Path | None]) -> None:
+    """Refuse a report that would take the place of a file that the command reads."""
+    if report is None or not report.exists():
+        return
+    for file in given:
+        if file is not None and file.exists() and report.samefile(file):
+            raise InvalidInputError(
+                "SW-OUTPUT",
+                f"{report} is read by this command; the report would take its place.",
+                "Name another file.",
+            )
 
 
 def _planned(

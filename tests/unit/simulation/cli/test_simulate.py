@@ -62,6 +62,14 @@ def test_a_change_stands_beside_the_present(said: Said, change: Path):
     assert "What was left out" in shown
 
 
+def test_a_report_takes_the_place_of_no_file_that_is_read(said: Said, change: Path):
+    link = change.with_name("link.html")
+    link.hardlink_to(change)
+    words = change.read_text()
+    assert "SW-OUTPUT" in refused(said, "--change", change, "--report", link)
+    assert change.read_text() == words
+
+
 def test_the_present_alone_is_compared_with_the_past(said: Said):
     shown = said("--offsets", 1)
     assert "What changes" not in shown
