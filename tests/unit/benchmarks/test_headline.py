@@ -1,7 +1,9 @@
 """Tests the headline benchmark: each system's rule on a small cluster, and the figures by hand."""
 
+import lzma
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from benchmarks.headline.figures import (
     replay_error,
     work,
 )
-from benchmarks.headline.loads import GPU, Load, Minute, ready, sized, spread
+from benchmarks.headline.loads import GPU, HELIOS, Load, Minute, helios, ready, sized, spread
 from benchmarks.headline.systems import GPU_MILLISLICES, SYSTEMS, run
 from simulation.history.jobs import HistoryJob
 from simulation.site.records import ReplayedJob, ReplayedRun
@@ -176,3 +178,16 @@ def test_each_job_asks_for_more_time_than_it_runs_the_same_for_a_seed() -> None:
 def test_virtual_clusters_of_unknown_size_have_their_demand_and_their_largest_job() -> None:
     jobs = (job("a", 8, 0, 60.0), job("b", 1, 0, 10.0), job("b", 17, 100, 1.0))
     assert sized(jobs, 100, 0.5) == {"a": 16, "b": 24}
+
+
+def test_helios_counts_become_jobs_and_sizes_of_virtual_clusters(tmp_path: Path) -> None:
+    counts = "0,vcA,4,0,4,1,0\n1,vcA,8,4,0,2,1\n0,vcB,0,0,8,0,0\n1,vcB,0,0,8,0,0\n"
+    header = "minute,vc,running_gpu,pending_gpu,idle_gpu,running_jobs,pending_jobs\n"
+    with lzma.open(tmp_path / HELIOS, "wt") as file:
+        file.write(header + counts)
+    found = helios(tmp_path, 1)
+    assert found.gpus == {"vca": 8, "vcb": 8}
+    assert found.recorded["vca"] == [Minute(4, 0), Minute(8, 4)]
+    assert sum(job.gpus[GPU] for job in found.jobs) == 12
+    assert {(job.account, job.nodes) for job in found.jobs} == {("vca", 1)}
+    assert found.end_s == 120.0
