@@ -160,4 +160,5 @@ def snapshot() -> SiteSnapshot:
         settings=settings_values(SETTINGS),
         ledger=ledger_values(_ledger()),
         services=(SnapshotService(814, "vision", "bert", service_values(directives)),),
+        history_since_s=NOW_S - 86_400,
     )

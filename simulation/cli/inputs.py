@@ -134,7 +134,8 @@ def demand(
 ) -> Demand:
     """Return the jobs of the file, or of the site's own past without one.
 
-    ``start_s`` and ``days`` are from when on and for how long jobs count; None is all of them.
+    ``start_s`` and ``days`` are from when on and for how long jobs count; None is from when on the
+    history has all of them, and to its end.
     Raises InvalidInputError: SW-HISTORY-FILE for a file that can't be read, SW-SIMULATE-JOBS where
     no job counts, or the site has no GPUs.
     """
@@ -153,7 +154,7 @@ def demand(
             " --history 31",
         )
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
-    begin_s = first_s if start_s is None else start_s
+    begin_s = _whole_from_s(history) if start_s is None else start_s
     # The last job counts, too.
     end_s = last_s + 1.0 if days is None else begin_s + days * _DAY_S
     if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
@@ -166,6 +167,13 @@ def demand(
     jobs = [job for job in history.jobs if _matters(job, begin_s, end_s)]
     fit = fitted(jobs, site.cluster, _weights(site), site.settings.costs)
     return Demand(fit.jobs, begin_s, end_s, (*_notes(history), *fit.notes))
+
+
+def _whole_from_s(history: History) -> float:
+    """Where jobs begin to count: before that the site would be emptier than it was."""
+    first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
+    whole_s = history.whole_from_s
+    return first_s if whole_s is None or whole_s > last_s else max(first_s, whole_s)
 
 
 def _matters(job: HistoryJob, begin_s: float, end_s: float) -> bool:

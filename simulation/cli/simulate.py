@@ -55,7 +55,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Jobs count from then on; by default from the first one.",
+            help="Jobs count from then on; by default as soon as the history has all that came.",
             show_default=False,
         ),
     ] = None,

@@ -51,6 +51,8 @@ class History:
             time limit.
         without_run_s: jobs left out because they waited and had no time limit, or were never
             eligible.
+        whole_from_s: from when on all jobs are there that came, in Unix seconds; of those that came
+            earlier only such as were not over then. None if all are there.
     """
 
     jobs: tuple[HistoryJob, ...]
@@ -58,6 +60,7 @@ class History:
     first_unread: str = ""
     open_ended: int = 0
     without_run_s: int = 0
+    whole_from_s: float | None = None
 
 
 def in_order(jobs: Iterable[HistoryJob]) -> tuple[HistoryJob, ...]:

@@ -52,6 +52,9 @@ def is_sacct(first: str) -> bool:
 def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
     """Read the jobs; the runs of a requeued job become one job.
 
+    sacct shows what waited or ran in a time, so also jobs that came long before it. Nobody wrote
+    down when that time begins: it is not after the first end of a run.
+
     Raises InvalidInputError (SW-HISTORY-FILE) if the first line lacks a column that is needed, or
     for more runs or jobs than ``MOST_JOBS``.
     """
@@ -67,10 +70,22 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
         by_job[run.task, run.job_id].append(run)
     counts = {"open": 0, "left": 0}
     jobs = (job for runs in by_job.values() for job in _jobs_of(runs, counts))
+    first_end_s = min(_ends(by_job.values()), default=None)
     found = in_order(islice(jobs, MOST_JOBS + 1))
     if len(found) > MOST_JOBS:
         raise unread.error(first[0], f"more than {MOST_JOBS} jobs follow")
-    return History(found, unread.count, unread.first, counts["open"], counts["left"])
+    return History(
+        jobs=found,
+        unread=unread.count,
+        first_unread=unread.first,
+        open_ended=counts["open"],
+        without_run_s=counts["left"],
+        whole_from_s=first_end_s,
+    )
+
+
+def _ends(jobs: Iterable[Sequence[PastRun]]) -> Iterator[float]:
+    return (float(run.end_s) for runs in jobs for run in runs if run.end_s is not None)
 
 
 def _columns(first: Line, unread: UnreadLines) -> tuple[Sequence[str], bool]:

@@ -5,7 +5,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -71,6 +71,9 @@ def read_snapshot(path: Path) -> TakenSnapshot:
     except _BROKEN as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _refused(path, f"it can't be read: {_plain(why)}") from None
+    since_s = snapshot.history_since_s
+    if history is not None and since_s is not None:
+        history = replace(history, whole_from_s=float(since_s))
     return TakenSnapshot(snapshot, history)
 
 

@@ -106,6 +106,8 @@ async def _gather(
         slurm.nodes(), slurm.partitions(), slurm.associations(), slurm.qos(), slurm.jobs()
     )
     services = await _services(slurm, jobs)
+    # Accounting leaves out what became eligible in the last second of a window.
+    until_s = taken_s + 1
     found = SiteSnapshot(
         format=FORMAT,
         taken_s=taken_s,
@@ -120,9 +122,9 @@ async def _gather(
         settings=settings_values(settings),
         ledger=ledger_values(view),
         services=services,
+        history_since_s=None if days is None else until_s - days * _DAY_S,
     )
-    # Accounting leaves out what became eligible in the last second of a window.
-    return found, await _history(slurm, taken_s + 1, days or 0)
+    return found, await _history(slurm, until_s, days or 0)
 
 
 async def _services(slurm: Slurm, jobs: tuple[JobView, ...]) -> tuple[SnapshotService, ...]:

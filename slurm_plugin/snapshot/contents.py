@@ -84,6 +84,8 @@ class SiteSnapshot:
 
     Attributes:
         taken_s: Unix seconds.
+        history_since_s: from when on accounting was asked for jobs that waited or ran, in Unix
+            seconds; None without a history.
         config: slurm.conf's values of ``SCHEDULING_KEYS``, as slurmctld has them.
         nodes: without their addresses.
         jobs: those that have not ended, without what users wrote into them.
@@ -106,6 +108,7 @@ class SiteSnapshot:
     ledger: LedgerView
     services: tuple[SnapshotService, ...] = ()
     pseudonyms: Literal["none", "names", "all"] = "none"
+    history_since_s: int | None = None
 
     @property
     def site_settings(self) -> Settings:

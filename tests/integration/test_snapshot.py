@@ -112,6 +112,7 @@ def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_pat
     ran = [job for job in archive.history.jobs if job.account == lab and job.started_s is not None]
     assert [(job.gpus, job.time_limit_s) for job in ran] == [({"1g.10gb": 1}, 300)]
     assert archive.history.first_unread == ""
+    assert snapshot.history_since_s == snapshot.taken_s + 1 - 86_400
     assert said["runs"] >= len(archive.history.jobs) > 0
     assert said["tenants"] == len(tenants)
 

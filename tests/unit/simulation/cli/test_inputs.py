@@ -96,6 +96,21 @@ def test_all_jobs_count_unless_told():
     assert found.notes == ()
 
 
+def test_jobs_count_once_the_history_has_all_that_came():
+    since_s = START_S + 48 * HOUR_S
+    for whole_s, begin_s in (
+        (since_s, since_s),
+        (START_S - 9.0, START_S),
+        # All came together, and ended later.
+        (JOBS[-1].submit_s + 1, START_S),
+    ):
+        history = History(JOBS, whole_from_s=whole_s)
+        found = demand(site(history), None, start_s=None, days=None, seed=1)
+        assert (found.start_s, found.end_s) == (begin_s, JOBS[-1].submit_s + 1)
+    asked = demand(site(History(JOBS, whole_from_s=since_s)), None, start_s=START_S, days=1, seed=1)
+    assert asked.start_s == START_S
+
+
 def test_what_was_not_read_is_said():
     history = History(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, 5)
     notes = demand(site(history), None, start_s=None, days=None, seed=1).notes

@@ -43,6 +43,14 @@ def read(*rows: str, header: str = "|".join(HISTORY_FIELDS)) -> History:
     return read_sacct(text_lines("\n".join((header, *rows))), UnreadLines("jobs.txt"))
 
 
+def test_the_history_is_whole_from_the_first_end_of_a_run() -> None:
+    early = row(JobIDRaw="3", Submit="10", Eligible="10", Start="20", End="900")
+    requeued = row(JobIDRaw="4", End="700", State="REQUEUED")
+    waits = row(JobIDRaw="5", Start="Unknown", End="Unknown", State="PENDING")
+    assert read(early, requeued, waits, row()).whole_from_s == 700
+    assert read(waits).whole_from_s is None
+
+
 def only(*rows: str) -> HistoryJob:
     history = read(*rows)
     assert not history.first_unread

@@ -67,6 +67,13 @@ def test_the_history_in_it_is_read(tmp_path: Path):
     assert taken.history.first_unread.endswith("jobs.txt, line 3: 1 columns in place of 17")
 
 
+def test_the_history_is_whole_from_when_it_was_asked_for(tmp_path: Path):
+    row = "7|7|u|a|q|gpu|100|100|150|200|COMPLETED|10|50||1|cpu=1,gres/gpu:a100=1|node=1"
+    taken = read_snapshot(written(tmp_path, ["|".join(HISTORY_FIELDS), row]))
+    assert taken.history is not None
+    assert taken.history.whole_from_s == NOW_S - 86_400
+
+
 def test_the_site_is_the_snapshots():
     site = described(snapshot())
     assert site.taken_s == NOW_S
