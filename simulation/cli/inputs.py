@@ -12,6 +12,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
 from simulation.history.jobs import History, HistoryJob
+from simulation.site.limits import own_accounts, own_qos
 from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from simulation.slurm_model.requests import AccountLimits, QosLimits
 from simulation.snapshot.cluster_file import read_cluster_file
@@ -79,11 +80,30 @@ def present_plan(site: SiteInputs) -> SitePlan:
 
     A cluster file with tenants means Slicewise; a snapshot says whether it sets limits.
     """
-    now, is_taken = site.now, site.now.taken_s > 0
-    sets_limits = site.settings.daemon.mode == ENFORCE and not now.ledger.is_uninstalled
+    sets_limits, is_taken = _sets_limits(site), site.now.taken_s > 0
     if site.tenants and (sets_limits or not is_taken):
-        return SlicewisePlan("present", site.settings, site.tenants, now.ledger.windows)
-    return SlurmPlan("present", _qos_limits(now.qos), _account_limits(now.associations))
+        return slicewise_plan("present", site, site.tenants)
+    return SlurmPlan("present", _qos_limits(site.now.qos), _account_limits(site.now.associations))
+
+
+def slicewise_plan(name: str, site: SiteInputs, policy: Policy) -> SlicewisePlan:
+    """Slicewise with this policy, beside the site's own limits."""
+    accounts = _account_limits(site.now.associations)
+    if _sets_limits(site):
+        of = site.settings
+        accounts = own_accounts(accounts, site.tenants, of.costs, of.models)
+    return SlicewisePlan(
+        name,
+        site.settings,
+        policy,
+        site.now.ledger.windows,
+        qos=own_qos(_qos_limits(site.now.qos)),
+        accounts=accounts,
+    )
+
+
+def _sets_limits(site: SiteInputs) -> bool:
+    return site.settings.daemon.mode == ENFORCE and not site.now.ledger.is_uninstalled
 
 
 def _qos_limits(found: Iterable[Qos]) -> Mapping[str, QosLimits]:

@@ -170,14 +170,11 @@ def _run(
     seed: int,
     processes: int | None,
 ) -> "SimulationResult":
-    from simulation.cli.inputs import present_plan  # noqa: PLC0415 -- not for --help
+    from simulation.cli.inputs import present_plan, slicewise_plan  # noqa: PLC0415 -- not for --help
     from simulation.runs.experiment import Experiment  # noqa: PLC0415 -- not for --help
     from simulation.runs.simulate import simulate as run  # noqa: PLC0415 -- as above
-    from simulation.site.plans import SlicewisePlan  # noqa: PLC0415 -- as above
 
-    changed, windows = None, site.now.ledger.windows
-    if change is not None:
-        changed = SlicewisePlan("changed", site.settings, change.policy, windows)
+    changed = None if change is None else slicewise_plan("changed", site, change.policy)
     experiment = Experiment(
         cluster=site.cluster,
         costs=site.settings.costs,

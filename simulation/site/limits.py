@@ -4,33 +4,96 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from cluster.language.gres import tres_name
 from cluster.language.jobs import PartitionView
 from cluster.slurm.interface import Association
 from simulation.cluster import SimulatedCluster
 from simulation.slurm_model.requests import AccountLimits, QosLimits
-from slurm_plugin.common.qos_names import GATE_QOS
-from slurm_plugin.limits.desired import BILLING, EXEMPT, PREEMPT, PREEMPT_MODE, Settings
+from slurm_plugin.common.qos_names import GATE_QOS, is_ours
+from slurm_plugin.limits.desired import (
+    BILLING,
+    EXEMPT,
+    PREEMPT,
+    PREEMPT_MODE,
+    Settings,
+    type_limits,
+)
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 from slurm_plugin.quota_cycle.wanted import Conf
 
 _GRP_TRES = "grptres="
 _REQUEUE = "requeue"
+_NO_LIMITS = QosLimits()
 
 
-def qos_limits(settings: Settings) -> Mapping[str, QosLimits]:
-    """The limits of each of Slicewise's QOS, but for the gate: no job of the model is in it."""
+def qos_limits(settings: Settings, own: Mapping[str, QosLimits]) -> Mapping[str, QosLimits]:
+    """The limits of each of Slicewise's QOS, but for the gate: no job of the model is in it.
+
+    What the site has set of them itself (``own``), such as a priority, stays.
+    """
     fields: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for key, setting in settings.items():
         if key.entity == "qos" and key.name != GATE_QOS:
             fields[key.name][key.field] = setting.value
+    return {name: _laid_over(own.get(name, _NO_LIMITS), of) for name, of in fields.items()}
+
+
+def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
+    limit = {"billing": int(of[BILLING])} if of.get(BILLING) else {}
+    return replace(
+        own,
+        grp_tres={**own.grp_tres, **limit},
+        preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
+        preempt_exempt_s=int(of[EXEMPT] or 0) if EXEMPT in of else own.preempt_exempt_s,
+        preempt_requeues=of.get(PREEMPT_MODE, _REQUEUE) == _REQUEUE,
+    )
+
+
+def own_qos(found: Mapping[str, QosLimits]) -> Mapping[str, QosLimits]:
+    """The limits of a site's Slurm, without those that Slicewise sets of its own QOS."""
     return {
-        name: QosLimits(
-            grp_tres={"billing": int(of[BILLING])} if of.get(BILLING) else {},
-            preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
-            preempt_exempt_s=int(of.get(EXEMPT) or 0),
-            preempt_requeues=of.get(PREEMPT_MODE, _REQUEUE) == _REQUEUE,
+        name: _without_ours(limits) if is_ours(name) else limits
+        for name, limits in found.items()
+        if name != GATE_QOS
+    }
+
+
+def _without_ours(limits: QosLimits) -> QosLimits:
+    """Slices and budgets go, and whom it preempts."""
+    return replace(
+        limits,
+        grp_tres=_without_billing(limits.grp_tres),
+        grp_run_mins=_without_billing(limits.grp_run_mins),
+        preempts=frozenset(),
+        preempt_exempt_s=0,
+    )
+
+
+def _without_billing(limits: Mapping[str, int]) -> Mapping[str, int]:
+    return {tres: most for tres, most in limits.items() if tres != "billing"}
+
+
+def own_accounts(
+    found: Mapping[str, AccountLimits],
+    policy: Policy,
+    costs: Mapping[str, int],
+    models: Mapping[str, str],
+) -> Mapping[str, AccountLimits]:
+    """The limits of a site's accounts, without the limits on types that Slicewise sets of them."""
+    ours = {
+        name: {tres_name(kind) for kind in type_limits(tenant.quota, costs, models)}
+        for name, tenant in policy.items()
+    }
+    return {
+        name: replace(
+            limits,
+            grp_tres={
+                tres: most for tres, most in limits.grp_tres.items() if tres not in ours[name]
+            },
         )
-        for name, of in fields.items()
+        if name in ours
+        else limits
+        for name, limits in found.items()
     }
 
 

@@ -18,7 +18,7 @@ from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
 from simulation.site.deciding import SlicewiseOnModel
-from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from simulation.site.requests import Replay
 from simulation.site.window_times import window_times_s
@@ -77,14 +77,13 @@ class Site:
     ) -> None:
         self._plan, self._jobs, self._times = plan, jobs, times
         self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
+        _set_limits(self._model, plan)
         self._slicewise: SlicewiseOnModel | None = None
         self._windows_s: Sequence[int] = ()
         if isinstance(plan, SlicewisePlan):
             self._slicewise = SlicewiseOnModel(plan, cluster, self._model)
             zone = plan.settings.ledger.time_zone
             self._windows_s = window_times_s(plan.windows, times.begin_s, times.last_s, zone)
-        else:
-            _set_limits(self._model, plan)
         self._next = 0
         self._followed: dict[int, _Followed] = {}
         self._refused: list[tuple[int, str]] = []
@@ -253,7 +252,7 @@ class Site:
         )
 
 
-def _set_limits(model: SlurmModel, plan: SlurmPlan) -> None:
+def _set_limits(model: SlurmModel, plan: SitePlan) -> None:
     for name, qos in plan.qos.items():
         model.set_qos(name, qos)
     for name, account in plan.accounts.items():

@@ -29,6 +29,7 @@ class SlicewisePlan:
 
     Attributes:
         tenants: the ledger's policy, without the calendar's windows. Budgets are not replayed.
+        qos, accounts: the site's own limits, as in ``SlurmPlan``; Slicewise's are laid over them.
         round_s: seconds at least between two rounds.
         priority_s: seconds at least between two looks at the priorities of waiting jobs, and at
             those that Slurm does not start.
@@ -40,6 +41,8 @@ class SlicewisePlan:
     windows: tuple[Window, ...] = ()
     round_s: float = 15.0
     priority_s: float = 60.0
+    qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
+    accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
 
 
 SitePlan = SlurmPlan | SlicewisePlan

@@ -65,7 +65,8 @@ class QuotaRounds:
         self._base = {
             name: AccountLimits(parent, share=cluster.shares.get(name, 1))
             for name, parent in cluster.accounts.items()
-        }
+        } | dict(by.accounts)
+        self._own_qos = by.qos
         self._qos: Mapping[str, QosLimits] = {}
         self._accounts: Mapping[str, AccountLimits] = {}
 
@@ -104,7 +105,8 @@ class QuotaRounds:
         shown = SlurmNow(self._associations, (), self._conf, jobs, nodes)
         wanted = wanted_limits(inputs, shown, self._cluster_name, MILLISLICES)
         settings = wanted.limits.settings
-        qos, accounts = qos_limits(settings), account_limits(settings, self._base)
+        qos = qos_limits(settings, self._own_qos)
+        accounts = account_limits(settings, self._base)
         changed = SiteRound(
             plan=found,
             policy=inputs.policy,

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_site import HOUR_S, JOBS, SETTINGS, START_S, site
+from small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos
-from simulation.cli.inputs import SiteInputs, demand, present_plan, read_site
+from simulation.cli.inputs import SiteInputs, demand, present_plan, read_site, slicewise_plan
 from simulation.history.jobs import History
 from simulation.site.plans import SlicewisePlan, SlurmPlan
 from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
@@ -57,6 +57,27 @@ def test_a_site_that_sets_no_limits_has_those_of_its_slurm(of: SiteInputs):
     assert not normal.preempt_requeues
     assert plan.accounts["nlp"].grp_tres == {"gres/gpu": 4}
     assert (plan.accounts["nlp"].parent, plan.accounts["nlp"].share) == ("root", 1)
+
+
+@pytest.mark.parametrize("of", [taken("enforce"), taken("observe")])
+def test_a_slicewise_plan_has_the_site_s_own_limits(of: SiteInputs):
+    plan = slicewise_plan("changed", of, of.tenants)
+    assert (plan.qos["normal"].grp_tres, plan.qos["normal"].priority) == ({"billing": 8000}, 7)
+    assert plan.accounts["nlp"].grp_tres == {"gres/gpu": 4}
+
+
+@pytest.mark.parametrize(("mode", "left"), [("enforce", {}), ("observe", {"gres/gpu:a100": 2})])
+def test_limits_on_types_are_the_site_s_where_slicewise_sets_none(mode: str, left: object):
+    of = taken(mode)
+    nlp = replace(TENANTS["nlp"], quota=replace(TENANTS["nlp"].quota, type_limits={"a100": 2}))
+    row = Association("lab", "nlp", "", "root", frozenset(), "", {"gres/gpu:a100": 2})
+    now = replace(
+        of.now,
+        ledger=replace(of.now.ledger, tenants={"nlp": nlp}),
+        associations=(row,),
+    )
+    plan = slicewise_plan("changed", replace(of, now=now), TENANTS)
+    assert plan.accounts["nlp"].grp_tres == left
 
 
 def test_without_tenants_slurm_decides_alone():

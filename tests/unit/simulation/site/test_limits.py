@@ -1,12 +1,20 @@
 """What Slicewise wants of slurmdbd, put into the model."""
 
-from site_world import GPU, cluster, tenants
+from site_world import COSTS, GPU, SETTINGS, cluster, tenants
 
 from cluster.language.billing import MILLISLICES
-from simulation.site.limits import account_limits, associations, conf_of, qos_limits
-from simulation.slurm_model.requests import AccountLimits
+from cluster.language.units import Millislices
+from simulation.site.limits import (
+    account_limits,
+    associations,
+    conf_of,
+    own_accounts,
+    own_qos,
+    qos_limits,
+)
+from simulation.slurm_model.requests import AccountLimits, QosLimits
 from slurm_plugin.limits.desired import Setting
-from slurm_plugin.quota.types import LimitKey
+from slurm_plugin.quota.types import LimitKey, Quota, Tenant
 
 
 def test_limits_preemption_terms_and_modes_are_taken() -> None:
@@ -21,7 +29,8 @@ def test_limits_preemption_terms_and_modes_are_taken() -> None:
             key("slicewise_b_borrowed", "grptres=billing"): Setting("0", ""),
             key("slicewise_b_borrowed", "preemptexempttime"): Setting("60", ""),
             key("slicewise_b_borrowed", "preemptmode"): Setting("requeue", ""),
-        }
+        },
+        {},
     )
     assert found.keys() == {"slicewise_a", "slicewise_b_borrowed"}
     assert found["slicewise_a"].grp_tres == {"billing": 7000}
@@ -30,6 +39,44 @@ def test_limits_preemption_terms_and_modes_are_taken() -> None:
     # A limit of 0 lets nothing start; no limit would let everything.
     assert borrowed.grp_tres == {"billing": 0}
     assert (borrowed.preempt_exempt_s, borrowed.preempt_requeues) == (60, True)
+
+
+def test_what_a_site_has_set_of_slicewise_s_qos_stays() -> None:
+    settings = {
+        LimitKey("qos", "slicewise_a", "grptres=billing"): Setting("7000", ""),
+        LimitKey("qos", "slicewise_a", "preempt"): Setting("slicewise_b_borrowed", ""),
+    }
+    was = QosLimits(
+        grp_tres={"billing": 3, "cpu": 9},
+        grp_run_mins={"billing": 5, "cpu": 6},
+        preempts=frozenset({"gone"}),
+        preempt_exempt_s=60,
+        priority=8,
+    )
+    site = {"slicewise_a": was, "slicewise_gate": QosLimits({"billing": 0}), "long": was}
+    own = own_qos(site)
+    assert own == {
+        "slicewise_a": QosLimits({"cpu": 9}, {"cpu": 6}, priority=8),
+        "long": was,
+    }
+    preempts = frozenset({"slicewise_b_borrowed"})
+    assert qos_limits(settings, own) == {
+        "slicewise_a": QosLimits(
+            {"cpu": 9, "billing": 7000}, {"cpu": 6}, preempts=preempts, priority=8
+        )
+    }
+
+
+def test_limits_on_types_that_slicewise_set_are_not_the_site_s() -> None:
+    quota = Quota(Millislices(GPU), type_limits={"a100": 2})
+    accounts = {
+        "a": AccountLimits("top", {"gres/gpu:a100": 2, "gres/gpu:v100": 1}, share=3),
+        "b": AccountLimits("top", {"gres/gpu:a100": 2}),
+    }
+    assert own_accounts(accounts, {"a": Tenant("a", "", quota)}, COSTS, SETTINGS.models) == {
+        "a": AccountLimits("top", {"gres/gpu:v100": 1}, share=3),
+        "b": accounts["b"],
+    }
 
 
 def test_limits_on_types_stand_beside_what_an_account_has() -> None:

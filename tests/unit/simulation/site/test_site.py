@@ -1,5 +1,7 @@
 """A simulated site: jobs of the past on the model, by Slurm alone and by Slicewise."""
 
+from dataclasses import replace
+
 from site_world import (
     ALONE,
     BEGIN_S,
@@ -44,6 +46,17 @@ def test_the_site_s_own_limits_count_by_slurm_alone() -> None:
     assert found[2] == 20
     assert found[3] is not None
     assert found[3] >= 600
+
+
+def test_the_site_s_own_limits_count_beside_slicewise_s() -> None:
+    limited = replace(
+        slicewise(tenants(a=8)),
+        qos={"normal": QosLimits(grp_tres={"cpu": 4})},
+        accounts={"a": AccountLimits(grp_tres={"gres/gpu:a100": 4})},
+    )
+    jobs = past("a", 4), past("a", 4, 10), past("c", 0, 20, cpus=4), past("c", 0, 30, cpus=1)
+    found = starts(simulated(limited, *jobs))
+    assert (found[0], found[1], found[2], found[3]) == (0, 600, 20, 620)
 
 
 def test_a_tenant_within_its_guarantee_starts_at_once() -> None:
