@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_text
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Qos
+from cluster.slurm.interface import Association
 from simulation.cluster import SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
@@ -83,7 +83,7 @@ def present_plan(site: SiteInputs) -> SitePlan:
     sets_limits, is_taken = _sets_limits(site), site.now.taken_s > 0
     if site.tenants and (sets_limits or not is_taken):
         return slicewise_plan("present", site, site.tenants)
-    return SlurmPlan("present", _qos_limits(site.now.qos), _account_limits(site.now.associations))
+    return SlurmPlan("present", _qos_limits(site.now), _account_limits(site.now.associations))
 
 
 def slicewise_plan(name: str, site: SiteInputs, policy: Policy) -> SlicewisePlan:
@@ -97,7 +97,7 @@ def slicewise_plan(name: str, site: SiteInputs, policy: Policy) -> SlicewisePlan
         site.settings,
         policy,
         site.now.ledger.windows,
-        qos=own_qos(_qos_limits(site.now.qos)),
+        qos=own_qos(_qos_limits(site.now)),
         accounts=accounts,
     )
 
@@ -106,18 +106,18 @@ def _sets_limits(site: SiteInputs) -> bool:
     return site.settings.daemon.mode == ENFORCE and not site.now.ledger.is_uninstalled
 
 
-def _qos_limits(found: Iterable[Qos]) -> Mapping[str, QosLimits]:
+def _qos_limits(now: SiteDescription) -> Mapping[str, QosLimits]:
     return {
         one.name: QosLimits(
             grp_tres=one.grp_tres,
             grp_run_mins=one.grp_tres_run_mins,
             max_tres_per_account=one.max_tres_per_account,
-            preempts=one.preempt,
+            preempts=one.preempt if now.preempts_by_qos else frozenset(),
             preempt_exempt_s=one.preempt_exempt_s or 0,
             preempt_requeues=one.preempt_mode != "cancel",
             priority=one.priority,
         )
-        for one in found
+        for one in now.qos
     }
 
 

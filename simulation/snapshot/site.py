@@ -14,6 +14,7 @@ from slurm_plugin.quota.types import ROOT_ACCOUNT
 from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 
 _MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
+_BY_QOS = "preempt/qos"
 _MINUTE_S = 60.0
 _MOST_S = 10_000_000
 
@@ -24,6 +25,7 @@ class SiteDescription:
 
     Attributes:
         taken_s: Unix seconds of that moment; 0 for a cluster file.
+        preempts_by_qos: whether Slurm preempts by the QOS' lists: PreemptType is preempt/qos.
     """
 
     taken_s: int
@@ -35,6 +37,7 @@ class SiteDescription:
     qos: tuple[Qos, ...] = ()
     jobs: tuple[JobView, ...] = ()
     services: tuple[SnapshotService, ...] = ()
+    preempts_by_qos: bool = True
 
 
 def described(snapshot: SiteSnapshot) -> SiteDescription:
@@ -50,6 +53,7 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
         qos=snapshot.qos,
         jobs=snapshot.jobs,
         services=snapshot.services,
+        preempts_by_qos=snapshot.config.get("PreemptType") == _BY_QOS,
     )
 
 

@@ -80,6 +80,15 @@ def test_limits_on_types_are_the_site_s_where_slicewise_sets_none(mode: str, lef
     assert plan.accounts["nlp"].grp_tres == left
 
 
+def test_only_preempt_qos_preempts_by_the_lists_of_qos():
+    of = taken("observe")
+    high = Qos("high", {}, frozenset({"normal"}))
+    for by_qos, preempts in ((True, {"normal"}), (False, set())):
+        there = replace(of, now=replace(of.now, qos=(high,), preempts_by_qos=by_qos))
+        assert present_plan(there).qos["high"].preempts == preempts
+        assert slicewise_plan("changed", there, TENANTS).qos["high"].preempts == preempts
+
+
 def test_without_tenants_slurm_decides_alone():
     of = site()
     bare = replace(of.now, ledger=replace(of.now.ledger, tenants={}))

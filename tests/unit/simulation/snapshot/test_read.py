@@ -5,6 +5,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,19 @@ def test_the_site_is_the_snapshots():
     assert site.cluster.scheduling.weights.age == 1000
     assert site.ledger.policy["nlp"].quota.weight == 2
     assert site.settings.costs["a100"] == 10_500
+
+
+@pytest.mark.parametrize(
+    ("config", "by_qos"),
+    [
+        ({"PreemptType": "preempt/qos"}, True),
+        ({"PreemptType": "preempt/none"}, False),
+        ({"PreemptType": "preempt/partition_prio"}, False),
+        ({}, False),
+    ],
+)
+def test_preemption_by_slurm_conf(config: Mapping[str, str], by_qos: bool):
+    assert described(replace(snapshot(), config=config)).preempts_by_qos is by_qos
 
 
 def test_scheduling_by_slurm_conf():
