@@ -26,6 +26,7 @@ CHECK = SelfCheck(
     utilisation_of_history=0.72,
     utilisation=0.712,
     start_order=0.86,
+    never_started=0,
 )
 
 

@@ -103,6 +103,11 @@ def trust_text(check: SelfCheck | None) -> str:
         f" {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of 100 pairs"
         " of them started in the same order."
     )
+    if never := check.never_started:
+        found += (
+            f" {never:,} more really started, and {'has' if never == 1 else 'have'} no start in the"
+            " simulation: its own waits are longer than these."
+        )
     if is_far(check):
         return (
             f"{found} That is far from what happened: take from the following at most whether a"

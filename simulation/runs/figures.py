@@ -134,7 +134,9 @@ class SelfCheck:
     """The replay of the site's present policy beside what really happened.
 
     Attributes:
-        jobs: jobs that were compared: those that really started.
+        jobs: jobs that were compared: those that started in both.
+        never_started: jobs that really started, and in the replay never, or were refused; no other
+            figure of this has them.
         wait_error_s: median of the absolute differences of their waits.
         start_order: Kendall's tau of the two orders of starts, between -1 and 1.
     """
@@ -148,6 +150,7 @@ class SelfCheck:
     utilisation_of_history: float
     utilisation: float
     start_order: float
+    never_started: int
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,14 @@ class PartRun:
     Attributes:
         figures: of this part alone.
         starts_s: first starts of the jobs that counted, by their number in the history.
+        never_started: numbers of the jobs that counted and did not start, refused ones too.
         refused: jobs that counted and that admission refused, by account and the error's code.
     """
 
     measured: Measured
     figures: Figures
     starts_s: Mapping[int, float] = field(hash=False)
+    never_started: frozenset[int]
     refused: Mapping[tuple[str, str], int] = field(hash=False)
 
 
@@ -120,23 +122,22 @@ def part_run(
         steps=max(1, _STEPS // len(all_parts(experiment))),
     )
     sums = measured(record, by)
+    counts = _counted(experiment.jobs, part)
+    counted = [job for job in record.jobs if job.number in counts]
+    refused = [(number, code) for number, code in record.refused if number in counts]
     return PartRun(
         measured=sums,
         figures=figures(plan.name, sums, capacity, owed[0].millislices if owed else {}),
-        starts_s={
-            job.number: job.runs[0].start_s
-            for job in record.jobs
-            if job.number >= 0 and job.runs and part.start_s <= job.submit_s < times.end_s
-        },
-        refused=_refused(experiment.jobs, record.refused, part),
+        starts_s={job.number: job.runs[0].start_s for job in counted if job.runs},
+        never_started=frozenset(
+            (*(job.number for job in counted if not job.runs), *(number for number, _ in refused))
+        ),
+        refused=Counter((experiment.jobs[number].account, code) for number, code in refused),
     )
 
 
-def _refused(
-    jobs: tuple[HistoryJob, ...], refused: tuple[tuple[int, str], ...], part: Part
-) -> Mapping[tuple[str, str], int]:
-    return Counter(
-        (jobs[number].account, code)
-        for number, code in refused
-        if number >= 0 and part.start_s <= jobs[number].submit_s < part.times.end_s
+def _counted(jobs: tuple[HistoryJob, ...], part: Part) -> frozenset[int]:
+    """The numbers of the jobs that count in this part."""
+    return frozenset(
+        number for number, job in enumerate(jobs) if part.start_s <= job.submit_s < part.times.end_s
     )

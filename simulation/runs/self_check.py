@@ -30,9 +30,16 @@ def compared_jobs(
 
 
 def self_check(
-    jobs: Sequence[ComparedJob], utilisation_of_history: float, utilisation: float
+    jobs: Sequence[ComparedJob],
+    utilisation_of_history: float,
+    utilisation: float,
+    *,
+    never_started: int,
 ) -> SelfCheck | None:
-    """How far the replay is from the past; None if no job can be compared."""
+    """How far the replay is from the past; None if no job can be compared.
+
+    ``never_started`` jobs can't be: they started in the past only.
+    """
     if not jobs:
         return None
     past = sorted(max(0.0, job.really_s - job.submit_s) for job in jobs)
@@ -48,6 +55,7 @@ def self_check(
         utilisation_of_history=utilisation_of_history,
         utilisation=utilisation,
         start_order=kendall_tau([(job.really_s, job.replayed_s) for job in jobs]),
+        never_started=never_started,
     )
 
 

@@ -199,7 +199,13 @@ def _whole(experiment: Experiment, runs: Sequence[PartRun]) -> Figures:
 def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) -> SelfCheck | None:
     starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
     jobs = compared_jobs(experiment.jobs, starts_s)
-    return self_check(jobs, _utilisation_of_history(experiment), whole.utilisation)
+    never = sum(
+        experiment.jobs[number].started_s is not None
+        for one in runs
+        for number in one.never_started
+    )
+    use = _utilisation_of_history(experiment)
+    return self_check(jobs, use, whole.utilisation, never_started=never)
 
 
 def _utilisation_of_history(experiment: Experiment) -> float:

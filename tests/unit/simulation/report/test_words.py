@@ -65,6 +65,15 @@ def test_a_replay_far_from_what_happened_promises_no_amount():
     assert "smaller differences" not in text
 
 
+def test_jobs_without_a_start_in_the_replay_are_told():
+    assert "no start in the simulation" not in trust_text(CHECK)
+    text = trust_text(replace(CHECK, never_started=1_234))
+    assert "1,234 more really started, and have no start in the simulation" in text
+    assert "far from what happened" not in text
+    many = trust_text(replace(CHECK, never_started=CHECK.jobs))
+    assert "far from what happened" in many
+
+
 def test_without_real_starts_nothing_is_known_of_trust():
     assert "nothing shows how far" in trust_text(None)
 

@@ -30,9 +30,9 @@ def test_the_error_is_the_median_of_what_each_job_is_off() -> None:
         ComparedJob(0.0, 20.0, 15.0),
         ComparedJob(5.0, 30.0, 90.0),
     ]
-    found = self_check(jobs, 0.5, 0.6)
+    found = self_check(jobs, 0.5, 0.6, never_started=2)
     assert found is not None
-    assert (found.jobs, found.wait_error_s) == (3, 5.0)
+    assert (found.jobs, found.never_started, found.wait_error_s) == (3, 2, 5.0)
     assert found.wait_mean_of_history_s == pytest.approx(55 / 3)
     assert found.wait_mean_s == pytest.approx(112 / 3)
     assert (found.wait_p99_of_history_s, found.wait_p99_s) == (25.0, 85.0)
@@ -41,7 +41,7 @@ def test_the_error_is_the_median_of_what_each_job_is_off() -> None:
 
 
 def test_without_starts_there_is_nothing_to_compare() -> None:
-    assert self_check([], 0.0, 0.5) is None
+    assert self_check([], 0.0, 0.5, never_started=0) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=30))

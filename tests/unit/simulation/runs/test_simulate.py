@@ -101,6 +101,27 @@ def test_past_and_replay_count_the_same_jobs_at_the_same_cost() -> None:
     assert found.self_check.utilisation == pytest.approx(0.25, abs=0.001)
 
 
+def test_jobs_that_never_start_in_the_replay_are_counted() -> None:
+    def really(*job: object, **more: object) -> HistoryJob:
+        one = past(*job, **more)  # type: ignore[arg-type]
+        return replace(one, started_s=one.submit_s)
+
+    jobs = (
+        really("a", 4, 0, 9e6),
+        really("a", 4, 10, 9e6),
+        really("a", 4, 20),  # No room is left for this one.
+        past("a", 4, 30),  # Nor for this one, which did not start in the past either.
+        really("b", 1, 40),  # Has no quota: with Slicewise it is refused.
+    )
+    alone = simulate(experiment(*jobs, tail_s=600.0), processes=1).self_check
+    assert alone is not None
+    assert (alone.jobs, alone.never_started) == (2, 2)
+    with_us = experiment(*jobs, present=slicewise(tenants(a=8)), tail_s=600.0)
+    found = simulate(with_us, processes=1).self_check
+    assert found is not None
+    assert (found.jobs, found.never_started) == (2, 2)
+
+
 def test_a_history_without_starts_has_no_self_check() -> None:
     assert simulate(experiment(*FOUR_DAYS), processes=1).self_check is None
 
