@@ -57,6 +57,7 @@ MEASURES = (
     Measure("wait_p99_s", "wait, 99 % within", "wait", Verdict.WORSE, _NOTICED_S),
     Measure("jain", "fairness, 1 is even", "index", Verdict.BETTER, 0.01),
     Measure("late_jobs", "late within quota", "count", Verdict.WORSE, 1),
+    Measure("refused", "refused", "count", Verdict.WORSE, 1),
 )
 """The figures that are compared, in the order in which they are shown."""
 TENANT_WAIT = MEASURES[2]
@@ -102,8 +103,9 @@ class TenantDifference:
 
 
 def differences(result: SimulationResult) -> tuple[Difference, ...]:
-    """Return each figure of MEASURES by both policies."""
-    return tuple(_difference(one, result) for one in MEASURES)
+    """Return each figure of MEASURES by both policies; refused jobs only where there are any."""
+    found = (_difference(one, result) for one in MEASURES)
+    return tuple(one for one in found if one.figure != "refused" or one.present or one.changed)
 
 
 def _difference(measure: Measure, result: SimulationResult) -> Difference:

@@ -122,7 +122,8 @@ def trust_text(check: SelfCheck | None) -> str:
 MEANINGS = (
     "Idle though wanted is the part of the idle slices for which jobs waited. Fairness is Jain's"
     " index of the tenants' slowdowns. Late are jobs within their tenant's guaranteed quota that"
-    " waited longer than a recall of lent quota may take."
+    " waited longer than a recall of lent quota may take. Refused jobs are in no other figure, so a"
+    " policy that refuses some has shorter waits by that alone."
 )
 """What the less common figures mean."""
 

@@ -84,6 +84,7 @@ class Figures:
         idle_wanted_share: share of the idle capacity that waiting jobs asked for, 0 to 1.
         jain: Jain's index of the tenants' slowdowns; 1 is the same slowdown for all.
         late_jobs: sum of the tenants'.
+        refused: jobs that admission refused; they are in no other figure, and wait for nothing.
         steps: the cluster over time, at even distances.
     """
 
@@ -103,6 +104,7 @@ class Figures:
     tenants: tuple[TenantFigures, ...] = ()
     steps: tuple[Step, ...] = ()
     services: tuple[ServiceFigures, ...] = ()
+    refused: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ ESTIMATED = (
     "wait_p99_s",
     "jain",
     "late_jobs",
+    "refused",
 )
 """The fields of Figures that are estimated: the keys of ``SimulationResult.estimates``."""
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
@@ -127,7 +127,10 @@ def part_run(
     refused = [(number, code) for number, code in record.refused if number in counts]
     return PartRun(
         measured=sums,
-        figures=figures(plan.name, sums, capacity, owed[0].millislices if owed else {}),
+        figures=replace(
+            figures(plan.name, sums, capacity, owed[0].millislices if owed else {}),
+            refused=len(refused),
+        ),
         starts_s={job.number: job.runs[0].start_s for job in counted if job.runs},
         never_started=frozenset(
             (*(job.number for job in counted if not job.runs), *(number for number, _ in refused))

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Protocol
@@ -193,7 +193,8 @@ def _whole(experiment: Experiment, runs: Sequence[PartRun]) -> Figures:
     capacity = capacity_millislices(experiment.cluster, experiment.costs)
     first = runs[0].figures
     owed = {one.tenant: one.guaranteed_millislices for one in first.tenants}
-    return figures(first.name, joined([one.measured for one in runs]), capacity, owed)
+    found = figures(first.name, joined([one.measured for one in runs]), capacity, owed)
+    return replace(found, refused=sum(one.figures.refused for one in runs))
 
 
 def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) -> SelfCheck | None:

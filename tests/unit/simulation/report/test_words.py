@@ -112,6 +112,14 @@ def test_figures_stand_side_by_side_with_a_word():
     assert rows[-1] == ["late within quota", "0", "0", "0", "same"]
 
 
+def test_refused_jobs_have_a_row_where_there_are_any():
+    some = replace(result(), present=replace(PRESENT, refused=12))
+    rows = cells(figures_table(figure_rows(some)))
+    assert rows[-1] == ["refused", "12", "0", "-12", "better"]
+    alone = replace(result(compared=False), present=replace(PRESENT, refused=12))
+    assert cells(figures_table(figure_rows(alone)))[-1] == ["refused", "12"]
+
+
 def test_intervals_have_a_column_where_there_are_any():
     rows = cells(figures_table(figure_rows(result(offsets=4))))
     assert rows[0][4] == "95 % interval"

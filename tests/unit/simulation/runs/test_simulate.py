@@ -142,8 +142,11 @@ def test_notes_say_what_was_left_out_and_refused() -> None:
     jobs = (past("a"), past("a", 9), past("b", 1, 5), past("a", partition="old"))
     budget = Budget(Period.MONTH, MillisliceSeconds(1))
     policy = {name: replace(one, budget=budget) for name, one in tenants(a=4).items()}
-    notes = simulate(experiment(*jobs, changed=slicewise(policy)), processes=1).notes
-    text = "\n".join(notes)
+    found = simulate(experiment(*jobs, changed=slicewise(policy)), processes=1)
+    assert found.changed is not None
+    assert (found.present.refused, found.changed.refused) == (0, 1)
+    assert (found.present.jobs, found.changed.jobs) == (2, 1)
+    text = "\n".join(found.notes)
     assert "1 job was left out: their partition is not in the cluster." in text
     assert "1 job was left out: no nodes of their partition" in text
     assert "Slicewise: 1 job was refused (SW-QUOTA-NONE), of b." in text
