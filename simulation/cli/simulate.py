@@ -26,75 +26,84 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _MOST_OFFSETS, _MOST_PROCESSES, _MOST_DAYS = 64, 256, 3660
 
+Where = Annotated[
+    Path,
+    typer.Argument(
+        help="What slicewise snapshot wrote of a site, or a cluster file.", show_default=False
+    ),
+]
+JobsFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Jobs of the past: sacct's, Philly's, Helios', SWF; by default the snapshot's.",
+        show_default=False,
+    ),
+]
+ChangeFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file of quotas, as tenant-quota plan takes it: it is laid over the policy.",
+        show_default=False,
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Jobs count from then on; by default as soon as the history has all that came.",
+        show_default=False,
+    ),
+]
+Days = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=_MOST_DAYS,
+        help="For so many days; by default up to the last one.",
+        show_default=False,
+    ),
+]
+Offsets = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=_MOST_OFFSETS,
+        help="Cut the time into so many parts of two days at least, each from a start of its"
+        " own: their spread gives intervals.",
+    ),
+]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.html",
+        help="Write all of it as one HTML file, with drawings.",
+        show_default=False,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=_MOST_PROCESSES,
+        help="Processes at the same time; by default as many as there are CPUs.",
+        show_default=False,
+    ),
+]
+
 
 def simulate(
-    where: Annotated[
-        Path,
-        typer.Argument(
-            help="What slicewise snapshot wrote of a site, or a cluster file.", show_default=False
-        ),
-    ],
+    where: Where,
     *,
-    jobs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Jobs of the past: sacct's, Philly's, Helios', SWF; by default the snapshot's.",
-            show_default=False,
-        ),
-    ] = None,
-    change: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file of quotas, as tenant-quota plan takes it: it is laid over the policy.",
-            show_default=False,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Jobs count from then on; by default as soon as the history has all that came.",
-            show_default=False,
-        ),
-    ] = None,
-    days: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=_MOST_DAYS,
-            help="For so many days; by default up to the last one.",
-            show_default=False,
-        ),
-    ] = None,
-    offsets: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=_MOST_OFFSETS,
-            help="Cut the time into so many parts of two days at least, each from a start of its"
-            " own: their spread gives intervals.",
-        ),
-    ] = 4,
+    jobs: JobsFile = None,
+    change: ChangeFile = None,
+    start: Start = None,
+    days: Days = None,
+    offsets: Offsets = 4,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.html",
-            help="Write all of it as one HTML file, with drawings.",
-            show_default=False,
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=_MOST_PROCESSES,
-            help="Processes at the same time; by default as many as there are CPUs.",
-            show_default=False,
-        ),
-    ] = None,
+    report: ReportFile = None,
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Replay a site's past with Slicewise's own decisions, and with other quotas beside it.
