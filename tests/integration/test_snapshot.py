@@ -52,7 +52,7 @@ def lab(sandbox: Sandbox) -> Iterator[str]:
 
 def ended(sandbox: Sandbox, account: str) -> str:
     window = ("-S", "now-1hours", "-E", "now")
-    argv = ("sacct", "-X", "-n", "-P", "-A", account, *window, "-o", "JobID,State")
+    argv = ("sacct", "-a", "-X", "-n", "-P", "-A", account, *window, "-o", "JobID,State")
     return sandbox.run("slurm", argv).stdout
 
 
