@@ -12,7 +12,7 @@ from benchmarks.headline.kueue import Workload, cycle
 from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.loop import SiteTimes
-from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
+from simulation.site.records import ReplayedRun, SiteRecord, replayed
 from simulation.site.requests import Replay
 from simulation.slurm_model.model import SlurmModel
 
@@ -136,21 +136,14 @@ class KueueSite:
         return SiteRecord(
             begin_s=self._times.begin_s,
             stopped_s=self._model.now_s,
-            jobs=tuple(_replayed(job, running.get(job_id)) for job_id, job in self._jobs.items()),
+            jobs=tuple(
+                replayed(
+                    job.replay,
+                    job.runs,
+                    running.get(job_id),
+                    job.given_up_s,
+                    waits=job_id not in running and not job.is_over,
+                )
+                for job_id, job in self._jobs.items()
+            ),
         )
-
-
-def _replayed(job: _Job, running: ReplayedRun | None) -> ReplayedJob:
-    replay, runs = job.replay, tuple(job.runs)
-    if running is not None:
-        runs = (*runs, replace(running, start_s=max(replay.at_s, running.start_s)))
-    return ReplayedJob(
-        number=replay.number,
-        tenant=replay.request.account,
-        cost_millislices=replay.cost_millislices,
-        submit_s=replay.at_s,
-        run_s=replay.request.run_s,
-        runs=runs,
-        given_up_s=job.given_up_s,
-        waits_again=bool(runs) and running is None and not job.is_over,
-    )

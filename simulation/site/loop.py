@@ -9,7 +9,7 @@ window of the calendar begins or ends.
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
@@ -19,7 +19,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
 from simulation.site.deciding import SlicewiseOnModel
 from simulation.site.plans import SitePlan, SlicewisePlan
-from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
+from simulation.site.records import ReplayedRun, SiteRecord, replayed
 from simulation.site.requests import Replay
 from simulation.site.window_times import window_times_s
 from simulation.slurm_model.model import SlurmModel
@@ -244,7 +244,13 @@ class Site:
             begin_s=self._times.begin_s,
             stopped_s=self._model.now_s,
             jobs=tuple(
-                _replayed(one, running.get(job_id), waits=job_id in waiting)
+                replayed(
+                    one.job,
+                    one.runs,
+                    running.get(job_id),
+                    one.given_up_s,
+                    waits=job_id in waiting,
+                )
                 for job_id, one in self._followed.items()
             ),
             refused=tuple(self._refused),
@@ -261,20 +267,3 @@ def _set_limits(model: SlurmModel, plan: SitePlan) -> None:
 
 def _round_s(plan: SitePlan) -> float:
     return plan.round_s if isinstance(plan, SlicewisePlan) else inf
-
-
-def _replayed(one: _Followed, running: ReplayedRun | None, *, waits: bool) -> ReplayedJob:
-    job, runs = one.job, tuple(one.runs)
-    if running is not None:
-        # Slurm shows whole seconds.
-        runs = (*runs, replace(running, start_s=max(job.at_s, running.start_s)))
-    return ReplayedJob(
-        number=job.number,
-        tenant=job.request.account,
-        cost_millislices=job.cost_millislices,
-        submit_s=job.at_s,
-        run_s=job.request.run_s,
-        runs=runs,
-        given_up_s=one.given_up_s,
-        waits_again=waits and bool(runs),
-    )

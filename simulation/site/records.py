@@ -1,6 +1,9 @@
 """What a simulated site leaves behind: which jobs waited and ran, and when."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simulation.site.requests import Replay
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,31 @@ class ReplayedJob:
     runs: tuple[ReplayedRun, ...] = ()
     given_up_s: float | None = None
     waits_again: bool = False
+
+
+def replayed(
+    job: Replay,
+    ended: Sequence[ReplayedRun],
+    running: ReplayedRun | None,
+    given_up_s: float | None,
+    *,
+    waits: bool,
+) -> ReplayedJob:
+    """Describe a job by its runs that ended, the one that goes on, and whether it waits now."""
+    runs = tuple(ended)
+    if running is not None:
+        # Slurm shows whole seconds.
+        runs = (*runs, replace(running, start_s=max(job.at_s, running.start_s)))
+    return ReplayedJob(
+        number=job.number,
+        tenant=job.request.account,
+        cost_millislices=job.cost_millislices,
+        submit_s=job.at_s,
+        run_s=job.request.run_s,
+        runs=runs,
+        given_up_s=given_up_s,
+        waits_again=waits and bool(runs),
+    )
 
 
 @dataclass(frozen=True)
