@@ -5,8 +5,7 @@ from cluster.settings.file import Settings
 from simulation.cli.inputs import SiteInputs
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.jobs import History, HistoryJob
-from simulation.snapshot.site import SiteDescription
-from slurm_plugin.accounting.ledger_view import LedgerView
+from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Quota, Tenant
 
@@ -50,17 +49,5 @@ PAST = History(JOBS)
 
 def site(history: History | None = PAST) -> SiteInputs:
     """The site, as a cluster file describes it."""
-    ledger = LedgerView(
-        when=moment(0.0, "UTC"),
-        change_id=0,
-        compiled_id=0,
-        tenants=TENANTS,
-        windows=(),
-        loans=(),
-        recalls=(),
-        balances={},
-        rollovers={},
-        reservations=(),
-        known={},
-    )
+    ledger = untouched_ledger(TENANTS, moment(0.0, "UTC"))
     return SiteInputs(SiteDescription(0, CLUSTER, SETTINGS, ledger), history)

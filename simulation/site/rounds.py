@@ -13,6 +13,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.site.limits import account_limits, associations, conf_of, qos_limits
 from simulation.site.plans import SlicewisePlan
 from simulation.slurm_model.requests import AccountLimits, QosLimits
+from simulation.snapshot.site import untouched_ledger
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
@@ -46,18 +47,11 @@ class QuotaRounds:
         self._settings = by.settings
         self._zone = by.settings.ledger.time_zone
         without = {name: replace(tenant, budget=None) for name, tenant in by.tenants.items()}
-        self._ledger = LedgerView(
-            when=moment(now_s, self._zone),
+        self._ledger = replace(
+            untouched_ledger(without, moment(now_s, self._zone)),
             change_id=1,
             compiled_id=1,
-            tenants=without,
             windows=by.windows,
-            loans=(),
-            recalls=(),
-            balances={},
-            rollovers={},
-            reservations=(),
-            known={},
         )
         self._associations = associations(cluster, without)
         self._conf = conf_of(cluster, by.settings.cluster.partitions)

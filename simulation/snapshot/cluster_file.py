@@ -16,8 +16,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.fields import duration_s, hosts
 from cluster.slurm.unread import quoted
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
-from simulation.snapshot.site import SiteDescription
-from slurm_plugin.accounting.ledger_view import LedgerView
+from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.quota_file import FileFaults, table_update
 from slurm_plugin.quota.tenants import changed_together
@@ -137,7 +136,7 @@ def described_by(path: Path, raw: bytes) -> SiteDescription:
         taken_s=0,
         cluster=_cluster(path, own, policy),
         settings=settings,
-        ledger=_ledger(policy, settings),
+        ledger=untouched_ledger(policy, moment(0.0, settings.ledger.time_zone)),
     )
 
 
@@ -163,23 +162,6 @@ def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Polic
         faults.add(name, error)
     faults.check()
     return policy
-
-
-def _ledger(policy: Policy, settings: Settings) -> LedgerView:
-    """The ledger of a site on which nothing has happened."""
-    return LedgerView(
-        when=moment(0.0, settings.ledger.time_zone),
-        change_id=0,
-        compiled_id=0,
-        tenants=policy,
-        windows=(),
-        loans=(),
-        recalls=(),
-        balances={},
-        rollovers={},
-        reservations=(),
-        known={},
-    )
 
 
 def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:

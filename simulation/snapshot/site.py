@@ -10,7 +10,8 @@ from cluster.slurm.fields import duration_s
 from cluster.slurm.interface import Association, Qos
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.quota.types import ROOT_ACCOUNT
+from slurm_plugin.quota.calendar import Moment
+from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 
 _MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
@@ -38,6 +39,23 @@ class SiteDescription:
     jobs: tuple[JobView, ...] = ()
     services: tuple[SnapshotService, ...] = ()
     preempts_by_qos: bool = True
+
+
+def untouched_ledger(tenants: Policy, when: Moment) -> LedgerView:
+    """The ledger of a site on which nothing has happened."""
+    return LedgerView(
+        when=when,
+        change_id=0,
+        compiled_id=0,
+        tenants=tenants,
+        windows=(),
+        loans=(),
+        recalls=(),
+        balances={},
+        rollovers={},
+        reservations=(),
+        known={},
+    )
 
 
 def described(snapshot: SiteSnapshot) -> SiteDescription:
