@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 from durations import Durations
-from effort import examples, is_nightly
+from effort import examples, is_ci, is_nightly
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from json_checker import checked_printer
@@ -30,12 +30,14 @@ from cluster.runtime import console
 _PROJECT = Path(__file__).resolve().parent.parent
 _KEPT = _PROJECT / ".hypothesis" / "examples"
 _REPORT = _PROJECT / "build" / "reports" / "tests.json"
+_SAME_EXAMPLES = is_ci() and not is_nightly()
+"""In CI a change is judged by the same examples as the one before it."""
 
 settings.register_profile(
     "slicewise",
-    database=DirectoryBasedExampleDatabase(_KEPT),
+    database=None if _SAME_EXAMPLES else DirectoryBasedExampleDatabase(_KEPT),
     deadline=None,
-    derandomize=False,
+    derandomize=_SAME_EXAMPLES,
     max_examples=examples(60, nightly=2000),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
