@@ -23,6 +23,10 @@ STEPS = st.lists(
 )
 
 
+keep_alives_s = st.integers(0, 60_000).map(lambda milliseconds: milliseconds / 1000)
+"""Less than what two moments can differ by would be nothing at all."""
+
+
 @st.composite
 def scalings(draw: st.DrawFn) -> Scaling:
     most = draw(st.integers(1, 64))
@@ -32,7 +36,7 @@ def scalings(draw: st.DrawFn) -> Scaling:
         concurrency=draw(st.integers(1, 64)),
         max_queue_s=draw(st.none() | st.floats(0, 100)),
         p95_s=draw(st.none() | st.floats(0.01, 100)),
-        keep_alive_s=draw(st.none() | st.floats(0, 60)),
+        keep_alive_s=draw(st.none() | keep_alives_s),
         aim=draw(st.floats(0, 0.99999)),
     )
 
