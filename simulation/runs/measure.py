@@ -13,6 +13,7 @@ from itertools import count, groupby, islice
 from typing import NamedTuple
 
 from simulation.runs.figures import Step
+from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
 from simulation.site.records import ReplayedJob, SiteRecord
 from simulation.slurm_model.model import REQUEUE_WAIT_S
 from slurm_plugin.quota.demand import FIRST_TASKS, late_before_s
@@ -75,6 +76,7 @@ class Measured:
         seconds: how long was measured.
         idle_millislice_s, idle_wanted_millislice_s: what no job held, and the part of it for which
             jobs waited.
+        services: what became of the services' requests.
     """
 
     start_s: float
@@ -86,6 +88,7 @@ class Measured:
     idle_wanted_millislice_s: float
     tenants: Mapping[str, TenantSums] = field(hash=False)
     steps: tuple[Step, ...] = ()
+    services: tuple[ServiceOutcome, ...] = ()
 
 
 def measured(record: SiteRecord, by: Yardstick) -> Measured:
@@ -111,6 +114,12 @@ def joined(parts: Sequence[Measured]) -> Measured:
             for name in names
         },
         steps=tuple(step for part in parts for step in part.steps),
+        services=tuple(
+            joined_outcome(
+                [one for part in parts for one in part.services if one.service == service]
+            )
+            for service in sorted({one.service for part in parts for one in part.services})
+        ),
     )
 
 
@@ -144,7 +153,8 @@ class _Sweep:
     """Goes through a run from event to event."""
 
     def __init__(self, record: SiteRecord, by: Yardstick) -> None:
-        self._record, self._by, self._jobs = record, by, record.jobs
+        self._record, self._by = record, by
+        self._jobs = (*record.jobs, *record.replicas)
         self._own: Mapping[str, int] = {}
         self._held: Counter[str] = Counter()
         self._holding: set[int] = set()
@@ -312,6 +322,9 @@ class _Sweep:
                 for name in sorted({*counted, *self._held_s, *by_names(by)})
             },
             steps=tuple(self._steps),
+            services=tuple(
+                outcome(one, since_s=by.start_s, until_s=by.end_s) for one in self._record.services
+            ),
         )
 
 

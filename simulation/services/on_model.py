@@ -11,7 +11,7 @@ from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import JobChange, Target, Tasks
 from launcher.turn.state import DesiredSlots
-from simulation.services.figures import ServiceOutcome, outcome
+from simulation.services.figures import ServiceOutcome, ServiceRecord, outcome
 from simulation.services.gateway import ServiceGateway
 from simulation.services.launcher import ServiceLauncher
 from simulation.services.service import SimulatedService, array_of
@@ -76,7 +76,7 @@ class ServicesOnModel:
         self._model, self._quotas, self._every_s = model, quotas, every_s
         self._coming = sorted(services, key=lambda one: (one.applied_s, one.key))
         self._running: list[_Running] = []
-        self._arrays_of: tuple[Sequence[JobView], Mapping[int, Sequence[JobView]]] = ((), {})
+        self._jobs_of: tuple[Sequence[JobView], Mapping[str, Sequence[JobView]]] = ((), {})
         self.evictions = Evictions(ALONE, lambda: self._model.now_s)
 
     def set_quotas(self, quotas: SlotQuotas) -> None:
@@ -105,19 +105,13 @@ class ServicesOnModel:
 
     def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:
         """Return what became of each service between two moments, of which none is to come."""
-        for one in self._running:
-            one.gateway.requests.pass_until(max(until_s, one.gateway.requests.now_s))
         return tuple(
-            outcome(
-                one.service,
-                one.gateway,
-                one.changes_s,
-                one.cost_millislices,
-                since_s=since_s,
-                until_s=until_s,
-            )
-            for one in self._running
+            outcome(one, since_s=since_s, until_s=until_s) for one in self.records(until_s)
         )
+
+    def records(self, until_s: float) -> tuple[ServiceRecord, ...]:
+        """Return what each service left behind up to a moment that is not to come."""
+        return tuple(_recorded(one, until_s) for one in self._running)
 
     def gateway(self, key: str) -> ServiceGateway:
         """Return what is at the gateway of ``tenant/service``; KeyError unless it was applied."""
@@ -168,14 +162,17 @@ class ServicesOnModel:
 
     def _records(self, array: int) -> tuple[JobView, ...]:
         """Slurm's records of an array."""
+        return self._model.array(array)
+
+    def _own_jobs(self, tenant: str) -> Sequence[JobView]:
+        """Slurm's records of a tenant's account."""
         jobs = self._model.jobs
-        if self._arrays_of[0] is not jobs:
-            found: dict[int, list[JobView]] = defaultdict(list)
+        if self._jobs_of[0] is not jobs:
+            found: dict[str, list[JobView]] = defaultdict(list)
             for job in jobs:
-                if job.array_job_id is not None:
-                    found[job.array_job_id].append(job)
-            self._arrays_of = (jobs, found)
-        return tuple(self._arrays_of[1].get(array, ()))
+                found[job.account].append(job)
+            self._jobs_of = (jobs, found)
+        return self._jobs_of[1].get(tenant, ())
 
     def _guard(self, one: _Running, now_s: float) -> None:
         """Hold what must not start, bring back what has ended: as at each look of the daemon."""
@@ -189,7 +186,7 @@ class ServicesOnModel:
         """Bring the slots to those desired, within quota, as the daemon does."""
         view, tenant = one.view, one.service.spec.tenant
         borrows = not self.evictions.waits(tenant)
-        room = self._quotas.room(tenant, self._model.jobs, self.views, borrows=borrows)
+        room = self._quotas.room(tenant, self._own_jobs(tenant), self.views, borrows=borrows)
         plan = plan_desired(view, desired.run, room)
         one.desired = desired.run
         self._carry_out(one, plan, now_s)
@@ -233,3 +230,17 @@ class ServicesOnModel:
         for (array, index, _), limit in plan.limits_min.items():
             target: Target = Tasks(array, frozenset({index}))
             self._model.update(target, JobChange(time_limit_min=limit))
+
+
+def _recorded(one: _Running, until_s: float) -> ServiceRecord:
+    gateway = one.gateway
+    requests = gateway.requests
+    requests.pass_until(max(until_s, requests.now_s))
+    return ServiceRecord(
+        service=one.service,
+        waits_s=tuple(requests.waits),
+        answers_s=tuple(requests.answers),
+        runs=(*gateway.past, *((run.began_s, inf) for run in gateway.runs.values())),
+        changes_s=tuple(one.changes_s),
+        cost_millislices=one.cost_millislices,
+    )

@@ -1,7 +1,8 @@
 """A service of the simulator: what is submitted, what its engine can do, which requests come."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from cluster.language.errors import InvalidInputError
@@ -76,6 +77,16 @@ class SimulatedService:
     def key(self) -> str:
         """``tenant/service``, as in its address."""
         return f"{self.spec.tenant}/{self.spec.name}"
+
+    def since(self, at_s: float) -> "SimulatedService":
+        """The service as if it were applied then, if it was earlier; no request came before."""
+        first = bisect_left(self.arrivals_s, at_s)
+        return replace(
+            self,
+            applied_s=max(at_s, self.applied_s),
+            arrivals_s=self.arrivals_s[first:],
+            sizes=self.sizes[first:],
+        )
 
     @property
     def within_s(self) -> float:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
+from simulation.services.on_model import ServicesOnModel
 from simulation.site.admission import Refused, SiteAdmission
 from simulation.site.plans import SlicewisePlan
 from simulation.site.priorities import PriorityRules, SitePriorities
-from simulation.site.rounds import QuotaRounds
+from simulation.site.rounds import QuotaRounds, SiteRound
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
@@ -17,14 +18,24 @@ from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.demand import capacity
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.reclaim.hold_back import about_to_start
+from slurm_plugin.services.slot_quotas import SlotQuotas
 from slurm_plugin.services.state import Observation
 from slurm_plugin.state.formula import formula_of
 
 
 class SlicewiseOnModel:
-    """Slicewise's decisions, applied to the model of Slurm."""
+    """Slicewise's decisions, applied to the model of Slurm.
+
+    Attributes:
+        services: the plan's services. Whoever drives this lets them advance after the model.
+        rounds: rounds of quotas so far.
+    """
 
     def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, model: SlurmModel) -> None:
         self._by, self._model = by, model
@@ -45,6 +56,9 @@ class SlicewiseOnModel:
         self._jobs: tuple[JobView, ...] = ()
         self._by_account: Mapping[str, list[JobView]] = {}
         self._ended: list[Holding] = []
+        nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
+        found = (one.since(now_s) for one in by.services)
+        self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s)
         self.rounds = 0
 
     @property
@@ -52,6 +66,11 @@ class SlicewiseOnModel:
         """When the grace of the oldest recall is over; None without recalls."""
         called_s = min((one.called_s for one in self._rounds.recalls), default=None)
         return None if called_s is None else called_s + self._by.settings.lending.grace_s
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether slots wait for a lender for which replicas went: each round looks at that."""
+        return self.services.evictions.has_waiting
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -108,6 +127,8 @@ class SlicewiseOnModel:
             now_s,
             jobs,
             nodes,
+            self.services.views,
+            evicting=self.services.evictions.ending,
             stuck=stuck(self._still_since_s, now_s),
             lately=self._priorities.lately,
         )
@@ -120,10 +141,38 @@ class SlicewiseOnModel:
         self._admission.follow(
             done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
         )
+        self._follow_services(done, jobs, nodes)
         if is_slow_turn:
             for target, change in self._priorities.due(jobs, now_s).items():
                 model.update(target, change)
         self.rounds += 1
+
+    def _follow_services(
+        self, done: SiteRound, jobs: tuple[JobView, ...], nodes: tuple[NodeView, ...]
+    ) -> None:
+        """Give services the quotas that are in force, then tell replicas to go that lenders need.
+
+        That comes last, as in the daemon: earlier, others of the borrower would take their place.
+        """
+        policy, services, settings = done.policy, self.services, self._by.settings
+        if not self._by.services:
+            return
+        whole = capacity(nodes, self._partitions, self._costs, settings.whole_boards) or None
+        services.set_quotas(
+            SlotQuotas(
+                guaranteed_quota(policy),
+                attainable(policy, self._rounds.ledger.highest, whole),
+                done.ceilings,
+                self._partitions,
+                self._costs,
+            )
+        )
+        plan, evictions = done.plan, services.evictions
+        grace_s = settings.lending.grace_s
+        evictions.end(plan.reclaim.victims, plan.over, services.views, grace_s)
+        if evictions.has_waiting:
+            starting = about_to_start(policy, jobs, self._partitions, self._costs)
+            evictions.wait_on(plan.recalls, starting)
 
     def _follow_standstill(
         self, jobs: tuple[JobView, ...], nodes: tuple[NodeView, ...], now_s: float

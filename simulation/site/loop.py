@@ -4,7 +4,9 @@ Nothing happens between events: the site goes from submission to submission, and
 quotas between them. A round comes soon after something has changed that it could see, at least
 ``round_s`` after the last one, while a job waits that Slurm has not started by itself: without one,
 loans change nothing until the next job comes. It also comes when a recall's grace is over, or a
-window of the calendar begins or ends.
+window of the calendar begins or ends, and while services' slots wait for a lender for which their
+replicas went. Services make their turns between all that: those of the launcher, and what the
+daemon makes of them.
 """
 
 from bisect import bisect_right
@@ -13,16 +15,17 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, WAITING, JobView
+from cluster.language.jobs import WAITING, JobState, JobView
 from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
 from simulation.site.deciding import SlicewiseOnModel
 from simulation.site.plans import SitePlan, SlicewisePlan
-from simulation.site.records import ReplayedRun, SiteRecord, replayed
+from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord, replayed, replica
 from simulation.site.requests import Replay
 from simulation.site.window_times import window_times_s
 from simulation.slurm_model.model import SlurmModel
+from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import is_waiting
 
@@ -75,7 +78,7 @@ class Site:
         jobs: Sequence[Replay],
         times: SiteTimes,
     ) -> None:
-        self._plan, self._jobs, self._times = plan, jobs, times
+        self._plan, self._jobs, self._times, self._costs = plan, jobs, times, costs
         self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
         _set_limits(self._model, plan)
         self._slicewise: SlicewiseOnModel | None = None
@@ -86,6 +89,7 @@ class Site:
             self._windows_s = window_times_s(plan.windows, times.begin_s, times.last_s, zone)
         self._next = 0
         self._followed: dict[int, _Followed] = {}
+        self._replicas: list[ReplayedJob] = []
         self._refused: list[tuple[int, str]] = []
         self._give_up: list[tuple[float, int]] = []
         self._settle_s = _SETTLE_S + cluster.scheduling.interval_s
@@ -114,6 +118,8 @@ class Site:
             model.advance(at_s)
             self._submit_due()
             self._cancel_due()
+            if self._slicewise is not None:
+                self._slicewise.services.advance(at_s)
             self._round_if_due()
             if at_s >= ask_s:
                 self._collect()
@@ -133,6 +139,9 @@ class Site:
             due.append(self._jobs[self._next].at_s)
         if self._give_up:
             due.append(self._give_up[0][0])
+        if self._slicewise is not None:
+            turn_s = self._slicewise.services.next_s()
+            due.append(inf if turn_s is None else turn_s)
         return max(self._model.now_s, min(due))
 
     def _round_due_s(self) -> float:
@@ -141,14 +150,20 @@ class Site:
         changed_s = self._changed_s
         if changed_s == inf and (own_s := self._model.next_s()) is not None:
             changed_s = own_s
-        return max(min(changed_s + self._settle_s, self._dated_s()), self._next_round_s)
+        apart_s = self._settle_s if self._takes_back else _round_s(self._plan)
+        return max(min(changed_s + self._settle_s, self._dated_s()), self._round_s + apart_s)
 
     @property
-    def _next_round_s(self) -> float:
-        return self._round_s + _round_s(self._plan)
+    def _takes_back(self) -> bool:
+        """Whether replicas go for a lender: then the daemon plans at each turn."""
+        return self._slicewise is not None and self._slicewise.takes_back
 
     def _dated_s(self) -> float:
-        """When a round is due whatever has changed: for a recall or a window; inf for none."""
+        """When a round is due whatever has changed: for a recall or a window, or since slots wait
+        for a lender; inf for none.
+        """
+        if self._takes_back:
+            return self._round_s + _round_s(self._plan)
         nth = bisect_right(self._windows_s, self._round_s)
         window_s = self._windows_s[nth] if nth < len(self._windows_s) else inf
         recall_s = None if self._slicewise is None else self._slicewise.recall_due_s
@@ -207,10 +222,14 @@ class Site:
         for run in self._model.take_ended():
             if self._slicewise is not None:
                 self._slicewise.ended(run)
+            if run.start_s is None:
+                continue
+            one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
             followed = self._followed.get(run.job_id)
-            if followed is not None and run.start_s is not None:
-                one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
+            if followed is not None:
                 followed.runs.append(one)
+            else:
+                self._replicas.append(replica(run.account, run_cost(run.gpus, self._costs), one))
 
     def _counts_on(self) -> bool:
         """Whether a job that counts still waits for its first start."""
@@ -235,11 +254,16 @@ class Site:
     def _record(self) -> SiteRecord:
         running: dict[int, ReplayedRun] = {}
         waiting: set[int] = set()
+        replicas = list(self._replicas)
         for job in self._model.jobs:
             if job.state in WAITING:
                 waiting.add(job.job_id)
-            elif job.state in ALLOTTED and job.start_s is not None:
-                running[job.job_id] = ReplayedRun(job.start_s, None, is_borrowed(job.qos))
+            elif job.state is JobState.RUNNING and job.start_s is not None:
+                run = ReplayedRun(job.start_s, None, is_borrowed(job.qos))
+                running[job.job_id] = run
+                if job.job_id not in self._followed:
+                    replicas.append(replica(job.account, run_cost(job.gpus, self._costs), run))
+        slicewise = self._slicewise
         return SiteRecord(
             begin_s=self._times.begin_s,
             stopped_s=self._model.now_s,
@@ -254,7 +278,9 @@ class Site:
                 for job_id, one in self._followed.items()
             ),
             refused=tuple(self._refused),
-            rounds=0 if self._slicewise is None else self._slicewise.rounds,
+            rounds=0 if slicewise is None else slicewise.rounds,
+            services=() if slicewise is None else slicewise.services.records(self._model.now_s),
+            replicas=tuple(replicas),
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.settings.file import Settings
+from simulation.services.service import SimulatedService
 from simulation.slurm_model.requests import AccountLimits, QosLimits
 from slurm_plugin.quota.calendar import Window
 from slurm_plugin.quota.types import Policy
@@ -12,6 +13,8 @@ from slurm_plugin.quota.types import Policy
 @dataclass(frozen=True)
 class SlurmPlan:
     """Slurm alone: jobs keep the QOS that they had, under the limits that the site has.
+
+    It runs no services: nobody would start and end their replicas.
 
     Attributes:
         qos: limits by QOS; a QOS that is not here limits nothing.
@@ -33,6 +36,8 @@ class SlicewisePlan:
         round_s: seconds at least between two rounds.
         priority_s: seconds at least between two looks at the priorities of waiting jobs, and at
             those that Slurm does not start.
+        services: what follows its requests, and is applied at the latest when the site begins.
+        turn_s: seconds between two turns of the launcher for a service for which something moves.
     """
 
     name: str
@@ -41,6 +46,8 @@ class SlicewisePlan:
     windows: tuple[Window, ...] = ()
     round_s: float = 15.0
     priority_s: float = 60.0
+    services: tuple[SimulatedService, ...] = ()
+    turn_s: float = 1.0
     qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
     accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
+from simulation.services.figures import ServiceRecord
 from simulation.site.requests import Replay
 
 
@@ -67,6 +69,14 @@ def replayed(
     )
 
 
+def replica(tenant: str, cost_millislices: int, run: ReplayedRun) -> ReplayedJob:
+    """Describe one run of a service's replica, as a job that no history has and that never waited.
+
+    Its slot waits for requests, mostly, and not for slices.
+    """
+    return ReplayedJob(-1, tenant, cost_millislices, run.start_s, inf, (run,))
+
+
 @dataclass(frozen=True)
 class SiteRecord:
     """What one simulation of a site left behind.
@@ -75,6 +85,8 @@ class SiteRecord:
         begin_s, stopped_s: Unix seconds between which it was simulated.
         refused: the numbers of jobs that admission refused, with the error's code.
         rounds: rounds of quotas.
+        services: what became of the services' requests.
+        replicas: the runs of their replicas, each as a job of its own.
     """
 
     begin_s: float
@@ -82,3 +94,5 @@ class SiteRecord:
     jobs: tuple[ReplayedJob, ...]
     refused: tuple[tuple[int, str], ...] = ()
     rounds: int = 0
+    services: tuple[ServiceRecord, ...] = ()
+    replicas: tuple[ReplayedJob, ...] = ()

@@ -99,6 +99,15 @@ class SlurmModel:
             state.is_shown = True
         return self._jobs
 
+    def array(self, array_job_id: int) -> tuple[JobView, ...]:
+        """The records of one array among ``jobs``."""
+        state = self._state
+        tasks = state.arrays.get(array_job_id, {}).values()
+        found = {one.job_id: one for one in tasks}
+        if (first := state.records.get(array_job_id)) is not None:
+            found[array_job_id] = first
+        return tuple(job_view(found[job_id], self._names) for job_id in sorted(found))
+
     @property
     def nodes(self) -> tuple[NodeView, ...]:
         """Every node; each the same object until it changes."""
@@ -149,10 +158,17 @@ class SlurmModel:
             self._settle(record)
 
     def requeue_hold(self, target: Target) -> None:
-        """End the runs; the jobs come back held. A job that may not be requeued runs on."""
+        """End the runs; the jobs come back held, and so do those that have ended already.
+
+        A job that may not be requeued runs on, or stays ended.
+        """
         for record in self._records(target):
-            if record.state is JobState.RUNNING and record.request.requeues:
+            if not record.request.requeues:
+                continue
+            if record.state is JobState.RUNNING:
                 self._state.stop(record, "REQUEUED", returns=True, held=True)
+            elif record.state is JobState.ENDED and record.start_s is not None:
+                self._state.wait_again(record, held=True)
 
     def update(self, target: Target, change: JobChange) -> str:
         """Change what waits, of a running job its time limit; return Slurm's refusal, or ""."""

@@ -1,6 +1,7 @@
 """Tests services on the model of Slurm: up, down, to zero, within quota, and told to end."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -12,7 +13,8 @@ from simulated_services import START_S, TENANT, Quota, SimulatedWorld, a_service
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobTag
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
-from simulation.services.figures import ServiceOutcome
+from cluster.slurm.interface import Tasks
+from simulation.services.figures import ServiceOutcome, joined_outcome
 from simulation.services.gateway import ReplicaCount, ServiceGateway
 from simulation.services.launcher import ServiceLauncher
 from simulation.services.service import EngineModel, array_of
@@ -70,7 +72,7 @@ def test_a_request_wakes_it_and_it_goes_back_to_zero():
     ended_s = counts(world)[-1][0]
     assert 20 + 4 + 5 <= ended_s <= 20 + 4 + 5 + 2
     assert figures(world) == ServiceOutcome(
-        CHAT, 1, 0.0, 3.0, pytest.approx(ended_s - 20.0, abs=0.5), 2, 0
+        CHAT, (3.0,), 1, 0, pytest.approx(ended_s - 20.0, abs=0.5), 2, 0
     )
 
 
@@ -168,6 +170,35 @@ def test_a_failed_node_loses_what_was_worked_on_there_and_the_slot_comes_back():
     assert gateway_of(world).requests.answered == 120 - found.lost
     assert found.attainment == 1 - found.lost / 120
     assert states(world) == ["held"] * 4
+
+
+def test_a_slot_whose_run_has_ended_for_good_is_brought_back():
+    world = SimulatedWorld(a_service(BUSY, spec={"max_queue_s": None}))
+    world.pass_until(15.2)
+    job = next(job for job in world.model.jobs if job.state is JobState.RUNNING)
+    assert job.array_job_id is not None
+    assert job.task_index is not None
+    world.model.cancel(Tasks(job.array_job_id, frozenset({job.task_index})))
+    world.pass_until(17)
+    assert states(world)[job.task_index] == "gone"
+    world.pass_until(24)
+    assert "gone" not in states(world)
+    world.pass_until(500)
+    assert states(world) == ["held"] * 4
+    assert gateway_of(world).requests.answered == 120 - figures(world).lost
+
+
+def test_figures_of_times_that_follow_one_another_are_joined():
+    world = SimulatedWorld(a_service(BUSY))
+    world.pass_until(60)
+    of = [world.services.outcomes(START_S + a, START_S + b)[0] for a, b in ((0, 20), (20, 60))]
+    found = joined_outcome(of)
+    assert found.slice_s == pytest.approx(figures(world).slice_s)
+    assert replace(found, slice_s=0.0) == replace(figures(world), slice_s=0.0)
+    assert (found.attainment, found.wait_p99_s) == (
+        found.in_time / 120,
+        sorted(found.waits_s)[118],
+    )
 
 
 def test_two_runs_are_the_same():

@@ -298,6 +298,43 @@ def test_gpus_of_any_type_are_taken_as_they_come():
     assert one.jobs[0].tres["billing"] == "4500"
 
 
+def test_a_task_that_has_ended_comes_back_held_while_slurm_knows_it():
+    one = model({"a100": 1})
+    array = one.submit(job(tasks=2, run_s=10))
+    after(one, 15)
+    task = Tasks(array, frozenset({0}))
+    one.requeue_hold(task)
+    back = next(shown for shown in one.jobs if shown.task == f"{array}_0")
+    assert (back.state, back.held, back.restarts, back.ended) == (JobState.PENDING, True, 1, "")
+    assert back.start_s is None
+    # It is not forgotten when it would have been.
+    after(one, 400)
+    one.release(task)
+    after(one, 0)
+    assert f"{array}_0" in started(one)
+    one.requeue_hold(Tasks(array, frozenset({1})))
+    assert [shown.task for shown in one.jobs] == [f"{array}_0"]
+
+
+def test_a_job_that_may_not_be_requeued_stays_ended():
+    one = model({"a100": 1})
+    number = one.submit(job(run_s=10, requeues=False))
+    after(one, 15)
+    one.requeue_hold(number)
+    assert one.jobs[0].state is JobState.ENDED
+
+
+def test_an_array_is_shown_alone_as_among_all_jobs():
+    one = model({"a100": 2})
+    one.submit(job(tasks=3))
+    array = one.submit(job(tasks=3))
+    after(one, 5)
+    one.hold(Tasks(array, frozenset({1})))
+    assert one.array(array) == tuple(job for job in one.jobs if job.array_job_id == array)
+    assert len(one.array(array)) == 2
+    assert one.array(99) == ()
+
+
 def test_of_an_array_that_is_over_nothing_is_left():
     one = model({"a100": 2})
     array = one.submit(job(run_s=10, tasks=3))
