@@ -82,16 +82,17 @@ def snapshot_command(
     """
     settings = load_settings()
     taken_s = int(time.time())
-    with spinner("Reading the site"):
-        with opened_ledger(settings) as ledger:
-            view = ledger_view_now(ledger, settings, taken_s)
-        snapshot, runs = asyncio.run(_gather(settings, view, taken_s, history))
     names = None
     if pseudonyms != "none":
         names = Pseudonyms(secrets.token_bytes(_KEY_BYTES), accounts=pseudonyms == "all")
-    lines = None if history is None else _lines(runs, names)
-    snapshot = snapshot if names is None else under_other_names(snapshot, names)
+    # Opened first: what can't be written is not gathered for minutes.
     with whole_binary_file(file) as out:
+        with spinner("Reading the site"):
+            with opened_ledger(settings) as ledger:
+                view = ledger_view_now(ledger, settings, taken_s)
+            snapshot, runs = asyncio.run(_gather(settings, view, taken_s, history))
+        lines = None if history is None else _lines(runs, names)
+        snapshot = snapshot if names is None else under_other_names(snapshot, names)
         write_archive(out, snapshot, lines)
     _say(file, snapshot, len(runs), as_json)
 

@@ -1,19 +1,23 @@
 """Shows the progress of long work on a terminal; writes files completely or not at all."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from errno import EISDIR
+from io import BufferedWriter, FileIO, IOBase, TextIOWrapper
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from tempfile import mkstemp
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import terminal_console
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
+F = TypeVar("F", bound=IOBase)
 
 
 @contextmanager
@@ -80,32 +84,63 @@ def _progress(*columns: "ProgressColumn") -> "Progress":
 def whole_file(path: Path) -> Iterator[IO[str]]:
     """Write a text file that only its owner can read; it gets its name once all is on disk.
 
-    Raises InvalidInputError (SW-OUTPUT) if it can't be written; ``path`` is unchanged then.
+    Raises InvalidInputError (SW-OUTPUT) if it can't be written, at once where the directory is not
+    there or may not be written; ``path`` is unchanged then. Errors of the body go through as they
+    are.
     """
-    text: dict[str, Any] = {"mode": "w", "encoding": "utf-8", "newline": ""}
-    with _whole(path, text) as file:
+    with _whole(path, _text) as file:
         yield file
 
 
 @contextmanager
 def whole_binary_file(path: Path) -> Iterator[IO[bytes]]:
     """As ``whole_file``, for a file of bytes."""
-    with _whole(path, {"mode": "w+b"}) as file:
+    with _whole(path, BufferedWriter) as file:
         yield file
 
 
+class _Unnamed(FileIO):
+    """The file until it gets its name; says of whatever can't be written which one was meant."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it, beside ``path``; raises InvalidInputError (SW-OUTPUT) if it can't."""
+        self._path = path
+        with _writing(path):
+            if path.is_dir():
+                raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+            descriptor, name = mkstemp(prefix=".export-", dir=path.parent)
+            super().__init__(name, "w", opener=lambda *_: descriptor)
+
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write some of the bytes; InvalidInputError (SW-OUTPUT) if it can't."""
+        with _writing(self._path):
+            return super().write(data)
+
+
+def _text(file: FileIO) -> TextIOWrapper:
+    return TextIOWrapper(BufferedWriter(file), encoding="utf-8", newline="")
+
+
 @contextmanager
-def _whole(path: Path, how: Mapping[str, Any]) -> Iterator[IO[Any]]:
+def _whole(path: Path, layers: Callable[[FileIO], F]) -> Iterator[F]:
+    unnamed = _Unnamed(path)
+    unfinished = Path(unnamed.name)
     try:
-        with NamedTemporaryFile(dir=path.parent, prefix=".export-", delete=False, **how) as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink()
-                raise
+        with layers(unnamed) as file:
+            yield file
+            file.flush()
+            with _writing(path):
+                os.fsync(unnamed.fileno())
+                unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InvalidInputError(
             "SW-OUTPUT", f"{path} can't be written: {error.strerror}.", "Name another file."
