@@ -16,7 +16,10 @@ from slurm_plugin.snapshot.contents import (
     FORMAT,
     SiteSnapshot,
     SnapshotService,
+    association_values,
     ledger_values,
+    partition_values,
+    qos_values,
     scheduling_values,
     service_values,
     settings_values,
@@ -117,9 +120,11 @@ def snapshot() -> SiteSnapshot:
         ),
         NodeView("slicewise-shapes", PRIVATE, frozenset({"FUTURE"}), {"1g.10gb": 7}, {}),
     )
+    licence = f"license/matlab@{PRIVATE}"
     words = {"comment": PRIVATE, "admin_comment": tag()}
+    asked = {"gres/gpu:1g.10gb": "1", licence: "1"}
     jobs = (
-        job(0, array_job_id=None, task_index=None, name="train", **words),
+        job(0, array_job_id=None, task_index=None, name="train", tres=asked, **words),
         job(1, name="bert", comment=PRIVATE, admin_comment=tag("bert")),
         job(2, JobState.ENDED, name=PRIVATE),
         job(3, account="nlp", user="bob", admin_comment=PRIVATE, name="other", qos="long"),
@@ -132,7 +137,8 @@ def snapshot() -> SiteSnapshot:
         "StateSaveLocation": f"/{PRIVATE}",
     }
     directives = {"max_replicas": "4", "model_repository": f"/{PRIVATE}", "environment": PRIVATE}
-    weights = {"gres/gpu:1g.10gb": 1500.0}
+    weights = {"gres/gpu:1g.10gb": 1500.0, licence: 1.0}
+    limits = {licence: 2}
     allowed = frozenset({"slicewise_nlp", "long"})
     own = frozenset({"slicewise_vision", "slicewise_vision_borrowed", "normal"})
     return SiteSnapshot(
@@ -142,19 +148,34 @@ def snapshot() -> SiteSnapshot:
         slurm_version=(24, 11, 5),
         config=scheduling_values(config),
         nodes=without_addresses(nodes),
-        partitions=(
-            PartitionView("gpu", weights, "slicewise_gate", max_time_s=86_400),
-            PartitionView("all", weights, "", allow_qos=allowed),
+        partitions=partition_values(
+            (
+                PartitionView("gpu", weights, "slicewise_gate", max_time_s=86_400),
+                PartitionView("all", weights, "", allow_qos=allowed),
+            )
         ),
-        associations=(
-            Association("c", "root", "", "", frozenset(), "", {}),
-            Association("c", "vision", "", "root", own, "slicewise_vision", {}, share=3),
-            Association("c", "nlp", "", "vision", frozenset(), "", {"billing": 9}, own_qos=own),
-            Association("c", "nlp", "bob", "", frozenset(), "", {}, share=None),
+        associations=association_values(
+            (
+                Association("c", "root", "", "", frozenset(), "", {}),
+                Association("c", "vision", "", "root", own, "slicewise_vision", {}, share=3),
+                Association(
+                    *("c", "nlp", "", "vision", frozenset(), "", {"billing": 9, **limits}),
+                    grp_tres_run_mins=limits,
+                    grp_tres_mins=limits,
+                    own_qos=own,
+                ),
+                Association("c", "nlp", "bob", "", frozenset(), "", {}, share=None),
+            )
         ),
-        qos=(
-            Qos("slicewise_vision", {}, frozenset({"slicewise_nlp_borrowed"})),
-            Qos("slicewise_nlp_borrowed", {"billing": 0}, frozenset(), priority=3),
+        qos=qos_values(
+            (
+                Qos("slicewise_vision", {}, frozenset({"slicewise_nlp_borrowed"})),
+                Qos(
+                    *("slicewise_nlp_borrowed", {"billing": 0, **limits}, frozenset(), limits),
+                    grp_tres_run_mins=limits,
+                    priority=3,
+                ),
+            )
         ),
         jobs=without_words(jobs),
         settings=settings_values(SETTINGS),

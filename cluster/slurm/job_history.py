@@ -32,7 +32,7 @@ HISTORY_FIELDS = (
 
 _LONGEST_ID = 18
 _UNKNOWN = "Unknown"
-_COUNTED = ("billing", "cpu", "gres/", "mem", "node")
+_EVERYWHERE = ("billing", "cpu", "gres/", "mem", "node")
 
 
 def parse_history(text: str, told: ReportsUnread) -> tuple[PastRun, ...]:
@@ -97,7 +97,7 @@ def _tres(text: str) -> Mapping[str, str]:
 def history_lines(runs: Iterable[PastRun]) -> Iterator[str]:
     """Write runs as ``sacct -P`` prints ``HISTORY_FIELDS``, the names of the columns first.
 
-    Of the TRES only those that Slurm has everywhere: licences and the like have a site's names.
+    Of the TRES only those that ``is_everywhere`` names.
     """
     yield "|".join(HISTORY_FIELDS)
     for run in runs:
@@ -136,4 +136,13 @@ def _time_text(unix_s: int | None) -> str:
 
 
 def _tres_text(tres: Mapping[str, str]) -> str:
-    return ",".join(f"{name}={value}" for name, value in tres.items() if name.startswith(_COUNTED))
+    return ",".join(f"{name}={value}" for name, value in tres.items() if is_everywhere(name))
+
+
+def is_everywhere(tres: str) -> bool:
+    """Whether Slurm has the TRES at every site.
+
+    Licences, burst buffers and the like have a site's own names; a licence may be named after the
+    host of its server.
+    """
+    return tres.startswith(_EVERYWHERE)

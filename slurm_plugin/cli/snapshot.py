@@ -29,7 +29,10 @@ from slurm_plugin.snapshot.contents import (
     FORMAT,
     SiteSnapshot,
     SnapshotService,
+    association_values,
     ledger_values,
+    partition_values,
+    qos_values,
     scheduling_values,
     service_values,
     settings_values,
@@ -76,9 +79,9 @@ def snapshot_command(
 
     It has nodes, partitions, accounts with shares, limits, the queue, the policy with windows,
     loans and budgets, what of services decides how many replicas they have, and the keys of
-    slurm.conf and slicewise.toml that decide. No secret, address, path, script or comment is in it.
-    Replaced names are the same within one archive, and in no other. Only the caller can read the
-    file. Nothing is changed.
+    slurm.conf and slicewise.toml that decide. No secret, address, path, script, comment or licence
+    is in it. Replaced names are the same within one archive, and in no other. Only the caller can
+    read the file. Nothing is changed.
     """
     settings = load_settings()
     taken_s = int(time.time())
@@ -116,9 +119,9 @@ async def _gather(
         slurm_version=slurm_version,
         config=scheduling_values(config),
         nodes=without_addresses(nodes),
-        partitions=partitions,
-        associations=associations,
-        qos=qos,
+        partitions=partition_values(partitions),
+        associations=association_values(associations),
+        qos=qos_values(qos),
         jobs=without_words(jobs),
         settings=settings_values(settings),
         ledger=ledger_values(view),

@@ -7,13 +7,14 @@ has a default; anything else is a new ``FORMAT``.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView, PartitionView
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Qos
+from cluster.slurm.job_history import is_everywhere
 from slurm_plugin.accounting.ledger_view import LedgerView
 
 FORMAT = 1
@@ -66,6 +67,10 @@ _SERVICE_KEYS = frozenset(
 """Of a service file, what decides how many replicas there are and what they ask for."""
 
 _UNMARKED = "0"
+_TRES_LISTS = ("AccountingStorageTRES", "PriorityWeightTRES")
+"""Of slurm.conf: ``cpu,license/name`` and ``cpu=1000,license/name=5``."""
+_LICENCE = "license/"
+Amount = TypeVar("Amount", int, float, str)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,50 @@ def settings_values(settings: Settings) -> Mapping[str, Any]:
 
 def scheduling_values(config: Mapping[str, str]) -> Mapping[str, str]:
     """What of slurm.conf says how Slurm schedules."""
-    return {key: config[key] for key in SCHEDULING_KEYS if key in config}
+    found = {key: config[key] for key in SCHEDULING_KEYS if key in config}
+    lists = {key: _without_licences(found[key]) for key in _TRES_LISTS if key in found}
+    return {**found, **lists}
+
+
+def _without_licences(text: str) -> str:
+    return ",".join(one for one in text.split(",") if not one.lower().startswith(_LICENCE))
+
+
+def _everywhere(tres: Mapping[str, Amount]) -> Mapping[str, Amount]:
+    return {name: amount for name, amount in tres.items() if is_everywhere(name)}
+
+
+def partition_values(partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
+    """The partitions, without weights of TRES that only this site has."""
+    return tuple(
+        replace(one, billing_weights=_everywhere(one.billing_weights)) for one in partitions
+    )
+
+
+def association_values(associations: Iterable[Association]) -> tuple[Association, ...]:
+    """The accounts and users, without limits on TRES that only this site has."""
+    return tuple(
+        replace(
+            one,
+            grp_tres=_everywhere(one.grp_tres),
+            grp_tres_run_mins=_everywhere(one.grp_tres_run_mins),
+            grp_tres_mins=_everywhere(one.grp_tres_mins),
+        )
+        for one in associations
+    )
+
+
+def qos_values(found: Iterable[Qos]) -> tuple[Qos, ...]:
+    """The QOS, without limits on TRES that only this site has."""
+    return tuple(
+        replace(
+            one,
+            grp_tres=_everywhere(one.grp_tres),
+            max_tres_per_account=_everywhere(one.max_tres_per_account),
+            grp_tres_run_mins=_everywhere(one.grp_tres_run_mins),
+        )
+        for one in found
+    )
 
 
 def service_values(directives: Mapping[str, str]) -> Mapping[str, str]:
@@ -145,14 +193,17 @@ def without_addresses(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
 
 
 def without_words(jobs: Iterable[JobView]) -> tuple[JobView, ...]:
-    """Jobs that have not ended, without their comments; of Slicewise's tags without the tokens."""
+    """Jobs that have not ended, without their comments and without TRES that only this site has.
+
+    Slicewise's tags are kept without their tokens.
+    """
     return tuple(_without_words(job) for job in jobs if job.state is not JobState.ENDED)
 
 
 def _without_words(job: JobView) -> JobView:
     tag = JobTag.find(job.admin_comment)
     kept = "" if tag is None else replace(tag, token=_UNMARKED).text()
-    return replace(job, comment="", admin_comment=kept)
+    return replace(job, comment="", admin_comment=kept, tres=_everywhere(job.tres))
 
 
 _ADAPTER: TypeAdapter[SiteSnapshot] = TypeAdapter(SiteSnapshot)

@@ -11,7 +11,13 @@ from snapshot_world import PRIVATE, SETTINGS, snapshot
 
 from cluster.language.jobs import JobTag, PastRun
 from slurm_plugin.snapshot.archive import write_archive
-from slurm_plugin.snapshot.contents import HISTORY, STATE, from_values, to_json
+from slurm_plugin.snapshot.contents import (
+    HISTORY,
+    STATE,
+    from_values,
+    scheduling_values,
+    to_json,
+)
 from slurm_plugin.snapshot.pseudonyms import (
     Pseudonyms,
     other_qos,
@@ -40,6 +46,28 @@ def test_neither_secrets_nor_addresses_nor_paths_nor_words_of_users() -> None:
     assert PRIVATE not in text
     assert PRIVATE.replace("e", "0") not in text
     assert "/" not in text.replace("gres/", "").replace("priority/", "").replace("3/2", "")
+
+
+def test_tres_that_only_one_site_has_are_left_out() -> None:
+    """A licence may be named after the host of its server, or after who owns it."""
+    site = snapshot()
+    assert "matlab" not in to_json(site).lower()
+    assert site.partitions[0].billing_weights == {"gres/gpu:1g.10gb": 1500.0}
+    assert site.associations[2].grp_tres == {"billing": 9}
+    assert site.associations[2].grp_tres_run_mins == site.associations[2].grp_tres_mins == {}
+    assert site.qos[1].grp_tres == {"billing": 0}
+    assert site.qos[1].max_tres_per_account == site.qos[1].grp_tres_run_mins == {}
+    assert site.jobs[0].tres == {"gres/gpu:1g.10gb": "1"}
+    config = {
+        "AccountingStorageTRES": "cpu,fs/disk,license/matlab@host,gres/gpu",
+        "PriorityWeightTRES": "CPU=5,License/matlab=9",
+        "SelectTypeParameters": "(null)",
+    }
+    assert scheduling_values(config) == {
+        "AccountingStorageTRES": "cpu,fs/disk,gres/gpu",
+        "PriorityWeightTRES": "CPU=5",
+        "SelectTypeParameters": "(null)",
+    }
 
 
 def test_the_settings_that_decide_are_those_of_the_site() -> None:
