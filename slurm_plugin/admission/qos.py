@@ -64,9 +64,8 @@ def _placed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoice:
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
     if may_borrow and _is_borrowed(wants, snapshot, recent):
-        return QosChoice(
-            borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, _BORROWED)
-        )
+        told = _told_of_borrowing(wants, snapshot)
+        return QosChoice(borrowed_qos(wants.tenant), is_flexible=True, notices=(*notices, told))
     return QosChoice(qos_name(wants.tenant), is_flexible=True, notices=notices)
 
 
@@ -80,6 +79,18 @@ def words(where: QosChoice, wants: QosRequest, snapshot: Snapshot, recent: Recen
 _BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs that back."
 
 
+def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
+    """A task that no guarantee of its tenant can hold may wait long: others must lend the rest."""
+    own = _highest_own(wants.tenant, snapshot)
+    if wants.cost_millislices <= own:
+        return _BORROWED
+    return (
+        f"One task costs {slices_words(wants.cost_millislices)}, {wants.tenant!r} is guaranteed "
+        f"{slices_text(own)}: it starts only while others lend the rest, and may be requeued when "
+        "they need that back."
+    )
+
+
 def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     own = snapshot.quotas[wants.tenant]
     if _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
@@ -87,6 +98,12 @@ def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     used = _used(wants, snapshot, recent)
     fits = used + wants.cost_millislices <= snapshot.ceilings.get(wants.tenant, own)
     return fits or wants.cost_millislices > own
+
+
+def _highest_own(tenant: str, snapshot: Snapshot) -> int:
+    """What is guaranteed to the tenant, at the time of the calendar at which that is most."""
+    own = snapshot.quotas[tenant]
+    return max(own, snapshot.highest_quotas.get(tenant, own))
 
 
 def _held_in_own(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> int:
@@ -131,8 +148,7 @@ def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
 
 
 def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None:
-    own = snapshot.quotas[wants.tenant]
-    own = max(own, snapshot.highest_quotas.get(wants.tenant, own))
+    own = _highest_own(wants.tenant, snapshot)
     most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
     if wants.cost_millislices <= most:
         return

@@ -649,6 +649,16 @@ class TestPlace:
         )
         assert decide(submit(), SNAPSHOT, TOKEN).notice == ""
 
+    def test_who_asks_for_more_than_is_guaranteed_is_told_what_it_waits_for(self) -> None:
+        """No part of it ever starts within the guarantee, so it waits as long as nobody lends."""
+        large = submit(gres="gpu:1g.10gb:7")
+        assert decide(large, SNAPSHOT, TOKEN).notice == (
+            "One task costs 7 slices, 'vision' is guaranteed 6: it starts only while others lend "
+            "the rest, and may be requeued when they need that back."
+        )
+        by_day = replace(SNAPSHOT, highest_quotas={"vision": 7000})
+        assert "lend the rest" not in decide(large, by_day, TOKEN).notice
+
     @pytest.mark.parametrize(
         ("asked", "code"),
         [
