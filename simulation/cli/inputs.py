@@ -12,6 +12,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
 from simulation.history.jobs import History, HistoryJob
+from simulation.runs.experiment import WARM_UP_S
 from simulation.site.limits import own_accounts, own_qos
 from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from simulation.slurm_model.requests import AccountLimits, QosLimits
@@ -140,12 +141,14 @@ class Demand:
 
     Attributes:
         start_s, end_s: Unix seconds; jobs that come between them count.
+        known_from_s: from when on the history has all jobs that came.
         notes: what of the history was not read or was changed, as sentences.
     """
 
     jobs: tuple[HistoryJob, ...]
     start_s: float
     end_s: float
+    known_from_s: float
     notes: tuple[str, ...]
 
 
@@ -174,7 +177,8 @@ def demand(
             " --history 31",
         )
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
-    begin_s = _whole_from_s(history) if start_s is None else start_s
+    known_from_s = _whole_from_s(history)
+    begin_s = known_from_s if start_s is None else start_s
     # The last job counts, too.
     end_s = last_s + 1.0 if days is None else begin_s + days * _DAY_S
     if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
@@ -184,24 +188,29 @@ def demand(
             "No job came in the time that --start and --days name.",
             f"They came from {first} to {last}, {site.zone}.",
         )
-    jobs = [job for job in history.jobs if _matters(job, begin_s, end_s)]
-    fit = fitted(jobs, site.cluster, _weights(site), site.settings.costs)
-    return Demand(fit.jobs, begin_s, end_s, (*_notes(history), *fit.notes))
+    warm_s = max(known_from_s, begin_s - WARM_UP_S)
+    jobs = [job for job in history.jobs if _matters(job, warm_s, end_s)]
+    fit = fitted(
+        *(jobs, site.cluster, _weights(site), site.settings.costs), start_s=begin_s, end_s=end_s
+    )
+    return Demand(fit.jobs, begin_s, end_s, known_from_s, (*_notes(history), *fit.notes))
 
 
 def _whole_from_s(history: History) -> float:
-    """Where jobs begin to count: before that the site would be emptier than it was."""
+    """From when on all jobs are there: before that the site would be emptier than it was."""
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
     whole_s = history.whole_from_s
     return first_s if whole_s is None or whole_s > last_s else max(first_s, whole_s)
 
 
 def _matters(job: HistoryJob, begin_s: float, end_s: float) -> bool:
-    """Whether it comes in that time or soon after, or still ran or waited when it began."""
+    """Whether it comes in that time or soon after, ran before, or still waited when it began.
+
+    What ran before has been used.
+    """
     if job.submit_s >= begin_s:
         return job.submit_s < end_s + _TAIL_S
-    seen_s = job.submit_s if job.started_s is None else job.started_s
-    return seen_s + job.run_s > begin_s
+    return job.started_s is not None or job.submit_s + job.run_s > begin_s
 
 
 def _weights(site: SiteInputs) -> Mapping[str, int]:

@@ -192,6 +192,7 @@ def _run(
         changed=changed,
         start_s=asked.start_s,
         end_s=asked.end_s,
+        known_from_s=asked.known_from_s,
         offsets=offsets,
         seed=seed,
         grace_s=site.settings.lending.grace_s,

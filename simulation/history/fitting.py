@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob, even_nodes
@@ -28,16 +29,21 @@ def fitted(
     cluster: SimulatedCluster,
     tenants: Mapping[str, int],
     costs: Mapping[str, int],
+    *,
+    start_s: float = -inf,
+    end_s: float = inf,
 ) -> FittedJobs:
     """Return the jobs with partitions, GPU types and accounts of this cluster.
 
     What the cluster knows stays, GPUs without a type too. Jobs of other partitions go to the one
     with most GPUs; their GPUs, and those of other types, become the type of which the partition has
     most, by ``costs`` of one, spread over as few nodes as can have them. Accounts that are unknown
-    become tenants, so that each gets work by its weight in ``tenants``; without tenants they stay.
+    become tenants, so that each gets work by its weight in ``tenants``, counting the jobs that come
+    from ``start_s`` to ``end_s``; without tenants they stay.
     """
     site = _Site(cluster, costs)
-    accounts = _accounts(jobs, cluster.accounts.keys() | tenants.keys(), tenants)
+    unknown = _unknown_work(jobs, cluster.accounts.keys() | tenants.keys(), start_s, end_s)
+    accounts = _accounts(unknown, tenants)
     found = [_fitted(job, site, accounts) for job in jobs]
     changes = [(job, one) for job, one in zip(jobs, found, strict=True) if job is not one]
     return FittedJobs(tuple(found), tuple(_notes(changes, site, accounts)))
@@ -83,18 +89,24 @@ class _Site:
         return self._most[partition, kind]
 
 
-def _accounts(
-    jobs: Iterable[HistoryJob], known: Iterable[str], tenants: Mapping[str, int]
-) -> Mapping[str, str]:
-    """Return a tenant for each unknown account: the one that lacks most work by its weight.
-
-    The accounts with most GPU-seconds are placed first.
-    """
+def _unknown_work(
+    jobs: Iterable[HistoryJob], known: Iterable[str], start_s: float, end_s: float
+) -> Mapping[str, float]:
+    """GPU-seconds of jobs that come in that time, by account, of all accounts that are unknown."""
     work: defaultdict[str, float] = defaultdict(float)
     known = {name.lower() for name in known}
     for job in jobs:
         if job.account.lower() not in known:
-            work[job.account] += job.run_s * sum(job.gpus.values())
+            counts = start_s <= job.submit_s < end_s
+            work[job.account] += job.run_s * sum(job.gpus.values()) if counts else 0.0
+    return work
+
+
+def _accounts(work: Mapping[str, float], tenants: Mapping[str, int]) -> Mapping[str, str]:
+    """Return a tenant for each account: the one that lacks most work by its weight.
+
+    The accounts with most work are placed first.
+    """
     weights = {name: weight for name, weight in tenants.items() if weight > 0}
     if not weights:
         return {}

@@ -10,7 +10,11 @@ from simulation.runs.figures import Estimate, SimulationResult
 
 
 class DifferenceJson(TypedDict):
-    """A figure by both policies; null without a changed one, and an interval with one start."""
+    """A figure by both policies; null without a changed one, and an interval with one part.
+
+    ``present``, ``changed`` and ``interval`` of a count are of the whole time, that of an estimate
+    of one part.
+    """
 
     figure: str
     present: float

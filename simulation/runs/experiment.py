@@ -8,7 +8,8 @@ from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob
 from simulation.site.plans import SitePlan
 
-_DAY_S = 86_400.0
+WARM_UP_S = 86_400.0
+"""Seconds before each start that are simulated and do not count."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Experiment:
         jobs: the history.
         changed: the plan that is compared with the present one; None for none.
         start_s, end_s: which part of the history counts, in Unix seconds; None is all of it.
+        known_from_s: from when on the history has all jobs that came, in Unix seconds: no part
+            begins earlier, unless jobs count from before; None is from when on jobs count.
         offsets: over how many starts the history is cut for estimates.
         warm_up_s: seconds before each start that are simulated and do not count.
         tail_s: seconds at most for which a part goes on until its jobs have started.
@@ -34,8 +37,9 @@ class Experiment:
     changed: SitePlan | None = None
     start_s: float | None = None
     end_s: float | None = None
+    known_from_s: float | None = None
     offsets: int = 4
-    warm_up_s: float = _DAY_S
-    tail_s: float = _DAY_S
+    warm_up_s: float = WARM_UP_S
+    tail_s: float = WARM_UP_S
     seed: int = 0
     grace_s: int = 60

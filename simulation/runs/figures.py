@@ -83,7 +83,7 @@ class Figures:
         utilisation: share of the capacity that jobs held, 0 to 1.
         idle_wanted_share: share of the idle capacity that waiting jobs asked for, 0 to 1.
         jain: Jain's index of the tenants' slowdowns; 1 is the same slowdown for all.
-        late_jobs: sum of the tenants'.
+        late_jobs: sum of the tenants', over all parts of the time.
         refused: jobs that admission refused; they are in no other figure, and wait for nothing.
         steps: the cluster over time, at even distances.
     """
@@ -109,9 +109,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure over several start offsets: its mean, and the bounds of the 95 % interval.
+    """A figure over the parts: the mean of theirs, and the bounds of its 95 % interval.
 
-    With one offset both bounds are the mean.
+    A count, such as ``late_jobs``, is the mean of the parts' counts, where ``Figures`` has their
+    sum. With one part both bounds are the mean.
     """
 
     mean: float
@@ -163,13 +164,14 @@ class SimulationResult:
     Attributes:
         cluster: its name.
         seed: of every drawn number; the same inputs and seed give the same figures.
-        offsets: over how many start offsets the estimates are.
+        offsets: of how many parts of the time the estimates are means.
         self_check: None where the history says nothing of real starts.
         present: the present policy, over the whole history.
         changed: the changed policy over the same history; None if none was given.
-        estimates, changed_estimates: by the fields of Figures in ESTIMATED.
-        difference_estimates: of what the change adds to each, start by start: how much there is to
-            do differs from start to start, and that is no uncertainty of the change.
+        estimates, changed_estimates: by the fields of Figures in ESTIMATED; of counts a mean by
+            part.
+        difference_estimates: of what the change adds to each, part by part: how much there is to do
+            differs from part to part, and that is no uncertainty of the change.
         seconds: how long the simulation took.
         notes: what was left out of the replay and why, as sentences.
     """

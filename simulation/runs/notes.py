@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from simulation.runs.experiment import Experiment
-from simulation.runs.part_run import span_s
+from simulation.runs.part_run import all_parts, span_s
 from simulation.site.plans import SlicewisePlan
 from simulation.site.requests import ANY_TYPE, Replayable
 
@@ -22,6 +22,7 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         *_refused(experiment.present.name, present),
         *(_refused(experiment.changed.name, changed) if experiment.changed else ()),
         *_budgets(experiment),
+        *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
     )
@@ -43,7 +44,9 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
 def _untyped(experiment: Experiment) -> Iterator[str]:
     """Only where there is a choice of types."""
     kinds = {kind for node in experiment.cluster.nodes for kind in node.gpus}
-    count = sum(ANY_TYPE in job.gpus for job in experiment.jobs)
+    start_s, end_s = span_s(experiment)
+    jobs = (job for job in experiment.jobs if start_s <= job.submit_s < end_s)
+    count = sum(ANY_TYPE in job.gpus for job in jobs)
     if count and len(kinds) > 1:
         yield (
             f"{_jobs(count)} asked for GPUs without a type: Slurm gives them any, Slicewise chooses"
@@ -71,6 +74,26 @@ def _budgets(experiment: Experiment) -> Iterator[str]:
     ]
     if any(tenant.budget is not None for tenant in tenants):
         yield "Budgets are not replayed: no job waits for one."
+
+
+def _beginning(experiment: Experiment) -> Iterator[str]:
+    """Of the first part: what of its past is not known."""
+    first = all_parts(experiment)[0]
+    begin_s = first.times.begin_s
+    warm_up_s = first.start_s - begin_s
+    if warm_up_s < experiment.warm_up_s:
+        found = f"{warm_up_s / 3600:.1f} h of warm-up" if warm_up_s else "no warm-up"
+        yield (
+            "The history begins too late for a day of warm-up before the first part: it has"
+            f" {found}, and its first hours may be emptier than they were."
+        )
+    plans = (experiment.present, experiment.changed)
+    counts_use = experiment.cluster.scheduling.weights.fair_share > 0 or any(
+        isinstance(plan, SlicewisePlan) for plan in plans
+    )
+    is_known = any(job.started_s is not None and job.started_s < begin_s for job in experiment.jobs)
+    if counts_use and not is_known:
+        yield "The history has no runs from before: past use, which priorities follow, begins at 0."
 
 
 def _jobs(count: int) -> str:

@@ -13,6 +13,7 @@ from simulation.runs.measure import Guarantee, Measured, Yardstick, measured
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.summary import figures
 from simulation.site.loop import Site
+from simulation.site.past_use import earlier_runs
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.requests import Replayable, replays
 from simulation.site.window_times import window_times_s
@@ -62,6 +63,7 @@ def all_parts(experiment: Experiment) -> tuple[Part, ...]:
     return parts_of(
         start_s,
         end_s,
+        known_from_s=start_s if experiment.known_from_s is None else experiment.known_from_s,
         offsets=experiment.offsets,
         warm_up_s=experiment.warm_up_s,
         tail_s=experiment.tail_s,
@@ -107,9 +109,10 @@ def part_run(
     part, plan = all_parts(experiment)[number], plan_of(experiment, is_changed=is_changed)
     times, cluster, costs = part.times, experiment.cluster, experiment.costs
     can = Replayable(cluster, costs)
-    numbered = enumerate(experiment.jobs)
+    numbered = tuple(enumerate(experiment.jobs))
     found = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
-    record = Site(cluster, plan, costs, found, times).run(progress)
+    earlier = earlier_runs(numbered, can, times.begin_s)
+    record = Site(cluster, plan, costs, found, times, earlier=earlier).run(progress)
     judge = judging_plan(experiment)
     owed = guarantees(judge, times.begin_s, times.last_s)
     capacity = capacity_millislices(cluster, costs)

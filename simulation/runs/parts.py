@@ -22,18 +22,24 @@ class Part:
 
 
 def parts_of(
-    start_s: float, end_s: float, *, offsets: int, warm_up_s: float, tail_s: float
+    start_s: float,
+    end_s: float,
+    *,
+    known_from_s: float,
+    offsets: int,
+    warm_up_s: float,
+    tail_s: float,
 ) -> tuple[Part, ...]:
     """Cut the time into ``offsets`` parts of the same length, fewer if they were too short.
 
     Each goes on for up to ``tail_s`` after its end, with the jobs that come then, until all jobs
-    that count have started.
+    that count have started. None begins before ``known_from_s``, unless its jobs do.
     """
     count = max(1, min(offsets, int((end_s - start_s) // _SHORTEST_S)))
     length_s = (end_s - start_s) / count
     found = []
     for number in range(count):
         own_start_s, own_end_s = start_s + number * length_s, start_s + (number + 1) * length_s
-        begin_s = max(start_s, own_start_s - warm_up_s)
+        begin_s = min(own_start_s, max(known_from_s, own_start_s - warm_up_s))
         found.append(Part(own_start_s, SiteTimes(begin_s, own_end_s, own_end_s + tail_s)))
     return tuple(found)

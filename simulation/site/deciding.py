@@ -8,13 +8,14 @@ from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.services.on_model import ServicesOnModel
 from simulation.site.admission import Refused, SiteAdmission
+from simulation.site.past_use import EarlierRun
 from simulation.site.plans import SlicewisePlan
 from simulation.site.priorities import PriorityRules, SitePriorities
 from simulation.site.rounds import QuotaRounds, SiteRound
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
-from slurm_plugin.admission.decayed_use import Holding
+from slurm_plugin.admission.decayed_use import Holding, recorded
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos
@@ -37,7 +38,14 @@ class SlicewiseOnModel:
         rounds: rounds of quotas so far.
     """
 
-    def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, model: SlurmModel) -> None:
+    def __init__(
+        self,
+        by: SlicewisePlan,
+        cluster: SimulatedCluster,
+        model: SlurmModel,
+        earlier: Iterable[EarlierRun] = (),
+    ) -> None:
+        """``earlier``: what ran before the beginning."""
         self._by, self._model = by, model
         settings, now_s = by.settings, model.now_s
         self._partitions, self._costs = frozenset(settings.cluster.partitions), settings.costs
@@ -49,7 +57,8 @@ class SlicewiseOnModel:
             updates_per_s=settings.priority.updates_per_s,
             counts_past=settings.lending.past_use,
         )
-        self._priorities = SitePriorities(rules, now_s)
+        held = (one.holding for one in earlier if one.partition in self._partitions)
+        self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._ceilings: Mapping[str, Ceiling] = {}
         self._still_since_s: Mapping[Queued, float] = {}
         self._slow_due_s = now_s

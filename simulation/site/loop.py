@@ -20,6 +20,7 @@ from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
 from simulation.site.deciding import SlicewiseOnModel
+from simulation.site.past_use import EarlierRun, used_billing_s
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord, replayed, replica
 from simulation.site.requests import Replay
@@ -77,14 +78,19 @@ class Site:
         costs: Mapping[str, Millislices],
         jobs: Sequence[Replay],
         times: SiteTimes,
+        *,
+        earlier: Sequence[EarlierRun] = (),
     ) -> None:
+        """``earlier``: what ran before the beginning."""
         self._plan, self._jobs, self._times, self._costs = plan, jobs, times, costs
         self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
         _set_limits(self._model, plan)
+        half_life_s = cluster.scheduling.weights.half_life_s
+        self._model.begin_with(used_billing_s(earlier, times.begin_s, half_life_s))
         self._slicewise: SlicewiseOnModel | None = None
         self._windows_s: Sequence[int] = ()
         if isinstance(plan, SlicewisePlan):
-            self._slicewise = SlicewiseOnModel(plan, cluster, self._model)
+            self._slicewise = SlicewiseOnModel(plan, cluster, self._model, earlier)
             zone = plan.settings.ledger.time_zone
             self._windows_s = window_times_s(plan.windows, times.begin_s, times.last_s, zone)
         self._next = 0

@@ -40,11 +40,12 @@ class PriorityRules:
 class SitePriorities:
     """Tenants' recent use, and the site_factor that each job has in Slurm."""
 
-    def __init__(self, rules: PriorityRules, now_s: float) -> None:
+    def __init__(self, rules: PriorityRules, use: DecayedUse) -> None:
+        """``use`` is that of the beginning."""
         self._rules = rules
-        self._use = DecayedUse(now_s)
+        self._use = use
         self._factors: dict[int, int] = {}
-        self._moved_s = now_s
+        self._moved_s = use.at_s
         self.shares: Mapping[str, float] = {}
 
     @property

@@ -121,6 +121,10 @@ class SlurmModel:
 
     # --- what users and operators do -------------------------------------------------------------
 
+    def begin_with(self, used: Mapping[tuple[str, str], float]) -> None:
+        """Say what users, by account and name, have used so far: billing × seconds, decayed."""
+        self._state.priorities.begin_with(used, self._state.now_s)
+
     def submit(self, job: ModelRequest) -> int:
         """Submit a job or an array; return its id."""
         record = self._state.add(job)

@@ -8,6 +8,7 @@ in the tree are those that it had at its first job. Left out are nice, factors o
 TRES, and that accounts with the very same use are ranked as one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
@@ -75,6 +76,18 @@ class Priorities:
     def begin_at(self, now_s: float) -> None:
         """Say when the model begins."""
         self._last_s = self._base_s = now_s
+
+    def begin_with(self, used: Mapping[tuple[str, str], float], now_s: float) -> None:
+        """Count billing × seconds that users, by account and name, had used when it began."""
+        if not self._weights.fair_share:
+            return
+        unit = self._unit(now_s)
+        for (account, name), billing_s in used.items():
+            user = self._user(account, name)
+            user.use += billing_s * unit
+            for one in user.line:
+                one.use += billing_s * unit
+        self._rank(self._accounts["root"], len(self._users))
 
     def qos_changed(self) -> None:
         """Look again which QOS has the largest priority."""

@@ -65,6 +65,18 @@ def test_the_account_with_most_work_goes_to_the_heaviest_tenant():
     assert [one.account for one in of(tiny, large).jobs] == ["nlp", "vision"]
 
 
+def test_accounts_are_weighed_by_the_jobs_that_count():
+    """What came before or comes after has accounts, too, and no say in which tenant they become."""
+    start_s = ELSEWHERE.submit_s
+    early = replace(ELSEWHERE, account="old", submit_s=start_s - 1, run_s=9e9)
+    late = replace(ELSEWHERE, account="new", submit_s=start_s + 1, run_s=9e9)
+    jobs = (early, replace(ELSEWHERE, account="z"), late)
+    found = fitted(jobs, CLUSTER, WEIGHTS, COSTS, start_s=start_s, end_s=start_s + 1)
+    assert found.jobs[1].account == "vision"
+    assert {one.account for one in found.jobs} <= WEIGHTS.keys()
+    assert [one.account for one in of(*jobs).jobs].index("vision") != 1
+
+
 def test_known_accounts_count_by_slurm_s_spelling():
     cluster = replace(CLUSTER, accounts={"Bio": "root"})
     found = of(replace(JOBS[0], account="NLP"), replace(JOBS[0], account="bio"), cluster=cluster)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from site_world import (
+    ALONE,
     BEGIN_S,
     DAY_S,
     GPU,
@@ -19,7 +20,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from simulation.history.jobs import HistoryJob
 from simulation.runs.figures import ESTIMATED, SimulationResult
 from simulation.runs.part_run import guarantees
-from simulation.runs.parts import parts_of
+from simulation.runs.parts import Part, parts_of
 from simulation.runs.simulate import simulate
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget
@@ -40,16 +41,30 @@ def timeless(result: SimulationResult) -> SimulationResult:
 
 
 def test_parts_follow_one_another_and_have_their_own_warm_up() -> None:
-    found = parts_of(0.0, 8 * DAY_S, offsets=2, warm_up_s=DAY_S, tail_s=100.0)
+    def parts(known_from_s: float) -> tuple[Part, ...]:
+        return parts_of(
+            *(0.0, 8 * DAY_S),
+            known_from_s=known_from_s,
+            offsets=2,
+            warm_up_s=DAY_S,
+            tail_s=100.0,
+        )
+
+    found = parts(0.0)
     assert [part.start_s for part in found] == [0.0, 4 * DAY_S]
     assert [part.times.begin_s for part in found] == [0.0, 3 * DAY_S]
     assert [part.times.end_s for part in found] == [4 * DAY_S, 8 * DAY_S]
     assert [part.times.last_s - part.times.end_s for part in found] == [100.0, 100.0]
+    # The first one as far as the history goes.
+    assert parts(-3 * DAY_S)[0].times.begin_s == -DAY_S
+    assert parts(-0.5 * DAY_S)[0].times.begin_s == -0.5 * DAY_S
+    assert parts(DAY_S)[0].times.begin_s == 0.0
 
 
 @pytest.mark.parametrize(("days", "count"), [(1.0, 1), (3.9, 1), (4.0, 2), (100.0, 5)])
 def test_no_part_is_shorter_than_two_days(days: float, count: int) -> None:
-    assert len(parts_of(0.0, days * DAY_S, offsets=5, warm_up_s=0.0, tail_s=0.0)) == count
+    found = parts_of(0.0, days * DAY_S, known_from_s=0.0, offsets=5, warm_up_s=0.0, tail_s=0.0)
+    assert len(found) == count
 
 
 def test_every_job_counts_once_whatever_the_parts() -> None:
@@ -151,6 +166,31 @@ def test_notes_say_what_was_left_out_and_refused() -> None:
     assert "1 job was left out: no nodes of their partition" in text
     assert "Slicewise: 1 job was refused (SW-QUOTA-NONE), of b." in text
     assert "Budgets are not replayed" in text
+
+
+def test_the_first_part_is_warmed_up_by_what_came_before() -> None:
+    """It is as full as it was, and knows what was used; without earlier jobs that is said."""
+    before = replace(past("a", 4, -9000.0, 7000.0), started_s=BEGIN_S - 9000.0)
+    blocking = past("b", 4, -600.0, 3600.0), past("b", 4, -600.0, 3600.0)
+    one = experiment(
+        *(before, *blocking, past("a", 4)),
+        start_s=BEGIN_S,
+        end_s=BEGIN_S + 600,
+        warm_up_s=1000.0,
+    )
+    cold = simulate(one, processes=1)
+    warm = simulate(replace(one, known_from_s=BEGIN_S - 2000), processes=1)
+    assert (cold.present.jobs, warm.present.jobs) == (1, 1)
+    assert cold.present.wait_mean_s < 60 < warm.present.wait_mean_s
+    no_warm_up, no_use = "it has no warm-up", "no runs from before"
+    assert [no_warm_up in "".join(found.notes) for found in (cold, warm)] == [True, False]
+    assert not [note for note in (*cold.notes, *warm.notes) if no_use in note]
+    unused = replace(one, jobs=one.jobs[1:], known_from_s=BEGIN_S - 360)
+    assert "it has 0.1 h of warm-up" in "".join(simulate(unused, processes=1).notes)
+    # By Slurm alone nothing follows past use here.
+    for plan, is_said in ((ALONE, False), (slicewise(tenants(a=4, b=4)), True)):
+        text = "".join(simulate(replace(unused, present=plan), processes=1).notes)
+        assert (no_use in text) is is_said
 
 
 def test_guarantees_follow_the_calendar() -> None:

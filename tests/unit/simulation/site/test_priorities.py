@@ -8,7 +8,7 @@ from site_world import BEGIN_S, GPU, SETTINGS, tenants
 
 from cluster.slurm.interface import JobChange
 from simulation.site.priorities import PriorityRules, SitePriorities
-from slurm_plugin.admission.decayed_use import Holding
+from slurm_plugin.admission.decayed_use import DecayedUse, Holding
 from slurm_plugin.state.formula import formula_of
 
 RULES = PriorityRules(
@@ -18,10 +18,11 @@ RULES = PriorityRules(
     counts_past=True,
 )
 HOUR_S = 3600.0
+NOTHING = DecayedUse(BEGIN_S)
 
 
 def test_a_tenant_that_has_used_much_has_a_smaller_share() -> None:
-    found = SitePriorities(RULES, BEGIN_S)
+    found = SitePriorities(RULES, NOTHING)
     used = Holding("a", 5 * GPU, BEGIN_S, None)
     found.follow(tenants(a=1, b=1), [used], BEGIN_S + 40 * HOUR_S)
     assert found.shares["a"] < found.shares["b"] == 1.0
@@ -29,7 +30,7 @@ def test_a_tenant_that_has_used_much_has_a_smaller_share() -> None:
 
 
 def test_what_has_ended_since_the_last_round_was_used_and_nothing_counts_twice() -> None:
-    at_once, by_and_by = SitePriorities(RULES, BEGIN_S), SitePriorities(RULES, BEGIN_S)
+    at_once, by_and_by = SitePriorities(RULES, NOTHING), SitePriorities(RULES, NOTHING)
     policy, end_s = tenants(a=1), BEGIN_S + 40 * HOUR_S
     run = Holding("a", GPU, BEGIN_S + HOUR_S, BEGIN_S + 39 * HOUR_S)
     at_once.follow(policy, [run], end_s)
@@ -40,7 +41,7 @@ def test_what_has_ended_since_the_last_round_was_used_and_nothing_counts_twice()
 
 
 def test_past_use_counts_for_loans_only_where_the_site_says_so() -> None:
-    found = SitePriorities(replace(RULES, counts_past=False), BEGIN_S)
+    found = SitePriorities(replace(RULES, counts_past=False), NOTHING)
     found.follow(tenants(a=1), [Holding("a", GPU, BEGIN_S, None)], BEGIN_S + HOUR_S)
     assert found.lately == {}
 
@@ -53,7 +54,7 @@ def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
         for n in range(1, 31)
     ]
     there.advance(there.now_s + 12 * HOUR_S)
-    found = SitePriorities(RULES, there.now_s)
+    found = SitePriorities(RULES, DecayedUse(there.now_s))
     for job_id in ids:
         found.note(job_id, 0)
     first = found.due(there.jobs, there.now_s)
