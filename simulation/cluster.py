@@ -54,6 +54,7 @@ class Scheduling:
         backfill_s: bf_interval.
         backfill_jobs: bf_max_job_test.
         backfill_window_s: bf_window.
+        preempts_youngest_first: preempt_youngest_first, or youngest_first in PreemptParameters.
         start_s: seconds from a start until the job's script runs; counted as the job's own time.
         complete_s: seconds in COMPLETING, in which GPUs are held and nothing runs.
     """
@@ -65,6 +66,7 @@ class Scheduling:
     backfill_s: float = 30.0
     backfill_jobs: int = 500
     backfill_window_s: float = 86_400.0
+    preempts_youngest_first: bool = False
     start_s: float = 1.0
     complete_s: float = 1.0
 

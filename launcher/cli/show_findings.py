@@ -20,6 +20,8 @@ _RESTARTS = (
     *("AccountingStorageEnforce", "AccountingStorageTRES"),
 )
 """Settings that Slurm's daemons read at their start only."""
+_RESTARTING_WORD = "preempt_youngest_first"
+"""A word of SchedulerParameters, of which the others are read at once."""
 _END_JOBS = ("SelectType=", "ProctrackType=")
 """Settings whose change running jobs may not outlive."""
 _INDENT = "  "
@@ -102,7 +104,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
 def _restarts(conf: Iterable[str], *, has_cgroup: bool) -> tuple[str, ...]:
     """Return what makes Slurm read the lines: some are read at a start only."""
     keys = [line.removeprefix("#") for line in conf]
-    if has_cgroup or any(key.startswith(_RESTARTS) for key in keys):
+    if has_cgroup or any(key.startswith(_RESTARTS) or _RESTARTING_WORD in key for key in keys):
         jobs = (
             "jobs: see above"
             if any(key.startswith(_END_JOBS) for key in keys)

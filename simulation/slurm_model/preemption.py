@@ -1,9 +1,11 @@
 """Preemption by QOS: which running jobs end so that a waiting one can start.
 
-As select/cons_tres does: candidates are removed one after another, those of the lowest QOS priority
-and of the fewest nodes first, until the job would fit; then those are tried first that hold the
-nodes that it would get (preempt_reorder_count is 1), and of these only such go as hold them. Left
-out are GraceTime, suspending, and preempt_youngest_first.
+As select/cons_tres does: candidates are removed one after another until the job would fit, those of
+the lowest QOS priority and of the fewest nodes first, or with preempt_youngest_first those that
+started last. Then the last of them is tried first, and after it those that hold most of the nodes
+that the job would get; and so once more (preempt_reorder_count is 1). Of those that are removed in
+the end only such go as hold the job's nodes. Left out are GraceTime, suspending,
+preempt_strict_order and other counts.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,9 @@ from simulation.slurm_model.state import ModelState
 
 AGAIN_S = 40.0
 """KillWait and MessageTimeout together: so long after a preemption, the job makes no others end."""
-_TRIES = 3
+_REORDERS = 2
+"""How often candidates get another order: as long as that was done no more often than
+preempt_reorder_count."""
 
 
 def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
@@ -58,12 +62,18 @@ def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord,
     room = _would_fit(state, record, mask, candidates)
     if room is None:
         return ()
-    for _ in range(_TRIES - 1):
-        nodes, _ = room
-        candidates.sort(key=lambda one: -(_mask(one.nodes) & nodes).bit_count())
+    for _ in range(min(_REORDERS, len(candidates) - 1)):
+        candidates = _reordered(candidates, *room)
         room = _would_fit(state, record, mask, candidates) or room
     nodes, gone = room
     return tuple(one for one in candidates[:gone] if _mask(one.nodes) & nodes)
+
+
+def _reordered(candidates: list[JobRecord], nodes: int, gone: int) -> list[JobRecord]:
+    """The last that had to go, the others by how many of the nodes they hold, those that stay."""
+    others = candidates[: gone - 1]
+    others.sort(key=lambda one: -(_mask(one.nodes) & nodes).bit_count())
+    return [candidates[gone - 1], *others, *candidates[gone:]]
 
 
 def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
@@ -78,15 +88,17 @@ def _next_exemption_s(state: ModelState, record: JobRecord) -> float:
 
 
 def _candidates(state: ModelState, record: JobRecord, mask: int) -> list[JobRecord]:
-    found: list[tuple[int, int, int, JobRecord]] = []
+    """The jobs that may be preempted on these nodes, in the order in which they would go."""
+    by_age = state.scheduling.preempts_youngest_first
+    found: list[tuple[float, int, int, JobRecord]] = []
     for name in state.limits.of_qos(record.qos).preempts:
         limits = state.limits.of_qos(name)
         until_s = state.now_s - limits.preempt_exempt_s
-        found += (
-            (limits.priority, len(one.nodes), one.job_id, one)
-            for one in state.running.get(name, {}).values()
-            if (one.start_s or 0.0) <= until_s and _mask(one.nodes) & mask
-        )
+        for one in state.running.get(name, {}).values():
+            start_s = one.start_s or 0.0
+            if start_s <= until_s and _mask(one.nodes) & mask:
+                order = (-start_s, 0) if by_age else (limits.priority, len(one.nodes))
+                found.append((*order, one.job_id, one))
     return [one[-1] for one in sorted(found)]
 
 

@@ -81,6 +81,7 @@ class _Scheduling(_Section):
     backfill_s: Annotated[float, Field(gt=0, le=3600)] = Scheduling.backfill_s
     backfill_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = Scheduling.backfill_jobs
     backfill_window_s: Annotated[float, Field(ge=60, le=1e8)] = Scheduling.backfill_window_s
+    preempts_youngest_first: bool = Scheduling.preempts_youngest_first
     start_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.start_s
     complete_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.complete_s
 

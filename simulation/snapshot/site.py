@@ -12,6 +12,7 @@ from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, Si
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
+from slurm_plugin.slurm_config.slurm_conf import preempts_youngest_first
 from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 
 _MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
@@ -136,6 +137,7 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
         backfill_s=option("bf_interval", Scheduling.backfill_s),
         backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs)),
         backfill_window_s=option("bf_window", Scheduling.backfill_window_s / _MINUTE_S, _MINUTE_S),
+        preempts_youngest_first=preempts_youngest_first(config),
     )
 
 

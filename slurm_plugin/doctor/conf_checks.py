@@ -8,7 +8,7 @@ from cluster.language.findings import Finding, Mend, Place, error, hint, setting
 from cluster.slurm.fields import numbers
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.isolation import isolation_findings
-from slurm_plugin.slurm_config.slurm_conf import config_findings, slow_starts
+from slurm_plugin.slurm_config.slurm_conf import config_findings, longest_lose, slow_starts
 
 _OLDEST = (22, 5)
 _HELD_AGAIN = 187
@@ -30,6 +30,7 @@ def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
         *config_findings(facts.config, wanted.costs),
         *isolation_findings(facts.config),
         *slow_starts(facts.config),
+        *longest_lose(facts.config),
         *(found for check in _CHECKS for found in check(facts, wanted)),
     )
 

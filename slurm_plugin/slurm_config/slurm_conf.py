@@ -17,6 +17,7 @@ _COUNTED_ANYWAY = frozenset({"cpu", "mem", "energy", "node", "billing", "fs/disk
 _BATCH_SCHED_DELAY = "3"
 """Slurm's default, in seconds."""
 _NO_PREEMPTION = "lenders wait for borrowed jobs to end"
+_YOUNGEST = "preempt_youngest_first"
 
 
 def conf_lines(
@@ -108,24 +109,57 @@ def slow_starts(config: Mapping[str, str]) -> Iterator[Finding]:
 
     Slurm starts no batch job right at its submission or release, but within ``batch_sched_delay``.
     """
-    said = config.get("SchedulerParameters", "")
-    words = [word for word in said.split(",") if word and word != "(null)"]
-    named = dict(word.split("=", 1) for word in words if "=" in word)
+    named = dict(word.split("=", 1) for word in _scheduler_words(config) if "=" in word)
     delay = named.get("batch_sched_delay", _BATCH_SCHED_DELAY)
     if delay != "0":
-        others = [word for word in words if not word.startswith("batch_sched_delay")]
         yield hint(
             "SW-CONF-SLOW-START",
             f"SchedulerParameters has batch_sched_delay={delay} (Slurm's default is"
             f" {_BATCH_SCHED_DELAY})",
             "a replica that is released may wait as many seconds before Slurm looks at it, also"
             " where GPUs are free",
-            Mend(
-                Place.SLURM_CONF,
-                f"SchedulerParameters={','.join((*others, 'batch_sched_delay=0'))}",
-            ),
+            _scheduler_line(config),
             advice="Where services shall wake sooner: 0.",
         )
+
+
+def preempts_youngest_first(config: Mapping[str, str]) -> bool:
+    """Whether of jobs that may be preempted those go first that started last.
+
+    PreemptParameters may say so since Slurm 23.02.
+    """
+    scheduler, preempt = (
+        config.get(key, "").lower() for key in ("SchedulerParameters", "PreemptParameters")
+    )
+    return _YOUNGEST in scheduler or "youngest_first" in preempt
+
+
+def longest_lose(config: Mapping[str, str]) -> Iterator[Finding]:
+    """Say if jobs on borrowed quota lose more work to lenders than they must."""
+    if config.get("PreemptType") == "preempt/qos" and not preempts_youngest_first(config):
+        yield hint(
+            "SW-CONF-PREEMPT-ORDER",
+            f"SchedulerParameters lacks {_YOUNGEST}",
+            "of jobs on borrowed quota Slurm ends for a lender those of the fewest nodes, and of"
+            " these the ones with the lowest ids, which have run longest and lose most work",
+            _scheduler_line(config),
+            advice="It holds for all preemption of the cluster. The line has all that is advised"
+            " for SchedulerParameters. Before 23.11 slurmctld reads it at its start only.",
+        )
+
+
+def _scheduler_words(config: Mapping[str, str]) -> list[str]:
+    said = config.get("SchedulerParameters", "")
+    return [word for word in said.split(",") if word and word != "(null)"]
+
+
+def _scheduler_line(config: Mapping[str, str]) -> Mend:
+    """What a site has beside all that is advised: Slurm takes one such line only."""
+    words = _scheduler_words(config)
+    kept = [word for word in words if not word.startswith("batch_sched_delay")]
+    youngest = () if preempts_youngest_first(config) else (_YOUNGEST,)
+    line = ",".join((*kept, "batch_sched_delay=0", *youngest))
+    return Mend(Place.SLURM_CONF, f"SchedulerParameters={line}")
 
 
 def closed_to_qos(

@@ -371,6 +371,7 @@ def test_fix_writes_the_script_before_slurm_is_told_of_it() -> None:
         ("#PrioritySiteFactorPlugin=", "running jobs go on"),
         ("SelectType=select/cons_tres", "see above"),
         ("ProctrackType=proctrack/cgroup", "see above"),
+        ("SchedulerParameters=defer,preempt_youngest_first", "running jobs go on"),
     ],
 )
 def test_fix_restarts_slurm_where_that_is_needed(line: str, said: str) -> None:

@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import QosLimits
 from tests.model_world import COSTS, QUICK, START_S, after, job, model, started, states
 
 HOUR_S = 3600
+
+
+def waiting(one: SlurmModel) -> set[str]:
+    """The jobs that wait."""
+    return {task for task, (state, _) in states(one).items() if state == "PENDING"}
 
 
 def test_a_short_job_starts_before_one_that_waits_for_all_gpus():
@@ -142,8 +149,45 @@ def test_no_more_jobs_are_preempted_than_must_be():
     after(one, 0)
     one.submit(job(2))
     after(one, 0)
-    waiting = {task for task, (state, _) in states(one).items() if state == "PENDING"}
-    assert waiting == {"3", "4"}
+    assert waiting(one) == {"3", "4"}
+
+
+@pytest.mark.parametrize(("youngest_first", "goes"), [(False, {"1"}), (True, {"3"})])
+def test_who_goes_first_has_the_lowest_id_or_started_last(youngest_first: bool, goes: set[str]):
+    one = model({"a100": 3}, scheduling=replace(QUICK, preempts_youngest_first=youngest_first))
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan", "other"})))
+    one.set_qos("loan", QosLimits(priority=1))
+    one.submit(job(qos="other"))
+    one.submit(job(qos="loan"))
+    after(one, 5)
+    one.submit(job(qos="loan"))
+    after(one, 5)
+    one.submit(job())
+    after(one, 0)
+    assert waiting(one) == goes
+
+
+def test_who_has_to_go_goes_first_so_that_others_stay():
+    one = model({"a100": 3})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(1, qos="loan"))
+    one.submit(job(2, qos="loan"))
+    after(one, 0)
+    one.submit(job(2))
+    after(one, 0)
+    assert waiting(one) == {"2"}
+
+
+def test_who_did_not_have_to_go_does_not_go_for_holding_more_of_the_nodes():
+    one = model({"a100": 2}, {"a100": 2})
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    one.submit(job(1, qos="loan", nodes=2))
+    for _ in range(2):
+        one.submit(job(1, qos="loan"))
+    after(one, 0)
+    one.submit(job(1, nodes=2))
+    after(one, 0)
+    assert waiting(one) == {"2", "3"}
 
 
 def test_nobody_is_preempted_in_vain():

@@ -42,10 +42,17 @@ def test_the_example():
     assert sum(one.quota.nominal_millislices for one in site.ledger.tenants.values()) <= has
 
 
+def test_slurm_may_preempt_the_youngest_first(tmp_path: Path):
+    text = f"{SMALL}\n[scheduling]\npreempts_youngest_first = true\n"
+    cluster = read_cluster_file(written(tmp_path, text)).cluster
+    assert cluster.scheduling.preempts_youngest_first
+
+
 def test_what_is_left_out_is_as_slurm_has_it(tmp_path: Path):
     site = read_cluster_file(written(tmp_path, SMALL))
     assert [node.partitions for node in site.cluster.nodes] == [frozenset({"gpu"})] * 2
     assert site.cluster.scheduling.weights.age == 0
+    assert not site.cluster.scheduling.preempts_youngest_first
     assert (site.ledger.tenants, site.cluster.accounts, site.cluster.max_time_s) == ({}, {}, {})
     assert site.settings.cluster.partitions == ("gpu",)
 

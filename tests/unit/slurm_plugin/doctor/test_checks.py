@@ -72,7 +72,7 @@ CONFIG = {
     "PrivateData": "jobs,usage",
     "ProctrackType": "proctrack/cgroup",
     "RequeueExitHold": "187",
-    "SchedulerParameters": "bf_continue,batch_sched_delay=0",
+    "SchedulerParameters": "bf_continue,batch_sched_delay=0,preempt_youngest_first",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_CORE_MEMORY",
     "SLURM_VERSION": "22.05.8",
@@ -221,7 +221,8 @@ PLANTED = [
     ("SW-CONF-AUTH", WARNING, conf(AuthInfo="socket=/run/other.sock,cred_expire=5")),
     ("SW-CONF-AUTH", WARNING, conf(replace(WANTED, asks_by_munge=True), AuthType="auth/slurm")),
     ("SW-CONF-SPEC-CORES", WARNING, conf(AllowSpecResourcesUsage="Yes")),
-    ("SW-CONF-SLOW-START", HINT, conf(SchedulerParameters="bf_continue")),
+    ("SW-CONF-SLOW-START", HINT, conf(SchedulerParameters="preempt_youngest_first")),
+    ("SW-CONF-PREEMPT-ORDER", HINT, conf(SchedulerParameters="batch_sched_delay=0")),
     # partitions
     ("SW-PARTITION-NONE", ERROR, partition(name="gpus")),
     ("SW-PARTITION-BILLING", ERROR, partition(billing_weights={**WEIGHTS, "cpu": 1.0})),
@@ -335,7 +336,7 @@ def test_the_lines_keep_what_the_site_has_beside() -> None:
     assert {mend.line for one in found for mend in one.mends} == {
         "GresTypes=mps,gpu",
         "RequeueExitHold=1,99,187",
-        "SchedulerParameters=bf_continue,batch_sched_delay=0",
+        "SchedulerParameters=bf_continue,batch_sched_delay=0,preempt_youngest_first",
         "JobSubmitPlugins=x,lua",
         "PriorityFlags=FAIR_TREE",
     }

@@ -11,6 +11,7 @@ from slurm_plugin.slurm_config.slurm_conf import (
     closed_to_qos,
     conf_findings,
     conf_lines,
+    longest_lose,
     price_findings,
     slow_starts,
 )
@@ -201,6 +202,25 @@ def test_how_late_slurm_looks_at_a_released_replica(parameters: str, delay: str 
     assert [f"batch_sched_delay={delay} " in one.text for one in found] == (
         [] if delay is None else [True]
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "lines"),
+    [
+        ({"SchedulerParameters": "(null)"}, ["batch_sched_delay=0,preempt_youngest_first"]),
+        (
+            {"SchedulerParameters": "defer,batch_sched_delay=3", "PreemptParameters": "(null)"},
+            ["defer,batch_sched_delay=0,preempt_youngest_first"],
+        ),
+        ({"SchedulerParameters": "bf_continue,Preempt_Youngest_First"}, []),
+        ({"PreemptParameters": "send_user_signal,youngest_first"}, []),
+        ({"PreemptType": "preempt/none"}, []),
+    ],
+)
+def test_who_has_run_longest_is_not_to_go_first(config: dict[str, str], lines: list[str]) -> None:
+    found = longest_lose({"PreemptType": "preempt/qos", **config})
+    mends = [mend.line for one in found for mend in one.mends]
+    assert mends == [f"SchedulerParameters={line}" for line in lines]
 
 
 def test_the_lines_of_shared_gpus():
