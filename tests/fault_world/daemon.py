@@ -1,0 +1,84 @@
+"""The daemon of a world: its own loops, without sockets, until it dies."""
+
+import asyncio
+
+from cluster.runtime.leadership import ALONE
+from cluster.settings.file import Settings
+from fault_world.faults import CrashError
+from fault_world.ledger import LedgerConnection
+from fault_world.link import Link
+from fault_world.slurm import SlurmLine
+from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.daemon.charging_loop import ChargingLoop
+from slurm_plugin.daemon.deferred_loop import DeferredLoop
+from slurm_plugin.daemon.lease_loop import LeaseLoop
+from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
+from slurm_plugin.daemon.priority_loop import PriorityLoop
+from slurm_plugin.daemon.qos_loop import QosLoop
+from slurm_plugin.daemon.quota_loop import QuotaLoop
+from slurm_plugin.state.controller import ClusterState
+
+
+class WorldDaemon:
+    """One life of the daemon, as ``slurm_plugin.daemon.main`` puts it together.
+
+    Attributes:
+        is_ready: whether it answers submissions and the launcher.
+    """
+
+    def __init__(
+        self, settings: Settings, slurm: SlurmLine, ledger: LedgerConnection, link: Link
+    ) -> None:
+        self.link = link
+        self._ledger = ledger
+        self._interval_s = settings.daemon.sync_interval_s
+        self.is_ready = False
+        self.admission = Admission(settings.daemon.mode)
+        self.state = ClusterState(settings, slurm, self.admission, ALONE)
+        self._books = ChargingLoop(settings, slurm, ledger, self.state)
+        self._priorities = PriorityLoop(settings, slurm, ledger, self.state)
+        self._limits = QuotaLoop(
+            settings,
+            slurm,
+            ledger,
+            self.state,
+            ALONE,
+            held_lately=self._priorities.held_lately,
+        )
+        self._moves = QosLoop(settings, slurm, self.state)
+        self._leases = LeaseLoop(settings, slurm, self.state)
+        self._deferred = DeferredLoop(settings, slurm, self.state)
+        self._turns = PeriodicLoops(lambda *_: None)
+
+    async def run(self) -> None:
+        """Run until it dies: raises CrashError."""
+        try:
+            await self._run()
+        except BaseExceptionGroup as group:
+            if group.subgroup(CrashError) is None:
+                raise
+            raise CrashError from None
+        finally:
+            self.link.is_alive = self.is_ready = False
+            self._ledger.leave()
+
+    async def _run(self) -> None:
+        each_s = self._interval_s
+        await until_done("start_ledger", self._books.start, each_s)
+        await until_done("start_slurm", self.state.turn, each_s)
+        await until_done("start_priorities", self._priorities.start, each_s)
+        await until_done("start_limits", self._limits.start, each_s)
+        self.is_ready = True
+        async with asyncio.TaskGroup() as loops:
+
+            def repeat(name: str, turn: Step) -> None:
+                pacing = self.state.pacing if name == "sync" else None
+                loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
+
+            repeat("sync", self.state.turn)
+            repeat("limits", self._limits.turn)
+            repeat("bookkeeping", self._books.turn)
+            repeat("priorities", self._priorities.turn)
+            repeat("moves", self._moves.turn)
+            repeat("leases", self._leases.turn)
+            repeat("late_decisions", self._deferred.turn)

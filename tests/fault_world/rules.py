@@ -1,0 +1,95 @@
+"""What must hold in a world: always, once the faults are over, and at the end."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from memory_ledger import balance
+from slurm_database import COSTS
+
+from cluster.language.jobs import JobState, JobTag, JobView
+from fault_world.slurm import PARTITION
+from slurm_plugin.accounting.types import Account, RunKey
+from slurm_plugin.common.costs import run_cost
+
+if TYPE_CHECKING:
+    from fault_world.world import World
+
+
+def always(world: "World") -> list[str]:
+    """What does not hold that must at any moment."""
+    return [
+        *world.trace.odd,
+        *(f"changed though not Slicewise's: {one}" for one in world.site.foreign),
+        *_beyond_quota(world),
+        *_too_high_limits(world),
+    ]
+
+
+def _beyond_quota(world: "World") -> Iterator[str]:
+    """Nobody holds more than its quota and all that it may ever borrow."""
+    held: Counter[str] = Counter()
+    for job in world.site.model.jobs:
+        if job.state is JobState.RUNNING:
+            held[job.account] += run_cost(job.gpus, COSTS)
+    for name, tenant in world.plan.policy.items():
+        quota = tenant.quota
+        most = quota.nominal_millislices + quota.borrowing_limit_millislices
+        if held[name] > most:
+            yield f"{name} holds {held[name]} of {most}"
+
+
+def _too_high_limits(world: "World") -> Iterator[str]:
+    """All limits together are no more than all quotas."""
+    total = sum(world.site.limits().values())
+    most = sum(one.quota.nominal_millislices for one in world.plan.policy.values())
+    if total > most:
+        yield f"limits together are {total}, quotas {most}: {world.site.limits()}"
+
+
+def settled(world: "World") -> list[str]:
+    """What is still to come, once nothing fails any more."""
+    daemon = world.daemon
+    refused = daemon.state.refusals if daemon is not None and daemon.is_ready else {}
+    jobs = [job for job in world.site.model.jobs if job.state is not JobState.ENDED]
+    waits = [_shown(job) for job in jobs if not _is_slot(job) and job.job_id not in refused]
+    return waits or list(_books(world))
+
+
+def _is_slot(job: JobView) -> bool:
+    tag = JobTag.find(job.admin_comment)
+    return tag is not None and tag.service is not None
+
+
+def _shown(job: JobView) -> str:
+    return f"job {job.task} of {job.account} in {job.qos} is {job.state} ({job.reason})"
+
+
+def _books(world: "World") -> Iterator[str]:
+    """The books say of each run what it held, from its start to its end, to the second."""
+    booked = world.ledger.booked
+    for one in world.site.runs:
+        if one.run.start_s is None or one.run.partition != PARTITION:
+            continue
+        key = RunKey(world.plan.cluster.name, one.run.job_id, int(one.run.start_s))
+        cost = run_cost(one.run.gpus, COSTS)
+        due = cost * (int(one.run.end_s) - int(one.run.start_s))
+        transfers = booked[key].transfers if key in booked else ()
+        used = balance(transfers, Account.USED)
+        open_ = balance(transfers, Account.RESERVED)
+        if (used, open_) != (due, 0):
+            yield f"run {key.job_id} of {key.start_s} used {due}, booked {used}, open {open_}"
+
+
+def at_the_end(world: "World") -> list[str]:
+    """What does not hold once all is settled."""
+    runs = {
+        RunKey(world.plan.cluster.name, one.run.job_id, int(one.run.start_s))
+        for one in world.site.runs
+        if one.run.start_s is not None
+    }
+    verified = world.ledger.verify()
+    return [
+        *(f"{key} is booked and never ran" for key in world.ledger.booked.keys() - runs),
+        *([f"the books are off by {off}"] if (off := verified.imbalance_millislice_s) else []),
+    ]

@@ -1,0 +1,199 @@
+"""Draws a world from a seed: the site, what its users do, and what goes wrong when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from slurm_database import COSTS
+
+from cluster.language.units import Millislices
+from fault_world.faults import SERVERS, Fault, Rates, seeded
+from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+
+CLUSTER = "c"
+LAYOUTS: tuple[Mapping[str, int], ...] = (
+    {"1g.10gb": 7},
+    {"3g.40gb": 2},
+    {"1g.10gb": 3, "3g.40gb": 1},
+)
+BEGINS_S = 40.0
+"""Seconds without a fault, in which the daemon starts for the first time."""
+_UNBOUNDED = MAX_NOMINAL_MILLISLICES
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A batch job that a user submits."""
+
+    at_s: float
+    account: str
+    gpus: Mapping[str, int] = field(hash=False)
+    run_s: float
+    limit_s: int
+    requeues: bool = True
+
+
+@dataclass(frozen=True)
+class NodeFails:
+    at_s: float
+    node: str
+    back_s: float
+
+
+@dataclass(frozen=True)
+class NodeIsCut:
+    """A node gets other GPUs, and its jobs end."""
+
+    at_s: float
+    node: str
+    gpus: Mapping[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class ClockIsSet:
+    """The clock of the daemon's host is set by so many seconds."""
+
+    at_s: float
+    by_s: float
+
+
+@dataclass(frozen=True)
+class DaemonIsKilled:
+    at_s: float
+
+
+Event = Submitted | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """All that is decided before a world begins.
+
+    Attributes:
+        ends_s: seconds after which nothing goes wrong any more and nobody submits.
+        restart_s: seconds after which a daemon that died is started again, at most.
+        lag_s: the most seconds by which accounting shows an end late.
+    """
+
+    seed: int
+    cluster: SimulatedCluster
+    policy: Policy
+    events: tuple[Event, ...]
+    rates: Mapping[str, Rates]
+    ends_s: float
+    restart_s: float
+    lag_s: float
+    sync_interval_s: float
+    grace_s: int
+
+    @property
+    def capacity_millislices(self) -> int:
+        return sum(run_cost(node.gpus, COSTS) for node in self.cluster.nodes)
+
+
+def drawn(seed: int) -> SitePlan:
+    """Draw the world of this seed."""
+    random = seeded("site", seed)
+    nodes = tuple(
+        SimulatedNode(f"n{i}", frozenset({"gpu"}), random.choice(LAYOUTS))
+        for i in range(random.randint(2, 4))
+    )
+    scheduling = Scheduling(
+        interval_s=random.choice((0.0, 2.0)),
+        start_s=0.0,
+        complete_s=random.choice((0.0, 1.0, 5.0)),
+    )
+    policy = _policy(random, sum(run_cost(node.gpus, COSTS) for node in nodes))
+    cluster = SimulatedCluster(CLUSTER, nodes, scheduling, dict.fromkeys(policy, "root"))
+    ends_s = BEGINS_S + random.choice((90.0, 180.0, 300.0))
+    return SitePlan(
+        seed=seed,
+        cluster=cluster,
+        policy=policy,
+        events=_events(random, nodes, policy, ends_s),
+        rates=_rates(random, ends_s),
+        ends_s=ends_s,
+        restart_s=random.choice((2.0, 10.0, 40.0)),
+        lag_s=random.choice((0.0, 5.0, 60.0)),
+        sync_interval_s=random.choice((1.0, 2.0, 5.0)),
+        grace_s=random.choice((0, 10, 30)),
+    )
+
+
+def _policy(random: Random, capacity: int) -> Policy:
+    names = ("a", "b", "c")[: random.randint(2, 3)]
+    cuts = sorted(random.randrange(0, capacity + 1, 500) for _ in names[1:])
+    parts = [b - a for a, b in zip((0, *cuts), (*cuts, capacity), strict=True)]
+    return {
+        name: Tenant(
+            name,
+            "",
+            Quota(
+                Millislices(part),
+                random.choice((Millislices(0), Millislices(2000), _UNBOUNDED, _UNBOUNDED)),
+                random.choice((Millislices(0), Millislices(2000), _UNBOUNDED, _UNBOUNDED)),
+            ),
+        )
+        for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _most(policy: Policy, name: str) -> int:
+    """Millislices that a tenant has at best. A job of more is admitted, and waits for ever."""
+    own, others = policy[name].quota, [one.quota for one in policy.values() if one.name != name]
+    lent = sum(min(one.lending_limit_millislices, one.nominal_millislices) for one in others)
+    return own.nominal_millislices + min(own.borrowing_limit_millislices, lent)
+
+
+def _events(
+    random: Random, nodes: tuple[SimulatedNode, ...], policy: Policy, ends_s: float
+) -> tuple[Event, ...]:
+    def some_time() -> float:
+        return round(random.uniform(BEGINS_S, ends_s - 1), 2)
+
+    events: list[Event] = []
+    most = {kind: max(node.gpus.get(kind, 0) for node in nodes) for kind in COSTS}
+    kinds = [kind for kind in COSTS if most[kind]]
+    for _ in range(random.randint(4, 16)):
+        kind = random.choice(kinds)
+        run_s = round(random.choice((5.0, 20.0, 60.0, 120.0)) * random.uniform(0.5, 1.5), 1)
+        limit_s = 60 * (int(run_s) // 60 + random.choice((0, 1, 2))) or 60
+        gpus = {kind: random.randint(1, min(3, most[kind]))}
+        is_plain = random.random() < 0.9
+        account = random.choice(tuple(policy))
+        if run_cost(gpus, COSTS) <= _most(policy, account):
+            events.append(Submitted(some_time(), account, gpus, run_s, limit_s, is_plain))
+    for _ in range(random.choice((0, 0, 1, 2))):
+        at_s = some_time()
+        back_s = at_s + random.uniform(5, 100)
+        events.append(NodeFails(at_s, random.choice(nodes).name, back_s))
+    events += [DaemonIsKilled(some_time()) for _ in range(random.choice((0, 0, 1, 2)))]
+    return tuple(sorted(events, key=lambda one: one.at_s))
+
+
+def _rates(random: Random, ends_s: float) -> Mapping[str, Rates]:
+    return {server: _rates_of(random, server, ends_s) for server in SERVERS}
+
+
+def _rates_of(random: Random, server: str, ends_s: float) -> Rates:
+    of = {
+        fault: random.choice((0.0, 0.0, 0.01, 0.05))
+        for fault in (Fault.DOWN, Fault.LOST, Fault.AFTERWARDS, Fault.PARTLY)
+    }
+    of |= {
+        fault: random.choice((0.0, 0.0, 0.002, 0.01))
+        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+    }
+    outages = []
+    for _ in range(random.choice((0, 0, 0, 1, 2))):
+        begin_s = random.uniform(BEGINS_S, ends_s)
+        outages.append((begin_s, min(ends_s, begin_s + random.choice((5.0, 30.0, 100.0)))))
+    late = random.choice((0.0, 0.0, 0.05, 0.3))
+    return Rates(of, late, random.choice((1.0, 6.0, 25.0)), tuple(outages))
+
+
+def without(plan: SitePlan, **less: object) -> SitePlan:
+    """The plan with other fields, to find out which of them a failure needs."""
+    return replace(plan, **less)  # type: ignore[arg-type]

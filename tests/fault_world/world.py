@@ -1,0 +1,270 @@
+"""Runs the world of a seed, and looks whether what must hold does."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_database import Row
+
+from cluster.language.jobs import JobTag
+from cluster.rpc.messages import VERSION, SubmitRequest
+from cluster.settings.file import Settings
+from fault_world import rules
+from fault_world.daemon import WorldDaemon
+from fault_world.faults import CrashError, Faults, seeded
+from fault_world.ledger import LedgerConnection, SiteLedger
+from fault_world.link import Link
+from fault_world.site_plan import (
+    BEGINS_S,
+    CLUSTER,
+    ClockIsSet,
+    DaemonIsKilled,
+    Event,
+    NodeFails,
+    NodeIsCut,
+    SitePlan,
+    Submitted,
+    drawn,
+)
+from fault_world.slurm import PARTITION, Site, SlurmLine
+from fault_world.trace import Trace
+from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of, owning
+from simulation.slurm_model.requests import ModelRequest
+from slurm_plugin.common.qos_names import qos_name
+
+_LOOK_S = 5.0
+"""Seconds between looks at what must always hold."""
+SETTLES_S = 2400.0
+"""Seconds after the last fault within which all must be settled."""
+_SCRIPT = "#!/bin/bash\nsrun true\n"
+_SETTINGS = Settings.model_validate(
+    {
+        "cluster": {"name": CLUSTER, "partitions": [PARTITION]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
+        "daemon": {"mode": "enforce"},
+        "ledger": {"time_zone": "UTC"},
+    }
+)
+
+
+class FoundFaultError(AssertionError):
+    """Something does not hold."""
+
+
+def _settings(plan: SitePlan) -> Settings:
+    daemon = _SETTINGS.daemon.model_copy(update={"sync_interval_s": plan.sync_interval_s})
+    lending = _SETTINGS.lending.model_copy(update={"grace_s": plan.grace_s})
+    return _SETTINGS.model_copy(update={"daemon": daemon, "lending": lending})
+
+
+@dataclass
+class Outcome:
+    """What a world came to.
+
+    Attributes:
+        passed_s: seconds that it lasted.
+    """
+
+    passed_s: float
+    jobs: int
+    runs: int
+    lives: int
+    faults: int
+
+
+class World:
+    """A site with its daemon, from its beginning until all is settled.
+
+    Attributes:
+        plan: what was drawn.
+        site: Slurm.
+        daemon: the daemon that runs, or ran last.
+        jobs: ids of the batch jobs that were submitted.
+    """
+
+    def __init__(self, plan: SitePlan) -> None:
+        self.plan = plan
+        self.settings = _settings(plan)
+        self.clock = WorldClock()
+        self.trace = Trace(self.clock)
+        self.faults = Faults(seeded("faults", plan.seed), plan.rates)
+        self.random = seeded("world", plan.seed)
+        rows = [Row(name, parent="root", own=frozenset({"normal"})) for name in plan.policy]
+        self.site = Site(plan.cluster, self.clock, seeded("lag", plan.seed), rows, plan.lag_s)
+        self.ledger = SiteLedger(clock=self.clock, tenants_now=plan.policy)
+        self.daemon: WorldDaemon | None = None
+        self.jobs: list[int] = []
+        self.lives = 0
+        self._token = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def run(self) -> Outcome:
+        """Live; raise FoundFaultError if something does not hold."""
+        loop = VirtualLoop(self.clock)
+        with clocks_of(self.clock, self._threaded), self.trace.listening():
+            try:
+                loop.run_until_complete(self._live())
+            finally:
+                loop.close()
+        drawn_faults = sum(self.faults.drawn.values())
+        return Outcome(
+            self.clock.passed_s, len(self.jobs), len(self.site.runs), self.lives, drawn_faults
+        )
+
+    async def _threaded(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """In place of a thread: so the loop goes on meanwhile."""
+        await asyncio.sleep(self.faults.takes_s("postgresql"))
+        return call(*args, **options)
+
+    async def _live(self) -> None:
+        self.faults.is_over = True
+        parts = [
+            asyncio.ensure_future(one) for one in (self._keep_daemon(), self._watch(), self._pass())
+        ]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*parts, *self._tasks):
+                task.cancel()
+            ended = await asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in ended:
+            if isinstance(one, Exception):
+                raise one
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(BEGINS_S)
+        self.faults.is_over = False
+        await self._happen()
+        self.faults.is_over = True
+        self.trace.note("world", "no more faults")
+        self.clock.ahead_s = 0.0
+        await self._settle()
+
+    async def _keep_daemon(self) -> None:
+        """systemd: start the daemon whenever it has died."""
+        while True:
+            self.lives += 1
+            who = f"daemon {self.lives}"
+            link = Link(who, self.faults, self.clock, self.trace)
+            ledger = LedgerConnection(self.ledger, link)
+            self.daemon = WorldDaemon(self.settings, SlurmLine(self.site, link), ledger, link)
+            self.trace.note(who, "starts")
+            with owning() as self._tasks:
+                life = asyncio.ensure_future(self.daemon.run())
+            try:
+                await life
+            except CrashError:
+                self.trace.note(who, "is dead")
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(self.random.uniform(0.5, self.plan.restart_s))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._check(rules.always(self))
+
+    def _check(self, broken: list[str]) -> None:
+        if broken:
+            raise FoundFaultError("; ".join(broken))
+
+    async def _happen(self) -> None:
+        for event in self.plan.events:
+            await asyncio.sleep(max(0.0, event.at_s - self.clock.passed_s))
+            self._do(event)
+        await asyncio.sleep(max(0.0, self.plan.ends_s - self.clock.passed_s))
+
+    def _do(self, event: Event) -> None:
+        match event:
+            case Submitted():
+                self._submit(event)
+            case NodeFails():
+                self.trace.note("world", f"node {event.node} fails")
+                self.site.model.fail_node(event.node)
+                loop = asyncio.get_running_loop()
+                loop.call_later(event.back_s - event.at_s, self._restore, event.node)
+            case NodeIsCut():
+                self.trace.note("world", f"node {event.node} gets {event.gpus}")
+                self.site.model.set_node_gpus(event.node, event.gpus)
+            case ClockIsSet():
+                self.trace.note("world", f"the daemon's clock is set by {event.by_s} s")
+                self.clock.ahead_s += event.by_s
+            case DaemonIsKilled():
+                if self.daemon is not None and self.daemon.link.is_alive:
+                    self.trace.note("world", "kill -9 of the daemon")
+                    self.daemon.link.is_alive = False
+
+    def _restore(self, node: str) -> None:
+        self.trace.note("world", f"node {node} is back")
+        self.site.model.restore_node(node)
+
+    def _submit(self, job: Submitted) -> None:
+        """As slicewise.lua does: ask the daemon, or have it decided later."""
+        self._token += 1
+        token = f"{self._token:016x}"
+        ((kind, count),) = job.gpus.items()
+        request = ModelRequest(
+            user=f"user_{job.account}",
+            uid=1000,
+            account=job.account,
+            partition=PARTITION,
+            qos=qos_name(job.account),
+            gpus=job.gpus,
+            run_s=job.run_s,
+            time_limit_s=job.limit_s,
+            requeues=job.requeues,
+            admin_comment=JobTag(token, job.account, is_undecided=True).text(),
+        )
+        daemon = self.daemon
+        if daemon is not None and daemon.is_ready and daemon.link.is_alive:
+            answer = daemon.admission.submit(
+                SubmitRequest(
+                    v=VERSION,
+                    op="submit",
+                    token=token,
+                    uid=1000,
+                    account=job.account,
+                    partition=PARTITION,
+                    gres=f"gpu:{kind}:{count}",
+                    requeue=job.requeues,
+                    time_limit_min=job.limit_s // 60,
+                )
+            )
+            if answer.action != "admit":
+                self.trace.note("world", f"{job} is refused: {answer.code}")
+                return
+            request = _with(request, answer)
+        job_id = self.site.submit(request, _SCRIPT)
+        self.jobs.append(job_id)
+        self.trace.note("world", f"job {job_id}: {job} in {request.qos}")
+
+    async def _settle(self) -> None:
+        """Wait until all is as it should be; FoundFaultError names what is not in time."""
+        until_s = self.clock.passed_s + SETTLES_S
+        while broken := rules.settled(self):
+            if self.clock.passed_s >= until_s:
+                raise FoundFaultError("never settled: " + "; ".join(broken))
+            await asyncio.sleep(_LOOK_S)
+        self._check(rules.at_the_end(self))
+
+
+def _with(request: ModelRequest, answer: Any) -> ModelRequest:
+    return replace(
+        request,
+        qos=answer.qos or request.qos,
+        site_factor=answer.site_factor or 0,
+        admin_comment=answer.tag or "",
+    )
+
+
+def live(seed: int) -> Outcome:
+    """Run the world of a seed; FoundFaultError, with the trace, if something does not hold."""
+    world = World(drawn(seed))
+    try:
+        return world.run()
+    except FoundFaultError as error:
+        error.add_note("\n".join(world.trace.lines))
+        raise

@@ -1,0 +1,26 @@
+"""Worlds of many seeds, in each of which everything fails now and then: what must hold does.
+
+``SLICEWISE_FAULT_SEED=17 pytest tests/property/test_fault_simulation.py`` replays one world, and
+shows all that happens in it. ``docs/explanation/fault-simulation.md`` says what a world is.
+"""
+
+import os
+
+import pytest
+from effort import examples
+from fault_world.world import FoundFaultError, live
+
+_ONE = os.environ.get("SLICEWISE_FAULT_SEED")
+_AT_ONCE = 25
+SEEDS = (int(_ONE),) if _ONE else range(examples(200, nightly=10_000))
+
+
+@pytest.mark.parametrize("first", SEEDS[::_AT_ONCE])
+def test_whatever_fails_all_is_settled_in_the_end(first: int) -> None:
+    for seed in SEEDS if _ONE else range(first, first + _AT_ONCE):
+        try:
+            live(seed)
+        except FoundFaultError as error:
+            command = f"SLICEWISE_FAULT_SEED={seed} .venv/bin/pytest {os.path.relpath(__file__)}"
+            trace = "\n".join(error.__notes__) if _ONE else f"Replay it: {command}"
+            pytest.fail(f"seed {seed}: {error}\n{trace}", pytrace=False)
