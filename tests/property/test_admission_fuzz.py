@@ -383,7 +383,7 @@ async def test_peers_that_misbehave_do_not_keep_others_waiting(serving: Serving)
         for number in range(300):
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(str(path))
-            connection.settimeout(0.2)
+            connection.settimeout(0.02)
             open_ones.append(connection)
             with suppress(OSError):
                 connection.sendall((b"", line[:20], line * 500)[number % 3])

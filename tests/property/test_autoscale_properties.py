@@ -21,6 +21,7 @@ STEPS = st.lists(
     min_size=1,
     max_size=40,
 )
+AS_JSON = TypeAdapter(Memory)
 
 
 keep_alives_s = st.integers(0, 60_000).map(lambda milliseconds: milliseconds / 1000)
@@ -70,9 +71,8 @@ def test_its_memory_stays_small_and_survives_as_json(
     scaling: Scaling, steps: list[tuple[float, Load, Supply, list[ReplicaStart], bool]]
 ):
     memory, _ = gone_through(scaling, steps)
-    adapter = TypeAdapter(Memory)
-    text = adapter.dump_json(memory)
-    assert adapter.validate_json(text) == memory
+    text = AS_JSON.dump_json(memory)
+    assert AS_JSON.validate_json(text) == memory
     assert len(text) < 20_000
     assert all(one.replicas > other.replicas for one, other in pairwise(memory.peaks))
 

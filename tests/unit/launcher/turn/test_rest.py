@@ -20,9 +20,10 @@ def seeded(seed: int) -> Random:
 
 
 class Launcher:
-    """Decides turns and is heard."""
+    """Decides turns for so many services, and is heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: int = SERVICES) -> None:
+        self._services = services
         self.state: State = {}
         self.rests = NO_RESTS
 
@@ -30,7 +31,7 @@ class Launcher:
         self, shown: Gateway, at_s: float, *, forgets: bool = False, **change: object
     ) -> TurnPlan:
         """``change`` is made to the view of ``NAME``."""
-        seen = view(at_s, SERVICES, EVERY)
+        seen = view(at_s, self._services, EVERY)
         changed = seen.services[1].model_copy(update=change)
         seen = seen.model_copy(update={"services": (seen.services[0], changed, *seen.services[2:])})
         found = decide(seen, shown, {}, self.state, at_s, rests=NO_RESTS if forgets else self.rests)
@@ -103,10 +104,11 @@ def test_it_is_decided_for_from_time_to_time_and_not_all_at_one_turn():
 
 def test_after_a_rest_requests_are_answered_as_if_it_had_been_looked_at_all_the_time():
     """Two launchers see the same; one decides for every service at every turn."""
-    patient, eager = Launcher(), Launcher()
+    services = 4  # Of all but the first nothing is seen, whatever their number.
+    patient, eager = Launcher(services), Launcher(services)
     random, rested = seeded(3), 0
     for turn in range(400):
-        shown = gateway(seeded(turn), turn, SERVICES, EVERY, rarely=10**9)
+        shown = gateway(seeded(turn), turn, services, EVERY, rarely=10**9)
         if turn > 100 and random.random() < 0.05:
             shown = with_backend(shown, Backend(random.randrange(1, 30), 0, (), arrived=turn))
         plans = (
