@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 MOST_BYTES = 1 << 32
 """Of a file, uncompressed: some twenty million jobs."""
+MOST_JOBS = 10_000_000
 LONGEST_LINE = 1 << 16
 """Bytes; a longer line can't be read, and costs no more memory than this."""
 _LONGEST_WORDS = 120
@@ -70,15 +71,23 @@ def _words(why: object) -> str:
 def read_each(
     lines: Iterable[Line], read: Callable[[Line], T | None], unread: UnreadLines
 ) -> Iterator[T]:
-    """What ``read`` makes of each line; None is nothing. A line that raises is counted."""
+    """What ``read`` makes of each line; None is nothing. A line that raises is counted.
+
+    Raises InvalidInputError (SW-HISTORY-FILE) for more than ``MOST_JOBS``.
+    """
+    left = MOST_JOBS
     for line in lines:
         try:
             found = read(line)
         except UNREADABLE as error:
             unread.add(line[0], error)
         else:
-            if found is not None:
-                yield found
+            if found is None:
+                continue
+            if not left:
+                raise unread.error(line[0], f"more than {MOST_JOBS} jobs or runs")
+            left -= 1
+            yield found
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from cluster.slurm.fields import numbers
 from cluster.slurm.job_history import HISTORY_FIELDS, past_run
 from simulation.history.csv_rows import MOST_S
 from simulation.history.jobs import History, HistoryJob, in_order
-from simulation.history.lines import Line, UnreadLines, read_each
+from simulation.history.lines import MOST_JOBS, Line, UnreadLines, read_each
 
 PUBLISHED_FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "User", "Account", "QOS", "Partition", "Submit", "Eligible"),
@@ -24,7 +24,6 @@ PUBLISHED_FIELDS = (
     *("AllocTRES", "NNodes", "NodeList", "Priority", "Constraints", "Flags", "ExitCode"),
 )
 """Columns of the dumps that sites publish, in their order."""
-MOST_JOBS = 10_000_000
 _NAMELESS = {len(fields): fields for fields in (HISTORY_FIELDS, PUBLISHED_FIELDS)}
 """Columns of text without their names, by how many there are."""
 _NEEDED = ("Submit", "Start", "End", "State")
@@ -64,9 +63,7 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
     rows = rest if is_header else chain([first], rest)
     by_job: dict[tuple[str, int], list[PastRun]] = defaultdict(list)
     runs = read_each(rows, lambda line: _run(line[1], columns), unread)
-    for number, run in enumerate(runs, 1):
-        if number > MOST_JOBS:
-            raise unread.error(first[0], f"more than {MOST_JOBS} runs follow")
+    for run in runs:
         by_job[run.task, run.job_id].append(run)
     counts = {"open": 0, "left": 0}
     jobs = (job for runs in by_job.values() for job in _jobs_of(runs, counts))

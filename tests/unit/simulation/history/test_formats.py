@@ -172,6 +172,17 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest
         read_history(path)
 
 
+def test_no_more_jobs_are_kept_than_can_be_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lines, "MOST_JOBS", 2)
+    head = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+    job = "1970-01-02,1,1,1,a\n"
+    assert len(read(tmp_path, head + 2 * job).jobs) == 2
+    with pytest.raises(InvalidInputError, match="line 4: more than 2 jobs"):
+        read(tmp_path, head + 3 * job)
+
+
 def test_bytes_that_are_no_text_cost_only_their_line(tmp_path: Path):
     path = tmp_path / "jobs.csv"
     path.write_bytes(

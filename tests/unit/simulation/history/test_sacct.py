@@ -7,7 +7,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
 from cluster.slurm.unread import ignored
-from simulation.history import sacct
+from simulation.history import lines
 from simulation.history.jobs import History, HistoryJob
 from simulation.history.lines import UnreadLines, text_lines
 from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
@@ -261,10 +261,10 @@ def test_licences_are_not_written():
 
 def test_no_more_runs_are_kept_than_jobs_may_follow(monkeypatch: pytest.MonkeyPatch):
     """Each is a run of the same job, so the number of jobs alone would bound nothing."""
-    monkeypatch.setattr(sacct, "MOST_JOBS", 3)
+    monkeypatch.setattr(lines, "MOST_JOBS", 3)
     several = [row(Start=f"{1100 + n}", State="REQUEUED") for n in range(4)]
     assert len(read(*several[:3]).jobs) == 1
-    with pytest.raises(InvalidInputError, match="more than 3 runs follow"):
+    with pytest.raises(InvalidInputError, match="line 5: more than 3 jobs or runs"):
         read(*several)
 
 
