@@ -82,6 +82,7 @@ class SimulatedWorld:
         nodes: int = 1,
         of: Mapping[str, Quota] | None = None,
         every_s: float = 0.5,
+        calm_s: float = 0.0,
         scheduling: Scheduling = PROMPT,
     ) -> None:
         of = {TENANT: Quota(4)} if of is None else of
@@ -94,7 +95,9 @@ class SimulatedWorld:
         for name, quota in of.items():
             self.model.set_account(name, AccountLimits())
             self.limit(name, quota)
-        self.services = ServicesOnModel(self.model, services, quotas(of), every_s=every_s)
+        self.services = ServicesOnModel(
+            self.model, services, quotas(of), every_s=every_s, calm_s=calm_s
+        )
 
     def limit(self, tenant: str, quota: Quota) -> None:
         """Set the limits of both QOS of a tenant, as they are while so much is lent to it."""

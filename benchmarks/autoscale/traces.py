@@ -27,9 +27,8 @@ from benchmarks.autoscale.workload import (
     warm_up_s,
 )
 from simulation.history.requests import read_requests
+from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
 
-PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.000_2, 0.03
-"""Seconds a token for a model of some 8 billion parameters on a slice: 5,000/s in, 33/s out."""
 _DAY_S = 86_400
 _MOST_REQUESTS = 300_000
 _PLAIN_MEAN_S, _PLAIN_SIGMA = 5.0, 0.8

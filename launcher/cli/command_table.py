@@ -85,7 +85,8 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "simulation.cli.simulate:simulate",
         "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",
         "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
-        " --report october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7",
+        " --report october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
+        " --service chat.toml --requests nlp/chat=requests.csv",
     ),
     "compile": Command(
         "slurm_plugin.cli.compile:compile_command",

@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
@@ -26,18 +27,23 @@ def read_service_file(path: Path) -> ServiceSpec:
     Raises InvalidInputError: SW-SERVICE-FILE if the file can't be read, SW-SERVICE naming each bad
     key and what is allowed.
     """
+    content = read_tables(path)
+    table = content.get(TABLE)
+    if not isinstance(table, dict) or len(content) != 1:
+        raise _unreadable(path, "it must hold one table [service] and nothing else")
+    return service_spec(table)
+
+
+def read_tables(path: Path) -> Mapping[str, object]:
+    """Return the tables of a file; raises InvalidInputError (SW-SERVICE-FILE)."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, str(error.strerror)) from None
     except UnicodeDecodeError:
         raise _unreadable(path, "it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(path, f"it is not TOML: {error}") from None
-    table = content.get(TABLE)
-    if not isinstance(table, dict) or len(content) != 1:
-        raise _unreadable(path, "it must hold one table [service] and nothing else")
-    return service_spec(table)
 
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:

@@ -12,6 +12,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
 from simulation.history.jobs import History, HistoryJob
+from simulation.report.words import count_text, unread_text
 from simulation.runs.experiment import WARM_UP_S
 from simulation.site.limits import own_accounts, own_qos
 from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
@@ -224,17 +225,15 @@ def _weights(site: SiteInputs) -> Mapping[str, int]:
 
 def _notes(history: History) -> Iterator[str]:
     if history.unread:
-        yield (
-            f"{history.unread:,} lines of the history could not be read; the first is"
-            f" {history.first_unread}."
-        )
+        yield unread_text(history.unread, "the history", history.first_unread)
     if history.open_ended:
         yield (
-            f"{history.open_ended:,} jobs had not ended when the history was taken: those that ran"
+            f"{count_text(history.open_ended, 'job')} had not ended when the history was taken:"
+            " those that ran"
             " end there, those that waited run for their time limit."
         )
     if history.without_run_s:
         yield (
-            f"{history.without_run_s:,} jobs are left out: how long they would have run is not"
-            " known."
+            f"{count_text(history.without_run_s, 'job')} left out: how long they would have run is"
+            " not known."
         )

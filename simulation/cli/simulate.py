@@ -20,6 +20,7 @@ from slurm_plugin.cli_common.output import progress_bar, spinner, whole_file
 
 if TYPE_CHECKING:
     from simulation.cli.inputs import Demand, SiteInputs
+    from simulation.cli.services import AskedServices
     from simulation.runs.figures import SimulationResult
     from slurm_plugin.explain.planned_change import PlannedChange
 
@@ -82,6 +83,24 @@ ReportFile = Annotated[
         show_default=False,
     ),
 ]
+RequestFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TENANT/SERVICE=FILE",
+        help="Requests of a service, a trace as CSV or Mooncake's JSONL; several times for several"
+        " services.",
+        show_default=False,
+    ),
+]
+ServiceFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A service's file, as service apply takes it, in place of the site's own service of"
+        " that name; it may have a table [engine]. Several times for several.",
+        show_default=False,
+    ),
+]
 Processes = Annotated[
     int | None,
     typer.Option(
@@ -98,6 +117,8 @@ def simulate(
     *,
     jobs: JobsFile = None,
     change: ChangeFile = None,
+    requests: RequestFiles = None,
+    service: ServiceFiles = None,
     start: Start = None,
     days: Days = None,
     offsets: Offsets = 4,
@@ -111,23 +132,30 @@ def simulate(
     Each job is submitted when it was, to a model of Slurm; admission, loans, recalls and limits are
     decided by the code of the daemon. First the present policy is compared with what really
     happened: how far off it is says how far to trust the rest. With --change the same jobs come
-    once more under the changed quotas. Nothing is asked of a cluster, and nothing is changed.
+    once more under the changed quotas. With --requests services follow the load of a trace beside
+    them. Nothing is asked of a cluster, and nothing is changed.
     """
-    _check_report(report, (where, jobs, change))
+    service_files, traces = service or (), requests or ()
+    named = (Path(text.partition("=")[2]) for text in traces)
+    _check_report(report, (where, jobs, change, *service_files, *named))
     # Imported here: a simulation takes longer to import than --help may take.
     from simulation.cli import inputs  # noqa: PLC0415
+    from simulation.cli.services import asked_services  # noqa: PLC0415
 
     with spinner("Reading the site and its past"):
         site = inputs.read_site(where)
         zone = ZoneInfo(site.zone)
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
+        services = asked_services(site, asked, service_files, traces)
     planned = _planned(change, site, asked, as_json=as_json)
     with ExitStack() as stack:
         # Opened first: what can't be written is not simulated for minutes.
         page = stack.enter_context(whole_file(report)) if report else None
         try:
-            result = _run(site, asked, planned, offsets=offsets, seed=seed, processes=processes)
+            result = _run(
+                site, asked, services, planned, offsets=offsets, seed=seed, processes=processes
+            )
         except KeyboardInterrupt:
             typer.echo("Interrupted: nothing was written.", err=True)
             raise typer.Exit(_INTERRUPTED) from None
@@ -173,6 +201,7 @@ def _planned(
 def _run(
     site: "SiteInputs",
     asked: "Demand",
+    services: "AskedServices",
     change: "PlannedChange | None",
     *,
     offsets: int,
@@ -184,11 +213,12 @@ def _run(
     from simulation.runs.simulate import simulate as run  # noqa: PLC0415 -- as above
 
     changed = None if change is None else slicewise_plan("changed", site, change.policy)
+    present, changed, notes = services.of_plans(present_plan(site), changed)
     experiment = Experiment(
         cluster=site.cluster,
         costs=site.settings.costs,
-        jobs=asked.jobs,
-        present=present_plan(site),
+        jobs=services.without_their_runs(asked.jobs),
+        present=present,
         changed=changed,
         start_s=asked.start_s,
         end_s=asked.end_s,
@@ -199,7 +229,7 @@ def _run(
     )
     with progress_bar("Simulating") as tell:
         found = run(experiment, processes=processes or _cpus(), progress=tell)
-    return replace(found, notes=(*asked.notes, *found.notes))
+    return replace(found, notes=(*asked.notes, *notes, *found.notes))
 
 
 def _cpus() -> int:

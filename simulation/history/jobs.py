@@ -18,6 +18,7 @@ class HistoryJob:
         cpus, memory_mib: on all nodes together; 0 if the history does not say.
         started_s: when Slurm really started it; None if never. Only the comparison with the past
             reads this: a replay takes ``submit_s``, since waits follow from the policy of then.
+        array_job_id: of a task, its array's id, where the history says it.
         is_cancelled_waiting: whether it was cancelled before it started, ``run_s`` seconds after
             ``submit_s``.
     """
@@ -36,6 +37,7 @@ class HistoryJob:
     memory_mib: int = 0
     started_s: float | None = None
     is_cancelled_waiting: bool = False
+    array_job_id: int | None = None
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,11 @@ def _tasks(runs: list[PastRun], counts: dict[str, int]) -> Iterator[HistoryJob]:
         yield job
 
 
+def _array(task: str) -> int | None:
+    array, underscore, _ = task.partition("_")
+    return int(array) if underscore and array.isdecimal() else None
+
+
 def _several(task: str) -> int:
     """How many tasks ``814_[4-9]`` stands for; 1 if it is no array that was never touched."""
     _, bracket, indices = task.partition("_[")
@@ -185,6 +190,7 @@ def _job(runs: list[PastRun]) -> HistoryJob | None:
         memory_mib=memory_mib,
         started_s=float(started[0].start_s or 0) if started else None,
         is_cancelled_waiting=not started and last.end_s is not None,
+        array_job_id=_array(first.task),
     )
 
 

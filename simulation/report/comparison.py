@@ -6,7 +6,14 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
-from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult, TenantFigures
+from simulation.runs.figures import (
+    Estimate,
+    Figures,
+    SelfCheck,
+    ServiceFigures,
+    SimulationResult,
+    TenantFigures,
+)
 
 _NOTICED_S = 30.0
 """A difference of waits that counts: Slurm's backfill runs each 30 s, and less is chance."""
@@ -62,6 +69,10 @@ MEASURES = (
 """The figures that are compared, in the order in which they are shown."""
 TENANT_WAIT = MEASURES[2]
 """A tenant gains if its jobs wait less in the mean."""
+SERVICE_IN_TIME = Measure("attainment", "in time", "share", Verdict.BETTER, 0.005)
+"""A service gains if more of its requests meet its aim."""
+SERVICE_WAIT = Measure("wait_p99_s", "wait, 99 % within", "wait", Verdict.WORSE, 1.0)
+"""If as many do, it gains by shorter waits: a second counts, as people wait for it."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,44 @@ def _of_tenant(
         return TenantDifference(name, present, changed, Verdict.UNCLEAR)
     verdict = verdict_of(TENANT_WAIT, present.wait_mean_s, changed.wait_mean_s)
     return TenantDifference(name, present, changed, verdict)
+
+
+@dataclass(frozen=True)
+class ServiceDifference:
+    """A service by both policies; None where a policy does not run it.
+
+    Attributes:
+        verdict: by the requests in time, and if as many are, by the 99th percentile of the waits;
+            None without a changed policy.
+    """
+
+    service: str
+    present: ServiceFigures | None
+    changed: ServiceFigures | None
+    verdict: Verdict | None
+
+
+def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ...]:
+    """Return every service, by name."""
+    present = {one.service: one for one in result.present.services}
+    changed = {one.service: one for one in result.changed.services} if result.changed else {}
+    return tuple(
+        _of_service(name, present.get(name), changed.get(name), compared=result.changed is not None)
+        for name in sorted(present.keys() | changed.keys())
+    )
+
+
+def _of_service(
+    name: str, present: ServiceFigures | None, changed: ServiceFigures | None, *, compared: bool
+) -> ServiceDifference:
+    if not compared:
+        return ServiceDifference(name, present, None, None)
+    if present is None or changed is None:
+        return ServiceDifference(name, present, changed, Verdict.UNCLEAR)
+    verdict = verdict_of(SERVICE_IN_TIME, present.attainment, changed.attainment)
+    if verdict is Verdict.SAME:
+        verdict = verdict_of(SERVICE_WAIT, present.wait_p99_s, changed.wait_p99_s)
+    return ServiceDifference(name, present, changed, verdict)
 
 
 def gains_words(found: Iterable[TenantDifference]) -> str:

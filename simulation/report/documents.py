@@ -5,7 +5,12 @@ from dataclasses import asdict
 
 from typing_extensions import TypedDict
 
-from simulation.report.comparison import Verdict, differences, tenant_differences
+from simulation.report.comparison import (
+    Verdict,
+    differences,
+    service_differences,
+    tenant_differences,
+)
 from simulation.runs.figures import Estimate, SimulationResult
 
 
@@ -31,12 +36,20 @@ class TenantVerdictJson(TypedDict):
     waited_less_s: float
 
 
+class ServiceVerdictJson(TypedDict):
+    """What the change does to a service; its figures are in ``present`` and ``changed``."""
+
+    service: str
+    verdict: Verdict | None
+
+
 class ComparedJson(TypedDict):
     """What follows from the figures of the runs."""
 
     changes: Sequence[str]
     differences: Sequence[DifferenceJson]
     tenant_verdicts: Sequence[TenantVerdictJson]
+    service_verdicts: Sequence[ServiceVerdictJson]
 
 
 def result_json(result: SimulationResult, changes: Sequence[str]) -> Mapping[str, object]:
@@ -55,5 +68,8 @@ def result_json(result: SimulationResult, changes: Sequence[str]) -> Mapping[str
                 "waited_less_s": one.waited_less_s,
             }
             for one in tenant_differences(result)
+        ],
+        "service_verdicts": [
+            {"service": one.service, "verdict": one.verdict} for one in service_differences(result)
         ],
     }

@@ -6,7 +6,14 @@ from itertools import pairwise
 from cluster.language.periods import clock_text
 from simulation.report.comparison import TenantDifference, gains_words, tenant_differences
 from simulation.report.rows import figure_rows, service_rows, tenant_rows, trust_rows
-from simulation.report.words import MEANINGS, chance_text, share_text, span_text, trust_text
+from simulation.report.words import (
+    MEANINGS,
+    SERVICE_MEANINGS,
+    chance_text,
+    share_text,
+    span_text,
+    trust_text,
+)
 from simulation.runs.figures import Figures, SimulationResult, Step, TenantFigures
 from slurm_plugin.web_views.bars import BarChart, bars_markup
 from slurm_plugin.web_views.charts import ChartSeries, TimeChart, chart_markup
@@ -50,6 +57,7 @@ def simulation_html(
         waits=bars_markup(_waits(result, tenants)),
         undrawn=max(0, len(tenants) - DRAWN),
         services=service_rows(result),
+        service_meanings=SERVICE_MEANINGS,
     )
 
 
@@ -74,7 +82,7 @@ def _over_time(result: SimulationResult, zone: str) -> Sequence[TimeChart]:
     return (
         chart(
             "Slices in use",
-            f"In the mean, jobs held {held} of all slices.",
+            f"In the mean, {held} of all slices were held.",
             "%",
             lambda step, run: 100 * step.held_millislices / run.capacity_millislices,
         ),

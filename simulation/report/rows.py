@@ -1,6 +1,6 @@
 """Rows of the tables of simulated runs, as texts: what the terminal and the page both show."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulation.report.comparison import (
@@ -8,9 +8,11 @@ from simulation.report.comparison import (
     TENANT_WAIT,
     Difference,
     Measure,
+    ServiceDifference,
     TenantDifference,
     Verdict,
     differences,
+    service_differences,
     tenant_differences,
 )
 from simulation.report.words import (
@@ -19,6 +21,7 @@ from simulation.report.words import (
     figure_text,
     held_text,
     interval_text,
+    request_wait_text,
     share_text,
     wait_text,
 )
@@ -80,15 +83,17 @@ class TenantRow:
 
 @dataclass(frozen=True)
 class ServiceRow:
-    """A service under one policy."""
+    """A service by both policies."""
 
     service: str
-    policy: str
     requests: str
-    attainment: str
-    p99: str
-    slice_hours: str
-    changes: str
+    attainment: Pair
+    p99: Pair
+    slice_hours: Pair
+    changes: Pair
+    lost: Pair
+    verdict: Verdict | None
+    word: str
 
 
 def trust_rows(check: SelfCheck) -> Sequence[TrustRow]:
@@ -163,22 +168,25 @@ _WORDS = {
 
 
 def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
-    """Return a row for each service and policy."""
-    return [*_services("present", result.present), *_services("changed", result.changed)]
+    """Return a row for each service."""
+    return [_service_row(one) for one in service_differences(result)]
 
 
-def _services(policy: str, run: Figures | None) -> Iterator[ServiceRow]:
-    for one in run.services if run else ():
-        yield _service_row(policy, one)
+def _service_row(one: ServiceDifference) -> ServiceRow:
+    sides = (one.present, one.changed)
 
+    def pair(write: Callable[[ServiceFigures], str]) -> Pair:
+        present, changed = (write(side) if side else NOTHING for side in sides)
+        return Pair(present, changed if one.verdict else "")
 
-def _service_row(policy: str, one: ServiceFigures) -> ServiceRow:
     return ServiceRow(
         service=one.service,
-        policy=policy,
-        requests=f"{one.requests:,}",
-        attainment=share_text(one.attainment),
-        p99=wait_text(one.wait_p99_s),
-        slice_hours=f"{one.slice_s / 3600:,.1f}",
-        changes=f"{one.changes:,}",
+        requests=next(f"{side.requests:,}" for side in sides if side),
+        attainment=pair(lambda side: share_text(side.attainment) if side.requests else NOTHING),
+        p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
+        slice_hours=pair(lambda side: f"{side.slice_s / 3600:,.1f}"),
+        changes=pair(lambda side: f"{side.changes:,}"),
+        lost=pair(lambda side: f"{side.lost:,}"),
+        verdict=one.verdict,
+        word=_WORDS[one.verdict] if one.verdict else "",
     )

@@ -8,7 +8,13 @@ from rich.text import Text
 from simulation.report.comparison import gains_words, tenant_differences
 from simulation.report.rows import figure_rows, service_rows, tenant_rows, trust_rows
 from simulation.report.tables import figures_table, services_table, tenants_table, trust_table
-from simulation.report.words import MEANINGS, chance_text, span_text, trust_text
+from simulation.report.words import (
+    MEANINGS,
+    SERVICE_MEANINGS,
+    chance_text,
+    span_text,
+    trust_text,
+)
 from simulation.runs.figures import SimulationResult
 
 
@@ -30,6 +36,7 @@ def result_shown(result: SimulationResult) -> Iterator[RenderableType]:
     if services := service_rows(result):
         yield from _heading("Services")
         yield services_table(services)
+        yield Text(SERVICE_MEANINGS, style="dim")
     if result.notes:
         yield from _heading("What was left out")
         for note in result.notes:

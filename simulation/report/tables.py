@@ -70,18 +70,19 @@ def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
 
 
 def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
-    """One line per service and policy."""
-    return FittingTable(
-        (
-            column("service", (one.service for one in rows)),
-            column("policy", (one.policy for one in rows)),
-            column("requests", (one.requests for one in rows), right=True, rank=2),
-            column("in time", (one.attainment for one in rows), right=True),
-            column("99 % within", (one.p99 for one in rows), right=True),
-            column("slice-hours", (one.slice_hours for one in rows), right=True),
-            column("changes", (one.changes for one in rows), right=True, rank=1),
-        )
-    )
+    """One line per service; by both policies an arrow leads over."""
+    found = [
+        column("service", (one.service for one in rows)),
+        column("requests", (one.requests for one in rows), right=True, rank=2),
+        column("in time", (_led(one.attainment) for one in rows), right=True),
+        column("99 % within", (_led(one.p99) for one in rows), right=True),
+        column("slice-hours", (_led(one.slice_hours) for one in rows), right=True),
+        column("starts, ends", (_led(one.changes) for one in rows), right=True, rank=1),
+        column("lost", (_led(one.lost) for one in rows), right=True, rank=3),
+    ]
+    if any(one.verdict for one in rows):
+        found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
+    return FittingTable(tuple(found))
 
 
 def _led(of: Pair) -> Text:

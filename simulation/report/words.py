@@ -9,17 +9,37 @@ from slurm_plugin.cli_views.overview import age_text
 
 NOTHING = "–"
 _DAY_S, _MILLISLICES = 86_400, 1000
+_TENTHS_S = 9.95
 
 
 def span_text(result: SimulationResult) -> str:
-    """What was simulated: ``30.0 days of lab, 101,234 jobs, 896 slices; seed 1, 3 parts``."""
+    """What was simulated: ``30 days of lab, 101,234 jobs, 896 slices; seed 1, 3 parts``."""
     present = result.present
-    days = (present.end_s - present.start_s) / _DAY_S
-    starts = "1 part" if result.offsets == 1 else f"{result.offsets} parts"
     return (
-        f"{days:,.1f} days of {result.cluster}, {present.jobs:,} jobs,"
-        f" {slices_text(present.capacity_millislices)} slices; seed {result.seed}, {starts}"
+        f"{length_text(present.end_s - present.start_s)} of {result.cluster},"
+        f" {count_text(present.jobs, 'job')},"
+        f" {slices_text(present.capacity_millislices)} slices; seed {result.seed},"
+        f" {count_text(result.offsets, 'part')}"
     )
+
+
+def count_text(count: int, noun: str) -> str:
+    """``1 job``, ``2,345 jobs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def unread_text(count: int, of: str, first: str) -> str:
+    """Say how many lines of a file could not be read, and where and why the first of them."""
+    lines = f"{count_text(count, 'line')} of {of} could not be read"
+    return f"{lines}: {first}." if count == 1 else f"{lines}; the first is {first}."
+
+
+def length_text(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``, ``1 day``, ``30.5 days``."""
+    days = round(seconds / _DAY_S, 1)
+    if days < 1:
+        return age_text(seconds)
+    return "1 day" if days == 1 else f"{days:,.1f}".removesuffix(".0") + " days"
 
 
 def figure_text(measure: Measure, value: float | None) -> str:
@@ -30,6 +50,11 @@ def figure_text(measure: Measure, value: float | None) -> str:
 def wait_text(seconds: float | None) -> str:
     """A wait: ``45 s``, ``12 min``, ``3.5 h``."""
     return NOTHING if seconds is None else age_text(seconds)
+
+
+def request_wait_text(seconds: float) -> str:
+    """The same of requests, for which tenths count below ten seconds: ``1.4 s``."""
+    return f"{seconds:.1f} s" if seconds < _TENTHS_S else age_text(seconds)
 
 
 def share_text(share: float) -> str:
@@ -99,9 +124,9 @@ def trust_text(check: SelfCheck | None) -> str:
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
     use = 100 * abs(check.utilisation - check.utilisation_of_history)
     found = (
-        f"With the present policy, half of {check.jobs:,} jobs waited in the simulation within"
-        f" {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of 100 pairs"
-        " of them started in the same order."
+        f"With the present policy, half of {count_text(check.jobs, 'job')} waited in the simulation"
+        f" within {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of"
+        " 100 pairs of them started in the same order."
     )
     if never := check.never_started:
         found += (
@@ -126,6 +151,11 @@ MEANINGS = (
     " policy that refuses some has shorter waits by that alone."
 )
 """What the less common figures mean."""
+SERVICE_MEANINGS = (
+    "In time are requests that met their service's aim. Waits are those for a place in a replica."
+    " Slice-hours are what its replicas held. Lost are requests whose replica ended meanwhile."
+)
+"""What the figures of services mean."""
 
 
 def chance_text(result: SimulationResult) -> str:

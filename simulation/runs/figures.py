@@ -63,6 +63,7 @@ class ServiceFigures:
         wait_p99_s: 99th percentile of their waits.
         slice_s: slice-seconds that replicas held.
         changes: how often a replica was started or stopped.
+        lost: requests whose replica ended while it worked on them.
     """
 
     service: str
@@ -71,6 +72,7 @@ class ServiceFigures:
     wait_p99_s: float
     slice_s: float
     changes: int
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Figures:
     Attributes:
         name: the policy's name.
         start_s, end_s: Unix seconds between which the figures were counted (after the warm-up).
-        utilisation: share of the capacity that jobs held, 0 to 1.
+        utilisation: share of the capacity that jobs and replicas held, 0 to 1.
         idle_wanted_share: share of the idle capacity that waiting jobs asked for, 0 to 1.
         jain: Jain's index of the tenants' slowdowns; 1 is the same slowdown for all.
         late_jobs: sum of the tenants', over all parts of the time.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from simulation.runs.figures import Step
 from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
-from simulation.site.records import ReplayedJob, SiteRecord
+from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from simulation.slurm_model.model import REQUEUE_WAIT_S
 from slurm_plugin.quota.demand import FIRST_TASKS, late_before_s
 
@@ -76,6 +76,7 @@ class Measured:
         seconds: how long was measured.
         idle_millislice_s, idle_wanted_millislice_s: what no job held, and the part of it for which
             jobs waited.
+        replica_millislice_s: the part of what was held that services' replicas held.
         services: what became of the services' requests.
     """
 
@@ -88,6 +89,7 @@ class Measured:
     idle_wanted_millislice_s: float
     tenants: Mapping[str, TenantSums] = field(hash=False)
     steps: tuple[Step, ...] = ()
+    replica_millislice_s: float = 0.0
     services: tuple[ServiceOutcome, ...] = ()
 
 
@@ -114,6 +116,7 @@ def joined(parts: Sequence[Measured]) -> Measured:
             for name in names
         },
         steps=tuple(step for part in parts for step in part.steps),
+        replica_millislice_s=sum(part.replica_millislice_s for part in parts),
         services=tuple(
             joined_outcome(
                 [one for part in parts for one in part.services if one.service == service]
@@ -322,6 +325,7 @@ class _Sweep:
                 for name in sorted({*counted, *self._held_s, *by_names(by)})
             },
             steps=tuple(self._steps),
+            replica_millislice_s=_held_millislice_s(self._record.replicas, by),
             services=tuple(
                 outcome(one, since_s=by.start_s, until_s=by.end_s) for one in self._record.services
             ),
@@ -348,6 +352,18 @@ def _events(jobs: Iterable[ReplayedJob], stopped_s: float) -> Iterator[_Event]:
                     yield _Event(again_s, nth, next(steps), holds=False, waits=True)
         if job.given_up_s is not None:
             yield _Event(job.given_up_s, nth, next(steps), holds=False, waits=False)
+
+
+def _held_millislice_s(jobs: Iterable[ReplayedJob], by: Yardstick) -> float:
+    return sum(
+        job.cost_millislices * max(0.0, _ended_s(run, by) - max(by.start_s, run.start_s))
+        for job in jobs
+        for run in job.runs
+    )
+
+
+def _ended_s(run: ReplayedRun, by: Yardstick) -> float:
+    return by.end_s if run.end_s is None else min(by.end_s, run.end_s)
 
 
 def _over_s(job: ReplayedJob, stopped_s: float) -> float:

@@ -75,7 +75,7 @@ def simulate(
         cluster=experiment.cluster.name,
         seed=experiment.seed,
         offsets=len(parts),
-        self_check=_checked(experiment, present, whole),
+        self_check=_checked(experiment, present),
         present=whole,
         changed=_whole(experiment, changed) if changed else None,
         estimates=estimates([one.figures for one in present]),
@@ -197,7 +197,8 @@ def _whole(experiment: Experiment, runs: Sequence[PartRun]) -> Figures:
     return replace(found, refused=sum(one.figures.refused for one in runs))
 
 
-def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) -> SelfCheck | None:
+def _checked(experiment: Experiment, runs: Sequence[PartRun]) -> SelfCheck | None:
+    """Compare jobs alone: services are not those of the past."""
     starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
     jobs = compared_jobs(experiment.jobs, starts_s)
     never = sum(
@@ -206,7 +207,10 @@ def _checked(experiment: Experiment, runs: Sequence[PartRun], whole: Figures) ->
         for number in one.never_started
     )
     use = _utilisation_of_history(experiment)
-    return self_check(jobs, use, whole.utilisation, never_started=never)
+    held = sum(one.measured.held_millislice_s - one.measured.replica_millislice_s for one in runs)
+    capacity = sum(one.measured.capacity_millislice_s for one in runs)
+    utilisation = held / capacity if capacity else 0.0
+    return self_check(jobs, use, utilisation, never_started=never)
 
 
 def _utilisation_of_history(experiment: Experiment) -> float:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
-from simulation.runs.figures import ESTIMATED, Estimate, Figures, TenantFigures
+from simulation.runs.figures import ESTIMATED, Estimate, Figures, ServiceFigures, TenantFigures
 from simulation.runs.measure import Measured, TenantSums
+from simulation.services.figures import ServiceOutcome
 
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -39,6 +40,19 @@ def figures(
         late_jobs=sum(sums.late_jobs for sums in of.tenants.values()),
         tenants=tenants,
         steps=of.steps,
+        services=tuple(map(_service, of.services)),
+    )
+
+
+def _service(of: ServiceOutcome) -> ServiceFigures:
+    return ServiceFigures(
+        service=of.service,
+        requests=of.requests,
+        attainment=of.attainment,
+        wait_p99_s=of.wait_p99_s,
+        slice_s=of.slice_s,
+        changes=of.changes,
+        lost=of.lost,
     )
 
 

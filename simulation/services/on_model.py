@@ -10,6 +10,7 @@ from cluster.language.service import limit_min
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import JobChange, Target, Tasks
+from launcher.gateway.types import ServerMode
 from launcher.turn.state import DesiredSlots
 from simulation.services.figures import ServiceOutcome, ServiceRecord, outcome
 from simulation.services.gateway import ServiceGateway
@@ -37,6 +38,8 @@ class _Running:
         view: its slots as they were seen last, with what has been done to them since.
         desired: the slots that the launcher wants.
         due_s: when its next turn is due.
+        records: Slurm's of its array, as its last turn saw them.
+        calm_s: until when no turn is made unless something moves.
         changes_s: when a replica was released, withdrawn or told to end.
     """
 
@@ -48,6 +51,8 @@ class _Running:
     due_s: float
     view: ServiceView
     desired: frozenset[int] = frozenset()
+    records: tuple[JobView, ...] = ()
+    calm_s: float = 0.0
     leases_s: float = 0.0
     recovery: SlotRecovery = field(default_factory=SlotRecovery)
     changes_s: list[float] = field(default_factory=list)
@@ -71,9 +76,13 @@ class ServicesOnModel:
         quotas: SlotQuotas,
         *,
         every_s: float = 1.0,
+        calm_s: float = 0.0,
     ) -> None:
-        """``every_s``: seconds between two turns for a service for which something moves."""
-        self._model, self._quotas, self._every_s = model, quotas, every_s
+        """``every_s``: seconds between two turns for a service for which something moves;
+        ``calm_s`` the same while its replicas just work: no request waits, no slot changes.
+        """
+        self._model, self._quotas = model, quotas
+        self._every_s, self._calm_s = every_s, calm_s
         self._coming = sorted(services, key=lambda one: (one.applied_s, one.key))
         self._running: list[_Running] = []
         self._jobs_of: tuple[Sequence[JobView], Mapping[str, Sequence[JobView]]] = ((), {})
@@ -127,6 +136,10 @@ class ServicesOnModel:
 
     def _turn(self, one: _Running, now_s: float) -> None:
         one.gateway.requests.pass_until(now_s)
+        if self._is_calm(one, now_s):
+            one.due_s = now_s + self._every_s
+            return
+        one.records, one.calm_s = self._records(one.array), now_s + self._calm_s
         view = one.gateway.follow(self._look(one.service, one.array, one.gateway))
         one.view = self._shown(view)
         self._guard(one, now_s)
@@ -141,6 +154,17 @@ class ServicesOnModel:
             one.leases_s = now_s + _LEASES_S
         requests = one.gateway.requests
         one.due_s = one.launcher.due_s(now_s, requests.arrivals[requests.arrived])
+
+    def _is_calm(self, one: _Running, now_s: float) -> bool:
+        """Whether a turn would see what the last one has seen, but for requests that are served."""
+        if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
+            return False
+        told = self.evictions.ending or self.evictions.has_waiting
+        moves = any(
+            run.mode is not ServerMode.READY and run.loaded_s <= now_s
+            for run in one.gateway.runs.values()
+        )
+        return not (told or moves) and self._records(one.array) == one.records
 
     def _look(self, service: SimulatedService, array: int, gateway: ServiceGateway) -> ServiceView:
         """The service as the daemon derives it from Slurm's records."""

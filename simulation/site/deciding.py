@@ -67,7 +67,7 @@ class SlicewiseOnModel:
         self._ended: list[Holding] = []
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
         found = (one.since(now_s) for one in by.services)
-        self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s)
+        self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s, calm_s=by.calm_s)
         self.rounds = 0
 
     @property

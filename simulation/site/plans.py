@@ -38,6 +38,7 @@ class SlicewisePlan:
             those that Slurm does not start.
         services: what follows its requests, and is applied at the latest when the site begins.
         turn_s: seconds between two turns of the launcher for a service for which something moves.
+        calm_s: the same while its replicas just work.
     """
 
     name: str
@@ -48,6 +49,7 @@ class SlicewisePlan:
     priority_s: float = 60.0
     services: tuple[SimulatedService, ...] = ()
     turn_s: float = 1.0
+    calm_s: float = 5.0
     qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
     accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
 

@@ -60,8 +60,8 @@ _SERVICE_KEYS = frozenset(
             "keep_alive_s",
         ),
         *("lease_s", "max_queue_s", "max_replicas", "memory_mib", "min_replicas", "need_gib"),
-        *("nodes", "priority_class", "profile", "readiness", "retry_once", "session_affinity"),
-        *("start_timeout_s", "tensor_parallel", "tpot_ms", "ttft_ms"),
+        *("nodes", "p95_ms", "priority_class", "profile", "readiness", "retry_once"),
+        *("session_affinity", "start_timeout_s", "tensor_parallel", "tpot_ms", "ttft_ms"),
     }
 )
 """Of a service file, what decides how many replicas there are and what they ask for."""

@@ -107,6 +107,42 @@ def test_a_report_is_one_file_that_only_its_owner_reads(said: Said, change: Path
     assert "borrowing limit unlimited" in text
 
 
+@pytest.fixture
+def chat(tmp_path: Path) -> tuple[str, ...]:
+    """A service of nlp that gets a request each half minute for ten minutes, each of 40 s."""
+    service, trace = tmp_path / "chat.toml", tmp_path / "requests.csv"
+    service.write_text(
+        '[service]\nname = "chat"\ntenant = "nlp"\nmodel = "m"\nmodel_repository = "/m"\n'
+        'profile = "a100"\nmax_replicas = 8\nmax_queue_s = 30\n'
+        "keep_alive_s = 5\n[engine]\nloads_s = [20]\n"
+    )
+    trace.write_text("\n".join(f"{at_s},40" for at_s in range(0, 600, 30)))
+    return "--service", str(service), "--requests", f"nlp/chat={trace}"
+
+
+def test_a_service_under_a_load_stands_beside_the_jobs(
+    said: Said, change: Path, chat: tuple[str, ...], tmp_path: Path
+):
+    page = tmp_path / "report.html"
+    shown = said("--change", change, "--days", 1, *chat, "--report", page)
+    assert re.search(r"^nlp/chat +20 +\d.* (gains|loses|as before)$", shown, flags=re.MULTILINE)
+    assert "nlp/chat: 20 requests, moved to begin with the simulated time" in shown
+    assert "Slice-hours are what its replicas held." in page.read_text()
+    found = json.loads(said("--days", 1, *chat, "--json"))
+    (service,) = found["present"]["services"]
+    assert (service["service"], service["requests"], service["lost"]) == ("nlp/chat", 20, 0)
+    # A replica of seven slices works on each for 40 s.
+    assert service["slice_s"] > 7 * 20 * 40
+    assert found["service_verdicts"] == [{"service": "nlp/chat", "verdict": None}]
+
+
+def test_a_report_takes_the_place_of_no_service_and_no_trace(said: Said, chat: tuple[str, ...]):
+    for file in (chat[1], chat[3].partition("=")[2]):
+        words = Path(file).read_text()
+        assert "SW-OUTPUT" in refused(said, *chat, "--report", file)
+        assert Path(file).read_text() == words
+
+
 def test_only_jobs_of_the_time_count(said: Said):
     found = json.loads(said("--start", "2026-10-02", "--days", 1, "--json"))
     assert found["present"]["start_s"] == START_S + 86_400

@@ -137,6 +137,8 @@ def test_untouched_tasks_of_an_array_are_a_job_each():
         row(JobIDRaw="7", JobID="7_[3-5,8%2]", **cancelled), row(JobIDRaw="9", JobID="7_1")
     )
     assert [job.job_id for job in history.jobs] == [7, 7, 7, 7, 9]
+    assert {job.array_job_id for job in history.jobs} == {7}
+    assert only(row(JobIDRaw="7")).array_job_id is None
 
 
 def test_jobs_that_still_run_or_wait_are_counted():

@@ -3,7 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from simulation_figures import CHANGED, CHECK, HOSTILE, PRESENT, around, figures, result, tenant
+from simulation_figures import (
+    CHANGED,
+    CHECK,
+    HOSTILE,
+    PRESENT,
+    SERVICE,
+    around,
+    figures,
+    result,
+    tenant,
+)
 
 from simulation.report.comparison import (
     MEASURES,
@@ -12,9 +22,11 @@ from simulation.report.comparison import (
     differences,
     gains_words,
     is_far,
+    service_differences,
     tenant_differences,
     verdict_of,
 )
+from simulation.report.documents import result_json
 from simulation.runs.figures import ESTIMATED, Estimate, SimulationResult
 
 BY_FIGURE = {one.figure: one for one in MEASURES}
@@ -129,3 +141,26 @@ def test_a_replay_that_uses_the_cluster_otherwise_is_far():
 def test_short_waits_are_not_far_by_their_share():
     short = replace(CHECK, wait_mean_of_history_s=10.0, wait_mean_s=70.0)
     assert not is_far(short)
+
+
+@pytest.mark.parametrize(
+    ("attainment", "wait_p99_s", "verdict"),
+    [
+        (0.98, 0.5, Verdict.WORSE),
+        (0.992, 1.9, Verdict.SAME),
+        (0.992, 2.6, Verdict.WORSE),
+        (0.992, 0.3, Verdict.BETTER),
+        (0.998, 9.0, Verdict.BETTER),
+    ],
+)
+def test_a_service_gains_by_requests_in_time_then_by_waits(
+    attainment: float, wait_p99_s: float, verdict: Verdict
+):
+    now = replace(SERVICE, attainment=attainment, wait_p99_s=wait_p99_s)
+    of = replace(
+        result(),
+        present=replace(PRESENT, services=(SERVICE,)),
+        changed=replace(CHANGED, services=(now,)),
+    )
+    assert [one.verdict for one in service_differences(of)] == [verdict]
+    assert result_json(of, ())["service_verdicts"] == [{"service": HOSTILE, "verdict": verdict}]

@@ -88,7 +88,7 @@ def test_drawings_are_of_both_policies():
     assert text.count("<span>changed</span>") == 4
     assert "a line may jump" not in text
     assert "Each of the 4 parts begins for itself" in page(result(offsets=4))
-    assert "jobs held 70.0 % present and 78.0 % changed of all slices" in text
+    assert "In the mean, 70.0 % present and 78.0 % changed of all slices were held." in text
 
 
 def test_a_run_that_ended_earlier_has_gaps_and_one_without_steps_no_drawing():

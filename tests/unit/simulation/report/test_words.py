@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from simulation_figures import CHECK, HOSTILE, PRESENT, SERVICE, result
+from simulation_figures import (
+    CHANGED,
+    CHECK,
+    DAY_S,
+    HOSTILE,
+    PRESENT,
+    SERVICE,
+    START_S,
+    result,
+)
 
 from cluster.runtime.console import PipeConsole
 from simulation.report.comparison import MEASURES
@@ -15,6 +24,7 @@ from simulation.report.words import (
     figure_text,
     span_text,
     trust_text,
+    unread_text,
 )
 
 BY_FIGURE = {one.figure: one for one in MEASURES}
@@ -49,7 +59,21 @@ def test_figures_have_units():
 
 
 def test_the_span_says_what_was_simulated():
-    assert span_text(result()) == "30.0 days of lab, 3,000 jobs, 896 slices; seed 7, 1 part"
+    assert span_text(result()) == "30 days of lab, 3,000 jobs, 896 slices; seed 7, 1 part"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(40, "40 s"), (9000, "2.5 h"), (86_000, "1 day"), (3.44 * DAY_S, "3.4 days")],
+)
+def test_the_length_of_the_time_has_a_unit_that_fits(seconds: float, text: str):
+    of = replace(PRESENT, end_s=START_S + seconds, jobs=1)
+    assert span_text(replace(result(), present=of)).startswith(f"{text} of lab, 1 job,")
+
+
+def test_one_line_that_was_not_read_is_no_lines():
+    assert unread_text(1, "x", "y") == "1 line of x could not be read: y."
+    assert unread_text(2345, "x", "y") == "2,345 lines of x could not be read; the first is y."
 
 
 def test_trust_says_how_wrong_the_replay_was():
@@ -144,10 +168,23 @@ def test_tenants_say_who_loses_and_who_gains():
     assert rows["vision"][-1] == "gains"
 
 
-def test_services_have_a_line_for_each_policy():
-    of = replace(result(), present=replace(PRESENT, services=(SERVICE,)))
+def test_services_have_a_line_by_both_policies():
+    changed = replace(SERVICE, attainment=0.94, wait_p99_s=75.0, lost=3)
+    of = replace(
+        result(),
+        present=replace(PRESENT, services=(SERVICE, replace(SERVICE, service="a/b", requests=0))),
+        changed=replace(CHANGED, services=(changed,)),
+    )
     rows = cells(services_table(service_rows(of)))
-    assert rows[1][1:] == ["present", "12,000", "99.1 %", "1 s", "200.0", "91"]
+    both = ["12,000", "99.1 % → 94.0 %", "1.4 s → 1 min", "200.0", "91", "0 → 3", "loses"]
+    assert rows[1][1:] == both
+    assert rows[2] == ["a/b", "0", "–", "–", "200.0 → –", "91 → –", "0 → –", "unclear"]
+
+
+def test_by_one_policy_a_service_has_no_verdict():
+    of = replace(result(compared=False), present=replace(PRESENT, services=(SERVICE,)))
+    rows = cells(services_table(service_rows(of)))
+    assert rows[1][1:] == ["12,000", "99.1 %", "1.4 s", "200.0", "91", "0"]
     assert "\u202e" not in rows[1][0]
     assert "\ufffd" in rows[1][0]
     assert HOSTILE.partition("\u202e")[0] in rows[1][0]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from simulated_services import a_service
 from site_world import (
     ALONE,
     BEGIN_S,
@@ -29,6 +30,9 @@ FOUR_DAYS = [
     past("ab"[n % 3 == 0], 1 + n % 4, n * 9000.0, 2000.0 + 997 * (n % 13), job_id=n)
     for n in range(40)
 ]
+
+
+SPEC = {"tenant": "a", "profile": "a100", "min_replicas": 2, "max_queue_s": None}
 
 
 def real(jobs: list[HistoryJob], wait_s: float = 30.0) -> tuple[HistoryJob, ...]:
@@ -65,6 +69,25 @@ def test_parts_follow_one_another_and_have_their_own_warm_up() -> None:
 def test_no_part_is_shorter_than_two_days(days: float, count: int) -> None:
     found = parts_of(0.0, days * DAY_S, known_from_s=0.0, offsets=5, warm_up_s=0.0, tail_s=0.0)
     assert len(found) == count
+
+
+def test_services_are_in_use_and_not_compared_with_the_past() -> None:
+    service = a_service([10.0, 70.0], spec=SPEC)
+    plan = slicewise(tenants(a=4, b=4))
+    jobs = real(FOUR_DAYS[:1], 0.0)
+    alone, beside = (
+        simulate(experiment(*jobs, present=one, end_s=BEGIN_S + 7200), processes=1)
+        for one in (plan, replace(plan, services=(service,), turn_s=60.0, calm_s=900.0))
+    )
+    assert alone.self_check is not None
+    assert beside.self_check is not None
+    assert beside.self_check.utilisation == pytest.approx(alone.self_check.utilisation, abs=0.02)
+    assert beside.present.utilisation - beside.self_check.utilisation == pytest.approx(
+        2 / 8, abs=0.02
+    )
+    (found,) = beside.present.services
+    assert (found.requests, found.attainment, found.lost) == (2, 1.0, 0)
+    assert found.slice_s == pytest.approx(2 * 7 * 7200, rel=0.02)
 
 
 def test_every_job_counts_once_whatever_the_parts() -> None:

@@ -94,6 +94,62 @@ def test_at_rest_no_turn_is_made_until_a_request_comes():
     assert gateway_of(world).requests.waits == [3.0]
 
 
+STEADY = [5 + 2 * number for number in range(100)]
+"""A request each two seconds, of a second: one replica works on them, and none waits."""
+
+
+def turns(monkeypatch: pytest.MonkeyPatch, world: SimulatedWorld, at_s: float) -> int:
+    """Let the time pass; return how often the launcher decided."""
+    made = []
+    really = ServiceLauncher.decide
+    with monkeypatch.context() as patch:
+        patch.setattr(ServiceLauncher, "decide", lambda *words: made.append(1) or really(*words))
+        world.pass_until(at_s)
+    return len(made)
+
+
+def test_while_replicas_just_work_turns_are_further_apart(monkeypatch: pytest.MonkeyPatch):
+    often, calm = SimulatedWorld(a_service(STEADY)), SimulatedWorld(a_service(STEADY), calm_s=5.0)
+    assert turns(monkeypatch, often, 200) > 350
+    assert turns(monkeypatch, calm, 200) < 80
+    assert gateway_of(calm).requests.waits == gateway_of(often).requests.waits
+    assert counts(calm) == counts(often)
+
+
+def test_requests_that_wait_end_the_calm_and_so_does_a_loaded_replica(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    load = sorted([*STEADY, *(101 + number / 10 for number in range(40))])
+    service = a_service(load, loads_s=(3.25,), spec={"max_queue_s": None})
+    often, calm = SimulatedWorld(service), SimulatedWorld(service, calm_s=60.0)
+    for world in (often, calm):
+        world.pass_until(120)
+    assert turns(monkeypatch, calm, 121) == 0
+    assert [one for one in counts(calm) if one[0] < 110] == [
+        one for one in counts(often) if one[0] < 110
+    ]
+    assert max(ready for _, _, ready in counts(calm)) > 1
+
+
+def test_who_is_told_to_end_leaves_whatever_calm_there_is():
+    world = SimulatedWorld(a_service(STEADY), calm_s=600.0)
+    world.pass_until(60)
+    (job,) = (one for one in world.model.jobs if one.state is JobState.RUNNING)
+    world.services.evictions.end({job.job_id: "taken back"}, {}, world.services.views, 60.0)
+    world.pass_until(66)
+    (ended,) = world.model.take_ended()
+    assert ended.job_id == job.job_id
+    assert figures(world).lost == 0
+
+
+def test_a_failed_node_ends_the_calm():
+    world = SimulatedWorld(a_service(STEADY), nodes=2, calm_s=600.0)
+    world.pass_until(60)
+    world.model.fail_node("gpu1")
+    world.pass_until(75)
+    assert [one.state for one in world.model.jobs].count(JobState.RUNNING) == 1
+
+
 def decide(launcher: ServiceLauncher, view: ServiceView, gateway: ServiceGateway) -> None:
     """Nothing is released by anybody."""
     plan = launcher.decide(view, gateway, gateway.requests.now_s)
@@ -214,12 +270,18 @@ LOADS = st.lists(st.floats(0, 60), max_size=60).map(sorted)
 
 
 @settings(max_examples=examples(10), deadline=None)
-@given(LOADS, st.integers(1, 5), st.integers(0, 2), st.sampled_from([0.5, 1.0, 5.0]))
+@given(
+    LOADS,
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.sampled_from([0.5, 1.0, 5.0]),
+    st.sampled_from([0.0, 7.0]),
+)
 def test_no_request_is_lost_and_no_replica_is_above_slots_gpus_or_quota(
-    arrivals_s: list[float], nominal: int, lent: int, every_s: float
+    arrivals_s: list[float], nominal: int, lent: int, every_s: float, calm_s: float
 ):
     of = {TENANT: Quota(nominal, limit=lent, borrowed=lent)}
-    world = SimulatedWorld(a_service(arrivals_s), gpus=3, of=of, every_s=every_s)
+    world = SimulatedWorld(a_service(arrivals_s), gpus=3, of=of, every_s=every_s, calm_s=calm_s)
     world.pass_until(150)
     found = gateway_of(world).requests
     assert (found.answered, found.lost, len(found.queue)) == (len(arrivals_s), 0, 0)

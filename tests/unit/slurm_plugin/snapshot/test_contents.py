@@ -16,6 +16,7 @@ from slurm_plugin.snapshot.contents import (
     STATE,
     from_values,
     scheduling_values,
+    service_values,
     to_json,
 )
 from slurm_plugin.snapshot.pseudonyms import (
@@ -196,3 +197,8 @@ def test_a_part_with_a_default_may_be_missing() -> None:
         services=(),
         partitions=(replace(snapshot().partitions[0], max_time_s=None), snapshot().partitions[1]),
     )
+
+
+def test_of_a_service_its_aims_are_kept_and_no_path() -> None:
+    aims = {"max_queue_s": "5", "p95_ms": "900", "ttft_ms": "300", "tpot_ms": "20"}
+    assert service_values({**aims, "model_repository": "/secret", "model": "x"}) == aims

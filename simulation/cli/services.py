@@ -1,0 +1,296 @@
+"""Gathers the services that are simulated: of the site or of files, with traces of requests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.service import ServiceSpec, service_spec
+from cluster.slurm.unread import quoted
+from launcher.services.service_file import TABLE, read_tables
+from simulation.cli.inputs import Demand, SiteInputs
+from simulation.history.jobs import HistoryJob
+from simulation.history.requests import RequestTrace, TracedRequest, read_requests
+from simulation.report.words import count_text, length_text, unread_text
+from simulation.services.service import SimulatedService
+from simulation.services.traffic import EngineFigures, traffic
+from simulation.site.plans import SitePlan, SlicewisePlan
+from slurm_plugin.admission.priority import PriorityTerms, site_factor
+from slurm_plugin.state.formula import formula_of
+
+ENGINE = "engine"
+_MOST_TURNS = 1_500_000
+"""Turns of the launcher for a service for which something moves, at most: those of 17 days."""
+_TAIL_S = 86_400
+"""Seconds after the end in which requests still come, as jobs do."""
+_NOT_MEASURED = EngineFigures()
+_NO_REQUESTS = RequestTrace((), 0, "")
+
+
+class _Engine(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    loads_s: tuple[Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)], ...] = ()
+    seconds: Mapping[
+        Annotated[int, Field(ge=1, le=1024)],
+        Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)],
+    ] = {}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A service that can be simulated.
+
+    Attributes:
+        partitions: where its slots may run; empty for any managed one.
+        arrays: ids of its generations on the site; none if the site does not have it.
+    """
+
+    spec: ServiceSpec
+    figures: EngineFigures = _NOT_MEASURED
+    partitions: tuple[str, ...] = ()
+    arrays: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class AskedServices:
+    """The services that are simulated, and what is to be said of them.
+
+    Attributes:
+        arrays: ids of their generations on the site, whose runs are no jobs of the past.
+        turn_s: seconds between two turns of the launcher for a service for which something moves.
+    """
+
+    services: tuple[SimulatedService, ...] = ()
+    arrays: frozenset[int] = field(default=frozenset(), hash=False)
+    turn_s: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    def of_plans(
+        self, present: SitePlan, changed: SlicewisePlan | None
+    ) -> tuple[SitePlan, SlicewisePlan | None, Sequence[str]]:
+        """Return both plans with these services, and what is to be said of them.
+
+        Raises InvalidInputError (SW-SIMULATE-SERVICE) if there is no plan that runs services.
+        """
+        notes = self.notes
+        if isinstance(present, SlicewisePlan):
+            present = self._in(present)
+        elif self.services and changed is None:
+            raise _refused(
+                "The site's limits are Slurm's own: nobody would start and end replicas there.",
+                "Simulate Slicewise by --change FILE, which may be an empty file.",
+            )
+        elif self.services:
+            notes = (*notes, "Slurm alone runs no services: only the changed policy has them.")
+        return present, None if changed is None else self._in(changed), notes
+
+    def _in(self, plan: SlicewisePlan) -> SlicewisePlan:
+        return replace(plan, services=self.services, turn_s=self.turn_s)
+
+    def without_their_runs(self, jobs: tuple[HistoryJob, ...]) -> tuple[HistoryJob, ...]:
+        """Return the jobs of the past that were no replicas of these services."""
+        return tuple(job for job in jobs if job.array_job_id not in self.arrays)
+
+
+def asked_services(
+    site: SiteInputs, asked: Demand, files: Sequence[Path], requests: Sequence[str]
+) -> AskedServices:
+    """Return the services of the files, and those of the site for which there are ``requests``.
+
+    Each of these is ``TENANT/SERVICE=FILE``. Raises InvalidInputError: SW-SIMULATE-SERVICE for one
+    that is not known or can't run on the site, SW-SERVICE-FILE and SW-SERVICE for a file of a
+    service, SW-HISTORY-FILE for a trace.
+    """
+    if not files and not requests:
+        return AskedServices()
+    known = dict(_of_site(site))
+    named = list(dict.fromkeys(_add(known, file) for file in files))
+    traces: dict[str, RequestTrace] = {}
+    for text in requests:
+        key, file = _named(text, known)
+        if key in traces:
+            raise _refused(f"--requests names {key} twice.", "Join the traces in one file.")
+        traces[key] = read_requests(file)
+    found = [
+        _simulated(site, asked, known[key], traces.get(key, _NO_REQUESTS))
+        for key in sorted({*named, *traces})
+    ]
+    turn_s = float(max(1, ceil((asked.end_s - asked.start_s) / _MOST_TURNS)))
+    arrays = frozenset(array for key in {*named, *traces} for array in known[key].arrays)
+    replayed = sum(job.array_job_id in arrays for job in asked.jobs)
+    return AskedServices(
+        services=tuple(service for service, _ in found),
+        arrays=arrays,
+        turn_s=turn_s,
+        notes=(*(note for _, notes in found for note in notes), *_notes(turn_s, arrays, replayed)),
+    )
+
+
+def _notes(turn_s: float, arrays: frozenset[int], replayed: int) -> Iterator[str]:
+    if turn_s > 1:
+        yield (
+            f"The launcher looks at services each {turn_s:g} s, and on a cluster four times a"
+            " second: replicas come and go that much later."
+        )
+    if arrays:
+        yield (
+            f"{count_text(replayed, 'past run')} of these services' replicas left out of the jobs;"
+            " those of generations that were gone when the snapshot was taken are replayed as jobs."
+        )
+
+
+def _of_site(site: SiteInputs) -> Iterator[tuple[str, _Known]]:
+    """The services of a snapshot, of each the newest generation."""
+    jobs = {job.array_job_id: job for job in site.now.jobs if job.array_job_id is not None}
+    arrays: dict[str, set[int]] = {}
+    for one in sorted(site.now.services, key=lambda one: one.array_job_id):
+        key = f"{one.tenant}/{one.name}"
+        arrays.setdefault(key, set()).add(one.array_job_id)
+        job = jobs.get(one.array_job_id)
+        keys = {"name": one.name, "tenant": one.tenant, "model_repository": "/", "model": "model"}
+        spec = service_spec({**one.values, **keys})
+        if job is not None and spec.profile is None:
+            # Admission has chosen one.
+            spec = _with_profile(spec, next(iter(job.gpus), ""))
+        partitions = () if job is None else tuple(job.partition.split(","))
+        yield key, _Known(spec, _NOT_MEASURED, partitions, frozenset(arrays[key]))
+
+
+def _with_profile(spec: ServiceSpec, profile: str) -> ServiceSpec:
+    return spec.model_copy(update={"profile": profile, "need_gib": None}) if profile else spec
+
+
+def _add(known: dict[str, _Known], file: Path) -> str:
+    """Add the service of a file, in the place of the site's own of that name; return its name."""
+    tables = read_tables(file)
+    table = tables.get(TABLE)
+    if not isinstance(table, dict) or not tables.keys() <= {TABLE, ENGINE}:
+        raise InvalidInputError(
+            "SW-SERVICE-FILE",
+            f"{file}: it must hold a table [{TABLE}], maybe one [{ENGINE}], and nothing else.",
+            "See: slicewise service schema --example",
+        )
+    spec = service_spec(table)
+    try:
+        engine = _Engine.model_validate(tables.get(ENGINE, {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join((ENGINE, *map(str, first["loc"])))
+        raise InvalidInputError(
+            "SW-SERVICE-FILE",
+            f"{file}: {quoted(where)}: {first['msg']}.",
+            f"[{ENGINE}] has loads_s = [40.0], seconds = {{ 1 = 0.8, 8 = 1.9 }}, or both.",
+        ) from None
+    key = f"{spec.tenant}/{spec.name}"
+    before = known.get(key)
+    known[key] = _Known(
+        spec,
+        EngineFigures(engine.loads_s, engine.seconds),
+        (spec.partition,) if spec.partition else (),
+        before.arrays if before else frozenset(),
+    )
+    return key
+
+
+def _named(text: str, known: Mapping[str, _Known]) -> tuple[str, Path]:
+    key, equals, file = text.partition("=")
+    if not equals or not file:
+        raise _refused(
+            f"--requests {quoted(text)} names no file.", "Write --requests TENANT/SERVICE=FILE."
+        )
+    if key not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise _refused(
+            f"There is no service {quoted(key)} to simulate; services: {names}.",
+            "A snapshot may have them under other names. --service FILE adds one.",
+        )
+    return key, Path(file)
+
+
+def _simulated(
+    site: SiteInputs, asked: Demand, one: _Known, trace: RequestTrace
+) -> tuple[SimulatedService, Sequence[str]]:
+    """Return the service as it is simulated, and what is to be said of it."""
+    spec = _with_profile(one.spec, one.spec.profile or _cheapest(site, one.spec))
+    last_s = asked.end_s + _TAIL_S - asked.start_s
+    kept: Sequence[TracedRequest] = [each for each in trace.requests if each.at_s < last_s]
+    found = traffic(kept, one.figures, spec, asked.start_s)
+    service = SimulatedService(
+        spec=spec,
+        engine=found.engine,
+        arrivals_s=found.arrivals_s,
+        sizes=found.sizes,
+        user=spec.tenant,
+        uid=0,
+        partition=_partition(site, spec, one.partitions),
+        applied_s=-inf,
+        site_factor=site_factor(
+            PriorityTerms(job_class=spec.priority_class, share=1.0),
+            formula_of(site.settings.priority),
+        ),
+    )
+    return service, tuple(_notes_of(service, trace, len(kept), found.assumed))
+
+
+def _notes_of(
+    service: SimulatedService, trace: RequestTrace, kept: int, assumed: str
+) -> Iterator[str]:
+    key = service.key
+    if not trace.requests:
+        yield f"{key} gets no requests, and holds what its min_replicas say."
+    else:
+        length = length_text(trace.requests[-1].at_s)
+        yield (
+            f"{key}: {count_text(kept, 'request')}, moved to begin with the simulated time; the"
+            f" trace is {length} long."
+        )
+    if later := len(trace.requests) - kept:
+        yield f"{key}: {count_text(later, 'later request')} left out."
+    if trace.unread:
+        yield unread_text(trace.unread, f"the trace of {key}", trace.first_unread)
+    if assumed and trace.requests:
+        yield f"{key}: not measured, so assumed: {assumed}."
+
+
+def _cheapest(site: SiteInputs, spec: ServiceSpec) -> str:
+    """The cheapest type of the site that is known to have the memory that the service needs."""
+    need_mib, settings = 1024 * (spec.need_gib or 0), site.settings
+    kinds = {kind for node in site.cluster.nodes for kind in node.gpus}
+    fitting = [
+        kind
+        for kind in kinds & settings.costs.keys()
+        if (settings.memory_mib.get(kind) or 0) >= need_mib
+    ]
+    if not fitting:
+        raise _refused(
+            f"{spec.tenant}/{spec.name}: no GPU of the site is known to have"
+            f" {spec.need_gib:g} GiB.",
+            "Give the service a profile.",
+        )
+    return min(fitting, key=lambda kind: (settings.costs[kind], kind))
+
+
+def _partition(site: SiteInputs, spec: ServiceSpec, named: Sequence[str]) -> str:
+    """The first of the partitions that manages GPUs of the service's type."""
+    managed, shape = site.settings.cluster.partitions, spec.replica_shape
+    for name in named or managed:
+        there = sum(
+            name in node.partitions and node.gpus.get(shape.gres_type or "", 0) >= shape.gpus
+            for node in site.cluster.nodes
+        )
+        if name in managed and there >= shape.nodes:
+            return name
+    raise _refused(
+        f"{spec.tenant}/{spec.name}: no managed partition has nodes for a replica of"
+        f" {shape.gpus} {shape.gres_type} on {shape.nodes}.",
+        "Name another profile or partition in its file (--service).",
+    )
+
+
+def _refused(message: str, hint: str) -> InvalidInputError:
+    return InvalidInputError("SW-SIMULATE-SERVICE", message, hint)
