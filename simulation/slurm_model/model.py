@@ -162,26 +162,32 @@ class SlurmModel:
             self._settle(record)
 
     def requeue_hold(self, target: Target) -> None:
-        """End the runs; the jobs come back held, and so do those that have ended already.
+        """End the runs; the jobs come back held, those whose run has ended, too.
 
-        A job that may not be requeued runs on, or stays ended.
+        A job that may not be requeued runs on. What waits is left alone.
         """
         for record in self._records(target):
             if not record.request.requeues:
                 continue
             if record.state is JobState.RUNNING:
                 self._state.stop(record, "REQUEUED", returns=True, held=True)
-            elif record.state is JobState.ENDED and record.start_s is not None:
-                self._state.wait_again(record, held=True)
+            elif record.state is JobState.COMPLETING:
+                record.returns = record.returns_held = True
+            elif record.state is JobState.ENDED:
+                record.returns_held = True
+                self._state.wait_again(record)
 
     def update(self, target: Target, change: JobChange) -> str:
-        """Change what waits, of a running job its time limit; return Slurm's refusal, or ""."""
+        """Change what waits; return Slurm's refusal, or "".
+
+        Of a running job the time limit, the site_factor and the administrator's comment.
+        """
         found = self._records(target)
         if any(not _may_change(one, change) for one in found) or not found:
             return NOT_PENDING
         for record in found:
             if record.state is JobState.RUNNING:
-                self._extend(record, change)
+                self._change_run(record, change)
             else:
                 self._change(record, change)
         return ""
@@ -373,15 +379,19 @@ class SlurmModel:
     def _waiting(self, target: Target) -> list[JobRecord]:
         return [one for one in self._records(target) if one.state is JobState.PENDING]
 
-    def _extend(self, record: JobRecord, change: JobChange) -> None:
+    def _change_run(self, record: JobRecord, change: JobChange) -> None:
+        state = self._state
+        if change.site_factor is not None:
+            record.site_factor = change.site_factor
+        if change.admin_comment is not None:
+            record.admin_comment = change.admin_comment
+        state.touch(record)
         if change.time_limit_min is None:
             return
-        state = self._state
         state.limits.end(record, state.now_s)
         record.limit_s = change.time_limit_min * 60
         state.limits.begin(record, state.now_s)
         state.set_ends(record)
-        state.touch(record)
         state.limits_changed()
 
     def _change(self, record: JobRecord, change: JobChange) -> None:
@@ -428,5 +438,9 @@ class SlurmModel:
 
 def _may_change(record: JobRecord, change: JobChange) -> bool:
     if record.state is JobState.RUNNING:
-        return change == JobChange(time_limit_min=change.time_limit_min)
+        return change == JobChange(
+            site_factor=change.site_factor,
+            admin_comment=change.admin_comment,
+            time_limit_min=change.time_limit_min,
+        )
     return record.state is JobState.PENDING

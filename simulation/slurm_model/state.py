@@ -337,21 +337,21 @@ class ModelState:
         self.nodes.give_back(record)
         record.nodes = ()
         self.is_changed = True
-        if not record.returns:
+        if record.returns:
+            self.wait_again(record)
+        else:
             self.finish(record, record.word)
-            return
-        record.returns = False
-        self.wait_again(record, held=record.returns_held)
 
-    def wait_again(self, record: JobRecord, *, held: bool) -> None:
-        """Let a job that has run and holds nothing wait for its next run."""
+    def wait_again(self, record: JobRecord) -> None:
+        """Let a job whose run is over wait for another one."""
+        record.returns = False
         record.state, record.ended = JobState.PENDING, ""
         record.restarts += 1
         record.submit_s = self.now_s
         record.begin_s = (record.end_s or self.now_s) + self._requeue_wait_s
         record.eligible_s = record.start_s = record.end_s = None
         record.tres = self.amounts(record.shape, record.request.nodes)
-        record.held = held
+        record.held = record.returns_held
         record.reason = HELD_AFTER_REQUEUE if record.held else NO_REASON
         record.turn += 1
         self.touch(record)

@@ -202,6 +202,23 @@ def test_a_job_that_may_not_be_requeued_runs_on():
     assert one.jobs[0].state is JobState.RUNNING
 
 
+def test_a_task_whose_run_has_ended_comes_back_held():
+    one = model({"a100": 1}, scheduling=Scheduling(interval_s=0, start_s=0, complete_s=5))
+    array = one.submit(job(limit_s=60, tasks=1))
+    task = Tasks(array, frozenset({0}))
+    after(one, 62)
+    assert one.jobs[0].state is JobState.COMPLETING
+    one.requeue_hold(task)
+    after(one, 10)
+    assert (one.jobs[0].held, one.jobs[0].restarts, one.jobs[0].ended) == (True, 1, "")
+    one.release(task)
+    after(one, 100)
+    assert one.jobs[0].ended == "TIMEOUT"
+    one.requeue_hold(task)
+    after(one, 400)
+    assert (one.jobs[0].held, one.jobs[0].restarts) == (True, 2)
+
+
 def test_a_waiting_job_can_be_changed():
     one = model({"a100": 1, "3g.40gb": 1})
     one.submit(job())
@@ -216,11 +233,13 @@ def test_a_waiting_job_can_be_changed():
     assert shown.tres["billing"] == "3500"
 
 
-def test_of_a_running_job_only_the_limit_changes():
+def test_of_a_running_job_little_changes():
     one = model({"a100": 1})
     number = one.submit(job(limit_s=600))
     after(one, 0)
     assert one.update(number, JobChange(qos="b")) == "Job is no longer pending execution"
+    assert one.update(number, JobChange(admin_comment="x", site_factor=5)) == ""
+    assert one.jobs[0].admin_comment == "x"
     assert one.update(number, JobChange(time_limit_min=20)) == ""
     after(one, 1199)
     assert one.jobs[0].state is JobState.RUNNING
