@@ -1,6 +1,9 @@
 """The daemon of a world: its own loops, without sockets, until it dies."""
 
 import asyncio
+from collections.abc import Coroutine
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
 
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
@@ -18,12 +21,14 @@ from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.state.controller import ClusterState
 
+T = TypeVar("T")
+
 
 class WorldDaemon:
     """One life of the daemon, as ``slurm_plugin.daemon.main`` puts it together.
 
     Attributes:
-        is_ready: whether it answers submissions and the launcher.
+        is_ready: whether it has started.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class WorldDaemon:
         self._ledger = ledger
         self._interval_s = settings.daemon.sync_interval_s
         self.is_ready = False
+        self._context: Context | None = None
         self.admission = Admission(settings.daemon.mode)
         self.state = ClusterState(settings, slurm, self.admission, ALONE)
         self._books = ChargingLoop(settings, slurm, ledger, self.state)
@@ -50,8 +56,18 @@ class WorldDaemon:
         self._deferred = DeferredLoop(settings, slurm, self.state)
         self._turns = PeriodicLoops(lambda *_: None)
 
+    @property
+    def answers(self) -> bool:
+        """Whether it answers submissions and the launcher now."""
+        return self.is_ready and self.link.is_alive
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Work on a request, until the daemon dies."""
+        return asyncio.get_running_loop().create_task(work, context=self._context)
+
     async def run(self) -> None:
         """Run until it dies: raises CrashError."""
+        self._context = copy_context()
         try:
             await self._run()
         except BaseExceptionGroup as group:

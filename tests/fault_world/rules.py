@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from memory_ledger import balance
 from slurm_database import COSTS
 
-from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.jobs import JobState, JobView
 from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import Account, RunKey
 from slurm_plugin.common.costs import run_cost
 
 if TYPE_CHECKING:
+    from fault_world.launcher import AppliedService
     from fault_world.world import World
 
 
@@ -47,18 +48,46 @@ def _too_high_limits(world: "World") -> Iterator[str]:
         yield f"limits together are {total}, quotas {most}: {world.site.limits()}"
 
 
+def served(world: "World") -> list[str]:
+    """What services still lack, once nothing fails any more: the slots that the launcher wants run,
+    but for those that quota keeps back, and all others rest.
+
+    A slot is gone for good where Slurm has forgotten its run before anybody brought it back.
+    """
+    return [words for one in world.services for words in _unserved(world, one)]
+
+
+def _unserved(world: "World", one: "AppliedService") -> Iterator[str]:
+    daemon, launcher, view = world.daemon, world.launcher, one.look(world.site)
+    if view is None or daemon is None or launcher is None or not daemon.is_ready:
+        yield from () if view is None else (f"service {one.array}: nobody is there",)
+        return
+    gone = sum(slot.state == "gone" and slot.job_id is None for slot in view.slots)
+    running = {slot.index for slot in view.slots if slot.state == "running"}
+    held = sum(slot.state == "held" for slot in view.slots)
+    desired = launcher.desired(one.array)
+    wanted = daemon.state.desired_slots.get(one.array, frozenset())
+    asked = wanted if desired is None else desired.run
+    kept = daemon.state.kept_back.get(one.array, frozenset())
+    least = min(one.service.spec.min_replicas, one.service.spec.max_replicas - gone)
+    is_idle = not one.gateway.requests.queue
+    is_served = wanted == asked and running == wanted - kept
+    if not is_served or len(running) + held + gone < len(view.slots):
+        slots = [(slot.index, str(slot.state), slot.reason) for slot in view.slots]
+        yield (
+            f"service {one.array}: launcher wants {sorted(asked)}, daemon {sorted(wanted)} without"
+            f" {sorted(kept)}: {slots}"
+        )
+    elif is_idle and len(running) != least:
+        yield f"service {one.array} has {len(running)} replicas, needs {least}"
+
+
 def settled(world: "World") -> list[str]:
-    """What is still to come, once nothing fails any more."""
+    """What is still to come, once services are cancelled, too."""
     daemon = world.daemon
     refused = daemon.state.refusals if daemon is not None and daemon.is_ready else {}
     jobs = [job for job in world.site.model.jobs if job.state is not JobState.ENDED]
-    waits = [_shown(job) for job in jobs if not _is_slot(job) and job.job_id not in refused]
-    return waits or list(_books(world))
-
-
-def _is_slot(job: JobView) -> bool:
-    tag = JobTag.find(job.admin_comment)
-    return tag is not None and tag.service is not None
+    return [_shown(job) for job in jobs if job.job_id not in refused] or list(_books(world))
 
 
 def _shown(job: JobView) -> str:

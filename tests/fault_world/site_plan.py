@@ -7,8 +7,11 @@ from random import Random
 from slurm_database import COSTS
 
 from cluster.language.units import Millislices
+from fault_world.virtual_time import START_S
 from fault_world.faults import SERVERS, Fault, Rates, seeded
+from cluster.language.service import ServiceSpec
 from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from simulation.services.service import EngineModel, SimulatedService
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 
@@ -64,7 +67,22 @@ class DaemonIsKilled:
     at_s: float
 
 
-Event = Submitted | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled
+@dataclass(frozen=True)
+class Applied:
+    """A service is applied."""
+
+    at_s: float
+    service: SimulatedService
+
+
+@dataclass(frozen=True)
+class LauncherIsKilled:
+    at_s: float
+
+
+Event = (
+    Submitted | Applied | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled | LauncherIsKilled
+)
 
 
 @dataclass(frozen=True)
@@ -165,12 +183,70 @@ def _events(
         account = random.choice(tuple(policy))
         if run_cost(gpus, COSTS) <= _most(policy, account):
             events.append(Submitted(some_time(), account, gpus, run_s, limit_s, is_plain))
+    events += _services(random, policy, most, ends_s)
     for _ in range(random.choice((0, 0, 1, 2))):
         at_s = some_time()
         back_s = at_s + random.uniform(5, 100)
         events.append(NodeFails(at_s, random.choice(nodes).name, back_s))
     events += [DaemonIsKilled(some_time()) for _ in range(random.choice((0, 0, 1, 2)))]
+    events += [LauncherIsKilled(some_time()) for _ in range(random.choice((0, 0, 1)))]
     return tuple(sorted(events, key=lambda one: one.at_s))
+
+
+def _services(
+    random: Random, policy: Policy, most: Mapping[str, int], ends_s: float
+) -> list[Event]:
+    """Services that need no more than what their tenants and the nodes have, when nobody asks."""
+    found: list[Event] = []
+    left = {name: tenant.quota.nominal_millislices for name, tenant in policy.items()}
+    kinds = {kind: count for kind, count in most.items() if count}
+    for number in range(random.choice((0, 1, 1, 2))):
+        tenant, kind = random.choice(tuple(policy)), random.choice(tuple(kinds))
+        least = min(random.choice((0, 0, 1, 2)), left[tenant] // COSTS[kind], kinds[kind])
+        left[tenant] -= least * COSTS[kind]
+        kinds[kind] -= least
+        at_s = round(random.uniform(BEGINS_S, BEGINS_S + 30), 2)
+        arrivals = _arrivals(random, START_S + at_s, START_S + ends_s)
+        spec = ServiceSpec(
+            name=f"s{number}",
+            tenant=tenant,
+            model="model",
+            model_repository="/models",
+            profile=kind,
+            min_replicas=least,
+            max_replicas=random.randint(max(1, least), 4),
+            concurrency=2,
+            keep_alive_s=random.choice((5, 30)),
+            lease_s=random.choice((60, 120, 600)),
+        )
+        engine = EngineModel((random.choice((2.0, 10.0)),), (random.choice((0.5, 3.0)),))
+        service = SimulatedService(
+            spec=spec,
+            engine=engine,
+            arrivals_s=arrivals,
+            sizes=(1.0,) * len(arrivals),
+            user=f"user_{tenant}",
+            uid=1000,
+            partition="gpu",
+            applied_s=START_S + at_s,
+        )
+        found.append(Applied(at_s, service))
+        if not kinds[kind]:
+            break
+    return found
+
+
+def _arrivals(random: Random, since_s: float, until_s: float) -> tuple[float, ...]:
+    """Requests that come in bursts."""
+    found: list[float] = []
+    for _ in range(random.choice((1, 3))):
+        begin_s = random.uniform(since_s, until_s)
+        rate = random.choice((0.2, 1.0, 3.0))
+        at_s = begin_s
+        while len(found) < 200 and at_s < min(until_s, begin_s + 60):
+            found.append(at_s)
+            at_s += random.expovariate(rate)
+    return tuple(sorted(found))
 
 
 def _rates(random: Random, ends_s: float) -> Mapping[str, Rates]:

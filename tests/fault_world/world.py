@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from slurm_database import Row
@@ -13,14 +15,17 @@ from cluster.settings.file import Settings
 from fault_world import rules
 from fault_world.daemon import WorldDaemon
 from fault_world.faults import CrashError, Faults, seeded
+from fault_world.launcher import AppliedService, WorldLauncher, applied
 from fault_world.ledger import LedgerConnection, SiteLedger
 from fault_world.link import Link
 from fault_world.site_plan import (
     BEGINS_S,
     CLUSTER,
+    Applied,
     ClockIsSet,
     DaemonIsKilled,
     Event,
+    LauncherIsKilled,
     NodeFails,
     NodeIsCut,
     SitePlan,
@@ -81,6 +86,8 @@ class World:
         site: Slurm.
         daemon: the daemon that runs, or ran last.
         jobs: ids of the batch jobs that were submitted.
+        services: those that were applied.
+        launcher: the launcher that runs, or ran last.
     """
 
     def __init__(self, plan: SitePlan) -> None:
@@ -95,6 +102,8 @@ class World:
         self.ledger = SiteLedger(clock=self.clock, tenants_now=plan.policy)
         self.daemon: WorldDaemon | None = None
         self.jobs: list[int] = []
+        self.services: list[AppliedService] = []
+        self.launcher: WorldLauncher | None = None
         self.lives = 0
         self._token = 0
         self._tasks: list[asyncio.Task[Any]] = []
@@ -120,7 +129,8 @@ class World:
     async def _live(self) -> None:
         self.faults.is_over = True
         parts = [
-            asyncio.ensure_future(one) for one in (self._keep_daemon(), self._watch(), self._pass())
+            asyncio.ensure_future(one)
+            for one in (self._keep_daemon(), self._keep_launcher(), self._watch(), self._pass())
         ]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -162,6 +172,17 @@ class World:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.sleep(self.random.uniform(0.5, self.plan.restart_s))
 
+    async def _keep_launcher(self) -> None:
+        """systemd: start the launcher whenever it has died."""
+        for life in count(1):
+            link = Link(f"launcher {life}", self.faults, self.clock, self.trace)
+            self.launcher = WorldLauncher(
+                self.services, self.site, link, self.faults, lambda: self.daemon
+            )
+            with suppress(CrashError):
+                await self.launcher.run()
+            await asyncio.sleep(self.random.uniform(0.5, self.plan.restart_s))
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -192,6 +213,14 @@ class World:
             case ClockIsSet():
                 self.trace.note("world", f"the daemon's clock is set by {event.by_s} s")
                 self.clock.ahead_s += event.by_s
+            case Applied():
+                one = applied(event.service, len(self.services) + 1, self.site)
+                self.services.append(one)
+                self.trace.note("world", f"service {one.array}: {event.service.spec.values()}")
+            case LauncherIsKilled():
+                if self.launcher is not None and self.launcher.link.is_alive:
+                    self.trace.note("world", "kill -9 of the launcher")
+                    self.launcher.link.is_alive = False
             case DaemonIsKilled():
                 if self.daemon is not None and self.daemon.link.is_alive:
                     self.trace.note("world", "kill -9 of the daemon")
@@ -219,7 +248,7 @@ class World:
             admin_comment=JobTag(token, job.account, is_undecided=True).text(),
         )
         daemon = self.daemon
-        if daemon is not None and daemon.is_ready and daemon.link.is_alive:
+        if daemon is not None and daemon.answers:
             answer = daemon.admission.submit(
                 SubmitRequest(
                     v=VERSION,
@@ -243,12 +272,19 @@ class World:
 
     async def _settle(self) -> None:
         """Wait until all is as it should be; FoundFaultError names what is not in time."""
+        await self._until(lambda: rules.served(self))
+        for one in self.services:
+            self.trace.note("world", f"scancel {one.array}")
+            self.site.model.cancel(one.array)
+        await self._until(lambda: rules.settled(self))
+        self._check(rules.at_the_end(self))
+
+    async def _until(self, still: Callable[[], list[str]]) -> None:
         until_s = self.clock.passed_s + SETTLES_S
-        while broken := rules.settled(self):
+        while broken := still():
             if self.clock.passed_s >= until_s:
                 raise FoundFaultError("never settled: " + "; ".join(broken))
             await asyncio.sleep(_LOOK_S)
-        self._check(rules.at_the_end(self))
 
 
 def _with(request: ModelRequest, answer: Any) -> ModelRequest:
