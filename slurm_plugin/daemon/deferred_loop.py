@@ -45,7 +45,7 @@ class DeferredLoop:
 
     async def turn(self) -> None:
         """Decide once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
-        looked_s = self._cluster_state.view.observed_s
+        looked_s = self._cluster_state.looked_monotonic_s
         # A look that began before the last turn ended may show jobs as they were before that turn.
         if not self._cluster_state.acts or looked_s <= self._decided_at_s:
             return
@@ -63,7 +63,7 @@ class DeferredLoop:
         if waiting and is_due:
             await self._decide_all(waiting)
             self._again_s = looked_s + _AGAIN_S
-        self._decided_at_s = time.time()
+        self._decided_at_s = time.monotonic()
 
     async def _decide_all(self, waiting: Mapping[int, JobView]) -> None:
         requests = await self._slurm.requests(waiting.keys())

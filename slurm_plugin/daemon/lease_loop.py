@@ -6,6 +6,7 @@ A lease is the time limit of a replica's job.
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from cluster.language.jobs import JobState, ReservationView
 from cluster.language.service import limit_min
@@ -36,13 +37,13 @@ class LeaseLoop:
         self._costs = settings.costs
         self._slurm = slurm
         self._cluster_state = cluster_state
-        self._planned_at_s = 0.0
+        self._planned_at_s = -inf
         self._refused: dict[Target, str] = {}
 
     async def turn(self) -> None:
         """Plan once on the last look at Slurm. Raises SlicewiseError if Slurm fails."""
         cluster_state = self._cluster_state
-        looked_s = cluster_state.view.observed_s
+        looked_s = cluster_state.looked_monotonic_s
         if not cluster_state.acts or looked_s < self._planned_at_s + _LOOK_S:
             return
         plan = await self._plan()

@@ -77,7 +77,7 @@ class PriorityLoop:
 
     async def _learn(self, wanted: Sequence[Ranked]) -> None:
         """Ask Slurm for the site_factors of jobs that are not known yet."""
-        now_s = self._cluster_state.view.observed_s
+        now_s = self._cluster_state.looked_monotonic_s
         ids = {each.job.job_id for each in wanted}
         if now_s >= self._ask_all_due_s:
             self._known, self._ask_all_due_s = {}, now_s + _ASK_ALL_S
@@ -105,7 +105,7 @@ class PriorityLoop:
 
     def _allowed(self) -> int:
         """Number of changes that the rate allows now; after a pause not many more than usual."""
-        rate, now_s = self._settings.updates_per_s, self._cluster_state.view.observed_s
+        rate, now_s = self._settings.updates_per_s, self._cluster_state.looked_monotonic_s
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
         most = max(1.0, rate * SAVED_S)
         self._allowance = min(most, self._allowance + rate * passed_s)

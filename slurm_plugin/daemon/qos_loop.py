@@ -27,7 +27,7 @@ class QosLoop:
 
         A job that Slurm refuses to move has mostly started or ended; it is left alone for a while.
         """
-        looked_s = self._cluster_state.view.observed_s
+        looked_s = self._cluster_state.looked_monotonic_s
         if not self._cluster_state.acts or looked_s == self._moved_at_s:
             return
         if looked_s >= self._again_s:

@@ -401,7 +401,7 @@ class ClusterState:
         self._admission.publish(self.snapshot, seen.at_s)
 
     async def _guard(self) -> None:
-        self._slot_recovery.follow(self.view.services, self._seen.at_s)
+        self._slot_recovery.follow(self.view.services, self.looked_monotonic_s)
         cancelled = self._slot_recovery.cancelled(self.view.services)
         for service in self.view.services:
             array = service.array_job_id
@@ -439,7 +439,7 @@ class ClusterState:
 
     async def _guard_slots(self, service: ServiceView) -> None:
         array = service.array_job_id
-        due = self._slot_recovery.due(array, self._seen.at_s)
+        due = self._slot_recovery.due(array, self.looked_monotonic_s)
         revive = await self._still_lost(array, due) if due else due
         plan = plan_guard(service, self.desired_slots[array] - self.evictions.kept(service), revive)
         if await self._actuator.apply(service, plan):

@@ -19,7 +19,10 @@ class SlotRecovery:
         self._beside: Mapping[int, frozenset[int]] = {}
 
     def follow(self, services: Iterable[ServiceView], at_s: float) -> None:
-        """Note the services seen at ``at_s`` (Unix seconds); slots no longer lost are forgotten."""
+        """Note the services seen at ``at_s``; slots no longer lost are forgotten.
+
+        Here and in ``due``, ``at_s`` is by a clock that is never set back.
+        """
         self._due_s = {
             (service.array_job_id, index): self._due_s.get(
                 (service.array_job_id, index), at_s + _SETTLED_S

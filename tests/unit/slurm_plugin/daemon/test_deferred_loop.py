@@ -1,5 +1,6 @@
 """Tests late decisions: jobs that got no answer are decided as if they were submitted now."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -156,12 +157,30 @@ async def test_a_look_from_before_it_was_marked_changes_nothing_more() -> None:
     await cluster_state.turn()
     await loop.turn()
     done = list(slurm.changes)
-    at_s = cluster_state.view.observed_s
+    at_s = cluster_state.looked_monotonic_s
     slurm.shown = (job(AUTO, state=JobState.RUNNING, held=False),)
     await cluster_state.turn()
-    cluster_state.view = cluster_state.view.model_copy(update={"observed_s": at_s + 1e-6})
+    cluster_state.looked_monotonic_s = at_s + 1e-6
     await loop.turn()
     assert slurm.changes == done
+
+
+async def test_a_clock_that_is_set_back_keeps_no_job_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Changing()
+    slurm.requested = JobRequest(gres="gres:gpu:1")
+    cluster_state = sync_of(slurm)
+    loop = DeferredLoop(site(), slurm, cluster_state)
+    ahead_s = time.time() + 3600
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time", lambda: ahead_s)
+        await cluster_state.turn()
+        await loop.turn()
+    slurm.shown = (job(AUTO),)
+    await cluster_state.turn()
+    await loop.turn()
+    assert slurm.changes != []
 
 
 async def test_an_array_is_addressed_by_its_tasks() -> None:

@@ -46,7 +46,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def made(*jobs: JobView, mode: str = "enforce") -> World:
         one = World(*jobs, mode=mode)
-        monkeypatch.setattr("slurm_plugin.state.observer.time.time", lambda: one.now_s)
+        for clock in ("time", "monotonic"):
+            monkeypatch.setattr(f"slurm_plugin.state.observer.time.{clock}", lambda: one.now_s)
         return one
 
     return made

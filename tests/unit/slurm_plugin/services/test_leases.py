@@ -1,5 +1,6 @@
 """Tests which leases are extended, which replicas must end, and what the loop does about it."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -245,13 +246,17 @@ class Loop:
         self.leases = LeaseLoop(known or settings(), self.slurm, self.cluster_state)
         self.left_s = left_s
         self.changes = changes
+        self.began_s = time.monotonic()
 
     async def turn(
         self,
         monkeypatch: pytest.MonkeyPatch,
         at_s: float = NOW_S,
         waiting: tuple[JobView, ...] = (),
+        passed_s: float | None = None,
     ) -> None:
+        passed_s = at_s - NOW_S if passed_s is None else passed_s
+        monkeypatch.setattr("time.monotonic", lambda: self.began_s + passed_s)
         for module in ("slurm_plugin.state.observer", "slurm_plugin.daemon.lease_loop"):
             monkeypatch.setattr(f"{module}.time.time", lambda: at_s)
         end_s = NOW_S + self.left_s
@@ -271,6 +276,14 @@ async def test_the_loop_extends_what_is_wished(monkeypatch: pytest.MonkeyPatch) 
     loop = Loop(280)
     await loop.turn(monkeypatch)
     assert loop.limits() == MORE
+
+
+async def test_a_clock_that_is_set_back_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(280)
+    await loop.turn(monkeypatch, NOW_S + 200, passed_s=0)
+    before = len(loop.limits())
+    await loop.turn(monkeypatch, NOW_S, passed_s=5)
+    assert loop.limits()[before:] == MORE
 
 
 @pytest.mark.parametrize(("held", "asks"), [(True, 0), (False, 1)])

@@ -24,7 +24,7 @@ class Loop:
         self._patch = monkeypatch
 
     async def turn(self, at_s: float) -> list[tuple[str, Any]]:
-        self._patch.setattr("slurm_plugin.state.observer.time.time", lambda: at_s)
+        self._patch.setattr("slurm_plugin.state.controller.time.monotonic", lambda: at_s)
         await self.cluster_state.turn()
         return self.slurm.actions
 
