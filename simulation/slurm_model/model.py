@@ -173,7 +173,7 @@ class SlurmModel:
                 self._state.stop(record, "REQUEUED", returns=True, held=True)
             elif record.state is JobState.COMPLETING:
                 record.returns = record.returns_held = True
-            elif record.state is JobState.ENDED:
+            elif record.state is JobState.ENDED and record.start_s is not None:
                 record.returns_held = True
                 self._state.wait_again(record)
 
@@ -369,7 +369,7 @@ class SlurmModel:
         if tasks is None:
             return []
         found = [tasks[index] for index in sorted(target.indices) if index in tasks]
-        if first is None or not first.untouched:
+        if first is None or not first.untouched or first.state is not JobState.PENDING:
             return found
         if target.indices.issuperset(first.untouched):
             return [first, *found]

@@ -47,6 +47,10 @@ SERVERS = ("slurmctld", "slurmdbd", "postgresql", "daemon")
 """Who is called; ``daemon`` is called by the launcher."""
 
 
+_CHANGES_FAIL = 5
+"""How much more often calls fail that change something: there are fewer, and they matter more."""
+
+
 class Faults:
     """Draws the faults.
 
@@ -66,7 +70,7 @@ class Faults:
         rates = self._rates[server]
         if any(begin_s <= passed_s < end_s for begin_s, end_s in rates.outages_s):
             return self._note(Fault.DOWN)
-        left = self._random.random()
+        left = self._random.random() / (_CHANGES_FAIL if changes else 1)
         for fault, share in rates.of.items():
             left -= share
             if left < 0:

@@ -13,6 +13,7 @@ from fault_world.virtual_time import WorldClock
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import JobState, StepView
 from cluster.rpc.messages import ServiceView, SlotView
+from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.state import DesiredSlots, ServiceState, after_silence
 from simulation.services.gateway import ServiceGateway
 from simulation.services.launcher import ServiceLauncher
@@ -91,6 +92,7 @@ class WorldLauncher:
         self._those, self._site, self._link, self._faults = those, site, link, faults
         self._daemon = daemon
         self._turns: dict[int, ServiceLauncher] = {}
+        self._ahead_s = site.clock.ahead_s
 
     @property
     def link(self) -> Link:
@@ -109,6 +111,7 @@ class WorldLauncher:
             await asyncio.sleep(EVERY_S)
 
     async def _turn(self) -> None:
+        self._follow_clock()
         for one in self._those:
             one.pass_until(self._site)
         try:
@@ -119,6 +122,14 @@ class WorldLauncher:
             view = views.get(one.array)
             if view is not None:
                 await self._serve(one, one.published(view))
+
+    def _follow_clock(self) -> None:
+        """As ``launcher.process.loop`` does."""
+        step_s, self._ahead_s = self._clock.ahead_s - self._ahead_s, self._clock.ahead_s
+        if abs(step_s) > STEP_S:
+            for launcher in self._turns.values():
+                moved = after_step({"": launcher.state}, step_s)
+                launcher.state, launcher.rests = moved[""], None
 
     def _views(self) -> Mapping[int, ServiceView]:
         daemon = self._daemon()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memory_ledger import balance
 from slurm_database import COSTS
 
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobTag, JobView
 from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import Account, RunKey
 from slurm_plugin.common.costs import run_cost
@@ -35,7 +35,7 @@ def _beyond_quota(world: "World") -> Iterator[str]:
             held[job.account] += run_cost(job.gpus, COSTS)
     for name, tenant in world.plan.policy.items():
         quota = tenant.quota
-        most = quota.nominal_millislices + quota.borrowing_limit_millislices
+        most = world.highest[name] + quota.borrowing_limit_millislices
         if held[name] > most:
             yield f"{name} holds {held[name]} of {most}"
 
@@ -87,7 +87,16 @@ def settled(world: "World") -> list[str]:
     daemon = world.daemon
     refused = daemon.state.refusals if daemon is not None and daemon.is_ready else {}
     jobs = [job for job in world.site.model.jobs if job.state is not JobState.ENDED]
-    return [_shown(job) for job in jobs if job.job_id not in refused] or list(_books(world))
+    waits = (job for job in jobs if job.job_id not in refused and not _waits_for_more(world, job))
+    return [_shown(job) for job in waits] or list(_books(world))
+
+
+def _waits_for_more(world: "World", job: JobView) -> bool:
+    """Whether the job stays in its tenant's own QOS, whose quota has become too small for it."""
+    tag = JobTag.find(job.admin_comment)
+    is_fixed = tag is not None and not tag.is_flexible and not tag.is_undecided
+    nominal = world.plan.policy[job.account].quota.nominal_millislices
+    return is_fixed and run_cost(job.gpus, COSTS) > nominal
 
 
 def _shown(job: JobView) -> str:

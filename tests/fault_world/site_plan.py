@@ -23,6 +23,8 @@ LAYOUTS: tuple[Mapping[str, int], ...] = (
 )
 BEGINS_S = 40.0
 """Seconds without a fault, in which the daemon starts for the first time."""
+_STEPS_S = (-3600.0, -300.0, -20.0, -1.0, 1.0, 20.0, 300.0, 3600.0)
+"""By how much the clock of the daemon's host is set: a time server's step, and a wrong hour."""
 _UNBOUNDED = MAX_NOMINAL_MILLISLICES
 
 
@@ -80,8 +82,18 @@ class LauncherIsKilled:
     at_s: float
 
 
+@dataclass(frozen=True)
+class QuotaMoves:
+    """An operator gives a part of one tenant's quota to another."""
+
+    at_s: float
+    giver: str
+    taker: str
+    millislices: int
+
+
 Event = (
-    Submitted | Applied | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled | LauncherIsKilled
+    QuotaMoves | Submitted | Applied | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled | LauncherIsKilled
 )
 
 
@@ -144,14 +156,17 @@ def _policy(random: Random, capacity: int) -> Policy:
     names = ("a", "b", "c")[: random.randint(2, 3)]
     cuts = sorted(random.randrange(0, capacity + 1, 500) for _ in names[1:])
     parts = [b - a for a, b in zip((0, *cuts), (*cuts, capacity), strict=True)]
+    bounds = random.choice(
+        ((_UNBOUNDED,), (Millislices(0), Millislices(2000), Millislices(3500), _UNBOUNDED))
+    )
     return {
         name: Tenant(
             name,
             "",
             Quota(
                 Millislices(part),
-                random.choice((Millislices(0), Millislices(2000), _UNBOUNDED, _UNBOUNDED)),
-                random.choice((Millislices(0), Millislices(2000), _UNBOUNDED, _UNBOUNDED)),
+                random.choice(bounds),
+                random.choice(bounds),
             ),
         )
         for name, part in zip(names, parts, strict=True)
@@ -188,6 +203,14 @@ def _events(
         at_s = some_time()
         back_s = at_s + random.uniform(5, 100)
         events.append(NodeFails(at_s, random.choice(nodes).name, back_s))
+    for _ in range(random.choice((0, 0, 1, 2))):
+        events.append(NodeIsCut(some_time(), random.choice(nodes).name, random.choice(LAYOUTS)))
+    for _ in range(random.choice((0, 0, 1, 2))):
+        events.append(ClockIsSet(some_time(), random.choice(_STEPS_S) * random.uniform(0.5, 1.5)))
+    for _ in range(random.choice((0, 0, 1, 2))):
+        giver, taker = random.sample(tuple(policy), 2)
+        amount = random.randrange(0, policy[giver].quota.nominal_millislices + 1, 500)
+        events.append(QuotaMoves(some_time(), giver, taker, amount))
     events += [DaemonIsKilled(some_time()) for _ in range(random.choice((0, 0, 1, 2)))]
     events += [LauncherIsKilled(some_time()) for _ in range(random.choice((0, 0, 1)))]
     return tuple(sorted(events, key=lambda one: one.at_s))
@@ -202,7 +225,11 @@ def _services(
     kinds = {kind: count for kind, count in most.items() if count}
     for number in range(random.choice((0, 1, 1, 2))):
         tenant, kind = random.choice(tuple(policy)), random.choice(tuple(kinds))
-        least = min(random.choice((0, 0, 1, 2)), left[tenant] // COSTS[kind], kinds[kind])
+        # One instance stays for whoever is asked for.
+        room = left[tenant] // COSTS[kind]
+        if not room and not _may_borrow(policy, tenant, left, COSTS[kind]):
+            continue
+        least = max(0, min(random.choice((0, 0, 1, 2)), room, kinds[kind] - 1))
         left[tenant] -= least * COSTS[kind]
         kinds[kind] -= least
         at_s = round(random.uniform(BEGINS_S, BEGINS_S + 30), 2)
@@ -231,19 +258,24 @@ def _services(
             applied_s=START_S + at_s,
         )
         found.append(Applied(at_s, service))
-        if not kinds[kind]:
-            break
     return found
+
+
+def _may_borrow(policy: Policy, tenant: str, left: Mapping[str, int], cost: int) -> bool:
+    """Whether the tenant finds that much on loan however much others need for themselves."""
+    free = (one.quota.borrowing_limit_millislices == _UNBOUNDED for one in policy.values())
+    lend = (one.quota.lending_limit_millislices == _UNBOUNDED for one in policy.values())
+    return all(free) and all(lend) and sum(left.values()) >= cost
 
 
 def _arrivals(random: Random, since_s: float, until_s: float) -> tuple[float, ...]:
     """Requests that come in bursts."""
     found: list[float] = []
-    for _ in range(random.choice((1, 3))):
+    for _ in range(random.choice((1, 3, 6))):
         begin_s = random.uniform(since_s, until_s)
         rate = random.choice((0.2, 1.0, 3.0))
         at_s = begin_s
-        while len(found) < 200 and at_s < min(until_s, begin_s + 60):
+        while len(found) < 400 and at_s < min(until_s, begin_s + 60):
             found.append(at_s)
             at_s += random.expovariate(rate)
     return tuple(sorted(found))

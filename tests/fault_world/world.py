@@ -1,7 +1,7 @@
 """Runs the world of a seed, and looks whether what must hold does."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -28,6 +28,7 @@ from fault_world.site_plan import (
     LauncherIsKilled,
     NodeFails,
     NodeIsCut,
+    QuotaMoves,
     SitePlan,
     Submitted,
     drawn,
@@ -35,8 +36,10 @@ from fault_world.site_plan import (
 from fault_world.slurm import PARTITION, Site, SlurmLine
 from fault_world.trace import Trace
 from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of, owning
+from cluster.language.units import Millislices
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.quota.types import TenantUpdate
 
 _LOOK_S = 5.0
 """Seconds between looks at what must always hold."""
@@ -88,6 +91,7 @@ class World:
         jobs: ids of the batch jobs that were submitted.
         services: those that were applied.
         launcher: the launcher that runs, or ran last.
+        highest: the largest nominal that each tenant has had, in millislices.
     """
 
     def __init__(self, plan: SitePlan) -> None:
@@ -105,6 +109,9 @@ class World:
         self.services: list[AppliedService] = []
         self.launcher: WorldLauncher | None = None
         self.lives = 0
+        self.highest = {
+            name: tenant.quota.nominal_millislices for name, tenant in plan.policy.items()
+        }
         self._token = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -147,9 +154,7 @@ class World:
         await asyncio.sleep(BEGINS_S)
         self.faults.is_over = False
         await self._happen()
-        self.faults.is_over = True
-        self.trace.note("world", "no more faults")
-        self.clock.ahead_s = 0.0
+        self._mend()
         await self._settle()
 
     async def _keep_daemon(self) -> None:
@@ -208,8 +213,9 @@ class World:
                 loop = asyncio.get_running_loop()
                 loop.call_later(event.back_s - event.at_s, self._restore, event.node)
             case NodeIsCut():
-                self.trace.note("world", f"node {event.node} gets {event.gpus}")
-                self.site.model.set_node_gpus(event.node, event.gpus)
+                self._cut(event.node, event.gpus)
+            case QuotaMoves():
+                self._move_quota(event.giver, event.taker, event.millislices)
             case ClockIsSet():
                 self.trace.note("world", f"the daemon's clock is set by {event.by_s} s")
                 self.clock.ahead_s += event.by_s
@@ -225,6 +231,33 @@ class World:
                 if self.daemon is not None and self.daemon.link.is_alive:
                     self.trace.note("world", "kill -9 of the daemon")
                     self.daemon.link.is_alive = False
+
+    def _cut(self, node: str, gpus: Mapping[str, int]) -> None:
+        self.trace.note("world", f"node {node} gets {gpus}")
+        self.site.model.set_node_gpus(node, gpus)
+
+    def _move_quota(self, giver: str, taker: str, amount: int) -> None:
+        policy = self.ledger.policy()
+        amount = min(amount, policy[giver].quota.nominal_millislices)
+        self.trace.note("world", f"{giver} gives {amount} of its quota to {taker}")
+        for name, more in ((giver, -amount), (taker, amount)):
+            nominal = policy[name].quota.nominal_millislices + more
+            self.ledger.change(TenantUpdate(name, nominal_millislices=Millislices(nominal)))
+            self.highest[name] = max(self.highest[name], nominal)
+
+    def _mend(self) -> None:
+        """From now on nothing fails, and the site is again as it was drawn."""
+        self.faults.is_over = True
+        self.trace.note("world", "no more faults")
+        self.clock.ahead_s = 0.0
+        shown = {node.name: dict(node.gpus) for node in self.site.model.nodes}
+        for node in self.plan.cluster.nodes:
+            if shown[node.name] != dict(node.gpus):
+                self._cut(node.name, node.gpus)
+        for name, tenant in self.plan.policy.items():
+            nominal = tenant.quota.nominal_millislices
+            if self.ledger.policy()[name].quota.nominal_millislices != nominal:
+                self.ledger.change(TenantUpdate(name, nominal_millislices=nominal))
 
     def _restore(self, node: str) -> None:
         self.trace.note("world", f"node {node} is back")

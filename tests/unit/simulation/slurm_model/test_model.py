@@ -219,6 +219,17 @@ def test_a_task_whose_run_has_ended_comes_back_held():
     assert (one.jobs[0].held, one.jobs[0].restarts) == (True, 2)
 
 
+def test_a_task_that_was_cancelled_before_it_ran_stays_away():
+    one = model({"a100": 1})
+    array = one.submit(job(tasks=3, held=True))
+    one.cancel(array)
+    for change in (one.release, one.hold, one.requeue_hold):
+        change(Tasks(array, frozenset({0})))
+    assert one.update(Tasks(array, frozenset({1})), JobChange(qos="b")) != ""
+    after(one, 0)
+    assert [shown.ended for shown in one.jobs] == ["CANCELLED"]
+
+
 def test_a_waiting_job_can_be_changed():
     one = model({"a100": 1, "3g.40gb": 1})
     one.submit(job())
