@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.headline import plot
+from benchmarks.headline import mixed_plot, plot
 from benchmarks.headline.figures import (
     Idle,
     ReplayError,
@@ -26,6 +26,7 @@ from benchmarks.headline.figures import (
     replay_error,
 )
 from benchmarks.headline.loads import HELIOS, PHILLY, PHILLY_TARGET, Load, helios, philly
+from benchmarks.headline.mixed import AIMS, measure_mixed, show_mixed
 from benchmarks.headline.systems import SLICEWISE, STATIC, SYSTEMS, run
 from benchmarks.machine import machine
 from benchmarks.reporting import REPORTS
@@ -82,6 +83,7 @@ def measure(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
     return {
         "loads": shown,
         "helios_recovered": shown["helios"]["systems"][-1]["recovered"],
+        "self_check_error": shown["helios"]["replay_error"]["running"],
         "terms": [
             {"term_s": task.term_s or 0, **_row(found[task][0], _before(found[_first(task)]))}
             for task in (_Task("helios", SLICEWISE, days, seed), *terms)
@@ -209,12 +211,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED, help="of all that is drawn")
     parser.add_argument("--report", type=Path, default=REPORTS / "headline.json")
     options = parser.parse_args()
-    report = measure(options.seed, is_quick=options.quick)
+    replayed = measure(options.seed, is_quick=options.quick)
+    together = measure_mixed(options.seed, is_quick=options.quick)
+    seconds = replayed["seconds"] + together["mixed"]["seconds"]
+    report = {**replayed, **together, "seconds": round(seconds, 1)}
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     systems = {name: load["systems"] for name, load in report["loads"].items()}
     plot.save(systems, report["terms"], options.report.with_suffix(".png"))
+    mixed_plot.save_mixed(
+        report["mixed"]["systems"], AIMS, options.report.with_name("headline_mixed.png")
+    )
     show(report)
+    show_mixed(report)
 
 
 if __name__ == "__main__":

@@ -112,15 +112,21 @@ def shared_figures(system: str, record: SiteRecord, load: Load) -> Figures:
     return figures(system, measured(record, by), capacity, own)
 
 
-def work(jobs: Iterable[ReplayedJob], begin_s: float, end_s: float) -> tuple[float, float, int]:
+def work(
+    jobs: Iterable[ReplayedJob],
+    begin_s: float,
+    end_s: float,
+    unit_millislices: int = GPU_MILLISLICES,
+) -> tuple[float, float, int]:
     """GPU-seconds between both times that came to something, and those lost; runs lost.
 
     A run came to something if it is its job's last one and the job does not wait again.
+    ``unit_millislices`` is what one GPU is.
     """
     kept_s = lost_s = 0.0
     preempted = 0
     for job in jobs:
-        gpus = job.cost_millislices / GPU_MILLISLICES
+        gpus = job.cost_millislices / unit_millislices
         for run in job.runs:
             until_s = end_s if run.end_s is None else min(run.end_s, end_s)
             held_s = gpus * max(0.0, until_s - max(run.start_s, begin_s))

@@ -10,7 +10,7 @@ sharing by weights, and topology: nodes are chosen after admission, by the sched
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -38,15 +38,23 @@ def cycle(
     """Decide for all that waits; a workload that preempts is admitted in the same cycle."""
     cohort = _Cohort(nominal, admitted)
     heads = sorted(waiting, key=lambda one: (one.since_s, one.job_id))
-    found: list[int] = []
-    within = [one for one in heads if cohort.takes_nominal(one)]
-    found += [one.job_id for one in within]
+    found = [one.job_id for one in _taken(heads, cohort.takes_nominal)]
     taken = set(found)
     # What preemption freed is not lent in the same cycle.
-    for one in heads:
-        if one.job_id not in taken and cohort.takes_idle(one):
-            found.append(one.job_id)
+    left = (one for one in heads if one.job_id not in taken)
+    found += [one.job_id for one in _taken(left, cohort.takes_idle)]
     return Admissions(tuple(found), tuple(cohort.preempted))
+
+
+def _taken(heads: Iterable[Workload], takes: Callable[[Workload], bool]) -> Iterator[Workload]:
+    """Those that are taken, in order. Where one is not, none of its queue that is as large is."""
+    refused: set[tuple[str, int]] = set()
+    for one in heads:
+        if (one.queue, one.amount) not in refused:
+            if takes(one):
+                yield one
+            else:
+                refused.add((one.queue, one.amount))
 
 
 class _Cohort:

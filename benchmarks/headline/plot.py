@@ -17,10 +17,12 @@ _COLOURS = {
     "fifo": "#E69F00",
     "priority": "#CC79A7",
     "kueue": "#009E73",
+    "static_gpus": "#666666",
+    "kueue_hpa": "#009E73",
     "slicewise": "#D55E00",
 }
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -45,13 +47,13 @@ def save(
     """Draw a row of panels for each load into a PNG file, and one by terms if there are several."""
     rows = {**loads, "helios, by term": [_named(one) for one in terms if len(terms) > 1]}
     rows = {name: systems for name, systems in rows.items() if systems}
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(
             len(rows), len(_PANELS), figsize=(11, 2.2 * len(rows)), squeeze=False
         )
         for row, (load, systems) in zip(axes, rows.items(), strict=True):
             for axis, panel in zip(row, _PANELS, strict=True):
-                _draw(axis, systems, *panel)
+                bars(axis, systems, *panel)
             row[0].set_ylabel(load, fontweight="bold")
             for axis in row[1:]:
                 axis.set_yticklabels([])
@@ -65,14 +67,18 @@ def _named(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row, "system": f"{row['term_s'] / 60:,.0f} min"}
 
 
-def _draw(
-    axis: Axes, systems: Sequence[Mapping[str, Any]], key: str, title: str, by: float
-) -> None:
+def bars(axis: Axes, systems: Sequence[Mapping[str, Any]], key: str, title: str, by: float) -> None:
+    """Draw one bar for each system, times ``by``."""
     names = [one["system"] for one in reversed(systems)]
     values = [one[key] * by for one in reversed(systems)]
-    bars = axis.barh(
+    drawn = axis.barh(
         names, values, color=[_COLOURS.get(name, _COLOURS["slicewise"]) for name in names]
     )
-    axis.bar_label(bars, fmt="{:,.3g}".format if by != 1.0 else "{:,.0f}".format, padding=2)
+    axis.bar_label(drawn, fmt="{:,.3g}".format if by != 1.0 else "{:,.0f}".format, padding=2)
     axis.set_title(title, loc="left", fontsize=9)
-    axis.set_xlim(0, 1.25 * max(*values, 1e-9))
+    if any(values):
+        axis.set_xlim(0, 1.25 * max(values))
+    else:
+        # Matplotlib would choose an axis of numbers that nothing has.
+        axis.set_xlim(0, 1)
+        axis.set_xticks([0])

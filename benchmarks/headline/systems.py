@@ -28,8 +28,8 @@ SETTINGS = Settings.model_validate(
 COSTS = SETTINGS.costs
 GPU_MILLISLICES = COSTS[GPU]
 _TAIL_S = 86_400.0
-_SHARES_FIRST = PriorityWeights(age=1_000, fair_share=100_000)
-_QOS_FIRST = PriorityWeights(qos=100_000)
+SHARES_FIRST = PriorityWeights(age=1_000, fair_share=100_000)
+QOS_FIRST = PriorityWeights(qos=100_000)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Set:
 
 def fair_share(load: Load) -> _Set:
     """One pool: who has used least for its share, the GPUs that it would own, comes first."""
-    return _Set(_cluster(load, weights=_SHARES_FIRST), _numbered(load), SlurmPlan(FAIR_SHARE))
+    return _Set(_cluster(load, weights=SHARES_FIRST), _numbered(load), SlurmPlan(FAIR_SHARE))
 
 
 def fifo(load: Load) -> _Set:
@@ -55,7 +55,7 @@ def priority(load: Load) -> _Set:
     """One pool: jobs of larger virtual clusters come first, by the priority of their QOS."""
     qos = {name: QosLimits(priority=gpus) for name, gpus in load.gpus.items()}
     jobs = _numbered(load, by_qos=True)
-    return _Set(_cluster(load, weights=_QOS_FIRST), jobs, SlurmPlan(PRIORITY, qos))
+    return _Set(_cluster(load, weights=QOS_FIRST), jobs, SlurmPlan(PRIORITY, qos))
 
 
 def slicewise(load: Load, term_s: int | None = None) -> _Set:
@@ -98,7 +98,7 @@ def run(system: str, load: Load, term_s: int | None = None) -> SiteRecord:
         cluster, jobs = _cluster(load), _numbered(load)
         found = _replays(cluster, jobs, times)
         quotas = {name: own * GPU_MILLISLICES for name, own in load.gpus.items()}
-        return KueueSite(cluster, COSTS, quotas, found, times).run()
+        return KueueSite(cluster, COSTS, {GPU: quotas}, found, times).run()
     made = slicewise(load, term_s) if system == SLICEWISE else SETS[system](load)
     found = _replays(made.cluster, made.jobs, times)
     return Site(made.cluster, made.plan, COSTS, found, times).run()

@@ -21,7 +21,7 @@ def site(*jobs: HistoryJob) -> SiteRecord:
     on, times = cluster(), SiteTimes(BEGIN_S, BEGIN_S + DAY_S, BEGIN_S + DAY_S)
     found = replays(enumerate(jobs), Replayable(on, COSTS), begin_s=BEGIN_S, end_s=times.last_s)
     quotas = {name: count * GPU for name, count in QUOTAS.items()}
-    return KueueSite(on, COSTS, quotas, found, times).run()
+    return KueueSite(on, COSTS, {"a100": quotas}, found, times).run()
 
 
 def test_a_queue_borrows_what_its_cohort_leaves_idle() -> None:

@@ -1,0 +1,200 @@
+"""The systems under the mixed load: who runs services and jobs where, and by which rule."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import floor
+
+from benchmarks.headline.hpa_pods import HpaPods
+from benchmarks.headline.kueue_site import KueueSite
+from benchmarks.headline.mixed_load import (
+    COSTS,
+    INSTANCES,
+    NODES,
+    SETTINGS,
+    MixedLoad,
+    demand_s,
+    divided,
+)
+from benchmarks.headline.mixed_services import (
+    PARTITION,
+    SLICE,
+    WHOLE,
+    always_on,
+    places,
+    recorded,
+)
+from benchmarks.headline.systems import QOS_FIRST, SHARES_FIRST
+from cluster.language.units import Millislices
+from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from simulation.services.figures import ServiceRecord
+from simulation.site.loop import Site, SiteTimes
+from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from simulation.site.records import SiteRecord
+from simulation.site.requests import Replay, Replayable, replays
+from simulation.slurm_model.requests import QosLimits
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+
+STATIC_GPUS, STATIC, FAIR_SHARE = "static_gpus", "static", "fair_share"
+PRIORITY, KUEUE_HPA, SLICEWISE = "priority", "kueue_hpa", "slicewise"
+
+
+@dataclass(frozen=True)
+class MixedRecord:
+    """What a system left behind: its batch jobs, and what became of each service."""
+
+    site: SiteRecord
+    services: tuple[ServiceRecord, ...]
+
+
+def static_gpus(load: MixedLoad) -> MixedRecord:
+    """Services have whole GPUs for their peak; each batch tenant a part of the rest, to itself."""
+    taken = COSTS[WHOLE] * sum(one.gpus for one in load.services)
+    reserved = COSTS[SLICE] * sum(one.replicas for one in load.services)
+    capacity = sum(COSTS[kind] * count for kind, count in INSTANCES.items())
+    rest = shrunk(_left(load), (capacity - taken) / (capacity - reserved))
+    owned = divided(rest, demand_s(load.jobs, load.end_s))
+    return MixedRecord(_partitions(load, owned), _always_on(load, on_whole=True))
+
+
+def shrunk(instances: Mapping[str, int], share: float) -> Mapping[str, int]:
+    """That share of the instances of each type; what rounding leaves becomes slices."""
+    found = {kind: floor(count * share) for kind, count in instances.items()}
+    millislices = sum(COSTS[kind] * count for kind, count in instances.items()) * share
+    spare = millislices - sum(COSTS[kind] * count for kind, count in found.items())
+    return {**found, SLICE: found[SLICE] + int(spare / COSTS[SLICE] + 1e-6)}
+
+
+def static(load: MixedLoad) -> MixedRecord:
+    """Services have the fewest slices that keep their aim; batch tenants own the rest."""
+    return MixedRecord(_partitions(load, load.owned), _always_on(load))
+
+
+def fair_share(load: MixedLoad) -> MixedRecord:
+    """Services have their slices; the rest is one pool, by Slurm's Fair Tree."""
+    return _pool(load, SlurmPlan(FAIR_SHARE), SHARES_FIRST)
+
+
+def priority(load: MixedLoad) -> MixedRecord:
+    """Services have their slices; the rest is one pool, tenants that own more come first."""
+    qos = {name: QosLimits(priority=own) for name, own in load.guarantees.items()}
+    by_qos = replace(load, jobs=tuple(replace(job, qos=job.account) for job in load.jobs))
+    return _pool(by_qos, SlurmPlan(PRIORITY, qos), QOS_FIRST)
+
+
+def kueue_hpa(load: MixedLoad) -> MixedRecord:
+    """A cohort of Kueue's; services have as many replicas as the HPA wants."""
+    cluster = _cluster(load, INSTANCES)
+    nominal = {
+        kind: {name: of[kind] for name, of in load.quotas.items() if kind in of}
+        for kind in INSTANCES
+    }
+    # Who owns none of a type may still borrow it.
+    nominal = {kind: {**dict.fromkeys(load.quotas, 0), **of} for kind, of in nominal.items()}
+    pods = [HpaPods(one.slices, places(one.slices)) for one in load.services]
+    site = KueueSite(cluster, COSTS, nominal, _replays(load, cluster), _times(load), services=pods)
+    record = site.run()
+    services = tuple(
+        recorded(one.service, one.gateway, one.runs(record.stopped_s), one.changes_s)
+        for one in pods
+    )
+    return MixedRecord(record, services)
+
+
+def slicewise(load: MixedLoad) -> MixedRecord:
+    """Slicewise with its default settings: every tenant lends and borrows without a limit."""
+    cluster = _cluster(load, INSTANCES)
+    services = tuple(one.slices for one in load.services)
+    plan = SlicewisePlan(SLICEWISE, SETTINGS, tenants(load.guarantees), services=services)
+    site = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load))
+    record = site.run()
+    return MixedRecord(record, record.services)
+
+
+def tenants(guarantees: Mapping[str, int]) -> Policy:
+    """Each tenant is guaranteed what it owns, and lends and borrows without a limit."""
+    no_limit = MAX_NOMINAL_MILLISLICES
+    return {
+        name: Tenant(name, "", Quota(Millislices(own), no_limit, no_limit, max(1, own // 1000)))
+        for name, own in guarantees.items()
+    }
+
+
+MIXED_SETS: Mapping[str, Callable[[MixedLoad], MixedRecord]] = {
+    STATIC_GPUS: static_gpus,
+    STATIC: static,
+    FAIR_SHARE: fair_share,
+    PRIORITY: priority,
+    KUEUE_HPA: kueue_hpa,
+    SLICEWISE: slicewise,
+}
+
+
+def _times(load: MixedLoad) -> SiteTimes:
+    return SiteTimes(load.begin_s, load.end_s, load.end_s)
+
+
+def _left(load: MixedLoad) -> Mapping[str, int]:
+    """What services leave where each has its fewest slices."""
+    reserved = sum(one.replicas for one in load.services)
+    return {**INSTANCES, SLICE: INSTANCES[SLICE] - reserved}
+
+
+def _always_on(load: MixedLoad, *, on_whole: bool = False) -> tuple[ServiceRecord, ...]:
+    return tuple(
+        always_on(one.whole, one.gpus, load.end_s)
+        if on_whole
+        else always_on(one.slices, one.replicas, load.end_s)
+        for one in load.services
+    )
+
+
+def _pool(load: MixedLoad, plan: SitePlan, weights: PriorityWeights) -> MixedRecord:
+    cluster = _cluster(load, _left(load), weights)
+    record = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load)).run()
+    return MixedRecord(record, _always_on(load))
+
+
+def _partitions(load: MixedLoad, owned: Mapping[str, Mapping[str, int]]) -> SiteRecord:
+    """Each batch tenant has its own instances, and is simulated by itself."""
+    records = []
+    for name, instances in sorted(owned.items()):
+        cluster = _cluster(load, instances)
+        own = tuple(one for one in _replays(load, cluster) if one.request.account == name)
+        records.append(Site(cluster, SlurmPlan(STATIC), COSTS, own, _times(load)).run())
+    return SiteRecord(
+        begin_s=load.begin_s,
+        stopped_s=max(one.stopped_s for one in records),
+        jobs=tuple(job for one in records for job in one.jobs),
+    )
+
+
+def _replays(load: MixedLoad, cluster: SimulatedCluster) -> tuple[Replay, ...]:
+    can = Replayable(cluster, COSTS)
+    numbered = ((number, job) for number, job in enumerate(load.jobs))
+    return replays(numbered, can, begin_s=load.begin_s, end_s=load.end_s)
+
+
+def _cluster(
+    load: MixedLoad, instances: Mapping[str, int], weights: PriorityWeights | None = None
+) -> SimulatedCluster:
+    """So many instances, spread over the nodes evenly."""
+    nodes = tuple(
+        SimulatedNode(
+            f"n{nth}",
+            frozenset({PARTITION}),
+            {
+                kind: (count + NODES - 1 - nth) // NODES
+                for kind, count in instances.items()
+                if (count + NODES - 1 - nth) // NODES
+            },
+        )
+        for nth in range(NODES)
+    )
+    own = load.guarantees
+    return SimulatedCluster(
+        name="headline",
+        nodes=nodes,
+        scheduling=Scheduling(weights=weights or PriorityWeights()),
+        accounts=dict.fromkeys(own, "root"),
+        shares={name: max(1, millislices // 1000) for name, millislices in own.items()},
+    )
