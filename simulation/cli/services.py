@@ -1,6 +1,7 @@
 """Gathers the services that are simulated: of the site or of files, with traces of requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from pathlib import Path
@@ -108,20 +109,21 @@ def asked_services(
     """
     if not files and not requests:
         return AskedServices()
-    known = dict(_of_site(site))
-    named = list(dict.fromkeys(_add(known, file) for file in files))
+    arrays_of = _arrays_of(site)
+    known = dict(_of_file(file, arrays_of) for file in files)
     traces: dict[str, RequestTrace] = {}
     for text in requests:
-        key, file = _named(text, known)
+        key, file = _named(text, known.keys() | arrays_of.keys())
         if key in traces:
             raise _refused(f"--requests names {key} twice.", "Join the traces in one file.")
         traces[key] = read_requests(file)
+        if key not in known:
+            known[key] = _of_site(site, arrays_of[key])
     found = [
-        _simulated(site, asked, known[key], traces.get(key, _NO_REQUESTS))
-        for key in sorted({*named, *traces})
+        _simulated(site, asked, known[key], traces.get(key, _NO_REQUESTS)) for key in sorted(known)
     ]
     turn_s = float(max(1, ceil((asked.end_s - asked.start_s) / _MOST_TURNS)))
-    arrays = frozenset(array for key in {*named, *traces} for array in known[key].arrays)
+    arrays = frozenset(array for one in known.values() for array in one.arrays)
     replayed = sum(job.array_job_id in arrays for job in asked.jobs)
     return AskedServices(
         services=tuple(service for service, _ in found),
@@ -144,29 +146,35 @@ def _notes(turn_s: float, arrays: frozenset[int], replayed: int) -> Iterator[str
         )
 
 
-def _of_site(site: SiteInputs) -> Iterator[tuple[str, _Known]]:
-    """The services of a snapshot, of each the newest generation."""
-    jobs = {job.array_job_id: job for job in site.now.jobs if job.array_job_id is not None}
-    arrays: dict[str, set[int]] = {}
-    for one in sorted(site.now.services, key=lambda one: one.array_job_id):
+def _arrays_of(site: SiteInputs) -> Mapping[str, frozenset[int]]:
+    """The generations of each service of a snapshot."""
+    found: dict[str, frozenset[int]] = {}
+    for one in site.now.services:
         key = f"{one.tenant}/{one.name}"
-        arrays.setdefault(key, set()).add(one.array_job_id)
-        job = jobs.get(one.array_job_id)
-        keys = {"name": one.name, "tenant": one.tenant, "model_repository": "/", "model": "model"}
-        spec = service_spec({**one.values, **keys})
-        if job is not None and spec.profile is None:
-            # Admission has chosen one.
-            spec = _with_profile(spec, next(iter(job.gpus), ""))
-        partitions = () if job is None else tuple(job.partition.split(","))
-        yield key, _Known(spec, _NOT_MEASURED, partitions, frozenset(arrays[key]))
+        found[key] = found.get(key, frozenset()) | {one.array_job_id}
+    return found
+
+
+def _of_site(site: SiteInputs, arrays: frozenset[int]) -> _Known:
+    """The newest of a service's generations."""
+    array = max(arrays)
+    one = next(one for one in site.now.services if one.array_job_id == array)
+    job = next((job for job in site.now.jobs if job.array_job_id == array), None)
+    keys = {"name": one.name, "tenant": one.tenant, "model_repository": "/", "model": "model"}
+    spec = service_spec({**one.values, **keys})
+    if job is not None and spec.profile is None:
+        # Admission has chosen one.
+        spec = _with_profile(spec, next(iter(job.gpus), ""))
+    partitions = () if job is None else tuple(job.partition.split(","))
+    return _Known(spec, _NOT_MEASURED, partitions, arrays)
 
 
 def _with_profile(spec: ServiceSpec, profile: str) -> ServiceSpec:
     return spec.model_copy(update={"profile": profile, "need_gib": None}) if profile else spec
 
 
-def _add(known: dict[str, _Known], file: Path) -> str:
-    """Add the service of a file, in the place of the site's own of that name; return its name."""
+def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, _Known]:
+    """The service of a file, which takes the place of the site's own of that name."""
     tables = read_tables(file)
     table = tables.get(TABLE)
     if not isinstance(table, dict) or not tables.keys() <= {TABLE, ENGINE}:
@@ -187,17 +195,15 @@ def _add(known: dict[str, _Known], file: Path) -> str:
             f"[{ENGINE}] has loads_s = [40.0], seconds = {{ 1 = 0.8, 8 = 1.9 }}, or both.",
         ) from None
     key = f"{spec.tenant}/{spec.name}"
-    before = known.get(key)
-    known[key] = _Known(
+    return key, _Known(
         spec,
         EngineFigures(engine.loads_s, engine.seconds),
         (spec.partition,) if spec.partition else (),
-        before.arrays if before else frozenset(),
+        arrays_of.get(key, frozenset()),
     )
-    return key
 
 
-def _named(text: str, known: Mapping[str, _Known]) -> tuple[str, Path]:
+def _named(text: str, known: AbstractSet[str]) -> tuple[str, Path]:
     key, equals, file = text.partition("=")
     if not equals or not file:
         raise _refused(

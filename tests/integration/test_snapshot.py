@@ -14,6 +14,7 @@ from waiting import until
 from cluster.language.jobs import JobState
 from cluster.slurm.parse import parse_version
 from sandbox.cluster import Sandbox
+from sandbox.demo.commands import publish_models
 from simulation.snapshot.read import TakenSnapshot, read_snapshot
 from simulation.snapshot.site import described
 
@@ -135,6 +136,37 @@ def test_names_are_others(sandbox: Sandbox, lab: str, tmp_path: Path):
         assert archive.history is not None
         assert {job.account for job in archive.history.jobs} <= accounts
     assert lab not in accounts
+
+
+def test_its_service_is_simulated_under_a_trace(sandbox: Sandbox, lab: str, tmp_path: Path):
+    keys = {
+        "name": "traced",
+        "tenant": lab,
+        "model": "tokens",
+        "model_repository": str(publish_models(sandbox.layout.models)),
+        "profile": "1g.10gb",
+        "max_replicas": 2,
+        "p95_ms": 60_000,
+        "keep_alive_s": 5,
+    }
+    file = sandbox.layout.home / sandbox.state.users["alice"].name / "traced.toml"
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    file.write_text("".join(("[service]\n", *lines)))
+    sandbox.run("alice", ("slicewise", "service", "apply", str(file)))
+    site, jobs, trace = (tmp_path / name for name in ("site.zip", "jobs.csv", "requests.csv"))
+    taken(sandbox, site, "--pseudonyms", "none")
+    columns = "timestamp,duration,num_gpus,gpu_time,cluster"
+    jobs.write_text(f"{columns}\n2026-10-01 00:00:00,600,1,600,a\n")
+    trace.write_text("0,2\n1,2\n600,2\n")
+    words = ("--requests", f"{lab}/traced={trace}", "--jobs", str(jobs), "--days", "1", "--json")
+    found = json.loads(sandbox.run("root", ("slicewise", "simulate", str(site), *words)).stdout)
+    (service,) = found["present"]["services"]
+    assert (service["service"], service["requests"], service["lost"]) == (f"{lab}/traced", 3, 0)
+    # A replica loads for a minute, as nobody has measured it: those that wake one are late.
+    assert service["attainment"] == 0.0
+    assert 60 < service["wait_p99_s"] < 90
+    assert service["slice_s"] > 60
+    assert any("not measured, so assumed" in note for note in found["notes"])
 
 
 def test_a_place_where_nothing_can_be_written_is_refused(sandbox: Sandbox, lab: str):

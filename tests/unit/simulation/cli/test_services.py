@@ -99,6 +99,13 @@ def test_services_that_are_not_named_stay_as_the_past_has_them(trace: Path):
     assert asked(of).without_their_runs(JOBS) == JOBS
 
 
+def test_a_service_of_the_site_that_can_t_be_read_matters_only_if_it_is_named(trace: Path):
+    odd = SnapshotService(8, "nlp", "odd", {"max_replicas": "many"})
+    of = with_services(SnapshotService(7, "nlp", "chat", VALUES), odd)
+    assert len(asked(of, f"{CHAT}={trace}").services) == 1
+    assert "max_replicas" in refused(of, f"nlp/odd={trace}")
+
+
 def test_a_file_takes_the_place_of_the_site_s_own_and_may_have_an_engine(chat: Path, trace: Path):
     chat.write_text(FILE + "[engine]\nloads_s = [5, 9]\nseconds = { 1 = 1.0, 3 = 2.0 }\n")
     of = with_services(SnapshotService(7, "nlp", "chat", VALUES))

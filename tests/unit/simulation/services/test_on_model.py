@@ -131,6 +131,13 @@ def test_requests_that_wait_end_the_calm_and_so_does_a_loaded_replica(
     assert max(ready for _, _, ready in counts(calm)) > 1
 
 
+def test_a_replica_that_has_loaded_gets_requests_whatever_calm_there_is():
+    world = SimulatedWorld(a_service([], spec={"min_replicas": 1}), calm_s=600.0)
+    world.pass_until(20)
+    (at_s,) = (at_s for at_s, _, ready in counts(world) if ready)
+    assert 3.0 <= at_s <= 5.0
+
+
 def test_who_is_told_to_end_leaves_whatever_calm_there_is():
     world = SimulatedWorld(a_service(STEADY), calm_s=600.0)
     world.pass_until(60)
