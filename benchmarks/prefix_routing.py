@@ -27,9 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import reporting
-from benchmarks.autoscale.traces import OUTPUT_TOKEN_S, PROMPT_TOKEN_S, require
+from benchmarks.autoscale.traces import require
 from benchmarks.machine import machine
 from simulation.history.requests import read_requests
+from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
 
 TRACE = "mooncake_fast25_conversation_trace.jsonl.xz"
 BLOCK_TOKENS = 512
