@@ -266,6 +266,10 @@ class ClusterState:
             self._notes[array_job_id] = plan.note or note
             self.kept_back = {**self.kept_back, array_job_id: plan.kept_back}
             await self._avoid(Release(array_job_id, plan.release, avoid))
+            if plan.requeue_hold:
+                # Its owner may have cancelled the array since the look.
+                beside = living_slots(service) - plan.requeue_hold
+                self._slot_recovery.revive(array_job_id, beside)
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
             if await self._actuator.apply(service, plan, ended_s):
                 self._replace(after(service, plan))

@@ -47,7 +47,10 @@ class SlotRecovery:
         return found
 
     def revive(self, array_job_id: int, beside: frozenset[int]) -> None:
-        """Note that slots of the array are brought back; those ``beside`` lived right before."""
+        """Note that slots of the array are requeued, held; those ``beside`` lived right before.
+
+        Slurm brings a task back that was cancelled a moment ago, whether it ran until then or not.
+        """
         self._beside = {**self._beside, array_job_id: beside}
 
     def cancelled(self, services: Iterable[ServiceView]) -> frozenset[int]:

@@ -107,6 +107,29 @@ async def test_an_array_that_was_cancelled_while_a_slot_came_back_is_cancelled(
     assert await loop.turn(106.0) == [REVIVED, ("cancel", 814)]
 
 
+async def test_an_array_that_was_cancelled_while_a_replica_was_given_up_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = tuple(job(index, JobState.RUNNING) for index in range(3))
+    await loop.turn(100.0)
+    await loop.cluster_state.set_desired_slots(814, frozenset({0, 1}))
+    assert loop.slurm.actions == [("requeue_hold", [2])]
+    loop.slurm.shown = (cancelled(0), job(1, JobState.COMPLETING), job(2))
+    assert await loop.turn(101.0) == [("requeue_hold", [2])]
+    loop.slurm.shown = (cancelled(0), cancelled(1), job(2))
+    assert await loop.turn(120.0) == [("requeue_hold", [2]), ("cancel", 814)]
+
+
+async def test_a_replica_that_is_given_up_cancels_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm.shown = tuple(job(index, JobState.RUNNING) for index in range(3))
+    await loop.turn(100.0)
+    await loop.cluster_state.set_desired_slots(814, frozenset())
+    loop.slurm.shown = tuple(job(index) for index in range(3))
+    assert await loop.turn(101.0) == [("requeue_hold", [0, 1, 2])]
+
+
 async def test_a_cancel_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch)
     for at_s in (100.0, 105.0):
