@@ -8,6 +8,9 @@ from cluster.language.jobs import JobView
 from cluster.language.units import slices_text
 from cluster.rpc.messages import ServiceView, SlotView
 
+_QUOTA_USED_UP = "QOSGrpBilling"
+"""Slurm's reason."""
+
 
 @dataclass(frozen=True)
 class SlotActions:
@@ -15,7 +18,7 @@ class SlotActions:
 
     Attributes:
         guarantee: slots in the borrowed QOS for which their tenant's own QOS has room.
-        borrow: held slots that are to run on borrowed quota, and are not in that QOS yet.
+        borrow: slots that are to run on borrowed quota, and are not in that QOS yet.
         release: held slots that are to run.
         hold: pending slots that are not to run (or that their user could release).
         requeue_hold: running slots that are to give their GPU back.
@@ -89,6 +92,33 @@ def plan_guard(
     requeued = _indices_of(service, _was_requeued)
     loose = _indices(service, {"released"}) - desired_slots
     return SlotActions(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
+
+
+def waits_beyond_quota(service: ServiceView) -> bool:
+    """Whether a slot waits in its tenant's own QOS, whose limit keeps it from its start."""
+    return bool(_waiting_for_quota(service))
+
+
+def plan_waiting(service: ServiceView, room: TenantCapacity | None) -> SlotActions:
+    """Let slots borrow that wait in their tenant's own QOS for more than its guaranteed quota.
+
+    They had room when they were released: then jobs of the tenant took it, or its quota shrank. A
+    tenant within its quota only waits for what it has lent.
+    """
+    if room is None or not service.cost_millislices or room.held > room.most:
+        return SlotActions()
+    beyond = -(-max(0, room.own_held - room.own) // service.cost_millislices)
+    waiting = sorted(_waiting_for_quota(service), reverse=True)
+    return SlotActions(borrow=frozenset(waiting[:beyond]))
+
+
+def _waiting_for_quota(service: ServiceView) -> frozenset[int]:
+    return _indices_of(
+        service,
+        lambda slot: (
+            slot.state == "released" and not slot.is_borrowed and slot.reason == _QUOTA_USED_UP
+        ),
+    )
 
 
 def lost_slots(service: ServiceView) -> frozenset[int]:

@@ -26,6 +26,7 @@ from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
 from slurm_plugin.services.pace import Pace, is_moving
 from slurm_plugin.services.slot_actions import (
     SlotActions,
+    TenantCapacity,
     after,
     check_may_retire,
     desired_after_restart,
@@ -34,6 +35,8 @@ from slurm_plugin.services.slot_actions import (
     lost_slots,
     plan_desired,
     plan_guard,
+    plan_waiting,
+    waits_beyond_quota,
 )
 from slurm_plugin.services.state import Observation, services, start_age_s, start_marks
 from slurm_plugin.state.actuator import Actuator
@@ -282,9 +285,11 @@ class ClusterState:
             )
 
     def _planned(self, service: ServiceView, run: frozenset[int]) -> SlotActions:
+        return plan_desired(service, run, self._room(service))
+
+    def _room(self, service: ServiceView) -> TenantCapacity | None:
         borrows = not self.evictions.waits(service.tenant)
-        room = self.quotas.room(service.tenant, self.jobs, self.view.services, borrows=borrows)
-        return plan_desired(service, run, room)
+        return self.quotas.room(service.tenant, self.jobs, self.view.services, borrows=borrows)
 
     def _may_be_outdated(self) -> bool:
         """Whether quota that is used up may have become free since the last look."""
@@ -446,6 +451,9 @@ class ClusterState:
         due = self._slot_recovery.due(array, self.looked_monotonic_s)
         revive = await self._still_lost(array, due) if due else due
         plan = plan_guard(service, self.desired_slots[array] - self.evictions.kept(service), revive)
+        if waits_beyond_quota(service):
+            moved = plan_waiting(service, self._room(service))
+            plan = replace(plan, borrow=moved.borrow - plan.hold)
         if await self._actuator.apply(service, plan):
             self._replace(after(service, plan))
 

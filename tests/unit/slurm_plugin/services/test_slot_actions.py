@@ -17,6 +17,7 @@ from slurm_plugin.services.slot_actions import (
     lost_slots,
     plan_desired,
     plan_guard,
+    plan_waiting,
     released_millislices,
 )
 
@@ -241,3 +242,14 @@ def test_the_view_after_a_plan() -> None:
     plan = SlotActions(release=of(0), hold=of(1), requeue_hold=of(3))
     states = [slot.state for slot in after(service(*ALL), plan).slots]
     assert states == ["released", "held", "starting", "ending", "ending", "gone"]
+
+
+def test_slots_that_wait_beyond_the_guaranteed_quota_borrow_the_last_first() -> None:
+    waits = service("running", "released", "released", reason="QOSGrpBilling")
+    room = TenantCapacity(own=2000, own_held=2500, most=4000, held=3500)
+    assert plan_waiting(waits, room) == SlotActions(borrow=of(2))
+    within = TenantCapacity(own=3000, own_held=3000, most=4000, held=3500)
+    full = TenantCapacity(own=2000, own_held=3000, most=4000, held=4500)
+    assert plan_waiting(waits, within) == plan_waiting(waits, full) == SlotActions()
+    assert plan_waiting(service("released", reason="Resources"), room) == SlotActions()
+    assert plan_waiting(waits, holds(4000)) == plan_waiting(waits, None) == SlotActions()

@@ -463,6 +463,18 @@ async def test_admission_decides_on_what_was_seen() -> None:
     assert by_calendar.highest_quotas == {"vision": 3000}
 
 
+async def test_a_slot_that_waits_beyond_a_quota_that_has_shrunk_borrows() -> None:
+    waits = job(1, held=False, reason="QOSGrpBilling", priority=7)
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING), waits, job(2))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    assert slurm.actions == []
+    borrows = {"borrowing_limit_millislices": Millislices(9000)}
+    cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
+    await cluster_state.turn()
+    assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision_borrowed')}", [1])]
+
+
 async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_lives() -> None:
     slurm = ScriptedSlurm(job(0))
     cluster_state = sync_of(slurm)
