@@ -183,7 +183,7 @@ bench-lengths: $(READY) ## What forecasts by tokens would save, where lengths ch
 bench-forecasters: $(READY) ## Forecasts of load, trained ones too, beside the product's: build/reports/forecasters.json (minutes)
 	@$(BIN)/python -m benchmarks.forecasters
 
-bench-headline: $(READY) ## Two public clusters under six systems side by side: build/reports/headline.json (minutes)
+bench-headline: $(READY) ## Two public clusters under seven systems side by side: build/reports/headline.json (minutes)
 	@$(BIN)/python -m benchmarks.headline
 
 bench-first-tokens: $(READY) ## Whether ttft_ms is kept behind a model of vLLM's scheduler: build/reports/first_tokens.json (minutes)

@@ -19,6 +19,7 @@ _COLOURS = {
     "kueue": "#009E73",
     "static_gpus": "#666666",
     "kueue_hpa": "#009E73",
+    "slicewise_by_id": "#F0E442",
     "slicewise": "#D55E00",
 }
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
@@ -45,7 +46,7 @@ def save(
     path: Path,
 ) -> None:
     """Draw a row of panels for each load into a PNG file, and one by terms if there are several."""
-    rows = {**loads, "helios, by term": [_named(one) for one in terms if len(terms) > 1]}
+    rows = {**loads, "philly, by term": [_named(one) for one in terms if len(terms) > 1]}
     rows = {name: systems for name, systems in rows.items() if systems}
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(

@@ -18,6 +18,8 @@ from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Ten
 
 STATIC, FAIR_SHARE, FIFO = "static", "fair_share", "fifo"
 PRIORITY, KUEUE, SLICEWISE = "priority", "kueue", "slicewise"
+SLICEWISE_BY_ID = "slicewise_by_id"
+"""As slicewise, where Slurm preempts those with the lowest ids first, which is its default."""
 POOL = "gpu"
 SETTINGS = Settings.model_validate(
     {
@@ -58,17 +60,23 @@ def priority(load: Load) -> _Set:
     return _Set(_cluster(load, weights=QOS_FIRST), jobs, SlurmPlan(PRIORITY, qos))
 
 
-def slicewise(load: Load, term_s: int | None = None) -> _Set:
+def slicewise(load: Load, term_s: int | None = None, *, youngest_first: bool = True) -> _Set:
     """One pool under Slicewise, in which each guarantees, lends and borrows without a limit.
 
-    Its settings are the default ones, but for the term of loans where one is given.
+    Its settings are the default ones, but for the term of loans where one is given. Slurm preempts
+    the youngest first, as Slicewise advises.
     """
     settings = SETTINGS
     if term_s is not None:
         lending = settings.lending.model_copy(update={"term_s": term_s})
         settings = settings.model_copy(update={"lending": lending})
     plan = SlicewisePlan(SLICEWISE, settings, tenants(load.gpus))
-    return _Set(_cluster(load), _numbered(load), plan)
+    return _Set(_cluster(load, youngest_first=youngest_first), _numbered(load), plan)
+
+
+def slicewise_by_id(load: Load) -> _Set:
+    """The same under a Slurm that preempts as it does by default."""
+    return slicewise(load, youngest_first=False)
 
 
 def tenants(gpus: Mapping[str, int]) -> Policy:
@@ -84,9 +92,10 @@ SETS: Mapping[str, Callable[[Load], _Set]] = {
     FAIR_SHARE: fair_share,
     FIFO: fifo,
     PRIORITY: priority,
+    SLICEWISE_BY_ID: slicewise_by_id,
     SLICEWISE: slicewise,
 }
-SYSTEMS = (STATIC, FAIR_SHARE, FIFO, PRIORITY, KUEUE, SLICEWISE)
+SYSTEMS = (STATIC, FAIR_SHARE, FIFO, PRIORITY, KUEUE, SLICEWISE_BY_ID, SLICEWISE)
 
 
 def run(system: str, load: Load, term_s: int | None = None) -> SiteRecord:
@@ -137,14 +146,18 @@ def _numbered(load: Load, *, by_qos: bool = False) -> tuple[tuple[int, HistoryJo
     )
 
 
-def _cluster(load: Load, weights: PriorityWeights | None = None) -> SimulatedCluster:
+def _cluster(
+    load: Load, weights: PriorityWeights | None = None, *, youngest_first: bool = False
+) -> SimulatedCluster:
     each = GPUS_OF_NODE if load.has_nodes else sum(load.gpus.values())
     count = sum(load.gpus.values()) // each
     nodes = tuple(SimulatedNode(f"n{i}", frozenset({POOL}), {GPU: each}) for i in range(count))
     return SimulatedCluster(
         name="headline",
         nodes=nodes,
-        scheduling=Scheduling(weights=weights or PriorityWeights()),
+        scheduling=Scheduling(
+            weights=weights or PriorityWeights(), preempts_youngest_first=youngest_first
+        ),
         accounts=dict.fromkeys(load.gpus, "root"),
         shares=load.gpus,
     )

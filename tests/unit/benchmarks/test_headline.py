@@ -15,6 +15,7 @@ from benchmarks.headline.figures import (
     replay_error,
     work,
 )
+from benchmarks.headline.large_jobs import GPUS, SIZES, drawn, waits_by_size
 from benchmarks.headline.loads import GPU, HELIOS, Load, Minute, helios, ready, sized, spread
 from benchmarks.headline.systems import GPU_MILLISLICES, SYSTEMS, run
 from simulation.history.jobs import HistoryJob
@@ -83,7 +84,13 @@ def test_priority_prefers_the_larger_virtual_cluster() -> None:
     assert found[4] < found[3]
 
 
-@pytest.mark.parametrize("system", ["kueue", "slicewise"])
+@pytest.mark.parametrize(("system", "goes"), [("slicewise", 2), ("slicewise_by_id", 1)])
+def test_slurm_preempts_who_started_last_or_has_the_lowest_id(system: str, goes: int) -> None:
+    record = run(system, load(*[job("b", 8, at_s) for at_s in (0, 100, 200)], job("a", 8, 1000)))
+    assert [one.number for one in record.jobs if len(one.runs) == 2] == [goes]
+
+
+@pytest.mark.parametrize("system", ["kueue", "slicewise", "slicewise_by_id"])
 def test_a_lender_gets_its_guarantee_back_and_the_borrower_runs_again(system: str) -> None:
     borrowers = [job("b", 8, at_s) for at_s in range(3)]
     record = run(system, load(*borrowers, job("a", 8, 1000)))
@@ -191,3 +198,14 @@ def test_helios_counts_become_jobs_and_sizes_of_virtual_clusters(tmp_path: Path)
     assert sum(job.gpus[GPU] for job in found.jobs) == 12
     assert {(job.account, job.nodes) for job in found.jobs} == {("vca", 1)}
     assert found.end_s == 120.0
+
+
+def test_drawn_jobs_ask_for_the_share_and_wait_by_their_size() -> None:
+    by = drawn(1, 0.2, 2.0)
+    assert sum(by.gpus.values()) == GPUS
+    asked = sum(sum(one.gpus.values()) * one.run_s for one in by.jobs)
+    assert 0.2 <= asked / (GPUS * by.end_s) < 0.6
+    assert all(one.time_limit_s and one.run_s < one.time_limit_s for one in by.jobs)
+    found = waits_by_size(run("fifo", by))
+    assert found.keys() <= set(SIZES)
+    assert sum(map(len, found.values())) == len(by.jobs)
