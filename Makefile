@@ -11,7 +11,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-headline wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -182,6 +182,9 @@ bench-lengths: $(READY) ## What forecasts by tokens would save, where lengths ch
 
 bench-forecasters: $(READY) ## Forecasts of load, trained ones too, beside the product's: build/reports/forecasters.json (minutes)
 	@$(BIN)/python -m benchmarks.forecasters
+
+bench-priorities: $(READY) ## Rules of priority, trained ones too, on two public clusters: build/reports/priorities.json (minutes)
+	@$(BIN)/python -m benchmarks.priorities
 
 bench-headline: $(READY) ## Two public clusters under seven systems side by side: build/reports/headline.json (minutes)
 	@$(BIN)/python -m benchmarks.headline
