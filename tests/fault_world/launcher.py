@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.jobs import JobState, StepView
+from cluster.rpc.messages import ServiceView, SlotView
 from fault_world.daemon import WorldDaemon
 from fault_world.faults import CrashError, Faults, down
 from fault_world.link import Link
 from fault_world.slurm import COSTS, PORT, Site
 from fault_world.virtual_time import WorldClock
-
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.jobs import JobState, StepView
-from cluster.rpc.messages import ServiceView, SlotView
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.state import DesiredSlots, ServiceState, after_silence
 from simulation.services.gateway import ServiceGateway
@@ -66,9 +65,7 @@ class AppliedService:
         if run is None or (run.job_id, run.start_s) != (slot.job_id, slot.start_s):
             return slot
         where = run.endpoint
-        return slot.model_copy(
-            update={"address": where.address, "certificate": where.certificate}
-        )
+        return slot.model_copy(update={"address": where.address, "certificate": where.certificate})
 
 
 def applied(service: SimulatedService, number: int, site: Site) -> AppliedService:

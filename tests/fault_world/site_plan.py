@@ -6,10 +6,10 @@ from random import Random
 
 from slurm_database import COSTS
 
-from cluster.language.units import Millislices
-from fault_world.virtual_time import START_S
-from fault_world.faults import SERVERS, Fault, Rates, seeded
 from cluster.language.service import ServiceSpec
+from cluster.language.units import Millislices
+from fault_world.faults import SERVERS, Fault, Rates, seeded
+from fault_world.virtual_time import START_S
 from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
 from simulation.services.service import EngineModel, SimulatedService
 from slurm_plugin.common.costs import run_cost
@@ -93,7 +93,14 @@ class QuotaMoves:
 
 
 Event = (
-    QuotaMoves | Submitted | Applied | NodeFails | NodeIsCut | ClockIsSet | DaemonIsKilled | LauncherIsKilled
+    QuotaMoves
+    | Submitted
+    | Applied
+    | NodeFails
+    | NodeIsCut
+    | ClockIsSet
+    | DaemonIsKilled
+    | LauncherIsKilled
 )
 
 
@@ -102,6 +109,8 @@ class SitePlan:
     """All that is decided before a world begins.
 
     Attributes:
+        borrowers: jobs that borrow what is idle, once all is served.
+        probe: a job of a lender that comes then; None if no tenant could lend.
         ends_s: seconds after which nothing goes wrong any more and nobody submits.
         restart_s: seconds after which a daemon that died is started again, at most.
         lag_s: the most seconds by which accounting shows an end late.
@@ -112,6 +121,8 @@ class SitePlan:
     policy: Policy
     events: tuple[Event, ...]
     rates: Mapping[str, Rates]
+    borrowers: tuple[Submitted, ...]
+    probe: Submitted | None
     ends_s: float
     restart_s: float
     lag_s: float
@@ -137,6 +148,7 @@ def drawn(seed: int) -> SitePlan:
     )
     policy = _policy(random, sum(run_cost(node.gpus, COSTS) for node in nodes))
     cluster = SimulatedCluster(CLUSTER, nodes, scheduling, dict.fromkeys(policy, "root"))
+    borrowers, probe = _probe(seeded("probe", seed), nodes, policy)
     ends_s = BEGINS_S + random.choice((90.0, 180.0, 300.0))
     return SitePlan(
         seed=seed,
@@ -144,6 +156,8 @@ def drawn(seed: int) -> SitePlan:
         policy=policy,
         events=_events(random, nodes, policy, ends_s),
         rates=_rates(random, ends_s),
+        borrowers=borrowers,
+        probe=probe,
         ends_s=ends_s,
         restart_s=random.choice((2.0, 10.0, 40.0)),
         lag_s=random.choice((0.0, 5.0, 60.0)),
@@ -171,6 +185,23 @@ def _policy(random: Random, capacity: int) -> Policy:
         )
         for name, part in zip(names, parts, strict=True)
     }
+
+
+def _probe(
+    random: Random, nodes: tuple[SimulatedNode, ...], policy: Policy
+) -> tuple[tuple[Submitted, ...], Submitted | None]:
+    """Jobs of all tenants but one, which borrow, and a job of that one within its guarantee."""
+    kind = random.choice([kind for node in nodes for kind in node.gpus])
+    cost = COSTS[kind]
+    lenders = [name for name, one in policy.items() if one.quota.nominal_millislices >= cost]
+    if not lenders:
+        return (), None
+    lender = random.choice(lenders)
+    total = sum(node.gpus.get(kind, 0) for node in nodes)
+    others = [name for name in policy if name != lender and cost <= _most(policy, name)]
+    borrowers = [random.choice(others) for _ in range(total)] if others else []
+    jobs = tuple(Submitted(0.0, name, {kind: 1}, 400.0, 480) for name in borrowers)
+    return jobs, Submitted(0.0, lender, {kind: 1}, 20.0, 60)
 
 
 def _most(policy: Policy, name: str) -> int:

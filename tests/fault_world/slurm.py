@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 
@@ -46,6 +47,8 @@ T = TypeVar("T")
 PARTITION = "gpu"
 PORT = 20_000
 _LONGEST_WAIT_S = 2.0
+_LONGEST_S = 0.05
+"""Seconds that a sacctmgr takes whose caller waits for its end."""
 _ISOLATED = {
     "TaskPlugin": "task/cgroup",
     "ProctrackType": "proctrack/cgroup",
@@ -68,6 +71,7 @@ class Site:
     Attributes:
         scripts: of submitted jobs, by id.
         runs: every run that has ended.
+        late_s: when slurmdbd last made a change late, in seconds since the beginning.
         foreign: changes that were made to what is not Slicewise's.
         lag_s: the most seconds by which slurmdbd learns of an end late.
     """
@@ -80,6 +84,7 @@ class Site:
     scripts: dict[int, str] = field(default_factory=dict)
     runs: list[AccountedRun] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    late_s: float = -inf
 
     def __post_init__(self) -> None:
         self._model = SlurmModel(self.cluster, start_s=self.clock.now_s, costs=COSTS)
@@ -343,7 +348,11 @@ class SlurmLine:
         return frozenset()
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
+        asked_s = self._site.clock.passed_s
+
         def make(some: Iterable[tuple[str, ...]]) -> None:
+            if self._site.clock.passed_s - asked_s > _LONGEST_S:
+                self._site.late_s = self._site.clock.passed_s
             for change in some:
                 self._site.database.commands.append(" ".join(change))
                 self._site.database._take(list(change))

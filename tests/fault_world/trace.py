@@ -15,12 +15,14 @@ class Trace:
 
     Attributes:
         odd: what the product has logged that it never should.
+        by_hand: limits that it says somebody else has changed.
     """
 
     def __init__(self, clock: WorldClock) -> None:
         self._clock = clock
         self._lines: list[tuple[float, str, object]] = []
         self.odd: list[str] = []
+        self.by_hand: list[str] = []
 
     def note(self, who: str, words: object) -> None:
         """Note what ``who`` does, or what is done to it; it is made text only when it is read."""
@@ -55,6 +57,8 @@ class _Ear(logging.Handler):
         said: object = record.msg
         if isinstance(said, LoggedEvent):
             self._trace.note(record.name.rpartition(".")[2], said)
-            if said.name == "limit_changed_by_hand" or "kind" in said.fields:
+            if said.name == "limit_changed_by_hand":
+                self._trace.by_hand.append(str(said))
+            elif "kind" in said.fields:
                 self._trace.odd.append(str(said))
         return True

@@ -10,6 +10,7 @@ from typing import Any
 from slurm_database import Row
 
 from cluster.language.jobs import JobTag
+from cluster.language.units import Millislices
 from cluster.rpc.messages import VERSION, SubmitRequest
 from cluster.settings.file import Settings
 from fault_world import rules
@@ -36,7 +37,6 @@ from fault_world.site_plan import (
 from fault_world.slurm import PARTITION, Site, SlurmLine
 from fault_world.trace import Trace
 from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of, owning
-from cluster.language.units import Millislices
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.types import TenantUpdate
@@ -45,6 +45,10 @@ _LOOK_S = 5.0
 """Seconds between looks at what must always hold."""
 SETTLES_S = 2400.0
 """Seconds after the last fault within which all must be settled."""
+_FILLING_S = 60.0
+"""Seconds in which idle quota is borrowed, before a lender wants its own."""
+_ROUNDS_S = 150.0
+"""Seconds that rounds, their limits and Slurm's next runs may take beside the grace."""
 _SCRIPT = "#!/bin/bash\nsrun true\n"
 _SETTINGS = Settings.model_validate(
     {
@@ -224,13 +228,14 @@ class World:
                 self.services.append(one)
                 self.trace.note("world", f"service {one.array}: {event.service.spec.values()}")
             case LauncherIsKilled():
-                if self.launcher is not None and self.launcher.link.is_alive:
-                    self.trace.note("world", "kill -9 of the launcher")
-                    self.launcher.link.is_alive = False
+                self._kill("launcher", self.launcher)
             case DaemonIsKilled():
-                if self.daemon is not None and self.daemon.link.is_alive:
-                    self.trace.note("world", "kill -9 of the daemon")
-                    self.daemon.link.is_alive = False
+                self._kill("daemon", self.daemon)
+
+    def _kill(self, name: str, process: WorldDaemon | WorldLauncher | None) -> None:
+        if process is not None and process.link.is_alive:
+            self.trace.note("world", f"kill -9 of the {name}")
+            process.link.is_alive = False
 
     def _cut(self, node: str, gpus: Mapping[str, int]) -> None:
         self.trace.note("world", f"node {node} gets {gpus}")
@@ -306,11 +311,38 @@ class World:
     async def _settle(self) -> None:
         """Wait until all is as it should be; FoundFaultError names what is not in time."""
         await self._until(lambda: rules.served(self))
+        await self._probe()
         for one in self.services:
             self.trace.note("world", f"scancel {one.array}")
             self.site.model.cancel(one.array)
         await self._until(lambda: rules.settled(self))
         self._check(rules.at_the_end(self))
+
+    async def _probe(self) -> None:
+        """A lender's job comes while others borrow all that they get: it starts within the grace.
+
+        Its tenant waits for nothing else then, and what others hold by right leaves it an instance.
+        """
+        before = len(self.jobs)
+        for job in self.plan.borrowers:
+            self._submit(job)
+        borrowers = self.jobs[before:]
+        await asyncio.sleep(_FILLING_S)
+        if self.plan.probe is not None and rules.is_due(self, self.plan.probe):
+            await self._start(self.plan.probe)
+        for job_id in borrowers:
+            self.site.model.cancel(job_id)
+
+    async def _start(self, probe: Submitted) -> None:
+        self.trace.note("world", "the probe of the guarantee")
+        self._submit(probe)
+        job_id = self.jobs[-1]
+        within_s = self.plan.grace_s + _ROUNDS_S
+        until_s = self.clock.passed_s + within_s
+        while not rules.has_started(self, job_id):
+            if self.clock.passed_s >= until_s:
+                raise FoundFaultError(f"job {job_id}, within its guarantee, waits for {within_s} s")
+            await asyncio.sleep(_LOOK_S)
 
     async def _until(self, still: Callable[[], list[str]]) -> None:
         until_s = self.clock.passed_s + SETTLES_S
