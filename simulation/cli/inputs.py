@@ -14,6 +14,7 @@ from simulation.history.formats import read_history
 from simulation.history.jobs import History, HistoryJob
 from simulation.report.words import count_text, unread_text
 from simulation.runs.experiment import WARM_UP_S
+from simulation.runs.spending import spending_of
 from simulation.site.limits import own_accounts, own_qos
 from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from simulation.slurm_model.requests import AccountLimits, QosLimits
@@ -101,6 +102,7 @@ def slicewise_plan(name: str, site: SiteInputs, policy: Policy) -> SlicewisePlan
         site.now.ledger.windows,
         qos=own_qos(_qos_limits(site.now)),
         accounts=accounts,
+        known_spending=spending_of(site.now),
     )
 
 

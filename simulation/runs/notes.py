@@ -21,7 +21,6 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         *_untyped(experiment),
         *_refused(experiment.present.name, present),
         *(_refused(experiment.changed.name, changed) if experiment.changed else ()),
-        *_budgets(experiment),
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
@@ -65,15 +64,6 @@ def _refused(plan: str, refusals: Refusals) -> Iterator[str]:
             f"{plan}: {_jobs(accounts.total())} refused ({code}), of "
             f"{', '.join(names[:_SHOWN])}{more}."
         )
-
-
-def _budgets(experiment: Experiment) -> Iterator[str]:
-    plans = (experiment.present, experiment.changed)
-    tenants = [
-        one for plan in plans if isinstance(plan, SlicewisePlan) for one in plan.tenants.values()
-    ]
-    if any(tenant.budget is not None for tenant in tenants):
-        yield "Budgets are not replayed: no job waits for one."
 
 
 def _beginning(experiment: Experiment) -> Iterator[str]:

@@ -11,6 +11,7 @@ from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Figures
 from simulation.runs.measure import Guarantee, Measured, Yardstick, measured
 from simulation.runs.parts import Part, parts_of
+from simulation.runs.spending import spent_before
 from simulation.runs.summary import figures
 from simulation.site.loop import Site
 from simulation.site.past_use import earlier_runs
@@ -112,6 +113,8 @@ def part_run(
     numbered = tuple(enumerate(experiment.jobs))
     found = replays(numbered, can, begin_s=times.begin_s, end_s=times.last_s)
     earlier = earlier_runs(numbered, can, times.begin_s)
+    if isinstance(plan, SlicewisePlan):
+        plan = replace(plan, spent=spent_before(plan, experiment.jobs, can, times.begin_s))
     record = Site(cluster, plan, costs, found, times, earlier=earlier).run(progress)
     judge = judging_plan(experiment)
     owed = guarantees(judge, times.begin_s, times.last_s)

@@ -68,6 +68,7 @@ class SlicewiseOnModel:
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
         found = (one.since(now_s) for one in by.services)
         self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s, calm_s=by.calm_s)
+        self._ended_runs: list[EndedRun] = []
         self.rounds = 0
 
     @property
@@ -106,6 +107,7 @@ class SlicewiseOnModel:
 
     def ended(self, run: EndedRun) -> None:
         """Note a run that has ended since the last round: its account has used that much."""
+        self._ended_runs.append(run)
         if run.start_s is not None and run.partition in self._partitions:
             cost = run_cost(run.gpus, self._costs)
             self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
@@ -138,9 +140,11 @@ class SlicewiseOnModel:
             nodes,
             self.services.views,
             evicting=self.services.evictions.ending,
+            ended=self._ended_runs,
             stuck=stuck(self._still_since_s, now_s),
             lately=self._priorities.lately,
         )
+        self._ended_runs.clear()
         self._ceilings = done.ceilings
         for name, qos in done.qos.items():
             model.set_qos(name, qos)

@@ -15,6 +15,7 @@ from slurm_plugin.limits.desired import (
     EXEMPT,
     PREEMPT,
     PREEMPT_MODE,
+    RUN_MINUTES,
     Settings,
     type_limits,
 )
@@ -40,9 +41,11 @@ def qos_limits(settings: Settings, own: Mapping[str, QosLimits]) -> Mapping[str,
 
 def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
     limit = {"billing": int(of[BILLING])} if of.get(BILLING) else {}
+    minutes = {"billing": int(of[RUN_MINUTES])} if of.get(RUN_MINUTES) else {}
     return replace(
         own,
         grp_tres={**own.grp_tres, **limit},
+        grp_run_mins={**own.grp_run_mins, **minutes},
         preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
         preempt_exempt_s=int(of[EXEMPT] or 0) if EXEMPT in of else own.preempt_exempt_s,
         preempt_requeues=of.get(PREEMPT_MODE, _REQUEUE) == _REQUEUE,

@@ -24,8 +24,9 @@ from simulation.site.past_use import EarlierRun, used_billing_s
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord, replayed, replica
 from simulation.site.requests import Replay
-from simulation.site.window_times import window_times_s
+from simulation.site.window_times import period_times_s, window_times_s
 from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.priority import next_period_s
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import is_waiting
@@ -89,10 +90,14 @@ class Site:
         self._model.begin_with(used_billing_s(earlier, times.begin_s, half_life_s))
         self._slicewise: SlicewiseOnModel | None = None
         self._windows_s: Sequence[int] = ()
+        self._has_budgets = False
         if isinstance(plan, SlicewisePlan):
             self._slicewise = SlicewiseOnModel(plan, cluster, self._model, earlier)
             zone = plan.settings.ledger.time_zone
-            self._windows_s = window_times_s(plan.windows, times.begin_s, times.last_s, zone)
+            span = times.begin_s, times.last_s, zone
+            periods_s = period_times_s(plan.tenants, *span)
+            self._windows_s = sorted((*window_times_s(plan.windows, *span), *periods_s))
+            self._has_budgets = any(one.budget for one in plan.tenants.values())
         self._next = 0
         self._followed: dict[int, _Followed] = {}
         self._replicas: list[ReplayedJob] = []
@@ -103,6 +108,7 @@ class Site:
         self._changed_s = -inf
         self._round_s = -inf
         self._seen: tuple[JobView, ...] = ()
+        self._waits = False
         self._told = 0
 
     @property
@@ -156,8 +162,12 @@ class Site:
         changed_s = self._changed_s
         if changed_s == inf and (own_s := self._model.next_s()) is not None:
             changed_s = own_s
-        apart_s = self._settle_s if self._takes_back else _round_s(self._plan)
-        return max(min(changed_s + self._settle_s, self._dated_s()), self._round_s + apart_s)
+        own_s = min(self._dated_s(), self._minutes_s())
+        return max(min(changed_s + self._settle_s, own_s), self._next_round_s)
+
+    @property
+    def _next_round_s(self) -> float:
+        return self._round_s + (self._settle_s if self._takes_back else _round_s(self._plan))
 
     @property
     def _takes_back(self) -> bool:
@@ -165,8 +175,8 @@ class Site:
         return self._slicewise is not None and self._slicewise.takes_back
 
     def _dated_s(self) -> float:
-        """When a round is due whatever has changed: for a recall or a window, or since slots wait
-        for a lender; inf for none.
+        """When a round is due whatever has changed: for a recall, a window or a budget's period, or
+        since slots wait for a lender; inf for none.
         """
         if self._takes_back:
             return self._round_s + _round_s(self._plan)
@@ -175,7 +185,16 @@ class Site:
         recall_s = None if self._slicewise is None else self._slicewise.recall_due_s
         return window_s if recall_s is None else min(window_s, recall_s)
 
+    def _minutes_s(self) -> float:
+        """Right before Slurm counts running minutes anew, while a job may wait for a budget."""
+        is_bound = self._has_budgets and self._waits
+        return next_period_s(self._round_s + 1.0) - 1.0 if is_bound else inf
+
     def _submit_due(self) -> None:
+        is_due = self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s
+        if is_due and self._has_budgets and self._next_round_s <= self._model.now_s:
+            # The daemon's limits shrink as budgets are used up, though nobody waits.
+            self._round()
         while self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s:
             self._submit(self._jobs[self._next])
             self._next += 1
@@ -218,10 +237,18 @@ class Site:
         self._changed_s = inf
         jobs = self._model.jobs
         is_new = jobs is not self._seen or now_s >= self._round_s + _SAME_S
-        is_wanted = is_new and any(map(is_waiting, jobs))
+        is_new = is_new or self._minutes_s() <= now_s
+        self._waits = any(map(is_waiting, jobs))
+        is_wanted = is_new and self._waits
         if is_wanted or self._dated_s() <= now_s or self._round_s == -inf:
-            self._slicewise.round()
-            self._round_s, self._seen = now_s, self._model.jobs
+            self._round()
+
+    def _round(self) -> None:
+        if self._slicewise is None:
+            return
+        self._collect()
+        self._slicewise.round()
+        self._round_s, self._seen = self._model.now_s, self._model.jobs
 
     def _collect(self) -> None:
         """Take the runs that have ended."""

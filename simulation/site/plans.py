@@ -27,11 +27,27 @@ class SlurmPlan:
 
 
 @dataclass(frozen=True)
+class KnownSpending:
+    """What a site's ledger said at ``at_s`` was used up of its budgets.
+
+    Attributes:
+        millislice_s: of each budget in its running period, less what was carried over into it.
+        periods_s: when that period began, in Unix seconds.
+    """
+
+    at_s: float
+    millislice_s: Mapping[str, int] = field(hash=False)
+    periods_s: Mapping[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class SlicewisePlan:
     """Slicewise in mode enforce: admission decides the QOS, rounds of quotas the limits.
 
     Attributes:
-        tenants: the ledger's policy, without the calendar's windows. Budgets are not replayed.
+        tenants: the ledger's policy, without the calendar's windows.
+        known_spending: what the site's ledger says of its budgets; None if there is none.
+        spent: millislice-seconds of each budget that are used up in its period at the beginning.
         qos, accounts: the site's own limits, as in ``SlurmPlan``; Slicewise's are laid over them.
         round_s: seconds at least between two rounds.
         priority_s: seconds at least between two looks at the priorities of waiting jobs, and at
@@ -52,6 +68,8 @@ class SlicewisePlan:
     calm_s: float = 5.0
     qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
     accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
+    known_spending: KnownSpending | None = None
+    spent: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 SitePlan = SlurmPlan | SlicewisePlan

@@ -3,21 +3,25 @@
 The ledger is a value: each round replaces its loans and recalls.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.language.billing import MILLISLICES
 from cluster.language.jobs import JobView, NodeView
 from cluster.rpc.messages import ServiceView
 from simulation.cluster import SimulatedCluster
+from simulation.site.budgets import SiteBudgets
 from simulation.site.limits import account_limits, associations, conf_of, qos_limits
 from simulation.site.plans import SlicewisePlan
+from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import AccountLimits, QosLimits
 from simulation.snapshot.site import untouched_ledger
+from slurm_plugin.accounting.charging import Tariff
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
@@ -46,14 +50,21 @@ class QuotaRounds:
     def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, now_s: float) -> None:
         self._settings = by.settings
         self._zone = by.settings.ledger.time_zone
-        without = {name: replace(tenant, budget=None) for name, tenant in by.tenants.items()}
+        tariff = Tariff(
+            cluster.name,
+            frozenset(by.settings.cluster.partitions),
+            by.settings.costs,
+            payers(by.tenants),
+            by.settings.ledger.node_failure,
+        )
+        self._budgets = SiteBudgets(by.tenants, tariff, self._zone, now_s, by.spent)
         self._ledger = replace(
-            untouched_ledger(without, moment(now_s, self._zone)),
+            untouched_ledger(by.tenants, moment(now_s, self._zone)),
             change_id=1,
             compiled_id=1,
             windows=by.windows,
         )
-        self._associations = associations(cluster, without)
+        self._associations = associations(cluster, by.tenants)
         self._conf = conf_of(cluster, by.settings.cluster.partitions)
         self._cluster_name = cluster.name
         self._base = {
@@ -84,14 +95,25 @@ class QuotaRounds:
         jobs: tuple[JobView, ...],
         nodes: tuple[NodeView, ...],
         services: tuple[ServiceView, ...] = (),
+        ended: Iterable[EndedRun] = (),
         *,
         evicting: frozenset[int] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         lately: Mapping[str, int],
     ) -> SiteRound:
-        """Lend and recall, as the daemon does, and find which of Slurm's limits change."""
+        """Lend and recall, as the daemon does, and find which of Slurm's limits change.
+
+        ``ended`` are the runs that have ended since the last round.
+        """
+        self._budgets.follow(jobs, ended, now_s)
         seen = SlurmView(jobs, nodes, services, evicting=evicting, lately=lately, stuck=stuck)
-        before = replace(self._ledger, when=moment(now_s, self._zone))
+        before = replace(
+            self._ledger,
+            when=moment(now_s, self._zone),
+            balances=self._budgets.balances,
+            rollovers=dict(self._budgets.rollovers),
+            reservations=self._budgets.reservations,
+        )
         asked = inputs_of(before, self._settings, seen)
         found = plan(asked)
         inputs = asked.after(found.loans, found.recalls)

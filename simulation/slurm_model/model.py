@@ -196,8 +196,10 @@ class SlurmModel:
 
     def set_qos(self, name: str, limits: QosLimits) -> None:
         """Add a QOS or change it."""
+        before = self._state.limits.qos.get(name)
         self._state.limits.set_qos(name, limits)
-        self._state.rank_again()
+        if before is None or _ranks(before) != _ranks(limits):
+            self._state.rank_again()
         self._state.limits_changed()
 
     def remove_qos(self, name: str) -> None:
@@ -434,6 +436,11 @@ class SlurmModel:
     def _node_changed(self, name: str) -> None:
         self._state.nodes.changed(self._state.nodes.index[name])
         self._state.is_changed = True
+
+
+def _ranks(limits: QosLimits) -> tuple[frozenset[str], int]:
+    """What of a QOS decides the order of the queue."""
+    return limits.preempts, limits.priority
 
 
 def _may_change(record: JobRecord, change: JobChange) -> bool:

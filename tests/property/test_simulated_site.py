@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import inf
 
@@ -22,14 +23,15 @@ from site_world import (
     tenants,
 )
 
-from cluster.language.units import Millislices
+from cluster.language.periods import Period
+from cluster.language.units import Millislices, MillisliceSeconds
 from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import Guarantee, Yardstick, measured
 from simulation.site.plans import SlurmPlan
 from simulation.site.records import SiteRecord
 from simulation.slurm_model.requests import QosLimits
 from slurm_plugin.quota.demand import late_before_s
-from slurm_plugin.quota.types import Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
 
 NAMES = ("a", "b", "c")
 ON = cluster(2, 4)
@@ -37,6 +39,8 @@ CAPACITY = 8 * GPU
 ROUNDS_S = 40
 """Seconds that a round, its limits and Slurm's next runs may take beside the grace."""
 LAST_S = 20_000.0
+STEP_S = 300.0
+"""Seconds between two rounds while jobs wait, in which limits stay as they are."""
 
 
 @st.composite
@@ -142,6 +146,26 @@ def test_quotas_without_loans_are_slurm_s_own_limits(
     first = simulated(slicewise(policy, settings=ours), *fitting, on=ON, last_s=LAST_S)
     second = simulated(static, *in_own, on=ON, last_s=LAST_S)
     assert starts(first) == starts(second)
+
+
+@given(histories(st.integers(1, 4)), policies, st.integers(1, 12))
+@settings(max_examples=examples(15), deadline=None)
+def test_a_tenant_uses_no_more_of_a_period_than_its_budget_and_a_few_minutes(
+    jobs: Sequence[HistoryJob], policy: Policy, gpu_hours: int
+) -> None:
+    """Limits follow the use in steps: until the next one all that it holds may go on."""
+    amount = gpu_hours * 600 * GPU
+    budget = Budget(Period.NONE, MillisliceSeconds(amount))
+    limited = {name: replace(one, budget=budget) for name, one in policy.items()}
+    record = simulated(slicewise(limited), *jobs, on=ON, last_s=LAST_S)
+    used: Counter[str] = Counter()
+    for job in record.jobs:
+        for run in job.runs:
+            # Slurm shows and charges whole seconds.
+            end_s = BEGIN_S + LAST_S if run.end_s is None else run.end_s
+            used[job.tenant] += int(job.cost_millislices * (end_s - run.start_s))
+    for amount_used in used.values():
+        assert amount_used <= amount + CAPACITY * STEP_S
 
 
 @given(histories(st.integers(1, 4)), policies)

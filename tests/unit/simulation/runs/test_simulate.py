@@ -16,15 +16,13 @@ from site_world import (
     tenants,
 )
 
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.language.units import Millislices
 from simulation.history.jobs import HistoryJob
 from simulation.runs.figures import ESTIMATED, SimulationResult
 from simulation.runs.part_run import guarantees
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.simulate import simulate
 from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import Budget
 
 FOUR_DAYS = [
     past("ab"[n % 3 == 0], 1 + n % 4, n * 9000.0, 2000.0 + 997 * (n % 13), job_id=n)
@@ -178,9 +176,7 @@ def test_an_empty_history_gives_empty_figures() -> None:
 
 def test_notes_say_what_was_left_out_and_refused() -> None:
     jobs = (past("a"), past("a", 9), past("b", 1, 5), past("a", partition="old"))
-    budget = Budget(Period.MONTH, MillisliceSeconds(1))
-    policy = {name: replace(one, budget=budget) for name, one in tenants(a=4).items()}
-    found = simulate(experiment(*jobs, changed=slicewise(policy)), processes=1)
+    found = simulate(experiment(*jobs, changed=slicewise(tenants(a=4))), processes=1)
     assert found.changed is not None
     assert (found.present.refused, found.changed.refused) == (0, 1)
     assert (found.present.jobs, found.changed.jobs) == (2, 1)
@@ -188,7 +184,6 @@ def test_notes_say_what_was_left_out_and_refused() -> None:
     assert "1 job was left out: their partition is not in the cluster." in text
     assert "1 job was left out: no nodes of their partition" in text
     assert "Slicewise: 1 job was refused (SW-QUOTA-NONE), of b." in text
-    assert "Budgets are not replayed" in text
 
 
 def test_the_first_part_is_warmed_up_by_what_came_before() -> None:
