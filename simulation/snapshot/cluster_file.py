@@ -6,6 +6,7 @@ hardware and Slurm's accounts and scheduling.
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,9 +169,15 @@ def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Polic
 def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
     accounts = {name: one.parent or ROOT_ACCOUNT for name, one in policy.items()}
     accounts |= {name: one.parent for name, one in own.accounts.items()}
+    known = {*accounts, ROOT_ACCOUNT}
     for name, parent in accounts.items():
-        if parent not in (*accounts, ROOT_ACCOUNT) or _is_above_itself(name, accounts):
+        if parent not in known:
             raise _refused(path, f"accounts.{name}: no account {parent} stands above it")
+    try:
+        TopologicalSorter({name: (parent,) for name, parent in accounts.items()}).prepare()
+    except CycleError as error:
+        name = error.args[1][0]
+        raise _refused(path, f"accounts.{name}: it stands above itself") from None
     scheduling = own.scheduling
     weights = scheduling.weights
     return SimulatedCluster(
@@ -193,13 +200,6 @@ def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
             name: one.max_time for name, one in own.partitions.items() if one.max_time is not None
         },
     )
-
-
-def _is_above_itself(name: str, accounts: Mapping[str, str]) -> bool:
-    at, steps = accounts[name], 0
-    while at in accounts and steps <= len(accounts):
-        at, steps = accounts[at], steps + 1
-    return steps > len(accounts)
 
 
 def _nodes(path: Path, own: _File) -> Iterator[SimulatedNode]:

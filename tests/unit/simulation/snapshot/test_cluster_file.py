@@ -1,5 +1,6 @@
 """Tests the cluster file: the example, what it may leave out, and what is refused."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from cluster.language.errors import InvalidInputError
 from simulation.snapshot.cluster_file import read_cluster_file
 
 EXAMPLE = Path(__file__).parents[4] / "etc" / "simulated-cluster.toml"
+MANY = 15_000
+"""Accounts, each below the next."""
 SMALL = """
 name = "small"
 [partitions.gpu]
@@ -120,3 +123,13 @@ def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path):
     path = written(tmp_path, "#" * (1 << 22) + "\n")
     with pytest.raises(InvalidInputError, match="more than 4194304 bytes"):
         read_cluster_file(path)
+
+
+def test_a_long_line_of_accounts_takes_no_longer_for_each(tmp_path: Path):
+    """Each was compared with all others, and its line walked up to its end."""
+    text = "\n".join(f"a{n} = {{ parent = 'a{n + 1}' }}" for n in range(MANY))
+    began_s = time.process_time()
+    site = read_cluster_file(written(tmp_path, f"{SMALL}\n[accounts]\n{text}\na{MANY} = {{}}\n"))
+    assert len(site.cluster.accounts) == MANY + 1
+    # It took nine seconds.
+    assert time.process_time() - began_s < 5
