@@ -11,7 +11,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
+.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -188,6 +188,9 @@ bench-priorities: $(READY) ## Rules of priority, trained ones too, on two public
 
 bench-headline: $(READY) ## Two public clusters under seven systems side by side: build/reports/headline.json (minutes)
 	@$(BIN)/python -m benchmarks.headline
+
+bench-simulator: $(READY) ## A simulated month of 1,000 GPUs and 100,000 jobs: build/reports/simulator.json (half an hour)
+	@$(BIN)/python -m benchmarks.simulator
 
 bench-first-tokens: $(READY) ## Whether ttft_ms is kept behind a model of vLLM's scheduler: build/reports/first_tokens.json (minutes)
 	@$(BIN)/python -m benchmarks.first_tokens
