@@ -186,7 +186,7 @@ bench-forecasters: $(READY) ## Forecasts of load, trained ones too, beside the p
 bench-priorities: $(READY) ## Rules of priority, trained ones too, on two public clusters: build/reports/priorities.json (minutes)
 	@$(BIN)/python -m benchmarks.priorities
 
-bench-headline: $(READY) ## Two public clusters under seven systems side by side: build/reports/headline.json (minutes)
+bench-headline: $(READY) ## Two public clusters, and services with batch, side by side: build/reports/headline.json (half an hour)
 	@$(BIN)/python -m benchmarks.headline
 
 bench-simulator: $(READY) ## A simulated month of 1,000 GPUs and 100,000 jobs: build/reports/simulator.json (half an hour)

@@ -215,14 +215,14 @@ def main() -> None:
     options = parser.parse_args()
     replayed = measure(options.seed, is_quick=options.quick)
     together = measure_mixed(options.seed, is_quick=options.quick)
-    seconds = replayed["seconds"] + together["mixed"]["seconds"]
+    seconds = replayed["seconds"] + together["together"]["seconds"]
     report = {**replayed, **together, "seconds": round(seconds, 1)}
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     systems = {name: load["systems"] for name, load in report["loads"].items()}
     plot.save(systems, report["terms"], options.report.with_suffix(".png"))
     mixed_plot.save_mixed(
-        report["mixed"]["systems"], AIMS, options.report.with_name("headline_mixed.png")
+        report["together"]["layouts"], AIMS, options.report.with_name("headline_mixed.png")
     )
     show(report)
     show_mixed(report)

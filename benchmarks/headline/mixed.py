@@ -17,47 +17,49 @@ from benchmarks.autoscale.traces import TraceError
 from benchmarks.headline import mixed_plot
 from benchmarks.headline.loads import PHILLY
 from benchmarks.headline.mixed_figures import MixedFigures, mixed_figures, rows_of, saving
-from benchmarks.headline.mixed_load import CAPACITY_MILLISLICES, MixedLoad, mixed
-from benchmarks.headline.mixed_services import HOURS, places
+from benchmarks.headline.mixed_load import CAPACITY_MILLISLICES, LAYOUTS, MixedLoad, mixed
+from benchmarks.headline.mixed_services import HOURS, mixed_services, places
 from benchmarks.headline.mixed_systems import MIXED_SETS, SLICEWISE, STATIC, STATIC_GPUS
 from benchmarks.machine import machine
 from benchmarks.reporting import REPORTS
 
 SEED, SEEDS = 20_261_127, 3
 QUICK_HOURS = 1.5
+MAIN = "mixed"
+"""The layout whose figures are the headline."""
 AIMS = {"utilisation": 0.85, "attainment": 0.99, "cost_saving_vs_static": 0.5}
 PICTURE = REPORTS / "headline_mixed.png"
 
 
 def measure_mixed(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
-    """Simulate every system under the load of each seed, one process per processor."""
+    """Simulate every system on both layouts for each seed, one process per processor."""
     begun_s = monotonic()
     hours = QUICK_HOURS if is_quick else HOURS
     seeds = range(seed, seed + (1 if is_quick else SEEDS))
-    found: dict[str, list[MixedFigures]] = {name: [] for name in MIXED_SETS}
     try:
         with get_context("fork").Pool(os.cpu_count()) as pool:
-            made = pool.starmap(_load, [(one, hours) for one in seeds])
+            made = pool.starmap(_loads, [(one, hours) for one in seeds])
     except TraceError as error:
         sys.exit(str(error))
-    loads = dict(zip(seeds, made, strict=True))
-    _LOADS.update(loads)
+    _LOADS.update((key, load) for loads in made for key, load in loads.items())
     # Slicewise takes longest, so it begins first.
-    tasks = [(name, one) for name in reversed([*MIXED_SETS]) for one in seeds]
+    tasks = [(name, *key) for name in reversed([*MIXED_SETS]) for key in _LOADS]
     with get_context("fork").Pool(os.cpu_count()) as pool:
         done = dict(track(pool.imap_unordered(_simulated, tasks), "Simulating", len(tasks)))
-    for name, rows in found.items():
-        rows += [done[name, one] for one in seeds]
-    systems = rows_of(found)
+    layouts = {
+        layout: rows_of({name: [done[name, layout, one] for one in seeds] for name in MIXED_SETS})
+        for layout in LAYOUTS
+    }
+    systems = layouts[MAIN]
     ours = systems[SLICEWISE]
     return {
         "utilisation": {name: row["utilisation"] for name, row in systems.items()},
         "attainment": {name: row["attainment"] for name, row in systems.items()},
         "cost_saving_vs_static": saving(ours, systems[STATIC]),
         "cost_saving_vs_static_gpus": saving(ours, systems[STATIC_GPUS]),
-        "mixed": {
-            "systems": systems,
-            "services": {str(one): _described(load) for one, load in loads.items()},
+        "together": {
+            "layouts": layouts,
+            "services": {str(one): _described(_LOADS[MAIN, one]) for one in seeds},
             "capacity_slices": CAPACITY_MILLISLICES / 1000,
             "hours": hours,
             "seeds": [*seeds],
@@ -67,21 +69,25 @@ def measure_mixed(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
     }
 
 
-_LOADS: dict[int, MixedLoad] = {}
-"""Loads by seed, in this process; child processes inherit them when they are forked."""
+_LOADS: dict[tuple[str, int], MixedLoad] = {}
+"""Loads by layout and seed, in this process; child processes inherit them when they are forked."""
 
 
-def _load(seed: int, hours: float) -> MixedLoad:
+def _loads(seed: int, hours: float) -> Mapping[tuple[str, int], MixedLoad]:
     requests = Path(os.environ.get("SLICEWISE_TRACES", "../shared/data/traces"))
     jobs = Path(os.environ.get("SLICEWISE_CLUSTER_TRACES", "../shared/data/cluster-traces"))
     if not (jobs / PHILLY).exists():
         raise TraceError(f"The trace {jobs / PHILLY} is not there: SLICEWISE_CLUSTER_TRACES")
-    return mixed(requests, jobs, seed, hours)
+    services = mixed_services(requests, seed, hours)
+    return {
+        (layout, seed): mixed(services, jobs, seed, instances, hours)
+        for layout, instances in LAYOUTS.items()
+    }
 
 
-def _simulated(task: tuple[str, int]) -> tuple[tuple[str, int], MixedFigures]:
-    name, seed = task
-    load = _LOADS[seed]
+def _simulated(task: tuple[str, str, int]) -> tuple[tuple[str, str, int], MixedFigures]:
+    name, layout, seed = task
+    load = _LOADS[layout, seed]
     return task, mixed_figures(name, MIXED_SETS[name](load), load)
 
 
@@ -109,22 +115,25 @@ _BATCH = ("system", "wait, mean", "p99", "worst tenant", "late", "lost slice-h",
 
 
 def show_mixed(report: Mapping[str, Any]) -> None:
-    """Print the systems side by side."""
-    console = Console()
-    seeds = ", ".join(map(str, report["mixed"]["seeds"]))
-    title = f"services and batch: {report['mixed']['capacity_slices']:.0f} slices, seeds {seeds}"
-    for columns, cells in ((_SERVED, _served), (_BATCH, _batch)):
-        table = Table(title=title, box=None, header_style="bold", title_justify="left")
-        for column in columns:
-            table.add_column(column, justify="left" if column == "system" else "right")
-        for row in report["mixed"]["systems"].values():
-            table.add_row(*cells(row))
-        console.print(table)
+    """Print the systems side by side, for both layouts."""
+    console, found = Console(), report["together"]
+    seeds = ", ".join(map(str, found["seeds"]))
+    for layout, systems in found["layouts"].items():
+        title = (
+            f"services and batch, {layout}: {found['capacity_slices']:.0f} slices, seeds {seeds}"
+        )
+        for columns, cells in ((_SERVED, _served), (_BATCH, _batch)):
+            table = Table(title=title, box=None, header_style="bold", title_justify="left")
+            for column in columns:
+                table.add_column(column, justify="left" if column == "system" else "right")
+            for row in systems.values():
+                table.add_row(*cells(row))
+            console.print(table)
     for name, aim in AIMS.items():
         reached = report[name] if name.startswith("cost") else report[name][SLICEWISE]
         word = "met" if reached >= aim else "missed"
         console.print(f"{name}: {100 * reached:.1f} %, aim {100 * aim:.0f} %: {word}")
-    console.print(f"{report['mixed']['seconds']:.0f} s")
+    console.print(f"{found['seconds']:.0f} s")
 
 
 def _served(row: Mapping[str, Any]) -> Iterator[str]:
@@ -152,7 +161,7 @@ def _measure(is_quick: bool) -> Mapping[str, Any]:
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    mixed_plot.save_mixed(report["mixed"]["systems"], AIMS, PICTURE)
+    mixed_plot.save_mixed(report["together"]["layouts"], AIMS, PICTURE)
     show_mixed(report)
 
 

@@ -5,7 +5,7 @@ All of it is chosen by rules that know no system: docs/explanation/headline.md s
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from pathlib import Path
@@ -20,7 +20,6 @@ from benchmarks.headline.mixed_services import (
     WHOLE,
     MixedService,
     counts_from_s,
-    mixed_services,
 )
 from cluster.settings.file import Settings
 from simulation.history.formats import read_history
@@ -31,6 +30,9 @@ HALF = "3g.40gb"
 NODE = {SLICE: 28, HALF: 4, WHOLE: 2}
 """Each node has eight A100: four are cut into seven, two into halves, two are whole."""
 INSTANCES = {kind: NODES * count for kind, count in NODE.items()}
+ALIKE = {SLICE: NODES * 56}
+"""All GPUs cut into seven: instances of one type, for which all jobs ask."""
+LAYOUTS = {"mixed": INSTANCES, "alike": ALIKE}
 BATCH_TENANTS = 4
 DEMAND = 1.1
 """What services and jobs ask for on average, as a share of the instances of each type."""
@@ -62,6 +64,7 @@ class MixedLoad:
         owned: what each batch tenant owns, where services own the fewest slices that keep their aim
             at all times.
         begin_s, warm_s, end_s: the simulation begins, figures begin, no more jobs come.
+        instances: of the whole cluster, by type.
     """
 
     seed: int
@@ -71,6 +74,7 @@ class MixedLoad:
     begin_s: float
     warm_s: float
     end_s: float
+    instances: Mapping[str, int] = field(default_factory=lambda: INSTANCES, hash=False)
 
     @property
     def quotas(self) -> Mapping[str, Mapping[str, int]]:
@@ -96,26 +100,34 @@ class MixedLoad:
         return self.end_s - self.warm_s
 
 
-def mixed(requests: Path, jobs: Path, seed: int, hours: float = HOURS) -> MixedLoad:
-    """Build the load from the folders of both kinds of traces."""
-    services = mixed_services(requests, seed, hours)
+def mixed(
+    services: Sequence[MixedService],
+    jobs: Path,
+    seed: int,
+    instances: Mapping[str, int],
+    hours: float = HOURS,
+) -> MixedLoad:
+    """Build the load of these services, and of jobs of the trace in that folder."""
     end_s = BEGIN_S + hours * _HOUR_S
-    asked = wanted(services, hours * _HOUR_S)
+    asked = wanted(services, instances, hours * _HOUR_S)
     found = batch(read_history(jobs / PHILLY, seed).jobs, asked, seed, hours)
     reserved = sum(one.replicas for one in services)
-    left = {**INSTANCES, SLICE: INSTANCES[SLICE] - reserved}
+    left = {**instances, SLICE: instances[SLICE] - reserved}
     return MixedLoad(
         seed=seed,
-        services=services,
+        services=tuple(services),
         jobs=found,
         owned=divided(left, demand_s(found, end_s)),
         begin_s=BEGIN_S,
         warm_s=counts_from_s(end_s),
         end_s=end_s,
+        instances=instances,
     )
 
 
-def wanted(services: Iterable[MixedService], seconds: float) -> Mapping[str, float]:
+def wanted(
+    services: Iterable[MixedService], instances: Mapping[str, int], seconds: float
+) -> Mapping[str, float]:
     """Instances that jobs shall ask for on average, by type: what services leave of the demand."""
     served = sum(
         len(one.slices.arrivals_s) * one.work_millislice_s / COSTS_MILLISLICES[SLICE]
@@ -123,15 +135,17 @@ def wanted(services: Iterable[MixedService], seconds: float) -> Mapping[str, flo
     )
     return {
         kind: DEMAND * count - (served / seconds if kind == SLICE else 0.0)
-        for kind, count in INSTANCES.items()
+        for kind, count in instances.items()
     }
 
 
-def kind_of(gpus: int) -> str:
-    """A GPU of Philly is a slice: one is one, up to four are a half, more are a whole GPU."""
-    if gpus == 1:
-        return SLICE
-    return HALF if gpus <= _MOST_OF_HALF else WHOLE
+def kind_of(gpus: int, kinds: Collection[str]) -> str:
+    """A GPU of Philly is a slice: one is one, up to four are a half, more are a whole GPU.
+
+    Where there is no such type, a job gets a slice.
+    """
+    kind = WHOLE if gpus > _MOST_OF_HALF else HALF if gpus > 1 else SLICE
+    return kind if kind in kinds else SLICE
 
 
 def batch(
@@ -149,7 +163,7 @@ def batch(
         one
         for job in jobs
         if sum(job.gpus.values()) and since_s <= job.submit_s
-        if (one := _scaled(job, since_s)).submit_s < BEGIN_S + hours * _HOUR_S
+        if (one := _scaled(job, since_s, asked)).submit_s < BEGIN_S + hours * _HOUR_S
     ]
     owners = _owners(scaled, rng)
     end_s = BEGIN_S + hours * _HOUR_S
@@ -172,12 +186,12 @@ def batch(
     return tuple(sorted(found, key=lambda job: job.submit_s))
 
 
-def _scaled(job: HistoryJob, since_s: float) -> HistoryJob:
+def _scaled(job: HistoryJob, since_s: float, kinds: Collection[str]) -> HistoryJob:
     return replace(
         job,
         submit_s=BEGIN_S + (job.submit_s - since_s) / FASTER,
         run_s=max(_LEAST_RUN_S, job.run_s / FASTER),
-        gpus={kind_of(sum(job.gpus.values())): 1},
+        gpus={kind_of(sum(job.gpus.values()), kinds): 1},
         nodes=1,
         partition=PARTITION,
     )

@@ -8,7 +8,6 @@ from benchmarks.headline.hpa_pods import HpaPods
 from benchmarks.headline.kueue_site import KueueSite
 from benchmarks.headline.mixed_load import (
     COSTS,
-    INSTANCES,
     NODES,
     SETTINGS,
     MixedLoad,
@@ -50,7 +49,7 @@ def static_gpus(load: MixedLoad) -> MixedRecord:
     """Services have whole GPUs for their peak; each batch tenant a part of the rest, to itself."""
     taken = COSTS[WHOLE] * sum(one.gpus for one in load.services)
     reserved = COSTS[SLICE] * sum(one.replicas for one in load.services)
-    capacity = sum(COSTS[kind] * count for kind, count in INSTANCES.items())
+    capacity = sum(COSTS[kind] * count for kind, count in load.instances.items())
     rest = shrunk(_left(load), (capacity - taken) / (capacity - reserved))
     owned = divided(rest, demand_s(load.jobs, load.end_s))
     return MixedRecord(_partitions(load, owned), _always_on(load, on_whole=True))
@@ -83,10 +82,10 @@ def priority(load: MixedLoad) -> MixedRecord:
 
 def kueue_hpa(load: MixedLoad) -> MixedRecord:
     """A cohort of Kueue's; services have as many replicas as the HPA wants."""
-    cluster = _cluster(load, INSTANCES)
+    cluster = _cluster(load, load.instances)
     nominal = {
         kind: {name: of[kind] for name, of in load.quotas.items() if kind in of}
-        for kind in INSTANCES
+        for kind in load.instances
     }
     # Who owns none of a type may still borrow it.
     nominal = {kind: {**dict.fromkeys(load.quotas, 0), **of} for kind, of in nominal.items()}
@@ -102,7 +101,7 @@ def kueue_hpa(load: MixedLoad) -> MixedRecord:
 
 def slicewise(load: MixedLoad) -> MixedRecord:
     """Slicewise with its default settings: every tenant lends and borrows without a limit."""
-    cluster = _cluster(load, INSTANCES)
+    cluster = _cluster(load, load.instances)
     services = tuple(one.slices for one in load.services)
     plan = SlicewisePlan(SLICEWISE, SETTINGS, tenants(load.guarantees), services=services)
     site = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load))
@@ -136,7 +135,7 @@ def _times(load: MixedLoad) -> SiteTimes:
 def _left(load: MixedLoad) -> Mapping[str, int]:
     """What services leave where each has its fewest slices."""
     reserved = sum(one.replicas for one in load.services)
-    return {**INSTANCES, SLICE: INSTANCES[SLICE] - reserved}
+    return {**load.instances, SLICE: load.instances[SLICE] - reserved}
 
 
 def _always_on(load: MixedLoad, *, on_whole: bool = False) -> tuple[ServiceRecord, ...]:

@@ -18,6 +18,7 @@ from matplotlib import pyplot as plt
 from benchmarks.headline.hpa_pods import GRACE_S, HpaPods
 from benchmarks.headline.mixed_figures import mixed_figures, over_seeds, saving
 from benchmarks.headline.mixed_load import (
+    ALIKE,
     HALF,
     INSTANCES,
     MixedLoad,
@@ -123,7 +124,10 @@ def test_a_request_s_work_is_that_of_a_full_slice_whatever_answers_it() -> None:
 
 
 def test_gpus_of_philly_become_slices() -> None:
-    assert [kind_of(gpus) for gpus in (1, 2, 4, 8, 32)] == [SLICE, HALF, HALF, WHOLE, WHOLE]
+    assert [kind_of(gpus, INSTANCES) for gpus in (1, 2, 4, 8, 32)] == [
+        SLICE, HALF, HALF, WHOLE, WHOLE,
+    ]  # fmt: skip
+    assert kind_of(8, ALIKE) == SLICE
 
 
 def test_every_instance_has_an_owner_and_everyone_who_asks_has_one() -> None:
@@ -253,5 +257,7 @@ def test_a_panel_without_any_amount_has_zero_on_its_axis() -> None:
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     by = load(job("batch1", 700.0, 300.0))
     row = over_seeds([mixed_figures(STATIC, MIXED_SETS[STATIC](by), by)])
-    save_mixed({STATIC: row}, {"utilisation": 0.85, "attainment": 0.99}, tmp_path / "one.png")
+    save_mixed(
+        {"mixed": {STATIC: row}}, {"utilisation": 0.85, "attainment": 0.99}, tmp_path / "one.png"
+    )
     assert (tmp_path / "one.png").stat().st_size > 1000
