@@ -4,12 +4,14 @@ Modelled, after Slurm 22.05 to 26.05's own source and what was tried on real clu
 scheduler and backfill (``scheduler.py``, ``backfill.py``), limits of QOS and accounts in Slurm's
 order (``limits.py``), multifactor priority with fair share (``priority.py``), preemption by QOS
 (``preemption.py``), holds, releases, requeues and their wait, arrays whose tasks become records of
-their own once touched, time limits, COMPLETING, nodes that fail, and other GPUs of a node.
+their own once touched, time limits, COMPLETING, nodes that fail, other GPUs of a node, and
+maintenance reservations of whole nodes from now on until they are deleted.
 
-Not modelled: dependencies, reservations, features, licenses, several partitions or QOS of one job,
-the partition's own QOS, partitions of different tiers, steps, JobArrayTaskLimit, exclusive nodes,
-drained nodes (a node is in use or down), suspending, GPUs that jobs share, a prolog, the time that
-slurmctld itself needs, and that it looks at time limits only every thirty seconds.
+Not modelled: dependencies, other reservations, features, licenses, several partitions or QOS of one
+job, the partition's own QOS, partitions of different tiers, steps, JobArrayTaskLimit, exclusive
+nodes, drained nodes (a node is in use, reserved or down), suspending, GPUs that jobs share, a
+prolog, the time that slurmctld itself needs, and that it looks at time limits only every thirty
+seconds.
 
 Nothing here reads a clock or draws a random number: the same calls give the same answers.
 """
@@ -23,12 +25,14 @@ from cluster.slurm.interface import JobChange, Target, Tasks
 from simulation.cluster import SimulatedCluster
 from simulation.slurm_model.backfill import run_backfill
 from simulation.slurm_model.limits import CALC_PERIOD_S
+from simulation.slurm_model.nodes import ModelNode, bits
 from simulation.slurm_model.priority import next_period_s
 from simulation.slurm_model.records import (
     BEGIN_TIME,
     HELD_BY_ADMIN,
     HELD_BY_USER,
     NO_REASON,
+    NODE_FAIL,
     EndedRun,
     JobRecord,
     job_view,
@@ -215,19 +219,53 @@ class SlurmModel:
 
     def fail_node(self, name: str) -> None:
         """Let a node fail: its jobs end, and wait again if they may be requeued."""
-        node = self._state.nodes.nodes[self._state.nodes.index[name]]
+        node = self._node(name)
         node.is_up = False
         self._end_all(list(node.jobs.values()))
         self._node_changed(name)
 
     def restore_node(self, name: str) -> None:
         """Let a node that failed come back, empty."""
-        self._state.nodes.nodes[self._state.nodes.index[name]].is_up = True
+        self._node(name).is_up = True
+        self._node_changed(name)
+
+    def reserve_node(self, name: str) -> None:
+        """Let nothing start on a node: a maintenance reservation. What runs there goes on."""
+        self._node(name).is_reserved = True
+        self._node_changed(name)
+
+    def release_node(self, name: str) -> None:
+        """Delete the reservation."""
+        self._node(name).is_reserved = False
+        self._node_changed(name)
+
+    def devices(self, name: str) -> Mapping[int, frozenset[int]]:
+        """The indices of the node's GPUs that each job holds, by job id; also while it completes.
+
+        They are in the order of the node's types, as ``NodeView.gpus`` has them.
+        """
+        node = self._node(name)
+        return {
+            job_id: frozenset(
+                index
+                for owner, _, _, held in job.held_gpus
+                if owner is node
+                for index in bits(held)
+            )
+            for job_id, job in node.jobs.items()
+        }
+
+    def cut_node(self, name: str, gpus: Mapping[str, int]) -> None:
+        """Give a node other GPUs beside its jobs, each of which keeps the indices of its own.
+
+        Raises ValueError, and changes nothing, if one of these would be of another type.
+        """
+        self._state.nodes.cut(self._state.nodes.index[name], gpus)
         self._node_changed(name)
 
     def set_node_gpus(self, name: str, gpus: Mapping[str, int]) -> None:
         """Give a node other GPUs; the jobs on it end, and wait again if they may be requeued."""
-        node = self._state.nodes.nodes[self._state.nodes.index[name]]
+        node = self._node(name)
         self._end_all(list(node.jobs.values()))
         for record in list(node.jobs.values()):
             self._complete(record)
@@ -428,10 +466,13 @@ class SlurmModel:
         record.shape = self._state.nodes.shape(gpus, shape.cpus, shape.memory_mib)
         record.tres = self._state.amounts(record.shape, record.request.nodes)
 
+    def _node(self, name: str) -> ModelNode:
+        return self._state.nodes.nodes[self._state.nodes.index[name]]
+
     def _end_all(self, records: list[JobRecord]) -> None:
         for record in records:
             if record.state is JobState.RUNNING:
-                self._state.stop(record, "NODE_FAIL", returns=record.request.requeues)
+                self._state.stop(record, NODE_FAIL, returns=record.request.requeues)
 
     def _node_changed(self, name: str) -> None:
         self._state.nodes.changed(self._state.nodes.index[name])

@@ -34,6 +34,7 @@ class ModelNode:
         indices: free GPUs as sets of indices in gres.conf's order, by type.
         jobs: the jobs that hold something, by id.
         by_qos: how many jobs of a QOS there are, and how many GPUs they hold.
+        is_reserved: whether a maintenance reservation lets nothing start; what runs goes on.
     """
 
     name: str
@@ -49,16 +50,34 @@ class ModelNode:
     jobs: dict[int, JobRecord] = field(default_factory=dict)
     by_qos: dict[str, tuple[int, int]] = field(default_factory=dict)
     is_up: bool = True
+    is_reserved: bool = False
     view: NodeView | None = None
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether jobs may start on it."""
+        return self.is_up and not self.is_reserved
 
     def reset(self) -> None:
         """Make everything free."""
-        self.free = dict(self.gpus)
-        self.indices, first = {}, 0
-        for kind, count in self.gpus.items():
-            self.indices[kind] = ((1 << count) - 1) << first
-            first += count
+        self.free, self.indices = dict(self.gpus), _runs(self.gpus)
         self.free_cpus, self.free_memory_mib = self.cpus, self.memory_mib
+
+    def cut(self, gpus: Mapping[str, int]) -> None:
+        """Take other GPUs beside the jobs, which keep the indices of theirs.
+
+        Raises ValueError, and changes nothing, if one of these would be of another type.
+        """
+        free, indices = dict(gpus), _runs(gpus)
+        for job in self.jobs.values():
+            for owner, kind, count, held in job.held_gpus:
+                if owner is not self:
+                    continue
+                if held & ~indices.get(kind, 0):
+                    raise ValueError(f"{self.name}: job {job.job_id} holds {kind} that would go")
+                indices[kind] ^= held
+                free[kind] -= count
+        self.gpus, self.free, self.indices = dict(gpus), free, indices
 
     def holds_at_all(self, shape: Shape) -> bool:
         """Whether the node could have such a job, if it were empty."""
@@ -66,7 +85,9 @@ class ModelNode:
 
     def fits(self, shape: Shape) -> bool:
         """Whether the node has room for such a job now."""
-        return self.is_up and self._fits(shape, self.free, self.free_cpus, self.free_memory_mib)
+        return self.takes_jobs and self._fits(
+            shape, self.free, self.free_cpus, self.free_memory_mib
+        )
 
     def fits_beside(self, shape: Shape, gone: Mapping[str, int], cpus: int, memory: int) -> bool:
         """Whether it has room once these GPUs, CPUs and MiB are free, too."""
@@ -122,7 +143,7 @@ class ModelNode:
             self.view = NodeView(
                 self.name,
                 self.name,
-                frozenset({self._state(allotted)}),
+                self._states(allotted),
                 dict(self.gpus),
                 {kind: count for kind, count in allotted.items() if count},
                 self.partitions,
@@ -134,6 +155,10 @@ class ModelNode:
                 self.memory_mib,
             )
         return self.view
+
+    def _states(self, allotted: Mapping[str, int]) -> frozenset[str]:
+        reserved = ("MAINT", "RESERVED") if self.is_reserved else ()
+        return frozenset((self._state(allotted), *reserved))
 
     def _state(self, allotted: Mapping[str, int]) -> str:
         if not self.is_up:
@@ -149,6 +174,15 @@ class ModelNode:
         if self.memory_mib and self.free_memory_mib <= 0:
             return "no memory is left"
         return ""
+
+
+def _runs(gpus: Mapping[str, int]) -> dict[str, int]:
+    """The indices of each type, as sets: those of one type follow one another."""
+    found, first = {}, 0
+    for kind, count in gpus.items():
+        found[kind] = ((1 << count) - 1) << first
+        first += count
+    return found
 
 
 def _lowest(indices: int, count: int) -> int:
@@ -218,13 +252,13 @@ class NodeTable:
         return found.mask
 
     def free_ever(self, shape: Shape) -> int:
-        """The nodes in use that would have room for such a job if they were empty."""
+        """The nodes that take jobs and would have room for such a job if they were empty."""
         return self._room(shape).ever
 
     def out_of_use(self, shape: Shape, mask: int) -> tuple[str, ...]:
-        """Names of the nodes among these that are down and would have room if they were not."""
+        """Names of the nodes among these that take no jobs and would have room if they did."""
         nodes = (self.nodes[i] for i in bits(mask))
-        return tuple(one.name for one in nodes if not one.is_up and one.holds_at_all(shape))
+        return tuple(one.name for one in nodes if not one.takes_jobs and one.holds_at_all(shape))
 
     def choose(self, shape: Shape, mask: int, count: int) -> tuple[int, ...]:
         """Choose nodes for a job among those with room for it, which must be enough.
@@ -270,6 +304,11 @@ class NodeTable:
         node.reset()
         self.changed(i)
 
+    def cut(self, i: int, gpus: Mapping[str, int]) -> None:
+        """Give a node other GPUs beside its jobs; ValueError as ``ModelNode.cut``."""
+        self.nodes[i].cut(gpus)
+        self.changed(i)
+
     def _room(self, shape: Shape) -> "_Room":
         room = self._rooms.get(shape)
         if room is None:
@@ -307,7 +346,7 @@ class _Room:
         return self._order
 
     def look(self, i: int, node: ModelNode, shape: Shape) -> None:
-        if node.is_up and node.holds_at_all(shape):
+        if node.takes_jobs and node.holds_at_all(shape):
             self.ever |= 1 << i
         else:
             self.ever &= ~(1 << i)
@@ -332,14 +371,14 @@ class _Emptied:
         found = [node.by_qos.get(name, (0, 0)) for name in qos]
         gpus = sum(count for _, count in found) + sum(node.free.values())
         may = gpus >= need and any(jobs for jobs, _ in found) and node.holds_at_all(shape)
-        if node.is_up and (may or node.fits(shape)):
+        if node.takes_jobs and (may or node.fits(shape)):
             self.mask |= 1 << i
         else:
             self.mask &= ~(1 << i)
 
 
 def _room_from_s(node: ModelNode, shape: Shape) -> float:
-    if not node.is_up or not node.holds_at_all(shape):
+    if not node.takes_jobs or not node.holds_at_all(shape):
         return inf
     gone: dict[str, int] = {}
     cpus = memory = 0

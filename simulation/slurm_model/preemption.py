@@ -120,7 +120,7 @@ def _would_fit(
             node = nodes.nodes[i]
             if (
                 mask >> i & 1
-                and node.is_up
+                and node.takes_jobs
                 and node.fits_beside(shape, gone.get(i, {}), cpus, memory)
             ):
                 fits |= 1 << i

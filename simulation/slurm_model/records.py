@@ -24,6 +24,8 @@ NODES_DOWN = (
 )
 NOT_AVAILABLE = "ReqNodeNotAvail, UnavailableNodes:"
 """Followed by names of nodes."""
+NODE_FAIL = "NODE_FAIL"
+"""The state of a run that ended because its node failed."""
 LIMITED = ("QOSGrp", "AssocGrp", "Max")
 """Beginnings of the reasons that name a limit."""
 BECOMES_PRIORITY = frozenset({NO_REASON, RESOURCES, NODES_DOWN})

@@ -1,10 +1,14 @@
 """What the model of slurmctld does with jobs: from their submission to their end."""
 
+from dataclasses import replace
+
+import pytest
+
 from cluster.language.jobs import JobState
 from cluster.slurm.interface import JobChange, Tasks
 from simulation.cluster import Scheduling
 from simulation.slurm_model.requests import QosLimits
-from tests.model_world import START_S, after, job, model, started, states
+from tests.model_world import QUICK, START_S, after, job, model, started, states
 
 
 def test_a_job_starts_runs_and_ends():
@@ -376,3 +380,52 @@ def test_of_an_array_that_is_over_nothing_is_left():
     one.hold(Tasks(array, frozenset({0})))
     assert one.update(array, JobChange(qos="b")) == "Job is no longer pending execution"
     assert one.next_s() is None
+
+
+def test_on_a_reserved_node_nothing_starts_and_what_runs_goes_on():
+    one = model({"a100": 2})
+    one.submit(job(run_s=100))
+    after(one, 0)
+    one.reserve_node("n0")
+    one.submit(job(run_s=100))
+    after(one, 50)
+    assert started(one) == {"1": 0}
+    assert states(one)["2"] == ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n0")
+    assert one.nodes[0].states == {"MIXED", "MAINT", "RESERVED"}
+    one.release_node("n0")
+    after(one, 10)
+    assert started(one) == {"1": 0, "2": 50}
+
+
+def test_a_node_is_cut_beside_the_jobs_that_keep_their_gpus():
+    one = model({"3g.40gb": 1, "1g.10gb": 4})
+    for kind, run_s in (("1g.10gb", 500), ("1g.10gb", 100), ("3g.40gb", 100)):
+        one.submit(job({kind: 1}, run_s=run_s))
+    after(one, 0)
+    assert one.devices("n0") == {1: {1}, 2: {2}, 3: {0}}
+    after(one, 200)
+    with pytest.raises(ValueError, match="job 1 holds"):
+        one.cut_node("n0", {"3g.40gb": 2})
+    with pytest.raises(ValueError, match="job 1 holds"):
+        one.cut_node("n0", {"1g.10gb": 1, "3g.40gb": 1})
+    one.cut_node("n0", {"pad0": 1, "1g.10gb": 2, "2g.20gb": 1})
+    assert one.nodes[0].gpus_held == {1}
+    for kind in ("2g.20gb", "1g.10gb", "3g.40gb", "1g.10gb"):
+        one.submit(job({kind: 1}, run_s=100))
+    after(one, 0)
+    assert one.devices("n0") == {1: {1}, 4: {3}, 5: {2}}
+    assert states(one)["6"][1].endswith("slicewise-shapes")
+    after(one, 310)
+    assert started(one)["7"] == 300
+    assert one.nodes[0].gpus_allotted == {}
+
+
+def test_a_job_that_completes_holds_its_gpus_through_a_cut():
+    one = model({"1g.10gb": 2}, scheduling=replace(QUICK, complete_s=30.0))
+    one.submit(job({"1g.10gb": 1}, run_s=10))
+    after(one, 20)
+    assert one.devices("n0") == {1: {0}}
+    one.cut_node("n0", {"1g.10gb": 1, "pad1": 1})
+    assert one.nodes[0].gpus_allotted == {"1g.10gb": 1}
+    after(one, 30)
+    assert one.nodes[0].gpus_allotted == {}
