@@ -3,6 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cluster.mig.layouts import Placement
+
+
+@dataclass(frozen=True)
+class BoardsOfNode:
+    """The boards of a node that are cut into MIG instances, and can be cut again.
+
+    Attributes:
+        model: their GPU model, as the settings name it.
+        layouts: the instances of each board at the beginning.
+        most: by GRES type, how many GPUs of it the node could have; no other cut has more.
+        cost_millislices: of one board as a whole.
+    """
+
+    model: str
+    layouts: tuple[tuple[Placement, ...], ...]
+    most: Mapping[str, int] = field(hash=False)
+    cost_millislices: int
+
 
 @dataclass(frozen=True)
 class SimulatedNode:
@@ -10,9 +29,10 @@ class SimulatedNode:
 
     Attributes:
         gpus: GPUs or MIG instances by GRES type, for example ``{"a100": 8}`` or
-            ``{"1g.10gb": 7}``.
+            ``{"1g.10gb": 7}``. Pads of a node whose boards are cut again are among them.
         cpus, memory_mib: for jobs; 0 if they bound nothing.
         weight: Slurm's weight; jobs get the nodes with the lowest weight first.
+        boards: the boards that may be cut again during a simulation; None if none may.
     """
 
     name: str
@@ -21,6 +41,7 @@ class SimulatedNode:
     cpus: int = 0
     memory_mib: int = 0
     weight: int = 1
+    boards: BoardsOfNode | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +93,23 @@ class Scheduling:
 
 
 @dataclass(frozen=True)
+class NodeFailures:
+    """How often nodes fail, and for how long.
+
+    Attributes:
+        mean_s: mean seconds from a node's return to its next failure.
+        repair_s: seconds until it is back.
+    """
+
+    mean_s: float
+    repair_s: float
+
+
+REPAIR_HOURS = 12.0
+"""Hours until a node is back, where nobody says."""
+
+
+@dataclass(frozen=True)
 class SimulatedCluster:
     """A whole cluster.
 
@@ -79,6 +117,7 @@ class SimulatedCluster:
         accounts: parent of each Slurm account; the top ones have "root".
         shares: raw fair shares of accounts; 1 for those that are not here.
         max_time_s: MaxTime of partitions that have one.
+        failures: None if no node ever fails.
     """
 
     name: str
@@ -87,3 +126,4 @@ class SimulatedCluster:
     accounts: Mapping[str, str] = field(default_factory=dict, hash=False)
     shares: Mapping[str, int] = field(default_factory=dict, hash=False)
     max_time_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+    failures: NodeFailures | None = None

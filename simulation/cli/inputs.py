@@ -1,14 +1,15 @@
 """Gathers what is simulated: the site, its past, and which part of that counts."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_text
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association
-from simulation.cluster import SimulatedCluster
+from simulation.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
 from simulation.history.jobs import History, HistoryJob
@@ -76,6 +77,30 @@ def read_site(where: Path) -> SiteInputs:
         return SiteInputs(read_cluster_file(where))
     taken = read_snapshot(where)
     return SiteInputs(described(taken.snapshot), taken.history)
+
+
+def with_failures(
+    site: SiteInputs, mean_days: float | None, repair_hours: float | None
+) -> SiteInputs:
+    """The site whose nodes fail once in so many days; None keeps what it says itself.
+
+    Raises InvalidInputError (SW-SIMULATE-REPAIR) for hours of repair where no node ever fails.
+    """
+    own, repair_s = site.cluster.failures, REPAIR_HOURS * 3600
+    if own is None and mean_days is None:
+        if repair_hours is None:
+            return site
+        raise InvalidInputError(
+            "SW-SIMULATE-REPAIR",
+            "--repair says how long nodes are down, and none of this site ever fails.",
+            "Say how often by --failures DAYS.",
+        )
+    failures = own or NodeFailures(inf, repair_s)
+    if mean_days is not None:
+        failures = replace(failures, mean_s=mean_days * _DAY_S)
+    if repair_hours is not None:
+        failures = replace(failures, repair_s=repair_hours * 3600)
+    return replace(site, now=replace(site.now, cluster=replace(site.cluster, failures=failures)))
 
 
 def present_plan(site: SiteInputs) -> SitePlan:

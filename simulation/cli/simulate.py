@@ -75,6 +75,29 @@ Offsets = Annotated[
         " own: their spread gives intervals.",
     ),
 ]
+MeanDays = Annotated[
+    float | None,
+    typer.Option(
+        "--failures",
+        metavar="DAYS",
+        min=0.01,
+        max=1e6,
+        help="Let each node fail, once in so many days in the mean; by default the cluster file"
+        " says it, or none fails.",
+        show_default=False,
+    ),
+]
+RepairHours = Annotated[
+    float | None,
+    typer.Option(
+        "--repair",
+        metavar="HOURS",
+        min=0.01,
+        max=8760,
+        help="Hours until such a node is back; by default what the cluster file says, or 12.",
+        show_default=False,
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(
@@ -123,6 +146,8 @@ def simulate(
     days: Days = None,
     offsets: Offsets = 4,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
+    failures: MeanDays = None,
+    repair: RepairHours = None,
     report: ReportFile = None,
     processes: Processes = None,
     as_json: Json = False,
@@ -146,6 +171,7 @@ def simulate(
         site = inputs.read_site(where)
         zone = ZoneInfo(site.zone)
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
+        site = inputs.with_failures(site, failures, repair)
         asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
         services = asked_services(site, asked, service_files, traces)
     planned = _planned(change, site, asked, as_json=as_json)

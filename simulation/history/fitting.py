@@ -60,6 +60,8 @@ class _Site:
         for node in cluster.nodes:
             for partition in node.partitions:
                 self._types.setdefault(partition, set())
+                if node.boards is not None:
+                    self._types[partition].update(node.boards.most)
                 for kind, count in node.gpus.items():
                     place = partition, kind
                     self._types[partition].add(kind)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from cluster.language.periods import clock_text
 from simulation.report.comparison import TenantDifference, gains_words, tenant_differences
-from simulation.report.rows import figure_rows, service_rows, tenant_rows, trust_rows
+from simulation.report.rows import figure_rows, node_rows, service_rows, tenant_rows, trust_rows
 from simulation.report.words import (
     MEANINGS,
     SERVICE_MEANINGS,
@@ -58,6 +58,7 @@ def simulation_html(
         undrawn=max(0, len(tenants) - DRAWN),
         services=service_rows(result),
         service_meanings=SERVICE_MEANINGS,
+        nodes=node_rows(result),
     )
 
 

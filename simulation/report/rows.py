@@ -1,6 +1,6 @@
 """Rows of the tables of simulated runs, as texts: what the terminal and the page both show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from simulation.report.comparison import (
@@ -23,10 +23,12 @@ from simulation.report.words import (
     interval_text,
     request_wait_text,
     share_text,
+    slice_hours_text,
     wait_text,
 )
 from simulation.runs.figures import (
     Figures,
+    RecutFigures,
     SelfCheck,
     ServiceFigures,
     SimulationResult,
@@ -94,6 +96,14 @@ class ServiceRow:
     lost: Pair
     verdict: Verdict | None
     word: str
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What became of nodes by both policies; "" for a changed one that there is not."""
+
+    words: str
+    of: Pair
 
 
 def trust_rows(check: SelfCheck) -> Sequence[TrustRow]:
@@ -167,6 +177,41 @@ _WORDS = {
 }
 
 
+def node_rows(result: SimulationResult) -> Sequence[NodeRow]:
+    """Return rows of GPUs that were cut again and of failures, where there can be any."""
+    sides = [result.present, *([result.changed] if result.changed else [])]
+    return [*_recut_rows([one.recuts for one in sides]), *_failure_rows(sides)]
+
+
+def _recut_rows(sides: Sequence[RecutFigures | None]) -> Iterator[NodeRow]:
+    if not any(sides):
+        return
+    yield _node_row("GPUs cut again", [f"{one.done:,}" if one else NOTHING for one in sides])
+    if any(one.in_vain for one in sides if one):
+        in_vain = [f"{one.in_vain:,}" if one else NOTHING for one in sides]
+        yield _node_row("cut in vain", in_vain)
+    lost = [slice_hours_text(one.lost_slice_s) if one else NOTHING for one in sides]
+    yield _node_row("slice-hours idle for cutting", lost)
+
+
+def _failure_rows(sides: Sequence[Figures]) -> Iterator[NodeRow]:
+    those = [one.failures for one in sides if one.failures is not None]
+    if not those:
+        return
+    yield _node_row("failures of nodes", [f"{one.failures:,}" for one in those])
+    yield _node_row("runs that they ended", [f"{one.runs_broken:,}" for one in those])
+    yield _node_row(
+        "slice-hours that these had run", [slice_hours_text(one.broken_slice_s) for one in those]
+    )
+    yield _node_row(
+        "slice-hours of nodes down", [slice_hours_text(one.down_slice_s) for one in those]
+    )
+
+
+def _node_row(words: str, sides: Sequence[str]) -> NodeRow:
+    return NodeRow(words, Pair(sides[0], sides[1] if len(sides) > 1 else ""))
+
+
 def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
     """Return a row for each service."""
     return [_service_row(one) for one in service_differences(result)]
@@ -184,7 +229,7 @@ def _service_row(one: ServiceDifference) -> ServiceRow:
         requests=next(f"{side.requests:,}" for side in sides if side),
         attainment=pair(lambda side: share_text(side.attainment) if side.requests else NOTHING),
         p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
-        slice_hours=pair(lambda side: f"{side.slice_s / 3600:,.1f}"),
+        slice_hours=pair(lambda side: slice_hours_text(side.slice_s)),
         changes=pair(lambda side: f"{side.changes:,}"),
         lost=pair(lambda side: f"{side.lost:,}"),
         verdict=one.verdict,

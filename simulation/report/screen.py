@@ -6,8 +6,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from simulation.report.comparison import gains_words, tenant_differences
-from simulation.report.rows import figure_rows, service_rows, tenant_rows, trust_rows
-from simulation.report.tables import figures_table, services_table, tenants_table, trust_table
+from simulation.report.rows import figure_rows, node_rows, service_rows, tenant_rows, trust_rows
+from simulation.report.tables import (
+    figures_table,
+    nodes_table,
+    services_table,
+    tenants_table,
+    trust_table,
+)
 from simulation.report.words import (
     MEANINGS,
     SERVICE_MEANINGS,
@@ -37,6 +43,9 @@ def result_shown(result: SimulationResult) -> Iterator[RenderableType]:
         yield from _heading("Services")
         yield services_table(services)
         yield Text(SERVICE_MEANINGS, style="dim")
+    if nodes := node_rows(result):
+        yield from _heading("Nodes")
+        yield nodes_table(nodes)
     if result.notes:
         yield from _heading("What was left out")
         for note in result.notes:

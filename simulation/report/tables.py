@@ -6,7 +6,7 @@ from rich.text import Text
 
 from cluster.runtime.console import FittingTable, column
 from simulation.report.comparison import Verdict
-from simulation.report.rows import FigureRow, Pair, ServiceRow, TenantRow, TrustRow
+from simulation.report.rows import FigureRow, NodeRow, Pair, ServiceRow, TenantRow, TrustRow
 
 _STYLES = {
     Verdict.BETTER: "green",
@@ -66,6 +66,17 @@ def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
     found.append(column("late", (_led(one.late) for one in rows), right=True, rank=2))
     if is_compared:
         found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
+    return FittingTable(tuple(found))
+
+
+def nodes_table(rows: Sequence[NodeRow]) -> FittingTable:
+    """One line per figure of nodes that failed or whose GPUs were cut again."""
+    found = [
+        column("nodes", (one.words for one in rows)),
+        column("present", (one.of.present for one in rows), right=True),
+    ]
+    if any(one.of.changed for one in rows):
+        found.append(column("changed", (one.of.changed for one in rows), right=True))
     return FittingTable(tuple(found))
 
 

@@ -63,6 +63,11 @@ def share_text(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:.1f} %"
 
 
+def slice_hours_text(slice_s: float) -> str:
+    """``1,234.5``."""
+    return f"{slice_s / 3600:,.1f}"
+
+
 _WRITERS: Mapping[str, Callable[[float], str]] = {
     "share": share_text,
     "wait": age_text,

@@ -26,7 +26,7 @@ class Experiment:
         offsets: over how many starts the history is cut for estimates.
         warm_up_s: seconds before each start that are simulated and do not count.
         tail_s: seconds at most for which a part goes on until its jobs have started.
-        seed: of drawn numbers. Nothing is drawn yet: services and failures of nodes will.
+        seed: of drawn numbers: the failures of nodes.
         grace_s: seconds of a recall where neither plan is Slicewise's.
     """
 

@@ -76,6 +76,38 @@ class ServiceFigures:
 
 
 @dataclass(frozen=True)
+class RecutFigures:
+    """GPUs that were cut again in one run.
+
+    Attributes:
+        done: how many were.
+        in_vain: how many were to be and stayed as they were.
+        lost_slice_s: slice-seconds that nothing held on their nodes while nothing could start.
+    """
+
+    done: int
+    in_vain: int
+    lost_slice_s: float
+
+
+@dataclass(frozen=True)
+class FailureFigures:
+    """Failures of nodes in one run.
+
+    Attributes:
+        failures: how many nodes failed; one that failed twice counts twice.
+        runs_broken: runs of jobs and replicas that ended by that; what may be requeued waits again.
+        broken_slice_s: slice-seconds that these runs had held in vain.
+        down_slice_s: slice-seconds of nodes that were down.
+    """
+
+    failures: int
+    runs_broken: int
+    broken_slice_s: float
+    down_slice_s: float
+
+
+@dataclass(frozen=True)
 class Figures:
     """One run of one policy.
 
@@ -88,6 +120,8 @@ class Figures:
         late_jobs: sum of the tenants', over all parts of the time.
         refused: jobs that admission refused; they are in no other figure, and wait for nothing.
         steps: the cluster over time, at even distances.
+        recuts: None where GPUs are never cut again.
+        failures: None where no node ever fails.
     """
 
     name: str
@@ -107,6 +141,8 @@ class Figures:
     steps: tuple[Step, ...] = ()
     services: tuple[ServiceFigures, ...] = ()
     refused: int = 0
+    recuts: RecutFigures | None = None
+    failures: FailureFigures | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from itertools import count, groupby, islice
 from typing import NamedTuple
 
-from simulation.runs.figures import Step
+from simulation.runs.figures import FailureFigures, RecutFigures, Step
+from simulation.runs.node_figures import (
+    failure_figures,
+    joined_failures,
+    joined_recuts,
+    recut_figures,
+)
 from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from simulation.slurm_model.model import REQUEUE_WAIT_S
@@ -78,6 +84,7 @@ class Measured:
             jobs waited.
         replica_millislice_s: the part of what was held that services' replicas held.
         services: what became of the services' requests.
+        recuts, failures: as in ``Figures``.
     """
 
     start_s: float
@@ -91,6 +98,8 @@ class Measured:
     steps: tuple[Step, ...] = ()
     replica_millislice_s: float = 0.0
     services: tuple[ServiceOutcome, ...] = ()
+    recuts: RecutFigures | None = None
+    failures: FailureFigures | None = None
 
 
 def measured(record: SiteRecord, by: Yardstick) -> Measured:
@@ -123,6 +132,8 @@ def joined(parts: Sequence[Measured]) -> Measured:
             )
             for service in sorted({one.service for part in parts for one in part.services})
         ),
+        recuts=joined_recuts(part.recuts for part in parts),
+        failures=joined_failures(part.failures for part in parts),
     )
 
 
@@ -329,6 +340,8 @@ class _Sweep:
             services=tuple(
                 outcome(one, since_s=by.start_s, until_s=by.end_s) for one in self._record.services
             ),
+            recuts=recut_figures(self._record, by.start_s, by.end_s),
+            failures=failure_figures(self._record, by.start_s, by.end_s),
         )
 
 

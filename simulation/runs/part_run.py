@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.language.units import Millislices
-from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob
 from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Figures
@@ -13,12 +11,13 @@ from simulation.runs.measure import Guarantee, Measured, Yardstick, measured
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.spending import spent_before
 from simulation.runs.summary import figures
+from simulation.site.capacity import capacity_millislices
+from simulation.site.failures import Outage, outages
 from simulation.site.loop import Site
 from simulation.site.past_use import earlier_runs
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.requests import Replayable, replays
 from simulation.site.window_times import window_times_s
-from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.tenants import guaranteed_quota
@@ -42,11 +41,6 @@ class PartRun:
     starts_s: Mapping[int, float] = field(hash=False)
     never_started: frozenset[int]
     refused: Mapping[tuple[str, str], int] = field(hash=False)
-
-
-def capacity_millislices(cluster: SimulatedCluster, costs: Mapping[str, Millislices]) -> int:
-    """All GPUs of the cluster."""
-    return sum(run_cost(node.gpus, costs) for node in cluster.nodes)
 
 
 def span_s(experiment: Experiment) -> tuple[float, float]:
@@ -115,7 +109,9 @@ def part_run(
     earlier = earlier_runs(numbered, can, times.begin_s)
     if isinstance(plan, SlicewisePlan):
         plan = replace(plan, spent=spent_before(plan, experiment.jobs, can, times.begin_s))
-    record = Site(cluster, plan, costs, found, times, earlier=earlier).run(progress)
+    down = _down(experiment, part)
+    site = Site(cluster, plan, costs, found, times, earlier=earlier, down=down)
+    record = site.run(progress)
     judge = judging_plan(experiment)
     owed = guarantees(judge, times.begin_s, times.last_s)
     capacity = capacity_millislices(cluster, costs)
@@ -143,6 +139,16 @@ def part_run(
         ),
         refused=Counter((experiment.jobs[number].account, code) for number, code in refused),
     )
+
+
+def _down(experiment: Experiment, part: Part) -> tuple[Outage, ...] | None:
+    """The outages of nodes, the same whichever plan is simulated; None where no node ever fails."""
+    cluster, times = experiment.cluster, part.times
+    if cluster.failures is None:
+        return None
+    first_s = all_parts(experiment)[0].times.begin_s
+    seed, begin_s, end_s = experiment.seed, times.begin_s, times.last_s
+    return outages(cluster, seed, first_s=first_s, begin_s=begin_s, end_s=end_s)
 
 
 def _counted(jobs: tuple[HistoryJob, ...], part: Part) -> frozenset[int]:

@@ -18,9 +18,10 @@ from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult
 from simulation.runs.measure import joined
 from simulation.runs.notes import notes
-from simulation.runs.part_run import PartRun, all_parts, capacity_millislices, part_run, span_s
+from simulation.runs.part_run import PartRun, all_parts, part_run, span_s
 from simulation.runs.self_check import compared_jobs, self_check
 from simulation.runs.summary import difference_estimates, estimates, figures
+from simulation.site.capacity import capacity_millislices
 from simulation.site.requests import Replayable
 
 _POLL_S = 0.5

@@ -41,6 +41,8 @@ def figures(
         tenants=tenants,
         steps=of.steps,
         services=tuple(map(_service, of.services)),
+        recuts=of.recuts,
+        failures=of.failures,
     )
 
 

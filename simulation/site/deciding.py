@@ -8,6 +8,7 @@ from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.services.on_model import ServicesOnModel
 from simulation.site.admission import Refused, SiteAdmission
+from simulation.site.node_cuts import shapes_node
 from simulation.site.past_use import EarlierRun
 from simulation.site.plans import SlicewisePlan
 from simulation.site.priorities import PriorityRules, SitePriorities
@@ -23,6 +24,7 @@ from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import capacity
 from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 from slurm_plugin.reclaim.hold_back import about_to_start
 from slurm_plugin.services.slot_quotas import SlotQuotas
@@ -59,6 +61,7 @@ class SlicewiseOnModel:
         )
         held = (one.holding for one in earlier if one.partition in self._partitions)
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
+        self._shapes = shapes_node(cluster)
         self._ceilings: Mapping[str, Ceiling] = {}
         self._still_since_s: Mapping[Queued, float] = {}
         self._slow_due_s = now_s
@@ -86,6 +89,10 @@ class SlicewiseOnModel:
     def shares(self) -> Mapping[str, float]:
         """The share term of each tenant's priority, as of the last round."""
         return self._priorities.shares
+
+    def policy_at(self, now_s: float) -> Policy:
+        """The quotas in force at a moment."""
+        return self._rounds.policy_at(now_s)
 
     def admit(self, request: ModelRequest) -> ModelRequest | Refused:
         """What admission makes of a submission."""
@@ -127,7 +134,7 @@ class SlicewiseOnModel:
         policy = self._rounds.policy_at(now_s)
         for target, name in moves(policy, model.jobs, self._partitions, self._costs).items():
             model.update(target, JobChange(qos=name))
-        jobs, nodes = model.jobs, model.nodes
+        jobs, nodes = model.jobs, (*model.nodes, *self._shapes)
         self._priorities.follow(policy, (*self._ended, *self._running(jobs)), now_s)
         self._ended.clear()
         is_slow_turn = now_s >= self._slow_due_s

@@ -6,7 +6,7 @@ quotas between them. A round comes soon after something has changed that it coul
 loans change nothing until the next job comes. It also comes when a recall's grace is over, or a
 window of the calendar begins or ends, and while services' slots wait for a lender for which their
 replicas went. Services make their turns between all that: those of the launcher, and what the
-daemon makes of them.
+daemon makes of them. Nodes fail, come back and are cut again when it is time.
 """
 
 from bisect import bisect_right
@@ -19,14 +19,26 @@ from cluster.language.jobs import WAITING, JobState, JobView
 from cluster.language.units import Millislices
 from simulation.cluster import SimulatedCluster
 from simulation.site.admission import Refused
+from simulation.site.capacity import node_millislices
 from simulation.site.deciding import SlicewiseOnModel
+from simulation.site.failures import FailingNodes, Outage
 from simulation.site.past_use import EarlierRun, used_billing_s
 from simulation.site.plans import SitePlan, SlicewisePlan
-from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord, replayed, replica
+from simulation.site.records import (
+    BrokenRun,
+    DownNode,
+    ReplayedJob,
+    ReplayedRun,
+    SiteRecord,
+    replayed,
+    replica,
+)
+from simulation.site.recuts import SiteRecuts
 from simulation.site.requests import Replay
 from simulation.site.window_times import period_times_s, window_times_s
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.priority import next_period_s
+from simulation.slurm_model.records import NODE_FAIL
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import is_waiting
@@ -81,8 +93,9 @@ class Site:
         times: SiteTimes,
         *,
         earlier: Sequence[EarlierRun] = (),
+        down: Sequence[Outage] | None = None,
     ) -> None:
-        """``earlier``: what ran before the beginning."""
+        """``earlier``: what ran before the beginning; ``down``: outages of nodes, None for none."""
         self._plan, self._jobs, self._times, self._costs = plan, jobs, times, costs
         self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
         _set_limits(self._model, plan)
@@ -98,6 +111,11 @@ class Site:
             periods_s = period_times_s(plan.tenants, *span)
             self._windows_s = sorted((*window_times_s(plan.windows, *span), *periods_s))
             self._has_budgets = any(one.budget for one in plan.tenants.values())
+        self._down = down
+        self._costs_of = {one.name: node_millislices(one, costs) for one in cluster.nodes}
+        self._failing = FailingNodes(self._model, down or ())
+        self._broken: list[BrokenRun] = []
+        self._recuts = self._recuts_of(cluster)
         self._next = 0
         self._followed: dict[int, _Followed] = {}
         self._replicas: list[ReplayedJob] = []
@@ -128,6 +146,7 @@ class Site:
             if own_s is not None and own_s <= at_s:
                 self._changed_s = min(self._changed_s, own_s)
             model.advance(at_s)
+            self._change_nodes()
             self._submit_due()
             self._cancel_due()
             if self._slicewise is not None:
@@ -146,7 +165,9 @@ class Site:
 
     def _due_s(self) -> float:
         """When something happens next that does not happen in Slurm by itself."""
-        due = [self._round_due_s()]
+        due = [self._round_due_s(), self._failing.next_s()]
+        if self._recuts is not None:
+            due.append(self._recuts.next_s())
         if self._next < len(self._jobs):
             due.append(self._jobs[self._next].at_s)
         if self._give_up:
@@ -189,6 +210,24 @@ class Site:
         """Right before Slurm counts running minutes anew, while a job may wait for a budget."""
         is_bound = self._has_budgets and self._waits
         return next_period_s(self._round_s + 1.0) - 1.0 if is_bound else inf
+
+    def _recuts_of(self, cluster: SimulatedCluster) -> SiteRecuts | None:
+        """The site's repartitions; None where GPUs are never cut again."""
+        plan, slicewise = self._plan, self._slicewise
+        if not isinstance(plan, SlicewisePlan) or slicewise is None:
+            return None
+        if all(node.boards is None for node in cluster.nodes):
+            return None
+        return SiteRecuts(cluster, plan.settings, self._model, slicewise.policy_at)
+
+    def _change_nodes(self) -> None:
+        """Let nodes fail and come back, and GPUs be cut again."""
+        is_changed = self._failing.advance()
+        if self._recuts is not None:
+            self._collect()
+            is_changed = self._recuts.advance() or is_changed
+        if is_changed:
+            self._changed_s = min(self._changed_s, self._model.now_s)
 
     def _submit_due(self) -> None:
         is_due = self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s
@@ -255,8 +294,13 @@ class Site:
         for run in self._model.take_ended():
             if self._slicewise is not None:
                 self._slicewise.ended(run)
+            if self._recuts is not None:
+                self._recuts.ended(run)
             if run.start_s is None:
                 continue
+            if run.state == NODE_FAIL:
+                lost = run_cost(run.gpus, self._costs) * (run.end_s - run.start_s)
+                self._broken.append(BrokenRun(run.end_s, lost))
             one = ReplayedRun(run.start_s, run.end_s, is_borrowed(run.qos))
             followed = self._followed.get(run.job_id)
             if followed is not None:
@@ -314,6 +358,19 @@ class Site:
             rounds=0 if slicewise is None else slicewise.rounds,
             services=() if slicewise is None else slicewise.services.records(self._model.now_s),
             replicas=tuple(replicas),
+            recuts=None if self._recuts is None else self._recuts.found,
+            down=self._been_down(),
+            broken=tuple(self._broken),
+        )
+
+    def _been_down(self) -> tuple[DownNode, ...] | None:
+        now_s = self._model.now_s
+        if self._down is None:
+            return None
+        return tuple(
+            DownNode(one.down_s, min(one.up_s, now_s), self._costs_of[one.node])
+            for one in self._down
+            if one.down_s <= now_s
         )
 
 

@@ -78,6 +78,40 @@ def replica(tenant: str, cost_millislices: int, run: ReplayedRun) -> ReplayedJob
 
 
 @dataclass(frozen=True)
+class Recut:
+    """A GPU that was cut again, or was to be.
+
+    Attributes:
+        begin_s, end_s: from when to when nothing could start on its node.
+        lost_millislice_s: what nothing held on the node meanwhile.
+        is_done: whether it was cut; if not, it stayed as it was.
+    """
+
+    begin_s: float
+    end_s: float
+    node: str
+    lost_millislice_s: float
+    is_done: bool
+
+
+@dataclass(frozen=True)
+class DownNode:
+    """A node that was down between two Unix seconds, and what it has."""
+
+    down_s: float
+    up_s: float
+    cost_millislices: int
+
+
+@dataclass(frozen=True)
+class BrokenRun:
+    """A run that ended because its node failed, and what of it was in vain."""
+
+    end_s: float
+    lost_millislice_s: float
+
+
+@dataclass(frozen=True)
 class SiteRecord:
     """What one simulation of a site left behind.
 
@@ -87,6 +121,8 @@ class SiteRecord:
         rounds: rounds of quotas.
         services: what became of the services' requests.
         replicas: the runs of their replicas, each as a job of its own.
+        recuts: None where GPUs are never cut again.
+        down, broken: the failures of nodes, and the runs that they ended; None where none fails.
     """
 
     begin_s: float
@@ -96,3 +132,6 @@ class SiteRecord:
     rounds: int = 0
     services: tuple[ServiceRecord, ...] = ()
     replicas: tuple[ReplayedJob, ...] = ()
+    recuts: tuple[Recut, ...] | None = None
+    down: tuple[DownNode, ...] | None = None
+    broken: tuple[BrokenRun, ...] = ()

@@ -6,7 +6,7 @@ from math import ceil
 
 from cluster.language.units import Millislices
 from cluster.rpc.messages import VERSION, SubmitRequest
-from simulation.cluster import SimulatedCluster
+from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.costs import run_cost
@@ -77,7 +77,7 @@ class Replayable:
         if key not in self._known:
             there = sum(
                 request.partition in node.partitions
-                and all(_has(node.gpus, kind) >= count for kind, count in gpus)
+                and all(_has(_ever(node), kind) >= count for kind, count in gpus)
                 and (not node.cpus or request.cpus <= node.cpus)
                 and (not node.memory_mib or request.memory_mib <= node.memory_mib)
                 for node in self._cluster.nodes
@@ -98,6 +98,11 @@ class Replayable:
         kinds = {kind for of in there for kind in of}
         cheapest = min((self._costs.get(kind, 0) for kind in kinds), default=0)
         return run_cost(gpus, {**self._costs, ANY_TYPE: Millislices(cheapest)})
+
+
+def _ever(node: SimulatedNode) -> Mapping[str, int]:
+    """The most GPUs of each type that a node could have, however it is cut."""
+    return node.gpus if node.boards is None else {**node.gpus, **node.boards.most}
 
 
 def _has(gpus: Mapping[str, int], kind: str) -> int:

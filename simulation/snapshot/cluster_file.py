@@ -16,7 +16,16 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.settings.file import Settings
 from cluster.slurm.fields import duration_s, hosts
 from cluster.slurm.unread import quoted
-from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from simulation.cluster import (
+    REPAIR_HOURS,
+    BoardsOfNode,
+    NodeFailures,
+    PriorityWeights,
+    Scheduling,
+    SimulatedCluster,
+    SimulatedNode,
+)
+from simulation.snapshot.boards import boards_of, with_pads
 from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.quota_file import FileFaults, table_update
@@ -25,8 +34,9 @@ from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 
 MOST_BYTES = 1 << 22
 _MOST_NODES = 100_000
+_DAY_S = 86_400
 _SETTINGS = ("gpus", "shared", "qos", "admission", "priority", "lending", "ledger", "repartition")
-_OWN = ("name", "partitions", "nodes", "accounts", "scheduling", "tenants")
+_OWN = ("name", "partitions", "nodes", "accounts", "scheduling", "failures", "tenants")
 
 
 def _time_s(value: object) -> object:
@@ -41,6 +51,7 @@ def _time_s(value: object) -> object:
 _TimeS = Annotated[int, BeforeValidator(_time_s), Field(ge=1)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
+_Days = Annotated[float, Field(ge=0.01, le=1e6)]
 
 
 class _Section(BaseModel):
@@ -49,6 +60,7 @@ class _Section(BaseModel):
 
 class _Nodes(_Section):
     names: str = Field(max_length=4096)
+    boards: Annotated[int, Field(ge=1, le=1024)] | None = None
     gpus: Mapping[_Name, Annotated[int, Field(ge=1, le=1024)]] = {}
     partitions: tuple[_Name, ...] = ()
     cpus: _Count = 0
@@ -87,12 +99,18 @@ class _Scheduling(_Section):
     complete_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.complete_s
 
 
+class _Failures(_Section):
+    mean_days: _Days
+    repair_hours: Annotated[float, Field(gt=0, le=8760)] = REPAIR_HOURS
+
+
 class _File(_Section):
     name: _Name
     partitions: Mapping[_Name, _Partition] = Field(min_length=1)
     nodes: tuple[_Nodes, ...] = Field(min_length=1)
     accounts: Mapping[_Name, _Account] = {}
     scheduling: _Scheduling = _Scheduling()
+    failures: _Failures | None = None
 
 
 def read_cluster_file(path: Path) -> SiteDescription:
@@ -136,7 +154,7 @@ def described_by(path: Path, raw: bytes) -> SiteDescription:
     policy = _policy(path, raw, exact.get("tenants", {}), settings)
     return SiteDescription(
         taken_s=0,
-        cluster=_cluster(path, own, policy),
+        cluster=_cluster(path, own, policy, settings),
         settings=settings,
         ledger=untouched_ledger(policy, moment(0.0, settings.ledger.time_zone)),
     )
@@ -166,7 +184,7 @@ def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Polic
     return policy
 
 
-def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
+def _cluster(path: Path, own: _File, policy: Policy, settings: Settings) -> SimulatedCluster:
     accounts = {name: one.parent or ROOT_ACCOUNT for name, one in policy.items()}
     accounts |= {name: one.parent for name, one in own.accounts.items()}
     known = {*accounts, ROOT_ACCOUNT}
@@ -182,7 +200,7 @@ def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
     weights = scheduling.weights
     return SimulatedCluster(
         name=own.name,
-        nodes=tuple(_nodes(path, own)),
+        nodes=tuple(_nodes(path, own, settings)),
         scheduling=Scheduling(
             weights=PriorityWeights(
                 age=weights.age,
@@ -199,10 +217,15 @@ def _cluster(path: Path, own: _File, policy: Policy) -> SimulatedCluster:
         max_time_s={
             name: one.max_time for name, one in own.partitions.items() if one.max_time is not None
         },
+        failures=_failures(own.failures),
     )
 
 
-def _nodes(path: Path, own: _File) -> Iterator[SimulatedNode]:
+def _failures(of: _Failures | None) -> NodeFailures | None:
+    return None if of is None else NodeFailures(of.mean_days * _DAY_S, of.repair_hours * 3600)
+
+
+def _nodes(path: Path, own: _File, settings: Settings) -> Iterator[SimulatedNode]:
     """The nodes, in order; without partitions of their own they are in all."""
     seen: set[str] = set()
     for group in own.nodes:
@@ -221,15 +244,27 @@ def _nodes(path: Path, own: _File) -> Iterator[SimulatedNode]:
             raise _refused(
                 path, f"nodes.names: {quoted(group.names)} names none, one twice, or too many"
             )
+        boards = _boards(path, group, settings)
+        gpus = dict(group.gpus) if boards is None else with_pads(group.gpus, boards)
         for name in names:
             yield SimulatedNode(
                 name=name,
                 partitions=partitions,
-                gpus=dict(group.gpus),
+                gpus=gpus,
                 cpus=group.cpus,
                 memory_mib=group.memory_gib << 10,
                 weight=group.weight,
+                boards=boards,
             )
+
+
+def _boards(path: Path, group: _Nodes, settings: Settings) -> BoardsOfNode | None:
+    """The nodes' boards, if they may be cut again."""
+    found = boards_of(group.gpus, settings, group.boards)
+    if found is None and group.boards is not None and settings.repartition.allowed:
+        why = f"the instances of {quoted(group.names)} do not fit on {group.boards} of one model"
+        raise _refused(path, f"nodes.boards: {why}")
+    return found
 
 
 def _refused(path: Path, why: str) -> InvalidInputError:

@@ -9,9 +9,11 @@ from cluster.settings.file import Settings
 from cluster.slurm.fields import duration_s
 from cluster.slurm.interface import Association, Qos
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
+from simulation.snapshot.boards import boards_of
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
+from slurm_plugin.slurm_config.pads import is_pad
 from slurm_plugin.slurm_config.slurm_conf import preempts_youngest_first
 from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 
@@ -64,7 +66,7 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
     settings = snapshot.site_settings
     return SiteDescription(
         taken_s=snapshot.taken_s,
-        cluster=_cluster(settings.cluster.name, snapshot),
+        cluster=_cluster(settings, snapshot),
         settings=settings,
         ledger=snapshot.ledger,
         partitions=snapshot.partitions,
@@ -76,11 +78,11 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
     )
 
 
-def _cluster(name: str, snapshot: SiteSnapshot) -> SimulatedCluster:
+def _cluster(settings: Settings, snapshot: SiteSnapshot) -> SimulatedCluster:
     accounts = [one for one in snapshot.associations if not one.user]
     return SimulatedCluster(
-        name=name,
-        nodes=tuple(_node(one) for one in snapshot.nodes if not one.is_shapes),
+        name=settings.cluster.name,
+        nodes=tuple(_node(one, settings) for one in snapshot.nodes if not one.is_shapes),
         scheduling=scheduling_of(snapshot.config),
         accounts={
             one.account: one.parent or ROOT_ACCOUNT
@@ -96,8 +98,9 @@ def _max_times(partitions: Iterable[PartitionView]) -> Mapping[str, int]:
     return {one.name: one.max_time_s for one in partitions if one.max_time_s is not None}
 
 
-def _node(node: NodeView) -> SimulatedNode:
-    """The node; GPUs without a type are of the type ""."""
+def _node(node: NodeView, settings: Settings) -> SimulatedNode:
+    """The node; GPUs without a type are of the type "". Without pads it is never cut again."""
+    has_pads = any(map(is_pad, node.gpus))
     untyped = {"": node.untyped_gpus} if node.untyped_gpus else {}
     return SimulatedNode(
         name=node.name,
@@ -106,6 +109,7 @@ def _node(node: NodeView) -> SimulatedNode:
         cpus=node.cpus,
         memory_mib=node.memory_mib,
         weight=node.weight,
+        boards=boards_of(node.gpus, settings) if has_pads else None,
     )
 
 

@@ -206,3 +206,17 @@ def test_an_interruption_writes_nothing_and_says_so(
 def test_as_many_processes_as_cpus_unless_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(simulate.os, "sched_getaffinity", lambda _: {0, 3, 5})
     assert simulate._cpus() == 3
+
+
+def test_nodes_fail_as_often_as_is_said(said: Said):
+    words = ("--offsets", 1, "--failures", 2)
+    shown = said(*words)
+    assert re.search(r"^failures of nodes +[1-9]", shown, flags=re.MULTILINE)
+    first, longer = (
+        json.loads(said(*words, "--json", "--repair", hours))["present"]["failures"]
+        for hours in (1, 20)
+    )
+    assert first["failures"] > 0
+    assert longer["down_slice_s"] > 2 * first["down_slice_s"]
+    assert json.loads(said("--json"))["present"]["failures"] is None
+    assert "SW-SIMULATE-REPAIR" in refused(said, "--repair", 4)

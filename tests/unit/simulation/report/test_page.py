@@ -8,7 +8,8 @@ import pytest
 from simulation_figures import CHANGED, END_S, HOSTILE, PRESENT, SERVICE, result, tenant
 
 from simulation.report.page import DRAWN, simulation_html
-from simulation.runs.figures import SimulationResult
+from simulation.report.rows import node_rows
+from simulation.runs.figures import FailureFigures, RecutFigures, SimulationResult
 
 
 class Page(HTMLParser):
@@ -104,3 +105,26 @@ def test_only_those_whose_jobs_waited_most_are_drawn():
     assert text.count("<rect") == DRAWN
     assert "5 more are in the table" in text
     assert text.count('<tr><th scope="row">t0</th>') == 1
+
+
+def test_what_became_of_nodes_is_shown():
+    recuts, failures = RecutFigures(36, 2, 28_080.0), FailureFigures(1, 6, 108_000.0, 3600.0)
+    present = replace(PRESENT, recuts=recuts, failures=failures)
+    changed = replace(CHANGED, failures=failures)
+    rows = {
+        one.words: (one.of.present, one.of.changed)
+        for one in node_rows(replace(result(), present=present, changed=changed))
+    }
+    assert rows == {
+        "GPUs cut again": ("36", "–"),
+        "cut in vain": ("2", "–"),
+        "slice-hours idle for cutting": ("7.8", "–"),
+        "failures of nodes": ("1", "1"),
+        "runs that they ended": ("6", "6"),
+        "slice-hours that these had run": ("30.0", "30.0"),
+        "slice-hours of nodes down": ("1.0", "1.0"),
+    }
+    shown = "".join(Page(page(replace(result(compared=False), present=present))).texts)
+    assert "GPUs cut again" in shown
+    assert "GPUs cut again" not in page(result())
+    assert node_rows(result()) == []

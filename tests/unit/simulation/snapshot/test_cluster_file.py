@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
+from simulation.cluster import NodeFailures
 from simulation.snapshot.cluster_file import read_cluster_file
 
 EXAMPLE = Path(__file__).parents[4] / "etc" / "simulated-cluster.toml"
@@ -133,3 +134,44 @@ def test_a_long_line_of_accounts_takes_no_longer_for_each(tmp_path: Path):
     assert len(site.cluster.accounts) == MANY + 1
     # It took nine seconds.
     assert time.process_time() - began_s < 5
+
+
+MIG = """
+name = "small"
+[partitions.gpu]
+[[nodes]]
+names = "n[1-2]"
+gpus = { "1g.10gb" = 8, "3g.40gb" = 2 }
+boards = 4
+[gpus."A100-80GB"]
+types = ["1g.10gb", "3g.40gb"]
+[repartition]
+allowed = true
+"""
+
+
+def test_nodes_whose_gpus_are_cut_again_have_boards_and_pads(tmp_path: Path):
+    node = read_cluster_file(written(tmp_path, MIG)).cluster.nodes[0]
+    assert node.boards is not None
+    assert [len(layout) for layout in node.boards.layouts] == [5, 5, 0, 0]
+    assert node.gpus == {"1g.10gb": 8, "3g.40gb": 2, "pad10": 18}
+    fewest = read_cluster_file(written(tmp_path, MIG.replace("boards = 4", ""))).cluster.nodes[0]
+    assert fewest.gpus == {"1g.10gb": 8, "3g.40gb": 2, "pad10": 4}
+    never = read_cluster_file(written(tmp_path, MIG.replace("true", "false"))).cluster.nodes[0]
+    assert (never.boards, never.gpus) == (None, {"1g.10gb": 8, "3g.40gb": 2})
+
+
+def test_boards_that_are_too_few_are_refused(tmp_path: Path):
+    with pytest.raises(
+        InvalidInputError, match=r"nodes.boards: the instances of .* do not fit on 1"
+    ):
+        read_cluster_file(written(tmp_path, MIG.replace("boards = 4", "boards = 1")))
+
+
+def test_failures_are_said_in_days_and_hours(tmp_path: Path):
+    assert read_cluster_file(written(tmp_path, SMALL)).cluster.failures is None
+    text = f"{SMALL}\n[failures]\nmean_days = 100\n"
+    found = read_cluster_file(written(tmp_path, text)).cluster.failures
+    assert found == NodeFailures(100 * 86_400, 12 * 3600)
+    with pytest.raises(InvalidInputError, match="mean_days"):
+        read_cluster_file(written(tmp_path, text.replace("100", "0")))

@@ -1,0 +1,298 @@
+"""Repartitions on a simulated site: when they are planned, and what becomes of each.
+
+Cron runs ``slicewise rebalance`` every few minutes. A run plans by the code of the product
+(``mig.due.cuts_due``), and carries out one repartition after the other: the node is reserved, the
+run waits until no job holds what is destroyed, the GPU is cut beside the jobs that stay, and the
+node takes jobs again. A run ends with its plan, or with the first repartition that is in vain.
+
+Replicas of services stay where they are: no GPU is cut whose instances they hold.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord
+from cluster.settings.file import Settings
+from simulation.cluster import SimulatedCluster
+from simulation.site.node_cuts import NodeCuts
+from simulation.site.records import Recut
+from simulation.slurm_model.model import SlurmModel
+from simulation.slurm_model.records import EndedRun
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.mig.demand import in_use, room_of, waiting_for_instances
+from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.gpu_state import NodeLook, Past
+from slurm_plugin.mig.guaranteed_shapes import needs
+from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.mig.problem import SiteObservation, inputs
+from slurm_plugin.mig.steps import PlannedRepartition
+from slurm_plugin.quota.demand import node_capacity, waits_for_others
+from slurm_plugin.quota.types import Policy
+from slurm_plugin.services.state import used_by_tenant
+from slurm_plugin.slurm_config.gres import types_by_kind
+
+EVERY_S = 180.0
+"""Seconds between two runs of cron, as etc/slicewise.cron has it."""
+_LATELY_S = 86_400.0
+"""Seconds of past use that a tenant's guarantee may claim again, as in the product."""
+_NOT_CUT = "its boards are not known"
+
+
+@dataclass
+class _Work:
+    """A repartition at work.
+
+    Attributes:
+        cut_until_s: when the GPU is cut and Slurm knows it; None while jobs are in the way.
+        free_millislices: what nothing holds on the node since ``seen_s``.
+    """
+
+    planned: PlannedRepartition
+    began_s: float
+    seen_s: float
+    free_millislices: int
+    lost_millislice_s: float = 0.0
+    cut_until_s: float | None = None
+
+
+class SiteRecuts:
+    """The repartitions of one site."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        settings: Settings,
+        model: SlurmModel,
+        policy_at: Callable[[float], Policy],
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """``policy_at``: the quotas in force at a moment, in Unix seconds."""
+        self._settings, self._model, self._policy_at = settings, model, policy_at
+        self._partitions = frozenset(settings.cluster.partitions)
+        self._types = types_by_kind(settings.boards_by_type, settings.whole_types)
+        with_boards = (node for node in cluster.nodes if node.boards is not None)
+        self._cuts = {node.name: NodeCuts(node, self._types) for node in with_boards}
+        self._every_s = every_s
+        self._due_s = self._after(model.now_s)
+        self._left: deque[PlannedRepartition] = deque()
+        self._work: _Work | None = None
+        self._runs: deque[RunRecord] = deque()
+        self._ended_s: dict[str, float] = {}
+        self._found: list[Recut] = []
+
+    @property
+    def found(self) -> tuple[Recut, ...]:
+        """The repartitions that have ended."""
+        return tuple(self._found)
+
+    def next_s(self) -> float:
+        """When something is due next; inf if nothing ever is."""
+        if not self._cuts:
+            return inf
+        work = self._work
+        if work is None:
+            return self._model.now_s if self._left else self._due_s
+        due_s = work.cut_until_s
+        if due_s is None:
+            due_s = work.began_s + self._settings.repartition.move_s
+        # What the node has free changes when something happens in Slurm.
+        own_s = self._model.next_s()
+        return due_s if own_s is None else min(due_s, own_s)
+
+    def ended(self, run: EndedRun) -> None:
+        """Note a run that has ended: what was used lately is expected again."""
+        if run.start_s is not None and any(kind in self._instance_types for kind in run.gpus):
+            self._runs.append(_run(run, int(run.start_s), int(run.end_s)))
+
+    def advance(self) -> bool:
+        """Do what is due; the model has passed until now. Return whether nodes have changed."""
+        if self._work is not None:
+            self._count(self._work)
+        is_changed = False
+        while self._step():
+            is_changed = True
+        return is_changed
+
+    def _step(self) -> bool:
+        now_s, work = self._model.now_s, self._work
+        if work is not None:
+            return self._go_on(work)
+        if self._left:
+            self._begin(self._left.popleft())
+            return True
+        if now_s < self._due_s:
+            return False
+        self._due_s = self._after(now_s)
+        if self._may_pay():
+            self._left.extend(self._plan())
+        return bool(self._left)
+
+    def _after(self, now_s: float) -> float:
+        return (now_s // self._every_s + 1) * self._every_s
+
+    def _begin(self, planned: PlannedRepartition) -> None:
+        self._model.reserve_node(planned.node)
+        now_s, cuts = self._model.now_s, self._cuts[planned.node]
+        self._work = _Work(planned, now_s, now_s, self._free(planned.node))
+        # As the product checks before anything is done: a plan may have no order of devices.
+        if not cuts.can_be(planned, self._held(planned.node) - cuts.going(planned)):
+            self._end(self._work, is_done=False)
+
+    def _go_on(self, work: _Work) -> bool:
+        """Take the repartition a step on, if that is possible now."""
+        now_s, planned = self._model.now_s, work.planned
+        if "DOWN" in self._view(planned.node).states:
+            self._end(work, is_done=False)
+            return True
+        if work.cut_until_s is None:
+            if not self._is_in_the_way(planned):
+                work.cut_until_s = now_s + self._settings.repartition.repartition_s
+                return True
+            if now_s >= work.began_s + self._settings.repartition.move_s:
+                self._end(work, is_done=False)
+                return True
+            return False
+        if now_s < work.cut_until_s:
+            return False
+        self._end(work, is_done=self._cut(planned))
+        return True
+
+    def _is_in_the_way(self, planned: PlannedRepartition) -> bool:
+        going = self._cuts[planned.node].going(planned)
+        return bool(going & self._held(planned.node))
+
+    def _held(self, name: str) -> frozenset[int]:
+        return frozenset(i for those in self._model.devices(name).values() for i in those)
+
+    def _cut(self, planned: PlannedRepartition) -> bool:
+        """Cut the GPU; return whether Slurm has an order of devices for it."""
+        cuts = self._cuts[planned.node]
+        if not cuts.cut(planned, self._held(planned.node)):
+            return False
+        self._model.cut_node(planned.node, cuts.gpus)
+        return True
+
+    def _end(self, work: _Work, *, is_done: bool) -> None:
+        """End the repartition; a run ends with the first that was in vain."""
+        now_s, planned = self._model.now_s, work.planned
+        self._model.release_node(planned.node)
+        self._ended_s[planned.gpu_uuid] = now_s
+        self._found.append(
+            Recut(work.began_s, now_s, planned.node, work.lost_millislice_s, is_done=is_done)
+        )
+        self._work = None
+        if not is_done:
+            self._left.clear()
+        self._due_s = self._after(now_s)
+
+    def _count(self, work: _Work) -> None:
+        """Count what the node had free since the last look."""
+        now_s = self._model.now_s
+        work.lost_millislice_s += work.free_millislices * (now_s - work.seen_s)
+        work.seen_s, work.free_millislices = now_s, self._free(work.planned.node)
+
+    def _free(self, name: str) -> int:
+        """Millislices of a node that nothing holds."""
+        node, settings = self._view(name), self._settings
+        whole = node_capacity(node, settings.costs, settings.whole_boards)
+        return max(0, whole - run_cost(node.gpus_allotted, settings.costs))
+
+    def _view(self, name: str) -> NodeView:
+        return next(one for one in self._model.nodes if one.name == name)
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    @property
+    def _instance_types(self) -> Mapping[str, object]:
+        return self._settings.boards_by_type
+
+    def _may_pay(self) -> bool:
+        """Whether a plan could find anything: a job waits for instances, or a GPU was cut lately.
+
+        What is expected beside that is no more than what there is.
+        """
+        kinds = self._instance_types
+        since_s = self._model.now_s - self._settings.repartition.horizon_s
+        return any(ended_s > since_s for ended_s in self._ended_s.values()) or any(
+            waits_for_others(job) and any(kind in kinds for kind in job.gpus)
+            for job in self._model.jobs
+        )
+
+    def _plan(self) -> tuple[PlannedRepartition, ...]:
+        """The repartitions that the product would make now."""
+        seen, of = self._observed(), self._settings.repartition
+        terms = RepartitionTerms(of.repartition_s, of.horizon_s, of.nodes_at_once)
+        return cuts_due(inputs(seen, self._types, terms))
+
+    def _observed(self) -> SiteObservation:
+        """One look at everything that a plan takes into account, as the product gathers it."""
+        settings, model, now_s = self._settings, self._model, self._model.now_s
+        jobs, policy = model.jobs, self._policy_at(now_s)
+        while self._runs and (self._runs[0].end_s or 0) < now_s - _LATELY_S:
+            self._runs.popleft()
+        runs = (*self._runs, *_running(jobs))
+        room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
+        horizon_s = settings.repartition.horizon_s
+        return SiteObservation(
+            looks=tuple(self._looks()),
+            jobs=tuple(map(_that_stays, (job for job in jobs if job.state in ALLOTTED))),
+            indices=self._indices(),
+            waiting=tuple(
+                waiting_for_instances(jobs, self._partitions, room, settings.costs, now_s)
+            ),
+            in_use=in_use(runs, now_s - horizon_s, now_s),
+            needed=needs(
+                policy, jobs, runs, self._partitions, costs=settings.costs, models=settings.models
+            ),
+            shapes=frozenset(self._instance_types),
+            past=Past({}, {gpu: int(now_s - at_s) for gpu, at_s in self._ended_s.items()}),
+            move_s=0,
+            at_s=now_s,
+        )
+
+    def _looks(self) -> Iterator[NodeLook]:
+        """The nodes with instances; nothing is planned for those of which the boards are not
+        known.
+        """
+        kinds = self._instance_types
+        for node in self._model.nodes:
+            if (cuts := self._cuts.get(node.name)) is not None:
+                yield cuts.look(node)
+            elif any(kind in kinds for kind in node.gpus):
+                yield NodeLook(node, None, 0.0, {}, _NOT_CUT)
+
+    def _indices(self) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        found: dict[int, dict[str, frozenset[int]]] = {}
+        for name in self._cuts:
+            for job_id, indices in self._model.devices(name).items():
+                found.setdefault(job_id, {})[name] = indices
+        return found
+
+
+def _that_stays(job: JobView) -> JobView:
+    """The job as one that can't move: nothing here tells a replica to."""
+    return replace(job, admin_comment="") if job.admin_comment else job
+
+
+def _running(jobs: Iterable[JobView]) -> Iterator[RunRecord]:
+    for job in jobs:
+        if job.state is JobState.RUNNING and job.start_s is not None:
+            yield _run(job, job.start_s, None)
+
+
+def _run(of: JobView | EndedRun, start_s: int, end_s: int | None) -> RunRecord:
+    return RunRecord(
+        job_id=of.job_id,
+        task=str(of.job_id),
+        user=of.user,
+        account=of.account,
+        partition=of.partition,
+        start_s=start_s,
+        end_s=end_s,
+        state="RUNNING" if end_s is None else "COMPLETED",
+        time_limit_s=None,
+        tres={f"gres/gpu:{kind}": str(count) for kind, count in of.gpus.items()},
+    )

@@ -1,0 +1,171 @@
+"""Repartitions on a simulated site: GPUs follow the shapes that jobs wait for."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from site_world import BEGIN_S, past, slicewise, tenants
+
+from cluster.settings.file import Settings
+from simulation.cluster import SimulatedCluster, SimulatedNode
+from simulation.history.fitting import fitted
+from simulation.history.jobs import HistoryJob
+from simulation.runs.node_figures import joined_recuts, recut_figures
+from simulation.site.capacity import capacity_millislices
+from simulation.site.failures import Outage
+from simulation.site.loop import Site, SiteTimes
+from simulation.site.records import SiteRecord
+from simulation.site.recuts import EVERY_S
+from simulation.site.requests import NO_NODES, Replayable, replays
+from simulation.snapshot.boards import boards_of, with_pads
+
+SMALL, LARGE = "1g.10gb", "3g.40gb"
+CUTTING = Settings.model_validate(
+    {
+        "cluster": {"name": "test", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": [SMALL, "2g.20gb", LARGE], "whole": ["a100"]}},
+        "repartition": {"allowed": True, "repartition_s": 60, "move_s": 120},
+    }
+)
+KEEPING = CUTTING.model_copy(
+    update={"repartition": CUTTING.repartition.model_copy(update={"allowed": False})}
+)
+COSTS = CUTTING.costs
+HOUR_S = 3600.0
+
+
+def site(gpus: dict[str, int], nodes: int = 1, settings: Settings = CUTTING) -> SimulatedCluster:
+    boards = boards_of(gpus, settings)
+    found = dict(gpus) if boards is None else with_pads(gpus, boards)
+    each = SimulatedNode("", frozenset({"gpu"}), found, boards=boards)
+    return SimulatedCluster(
+        "test", tuple(replace(each, name=f"n{number}") for number in range(nodes))
+    )
+
+
+def ran(
+    on: SimulatedCluster,
+    *jobs: HistoryJob,
+    settings: Settings = CUTTING,
+    hours: float = 6,
+    down: tuple[Outage, ...] | None = None,
+) -> SiteRecord:
+    end_s = BEGIN_S + hours * HOUR_S
+    times, can = SiteTimes(BEGIN_S, end_s, end_s), Replayable(on, COSTS)
+    found = replays(enumerate(jobs), can, begin_s=BEGIN_S, end_s=end_s)
+    plan = slicewise(tenants(a=4, b=4), settings=settings)
+    return Site(on, plan, COSTS, found, times, down=down).run()
+
+
+def test_a_job_of_a_type_that_is_cut_nowhere_gets_it():
+    record = ran(site({SMALL: 7}), past("a", {LARGE: 1}))
+    (recut,) = record.recuts or ()
+    assert recut.is_done
+    # Cron runs at whole multiples; a repartition takes a minute, in which nothing holds the board.
+    assert recut.begin_s % EVERY_S == 0
+    assert recut.end_s - recut.begin_s == 60
+    assert recut.lost_millislice_s == 60 * 7000
+    (run,) = record.jobs[0].runs
+    assert 0 <= run.start_s - recut.end_s <= 5
+
+
+def test_what_runs_on_the_board_stays_and_the_rest_is_cut():
+    small = [past("a", {SMALL: 1}, 0, 5000.0) for _ in range(2)]
+    record = ran(site({SMALL: 7}), *small, past("b", {LARGE: 1}, 10, 500.0))
+    (recut,) = record.recuts or ()
+    assert recut.is_done
+    assert recut.lost_millislice_s == 60 * 5000
+    assert [job.runs[0].end_s - job.runs[0].start_s for job in record.jobs[:2]] == [5001.0] * 2
+    assert all(len(job.runs) == 1 for job in record.jobs)
+
+
+def test_nothing_is_cut_where_the_settings_do_not_allow_it():
+    record = ran(site({SMALL: 7}, settings=KEEPING), past("a", {SMALL: 1}), settings=KEEPING)
+    assert record.recuts is None
+    found = Replayable(site({SMALL: 7}, settings=KEEPING), COSTS)
+    assert found.of(0, past("a", {LARGE: 1}), BEGIN_S) == NO_NODES
+
+
+def test_while_instances_are_free_for_all_nothing_is_cut():
+    jobs = [past("a", {SMALL: 1}, 100.0 * nth) for nth in range(7)]
+    assert ran(site({SMALL: 7}), *jobs).recuts == ()
+
+
+def test_jobs_in_the_way_are_not_ended_for_a_cut():
+    """All seven instances run for longer than anybody waits: there is nothing to gain."""
+    small = [past("a", {SMALL: 1}, 0, 2 * HOUR_S) for _ in range(7)]
+    record = ran(site({SMALL: 7}), *small, past("b", {LARGE: 1}, 10, 500.0))
+    assert all(len(job.runs) == 1 for job in record.jobs)
+    end_s = max(job.runs[0].end_s or 0.0 for job in record.jobs[:7])
+    assert record.jobs[7].runs[0].start_s >= end_s
+
+
+def test_a_node_that_fails_while_it_is_cut_keeps_its_layout():
+    at_s = BEGIN_S // EVERY_S * EVERY_S + EVERY_S
+    down = (Outage(at_s + 30, at_s + 1000, "n0"),)
+    record = ran(site({SMALL: 7}), past("a", {LARGE: 1}), down=down)
+    first, second = record.recuts or ()
+    assert (first.is_done, second.is_done) == (False, True)
+    assert first.end_s == at_s + 30
+    assert second.begin_s >= at_s + 1000
+    assert record.jobs[0].runs
+
+
+def test_after_a_cut_the_other_shape_comes_back_when_it_is_wanted():
+    large = [past("a", {LARGE: 1}, 0, 1000.0) for _ in range(2)]
+    small = [past("a", {SMALL: 1}, 3 * HOUR_S, 1000.0) for _ in range(6)]
+    record = ran(site({SMALL: 7}), *large, *small, hours=12)
+    assert sum(one.is_done for one in record.recuts or ()) >= 2
+    assert all(job.runs for job in record.jobs)
+
+
+def test_figures_count_repartitions_that_begin_in_the_time():
+    record = ran(site({SMALL: 7}), past("a", {LARGE: 1}))
+    (recut,) = record.recuts or ()
+    found = recut_figures(record, BEGIN_S, BEGIN_S + HOUR_S)
+    assert found is not None
+    assert (found.done, found.in_vain, found.lost_slice_s) == (1, 0, 420.0)
+    none = recut_figures(record, recut.begin_s + 1, BEGIN_S + HOUR_S)
+    assert none is not None
+    assert none.done == 0
+    both = joined_recuts((found, None, found))
+    assert both is not None
+    assert (both.done, both.lost_slice_s) == (2, 840.0)
+    assert joined_recuts((None,)) is None
+    assert recut_figures(replace(record, recuts=None), 0.0, 1.0) is None
+
+
+def test_the_capacity_is_that_of_whole_boards_however_they_are_cut():
+    assert capacity_millislices(site({SMALL: 4, LARGE: 1, "a100": 1}), COSTS) == 7500 + 7000
+    assert capacity_millislices(site({SMALL: 4, "pad4": 10}), COSTS) == 2 * 7000
+    assert capacity_millislices(site({SMALL: 4}, settings=KEEPING), COSTS) == 4000
+
+
+def test_jobs_may_ask_for_what_a_gpu_can_be_cut_into():
+    jobs = (past("a", {LARGE: 1}), past("a", {"h100": 1}))
+    fit = fitted(jobs, site({SMALL: 7}), {"a": 1}, COSTS)
+    assert [dict(job.gpus) for job in fit.jobs] == [{LARGE: 1}, {SMALL: 1}]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "laid"),
+    [
+        ({SMALL: 28}, None, [{SMALL: 7}] * 4),
+        ({SMALL: 28}, 8, [{SMALL: 7}] * 4 + [{}] * 4),
+        ({SMALL: 8, LARGE: 8}, 8, [{SMALL: 1, LARGE: 1}] * 8),
+        ({SMALL: 8, LARGE: 2}, None, [{SMALL: 4, LARGE: 1}] * 2),
+        ({SMALL: 3, LARGE: 2}, None, [{LARGE: 2}, {SMALL: 3}]),
+        ({SMALL: 4, LARGE: 1, "pad5": 9}, None, [{SMALL: 4, LARGE: 1}, {}]),
+        ({SMALL: 29}, 4, None),
+        ({SMALL: 4, "pad4": 2}, None, None),
+        ({"a100": 8}, None, None),
+    ],
+)
+def test_instances_are_laid_on_boards(gpus, count, laid):
+    found = boards_of(gpus, CUTTING, count)
+    if laid is None:
+        assert found is None
+        return
+    assert found is not None
+    assert [dict(Counter(one.profile for one in layout)) for layout in found.layouts] == laid
+    assert found.most[LARGE] == 2 * len(laid)
