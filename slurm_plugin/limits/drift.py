@@ -106,9 +106,9 @@ def to_remember(
 
 def _remembered(limit: KnownLimit, now: str, pending: Difference | None) -> KnownLimit:
     if pending is None:
-        *earlier, last = _set_by_us(limit)
+        asked = _set_by_us(limit)
         # What was asked last does not show yet, and is no longer wanted: it may still come.
-        comes_later = now in earlier and now != last
+        comes_later = now in asked and now != asked[-1]
         return limit if comes_later else KnownLimit(limit.before, now)
     oldest, *later = _set_by_us(limit)
     # A part of a budget changes at each look, and its change may wait, or be refused, for weeks.

@@ -101,9 +101,9 @@ class Site:
         model = self._model
         if model.now_s < self.clock.now_s:
             model.advance(self.clock.now_s)
-            for run in model.take_ended():
-                late_s = self.random.uniform(0.0, self.lag_s)
-                self.runs.append(AccountedRun(run, run.end_s + late_s))
+        for run in model.take_ended():
+            late_s = self.random.uniform(0.0, self.lag_s)
+            self.runs.append(AccountedRun(run, run.end_s + late_s))
         return model
 
     def record(self, job_id: int) -> JobRecord | None:
