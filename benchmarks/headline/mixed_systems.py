@@ -103,7 +103,9 @@ def slicewise(load: MixedLoad) -> MixedRecord:
     """Slicewise with its default settings: every tenant lends and borrows without a limit."""
     cluster = _cluster(load, load.instances)
     services = tuple(one.slices for one in load.services)
-    plan = SlicewisePlan(SLICEWISE, SETTINGS, tenants(load.guarantees), services=services)
+    policy = tenants(load.guarantees)
+    # A turn each second, as the launcher makes it.
+    plan = SlicewisePlan(SLICEWISE, SETTINGS, policy, services=services, calm_s=0.0)
     site = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load))
     record = site.run()
     return MixedRecord(record, record.services)
