@@ -100,8 +100,11 @@ def kueue_hpa(load: MixedLoad) -> MixedRecord:
 
 
 def slicewise(load: MixedLoad) -> MixedRecord:
-    """Slicewise with its default settings: every tenant lends and borrows without a limit."""
-    cluster = _cluster(load, load.instances)
+    """Slicewise with its default settings: every tenant lends and borrows without a limit.
+
+    Slurm preempts the youngest first, as Slicewise advises.
+    """
+    cluster = _cluster(load, load.instances, youngest_first=True)
     services = tuple(one.slices for one in load.services)
     policy = tenants(load.guarantees)
     # A turn each second, as the launcher makes it.
@@ -176,7 +179,11 @@ def _replays(load: MixedLoad, cluster: SimulatedCluster) -> tuple[Replay, ...]:
 
 
 def _cluster(
-    load: MixedLoad, instances: Mapping[str, int], weights: PriorityWeights | None = None
+    load: MixedLoad,
+    instances: Mapping[str, int],
+    weights: PriorityWeights | None = None,
+    *,
+    youngest_first: bool = False,
 ) -> SimulatedCluster:
     """So many instances, spread over the nodes evenly."""
     nodes = tuple(
@@ -195,7 +202,9 @@ def _cluster(
     return SimulatedCluster(
         name="headline",
         nodes=nodes,
-        scheduling=Scheduling(weights=weights or PriorityWeights()),
+        scheduling=Scheduling(
+            weights=weights or PriorityWeights(), preempts_youngest_first=youngest_first
+        ),
         accounts=dict.fromkeys(own, "root"),
         shares={name: max(1, millislices // 1000) for name, millislices in own.items()},
     )
