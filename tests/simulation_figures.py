@@ -4,13 +4,13 @@ import math
 from dataclasses import replace
 
 from simulation.runs.figures import (
+    ClusterSample,
     Estimate,
     Figures,
+    ReplayedService,
+    ReplayedTenant,
     SelfCheck,
-    ServiceFigures,
     SimulationResult,
-    Step,
-    TenantFigures,
 )
 
 START_S, DAY_S = 1_790_805_600, 86_400
@@ -30,9 +30,9 @@ CHECK = SelfCheck(
 )
 
 
-def tenant(name: str, wait_s: float, *, jobs: int = 1000, slices: float = 100.0) -> TenantFigures:
+def tenant(name: str, wait_s: float, *, jobs: int = 1000, slices: float = 100.0) -> ReplayedTenant:
     held = slices * 1000 * (END_S - START_S)
-    return TenantFigures(
+    return ReplayedTenant(
         tenant=name,
         jobs=jobs,
         started=jobs,
@@ -49,9 +49,9 @@ def tenant(name: str, wait_s: float, *, jobs: int = 1000, slices: float = 100.0)
     )
 
 
-def figures(*tenants: TenantFigures, use: float = 0.7, wait_s: float = 660.0) -> Figures:
+def figures(*tenants: ReplayedTenant, use: float = 0.7, wait_s: float = 660.0) -> Figures:
     steps = tuple(
-        Step(
+        ClusterSample(
             at_s=START_S + number * (END_S - START_S) / 200,
             held_millislices=int(896_000 * use * (1 + 0.2 * math.sin(number / 7))),
             lent_millislices=int(90_000 * use * (1 + math.sin(number / 9))),
@@ -87,7 +87,7 @@ CHANGED = figures(
     use=0.78,
     wait_s=480.0,
 )
-SERVICE = ServiceFigures(HOSTILE, 12_000, 0.991, 1.4, 720_000.0, 91)
+SERVICE = ReplayedService(HOSTILE, 12_000, 0.991, 1.4, 720_000.0, 91)
 
 
 def around(value: float, spread: float) -> Estimate:

@@ -4,7 +4,7 @@ from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from simulation.cli.inputs import SiteInputs
 from simulation.cluster import SimulatedCluster, SimulatedNode
-from simulation.history.jobs import History, HistoryJob
+from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.types import Quota, Tenant
@@ -44,10 +44,10 @@ def job(number: int, account: str) -> HistoryJob:
 JOBS = tuple(job(number, "nlp" if number % 3 == 0 else "vision") for number in range(80))
 
 
-PAST = History(JOBS)
+PAST = JobHistory(JOBS)
 
 
-def site(history: History | None = PAST) -> SiteInputs:
+def site(history: JobHistory | None = PAST) -> SiteInputs:
     """The site, as a cluster file describes it."""
     ledger = untouched_ledger(TENANTS, moment(0.0, "UTC"))
     return SiteInputs(SiteDescription(0, CLUSTER, SETTINGS, ledger), history)

@@ -12,7 +12,7 @@ from cluster.slurm.interface import Association
 from simulation.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
 from simulation.history.fitting import fitted
 from simulation.history.formats import read_history
-from simulation.history.jobs import History, HistoryJob
+from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.report.words import count_text, unread_text
 from simulation.runs.experiment import WARM_UP_S
 from simulation.runs.spending import spending_of
@@ -40,7 +40,7 @@ class SiteInputs:
     """
 
     now: SiteDescription
-    history: History | None = None
+    history: JobHistory | None = None
 
     @property
     def cluster(self) -> SimulatedCluster:
@@ -224,7 +224,7 @@ def demand(
     return Demand(fit.jobs, begin_s, end_s, known_from_s, (*_notes(history), *fit.notes))
 
 
-def _whole_from_s(history: History) -> float:
+def _whole_from_s(history: JobHistory) -> float:
     """From when on all jobs are there: before that the site would be emptier than it was."""
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
     whole_s = history.whole_from_s
@@ -250,7 +250,7 @@ def _weights(site: SiteInputs) -> Mapping[str, int]:
     return {name: site.cluster.shares.get(name, 1) for name in accounts if name not in above}
 
 
-def _notes(history: History) -> Iterator[str]:
+def _notes(history: JobHistory) -> Iterator[str]:
     if history.unread:
         yield unread_text(history.unread, "the history", history.first_unread)
     if history.open_ended:

@@ -8,16 +8,16 @@ from pathlib import Path
 from simulation.history import helios, helios_counts, philly
 from simulation.history.csv_rows import columns_of
 from simulation.history.helios_counts import read_helios_counts
-from simulation.history.jobs import History
+from simulation.history.jobs import JobHistory
 from simulation.history.lines import Line, UnreadLines, lines_of, opened
 from simulation.history.sacct import is_sacct, read_sacct
 from simulation.history.swf import is_swf, read_swf
 from simulation.history.ub_events import read_ub_events
 
-Reader = Callable[[Iterable[Line], UnreadLines], History]
+Reader = Callable[[Iterable[Line], UnreadLines], JobHistory]
 
 
-def read_history(path: Path, seed: int = 0) -> History:
+def read_history(path: Path, seed: int = 0) -> JobHistory:
     """Read the jobs of a file, which may be compressed (.gz, .xz).
 
     ``seed`` is for Helios' counts, which are no jobs. Raises InvalidInputError (SW-HISTORY-FILE)

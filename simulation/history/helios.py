@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
-from simulation.history.jobs import History, HistoryJob, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, in_order
 from simulation.history.lines import Line, UnreadLines
 
 _LONGEST_ID = 18
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "node_num", "state", "submit_time", "duration")
 
 
-def read_helios(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_helios(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the jobs; virtual clusters are accounts and partitions, as Helios had them."""
     jobs = in_order(read_rows(lines, COLUMNS, _job, unread))
-    return History(jobs, unread.count, unread.first)
+    return JobHistory(jobs, unread.count, unread.first)
 
 
 def _job(number: int, row: Row) -> HistoryJob:

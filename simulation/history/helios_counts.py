@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulation.history.csv_rows import Row, count, read_rows
-from simulation.history.jobs import History, HistoryJob, even_nodes, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
 from simulation.history.lines import Line, UnreadLines
 
 COLUMNS = ("minute", "vc", "running_gpu", "pending_gpu", "running_jobs", "pending_jobs")
@@ -31,7 +31,7 @@ _FIRST_NUMBERS = 1_000_000
 """Numbers of jobs of one virtual cluster, at most."""
 
 
-class Counts(NamedTuple):
+class MinuteCounts(NamedTuple):
     """What was counted of one virtual cluster at the end of one minute."""
 
     minute: int
@@ -93,7 +93,7 @@ class _Site:
         self._waiting: list[_Job] = []
         self._rng = rng
 
-    def move_to(self, counts: Counts) -> None:
+    def move_to(self, counts: MinuteCounts) -> None:
         """Let a minute pass, after which the counts are these, or as near as was found."""
         more = counts.running_jobs - len(self._running)
         more_wait = counts.pending_jobs - len(self._waiting)
@@ -229,9 +229,9 @@ def _split(gpus: int, jobs: int, rng: random.Random) -> list[int]:
     return sizes
 
 
-def read_helios_counts(lines: Iterable[Line], unread: UnreadLines, seed: int = 0) -> History:
+def read_helios_counts(lines: Iterable[Line], unread: UnreadLines, seed: int = 0) -> JobHistory:
     """Make the jobs of all virtual clusters; the same for the same seed."""
-    by_cluster: dict[str, list[Counts]] = defaultdict(list)
+    by_cluster: dict[str, list[MinuteCounts]] = defaultdict(list)
     for name, counts in read_rows(lines, COLUMNS, _counts, unread):
         by_cluster[name].append(counts)
     found: list[HistoryJob] = []
@@ -239,17 +239,17 @@ def read_helios_counts(lines: Iterable[Line], unread: UnreadLines, seed: int = 0
         rng = random.Random(f"{seed} {name}")  # noqa: S311 -- not for secrets
         jobs = reconstructed(name, sorted(several), rng, number * _FIRST_NUMBERS + 1)
         found += jobs
-    return History(in_order(found), unread.count, unread.first)
+    return JobHistory(in_order(found), unread.count, unread.first)
 
 
-def _counts(_: int, row: Row) -> tuple[str, Counts]:
-    return row["vc"], Counts(
+def _counts(_: int, row: Row) -> tuple[str, MinuteCounts]:
+    return row["vc"], MinuteCounts(
         int(count(row["minute"])), *(count(row[column]) for column in COLUMNS[2:])
     )
 
 
 def reconstructed(
-    name: str, minutes: Sequence[Counts], rng: random.Random, first_id: int
+    name: str, minutes: Sequence[MinuteCounts], rng: random.Random, first_id: int
 ) -> Iterator[HistoryJob]:
     """Jobs of one virtual cluster, of which ``minutes`` are ascending and not empty."""
     site = _Site(rng)

@@ -41,7 +41,7 @@ class HistoryJob:
 
 
 @dataclass(frozen=True)
-class History:
+class JobHistory:
     """What was read of a file, or of several.
 
     Attributes:

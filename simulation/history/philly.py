@@ -7,7 +7,7 @@ virtual cluster; the other is Chronus', with the virtual cluster as ``user`` and
 from collections.abc import Iterable
 
 from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
-from simulation.history.jobs import History, HistoryJob, even_nodes, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
 from simulation.history.lines import Line, UnreadLines
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
@@ -16,7 +16,7 @@ _ON_A_NODE = 8
 """GPUs of most of Philly's nodes."""
 
 
-def read_philly(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_philly(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read ElasticFlow's extract; jobs are numbered by their lines."""
 
     def read(number: int, row: Row) -> HistoryJob:
@@ -26,10 +26,10 @@ def read_philly(lines: Iterable[Line], unread: UnreadLines) -> History:
         return _job(number, row["cluster"], submit_s, row["duration"], row["num_gpus"])
 
     jobs = in_order(read_rows(lines, PHILLY_COLUMNS, read, unread))
-    return History(jobs, unread.count, unread.first)
+    return JobHistory(jobs, unread.count, unread.first)
 
 
-def read_chronus(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_chronus(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read Chronus' extract."""
 
     def read(_: int, row: Row) -> HistoryJob:
@@ -38,7 +38,7 @@ def read_chronus(lines: Iterable[Line], unread: UnreadLines) -> History:
         return _job(job_id, row["user"], submit_s, row["duration"], row["num_gpu"])
 
     jobs = in_order(read_rows(lines, CHRONUS_COLUMNS, read, unread))
-    return History(jobs, unread.count, unread.first)
+    return JobHistory(jobs, unread.count, unread.first)
 
 
 def _job(job_id: int, account: str, submit_s: float, run: str, gpus: str) -> HistoryJob:

@@ -15,7 +15,7 @@ from cluster.language.jobs import PastRun
 from cluster.slurm.fields import numbers
 from cluster.slurm.job_history import HISTORY_FIELDS, past_run
 from simulation.history.csv_rows import MOST_S
-from simulation.history.jobs import History, HistoryJob, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, in_order
 from simulation.history.lines import MOST_JOBS, Line, UnreadLines, read_each
 
 PUBLISHED_FIELDS = (
@@ -48,7 +48,7 @@ def is_sacct(first: str) -> bool:
     )
 
 
-def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the jobs; the runs of a requeued job become one job.
 
     sacct shows what waited or ran in a time, so also jobs that came long before it. Nobody wrote
@@ -71,7 +71,7 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> History:
     found = in_order(islice(jobs, MOST_JOBS + 1))
     if len(found) > MOST_JOBS:
         raise unread.error(first[0], f"more than {MOST_JOBS} jobs follow")
-    return History(
+    return JobHistory(
         jobs=found,
         unread=unread.count,
         first_unread=unread.first,

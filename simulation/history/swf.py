@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from simulation.history.csv_rows import count, seconds
-from simulation.history.jobs import History, HistoryJob, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, in_order
 from simulation.history.lines import Line, UnreadLines, read_each
 
 FIELDS = 18
@@ -28,13 +28,13 @@ def _numbers(text: str) -> bool:
     )
 
 
-def read_swf(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_swf(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the jobs; groups are accounts, and queues are partitions where no partition is said."""
     start = [0.0]
     jobs = in_order(
         read_each(_without_comments(lines, start), lambda line: _job(line, start[0]), unread)
     )
-    return History(jobs, unread.count, unread.first)
+    return JobHistory(jobs, unread.count, unread.first)
 
 
 def _without_comments(lines: Iterable[Line], start: list[float]) -> Iterator[Line]:

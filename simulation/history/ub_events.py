@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from cluster.language.gres import parse_gpu_requests
 from simulation.history.csv_rows import count, seconds
-from simulation.history.jobs import History, HistoryJob, in_order
+from simulation.history.jobs import HistoryJob, JobHistory, in_order
 from simulation.history.lines import Line, UnreadLines, read_each
 
 _SUBMIT = "submit_batch_job"
@@ -33,10 +33,10 @@ _TIME = re.compile(
 _UNITS_S = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}
 
 
-def read_ub_events(lines: Iterable[Line], unread: UnreadLines) -> History:
+def read_ub_events(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the submissions; events of other kinds, such as cancellations, are counted as unread."""
     jobs = in_order(read_each(lines, _job, unread))
-    return History(jobs, unread.count, unread.first)
+    return JobHistory(jobs, unread.count, unread.first)
 
 
 def _job(line: Line) -> HistoryJob:

@@ -9,10 +9,10 @@ from typing import Literal
 from simulation.runs.figures import (
     Estimate,
     Figures,
+    ReplayedService,
+    ReplayedTenant,
     SelfCheck,
-    ServiceFigures,
     SimulationResult,
-    TenantFigures,
 )
 
 _NOTICED_S = 30.0
@@ -26,7 +26,7 @@ _FAR_ORDER, _FAR_USE, _FAR_NEVER = 0.5, 0.1, 0.05
 larger share of jobs that never start than the third."""
 
 
-class Verdict(StrEnum):
+class ChangeVerdict(StrEnum):
     """What a change does to a figure or a tenant."""
 
     BETTER = "better"
@@ -52,31 +52,31 @@ class Measure:
     figure: str
     words: str
     kind: Literal["share", "wait", "index", "count"]
-    more: Literal[Verdict.BETTER, Verdict.WORSE]
+    more: Literal[ChangeVerdict.BETTER, ChangeVerdict.WORSE]
     noticed: float
 
 
 MEASURES = (
-    Measure("utilisation", "slices in use", "share", Verdict.BETTER, 0.005),
-    Measure("idle_wanted_share", "idle though wanted", "share", Verdict.WORSE, 0.005),
-    Measure("wait_mean_s", "wait, mean", "wait", Verdict.WORSE, _NOTICED_S),
-    Measure("wait_p50_s", "wait, half within", "wait", Verdict.WORSE, _NOTICED_S),
-    Measure("wait_p99_s", "wait, 99 % within", "wait", Verdict.WORSE, _NOTICED_S),
-    Measure("jain", "fairness, 1 is even", "index", Verdict.BETTER, 0.01),
-    Measure("late_jobs", "late within quota", "count", Verdict.WORSE, 1),
-    Measure("refused", "refused", "count", Verdict.WORSE, 1),
+    Measure("utilisation", "slices in use", "share", ChangeVerdict.BETTER, 0.005),
+    Measure("idle_wanted_share", "idle though wanted", "share", ChangeVerdict.WORSE, 0.005),
+    Measure("wait_mean_s", "wait, mean", "wait", ChangeVerdict.WORSE, _NOTICED_S),
+    Measure("wait_p50_s", "wait, half within", "wait", ChangeVerdict.WORSE, _NOTICED_S),
+    Measure("wait_p99_s", "wait, 99 % within", "wait", ChangeVerdict.WORSE, _NOTICED_S),
+    Measure("jain", "fairness, 1 is even", "index", ChangeVerdict.BETTER, 0.01),
+    Measure("late_jobs", "late within quota", "count", ChangeVerdict.WORSE, 1),
+    Measure("refused", "refused", "count", ChangeVerdict.WORSE, 1),
 )
 """The figures that are compared, in the order in which they are shown."""
 TENANT_WAIT = MEASURES[2]
 """A tenant gains if its jobs wait less in the mean."""
-SERVICE_IN_TIME = Measure("attainment", "in time", "share", Verdict.BETTER, 0.005)
+SERVICE_IN_TIME = Measure("attainment", "in time", "share", ChangeVerdict.BETTER, 0.005)
 """A service gains if more of its requests meet its aim."""
-SERVICE_WAIT = Measure("wait_p99_s", "wait, 99 % within", "wait", Verdict.WORSE, 1.0)
+SERVICE_WAIT = Measure("wait_p99_s", "wait, 99 % within", "wait", ChangeVerdict.WORSE, 1.0)
 """If as many do, it gains by shorter waits: a second counts, as people wait for it."""
 
 
 @dataclass(frozen=True)
-class Difference:
+class FigureDifference:
     """A figure of the present policy and, if one was given, of the changed one.
 
     Attributes:
@@ -89,7 +89,7 @@ class Difference:
     present: float
     changed: float | None
     interval: Estimate | None
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class TenantDifference:
     """
 
     tenant: str
-    present: TenantFigures | None
-    changed: TenantFigures | None
-    verdict: Verdict | None
+    present: ReplayedTenant | None
+    changed: ReplayedTenant | None
+    verdict: ChangeVerdict | None
 
     @property
     def waited_less_s(self) -> float:
@@ -113,23 +113,25 @@ class TenantDifference:
         return self.changed.jobs * (self.present.wait_mean_s - self.changed.wait_mean_s)
 
 
-def differences(result: SimulationResult) -> tuple[Difference, ...]:
+def differences(result: SimulationResult) -> tuple[FigureDifference, ...]:
     """Return each figure of MEASURES by both policies; refused jobs only where there are any."""
     found = (_difference(one, result) for one in MEASURES)
     return tuple(one for one in found if one.figure != "refused" or one.present or one.changed)
 
 
-def _difference(measure: Measure, result: SimulationResult) -> Difference:
+def _difference(measure: Measure, result: SimulationResult) -> FigureDifference:
     present = float(getattr(result.present, measure.figure))
     if result.changed is None:
         found = _interval(measure, result.estimates, result.offsets)
-        return Difference(measure.figure, present, None, found and _possible(measure, found), None)
+        return FigureDifference(
+            measure.figure, present, None, found and _possible(measure, found), None
+        )
     changed = float(getattr(result.changed, measure.figure))
     interval = _interval(measure, result.difference_estimates, result.offsets)
     verdict = verdict_of(measure, present, changed)
-    if verdict is not Verdict.SAME and interval and interval.low <= 0 <= interval.high:
-        verdict = Verdict.UNCLEAR
-    return Difference(measure.figure, present, changed, interval, verdict)
+    if verdict is not ChangeVerdict.SAME and interval and interval.low <= 0 <= interval.high:
+        verdict = ChangeVerdict.UNCLEAR
+    return FigureDifference(measure.figure, present, changed, interval, verdict)
 
 
 def _interval(measure: Measure, estimates: Mapping[str, Estimate], offsets: int) -> Estimate | None:
@@ -145,12 +147,12 @@ def _possible(measure: Measure, of: Estimate) -> Estimate:
     return Estimate(of.mean, max(0.0, of.low), min(most, of.high))
 
 
-def verdict_of(measure: Measure, present: float, changed: float) -> Verdict:
+def verdict_of(measure: Measure, present: float, changed: float) -> ChangeVerdict:
     """Judge the step from one figure to another, whatever the intervals say."""
     share = _NOTICED_SHARE * abs(present) if measure.kind == "wait" else 0.0
     if abs(changed - present) < max(measure.noticed, share):
-        return Verdict.SAME
-    other = Verdict.WORSE if measure.more is Verdict.BETTER else Verdict.BETTER
+        return ChangeVerdict.SAME
+    other = ChangeVerdict.WORSE if measure.more is ChangeVerdict.BETTER else ChangeVerdict.BETTER
     return measure.more if changed > present else other
 
 
@@ -166,21 +168,23 @@ def tenant_differences(result: SimulationResult) -> tuple[TenantDifference, ...]
 
 
 def _place(one: TenantDifference) -> tuple[int, float, str]:
-    rank = {Verdict.WORSE: 0, Verdict.BETTER: 2}.get(one.verdict or Verdict.SAME, 1)
+    rank = {ChangeVerdict.WORSE: 0, ChangeVerdict.BETTER: 2}.get(
+        one.verdict or ChangeVerdict.SAME, 1
+    )
     return rank, one.waited_less_s, one.tenant
 
 
-def _with_jobs(figures: Figures) -> Mapping[str, TenantFigures]:
+def _with_jobs(figures: Figures) -> Mapping[str, ReplayedTenant]:
     return {one.tenant: one for one in figures.tenants if one.jobs or one.held_millislice_s}
 
 
 def _of_tenant(
-    name: str, present: TenantFigures | None, changed: TenantFigures | None, *, compared: bool
+    name: str, present: ReplayedTenant | None, changed: ReplayedTenant | None, *, compared: bool
 ) -> TenantDifference:
     if not compared:
         return TenantDifference(name, present, None, None)
     if present is None or changed is None:
-        return TenantDifference(name, present, changed, Verdict.UNCLEAR)
+        return TenantDifference(name, present, changed, ChangeVerdict.UNCLEAR)
     verdict = verdict_of(TENANT_WAIT, present.wait_mean_s, changed.wait_mean_s)
     return TenantDifference(name, present, changed, verdict)
 
@@ -195,9 +199,9 @@ class ServiceDifference:
     """
 
     service: str
-    present: ServiceFigures | None
-    changed: ServiceFigures | None
-    verdict: Verdict | None
+    present: ReplayedService | None
+    changed: ReplayedService | None
+    verdict: ChangeVerdict | None
 
 
 def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ...]:
@@ -211,14 +215,14 @@ def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ..
 
 
 def _of_service(
-    name: str, present: ServiceFigures | None, changed: ServiceFigures | None, *, compared: bool
+    name: str, present: ReplayedService | None, changed: ReplayedService | None, *, compared: bool
 ) -> ServiceDifference:
     if not compared:
         return ServiceDifference(name, present, None, None)
     if present is None or changed is None:
-        return ServiceDifference(name, present, changed, Verdict.UNCLEAR)
+        return ServiceDifference(name, present, changed, ChangeVerdict.UNCLEAR)
     verdict = verdict_of(SERVICE_IN_TIME, present.attainment, changed.attainment)
-    if verdict is Verdict.SAME:
+    if verdict is ChangeVerdict.SAME:
         verdict = verdict_of(SERVICE_WAIT, present.wait_p99_s, changed.wait_p99_s)
     return ServiceDifference(name, present, changed, verdict)
 
@@ -228,7 +232,7 @@ def gains_words(found: Iterable[TenantDifference]) -> str:
     verdicts = [one.verdict for one in found if one.verdict is not None]
     if not verdicts:
         return ""
-    gain, lose = verdicts.count(Verdict.BETTER), verdicts.count(Verdict.WORSE)
+    gain, lose = verdicts.count(ChangeVerdict.BETTER), verdicts.count(ChangeVerdict.WORSE)
     rest = len(verdicts) - gain - lose
     noun = "tenant" if gain == 1 else "tenants"
     return (

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing_extensions import TypedDict
 
 from simulation.report.comparison import (
-    Verdict,
+    ChangeVerdict,
     differences,
     service_differences,
     tenant_differences,
@@ -14,7 +14,7 @@ from simulation.report.comparison import (
 from simulation.runs.figures import Estimate, SimulationResult
 
 
-class DifferenceJson(TypedDict):
+class FigureDifferenceJson(TypedDict):
     """A figure by both policies; null without a changed one, and an interval with one part.
 
     ``present``, ``changed`` and ``interval`` of a count are of the whole time, that of an estimate
@@ -25,14 +25,14 @@ class DifferenceJson(TypedDict):
     present: float
     changed: float | None
     interval: Estimate | None
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
 
 
 class TenantVerdictJson(TypedDict):
     """What the change does to a tenant; its figures are in ``present`` and ``changed``."""
 
     tenant: str
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
     waited_less_s: float
 
 
@@ -40,14 +40,14 @@ class ServiceVerdictJson(TypedDict):
     """What the change does to a service; its figures are in ``present`` and ``changed``."""
 
     service: str
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
 
 
 class ComparedJson(TypedDict):
     """What follows from the figures of the runs."""
 
     changes: Sequence[str]
-    differences: Sequence[DifferenceJson]
+    differences: Sequence[FigureDifferenceJson]
     tenant_verdicts: Sequence[TenantVerdictJson]
     service_verdicts: Sequence[ServiceVerdictJson]
 

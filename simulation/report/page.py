@@ -14,7 +14,7 @@ from simulation.report.words import (
     span_text,
     trust_text,
 )
-from simulation.runs.figures import Figures, SimulationResult, Step, TenantFigures
+from simulation.runs.figures import ClusterSample, Figures, ReplayedTenant, SimulationResult
 from slurm_plugin.web_views.bars import BarChart, bars_markup
 from slurm_plugin.web_views.charts import ChartSeries, TimeChart, chart_markup
 from slurm_plugin.web_views.kept_page import kept_page
@@ -67,7 +67,7 @@ def _over_time(result: SimulationResult, zone: str) -> Sequence[TimeChart]:
     held = " and ".join(f"{share_text(run.utilisation)} {name}" for name, run in runs)
 
     def chart(
-        title: str, summary: str, unit: str, figure: Callable[[Step, Figures], float]
+        title: str, summary: str, unit: str, figure: Callable[[ClusterSample, Figures], float]
     ) -> TimeChart:
         steps = result.present.steps
         return TimeChart(
@@ -107,12 +107,12 @@ def _runs(result: SimulationResult) -> Sequence[tuple[str, Figures]]:
     return found if result.changed is None else [*found, ("changed", result.changed)]
 
 
-def _step_s(steps: Sequence[Step]) -> int:
+def _step_s(steps: Sequence[ClusterSample]) -> int:
     return max(1, round(min((b.at_s - a.at_s for a, b in pairwise(steps)), default=1.0)))
 
 
 def _values(
-    run: Figures, count: int, figure: Callable[[Step, Figures], float]
+    run: Figures, count: int, figure: Callable[[ClusterSample, Figures], float]
 ) -> tuple[float | None, ...]:
     """Return a value for each step of the present run; a run that ended earlier has gaps."""
     found = [figure(step, run) for step in run.steps[:count]]
@@ -144,5 +144,5 @@ def _waited_s(one: TenantDifference) -> float:
     return max(_sum_s(side) for side in (one.present, one.changed))
 
 
-def _sum_s(side: TenantFigures | None) -> float:
+def _sum_s(side: ReplayedTenant | None) -> float:
     return side.jobs * side.wait_mean_s if side else 0.0

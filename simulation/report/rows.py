@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from simulation.report.comparison import (
     MEASURES,
     TENANT_WAIT,
-    Difference,
+    ChangeVerdict,
+    FigureDifference,
     Measure,
     ServiceDifference,
     TenantDifference,
-    Verdict,
     differences,
     service_differences,
     tenant_differences,
@@ -29,10 +29,10 @@ from simulation.report.words import (
 from simulation.runs.figures import (
     Figures,
     RecutFigures,
+    ReplayedService,
+    ReplayedTenant,
     SelfCheck,
-    ServiceFigures,
     SimulationResult,
-    TenantFigures,
 )
 
 _BY_FIGURE = {one.figure: one for one in MEASURES}
@@ -57,7 +57,7 @@ class FigureRow:
     changed: str
     difference: str
     interval: str
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TenantRow:
     p99: Pair
     held: Pair
     late: Pair
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
     word: str
 
 
@@ -94,7 +94,7 @@ class ServiceRow:
     slice_hours: Pair
     changes: Pair
     lost: Pair
-    verdict: Verdict | None
+    verdict: ChangeVerdict | None
     word: str
 
 
@@ -130,7 +130,7 @@ def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
     return [_figure_row(_BY_FIGURE[one.figure], one) for one in differences(result)]
 
 
-def _figure_row(measure: Measure, one: Difference) -> FigureRow:
+def _figure_row(measure: Measure, one: FigureDifference) -> FigureRow:
     is_compared = one.changed is not None
     return FigureRow(
         words=measure.words,
@@ -152,7 +152,7 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
     is_compared = one.verdict is not None
     mean, mean_changed = (side.wait_mean_s if side else None for side in sides)
 
-    def pair(write: Callable[[TenantFigures], str]) -> Pair:
+    def pair(write: Callable[[ReplayedTenant], str]) -> Pair:
         present, changed = (write(side) if side else NOTHING for side in sides)
         return Pair(present, changed if is_compared else "")
 
@@ -170,10 +170,10 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
 
 
 _WORDS = {
-    Verdict.BETTER: "gains",
-    Verdict.WORSE: "loses",
-    Verdict.SAME: "as before",
-    Verdict.UNCLEAR: "unclear",
+    ChangeVerdict.BETTER: "gains",
+    ChangeVerdict.WORSE: "loses",
+    ChangeVerdict.SAME: "as before",
+    ChangeVerdict.UNCLEAR: "unclear",
 }
 
 
@@ -220,7 +220,7 @@ def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
 def _service_row(one: ServiceDifference) -> ServiceRow:
     sides = (one.present, one.changed)
 
-    def pair(write: Callable[[ServiceFigures], str]) -> Pair:
+    def pair(write: Callable[[ReplayedService], str]) -> Pair:
         present, changed = (write(side) if side else NOTHING for side in sides)
         return Pair(present, changed if one.verdict else "")
 

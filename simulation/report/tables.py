@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from cluster.runtime.console import FittingTable, column
-from simulation.report.comparison import Verdict
+from simulation.report.comparison import ChangeVerdict
 from simulation.report.rows import FigureRow, NodeRow, Pair, ServiceRow, TenantRow, TrustRow
 
 _STYLES = {
-    Verdict.BETTER: "green",
-    Verdict.WORSE: "red",
-    Verdict.UNCLEAR: "yellow",
-    Verdict.SAME: "dim",
+    ChangeVerdict.BETTER: "green",
+    ChangeVerdict.WORSE: "red",
+    ChangeVerdict.UNCLEAR: "yellow",
+    ChangeVerdict.SAME: "dim",
 }
 
 
@@ -103,5 +103,5 @@ def _led(of: Pair) -> Text:
     return Text.assemble((f"{of.present} → ", "dim"), of.changed)
 
 
-def _styled(text: str, verdict: Verdict | None) -> Text:
+def _styled(text: str, verdict: ChangeVerdict | None) -> Text:
     return Text(text, style=_STYLES[verdict] if verdict else "")

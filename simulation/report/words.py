@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from cluster.language.units import slices_text
 from simulation.report.comparison import Measure, is_far
-from simulation.runs.figures import Estimate, SelfCheck, SimulationResult, TenantFigures
+from simulation.runs.figures import Estimate, ReplayedTenant, SelfCheck, SimulationResult
 from slurm_plugin.cli_views.overview import age_text
 
 NOTHING = "–"
@@ -112,7 +112,7 @@ _POINTS = " points"
 _NONE = ("0", "0 s", "0.00", "0.0 points")
 
 
-def held_text(tenant: TenantFigures, length_s: float) -> str:
+def held_text(tenant: ReplayedTenant, length_s: float) -> str:
     """Slices that a tenant held in the mean of so many seconds: ``12.1``."""
     return f"{tenant.held_millislice_s / max(1.0, length_s) / _MILLISLICES:,.1f}"
 

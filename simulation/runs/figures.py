@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class TenantFigures:
+class ReplayedTenant:
     """One tenant's jobs in one run. Waits are from the submission to the (first) start.
 
     Attributes:
@@ -37,7 +37,7 @@ class TenantFigures:
 
 
 @dataclass(frozen=True)
-class Step:
+class ClusterSample:
     """The cluster at one moment.
 
     Attributes:
@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class ServiceFigures:
+class ReplayedService:
     """One service in one run.
 
     Attributes:
@@ -137,9 +137,9 @@ class Figures:
     wait_p99_s: float
     jain: float
     late_jobs: int
-    tenants: tuple[TenantFigures, ...] = ()
-    steps: tuple[Step, ...] = ()
-    services: tuple[ServiceFigures, ...] = ()
+    tenants: tuple[ReplayedTenant, ...] = ()
+    steps: tuple[ClusterSample, ...] = ()
+    services: tuple[ReplayedService, ...] = ()
     refused: int = 0
     recuts: RecutFigures | None = None
     failures: FailureFigures | None = None

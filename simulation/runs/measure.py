@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby, islice
 from typing import NamedTuple
 
-from simulation.runs.figures import FailureFigures, RecutFigures, Step
+from simulation.runs.figures import ClusterSample, FailureFigures, RecutFigures
 from simulation.runs.node_figures import (
     failure_figures,
     joined_failures,
@@ -75,7 +75,7 @@ class TenantSums:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunSums:
     """The sums of one run, or of several that follow one another.
 
     Attributes:
@@ -95,24 +95,24 @@ class Measured:
     idle_millislice_s: float
     idle_wanted_millislice_s: float
     tenants: Mapping[str, TenantSums] = field(hash=False)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ClusterSample, ...] = ()
     replica_millislice_s: float = 0.0
     services: tuple[ServiceOutcome, ...] = ()
     recuts: RecutFigures | None = None
     failures: FailureFigures | None = None
 
 
-def measured(record: SiteRecord, by: Yardstick) -> Measured:
+def measured(record: SiteRecord, by: Yardstick) -> RunSums:
     """Measure what counts of a run."""
     sweep = _Sweep(record, by)
     sweep.run()
     return sweep.result()
 
 
-def joined(parts: Sequence[Measured]) -> Measured:
+def joined(parts: Sequence[RunSums]) -> RunSums:
     """Join the measurements of parts that follow one another; there is at least one."""
     names = sorted({name for part in parts for name in part.tenants})
-    return Measured(
+    return RunSums(
         start_s=parts[0].start_s,
         end_s=parts[-1].end_s,
         seconds=sum(part.seconds for part in parts),
@@ -184,7 +184,7 @@ class _Sweep:
         self._held_s: defaultdict[str, float] = defaultdict(float)
         self._borrowed_s: defaultdict[str, float] = defaultdict(float)
         self._lent_s: defaultdict[str, float] = defaultdict(float)
-        self._steps: list[Step] = []
+        self._steps: list[ClusterSample] = []
 
     def run(self) -> None:
         """Take every event in order, with the changes of guarantees between them."""
@@ -255,7 +255,9 @@ class _Sweep:
             _, lent = self._lending()
             waiting = sum(len(jobs) for jobs in self._waiting.values())
             held = self._held.total()
-            self._steps.append(Step(at_s, held, int(sum(lent.values())), self._wanted, waiting))
+            self._steps.append(
+                ClusterSample(at_s, held, int(sum(lent.values())), self._wanted, waiting)
+            )
 
     def _take(self, event: "_Event") -> str:
         """Let a job wait, hold, or do neither; return its tenant."""
@@ -301,7 +303,7 @@ class _Sweep:
         if since_s < late_before_s(self._at_s, self._by.grace_s):
             self._late.add(nth)
 
-    def result(self) -> Measured:
+    def result(self) -> RunSums:
         """The sums, once all events were taken."""
         by, seconds = self._by, self._by.end_s - self._by.start_s
         counted: defaultdict[str, list[ReplayedJob]] = defaultdict(list)
@@ -310,7 +312,7 @@ class _Sweep:
                 counted[job.tenant].append(job)
         late = Counter(self._jobs[nth].tenant for nth in self._late)
         stopped_s = self._record.stopped_s
-        return Measured(
+        return RunSums(
             start_s=by.start_s,
             end_s=by.end_s,
             seconds=seconds,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from simulation.history.jobs import HistoryJob
 from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Figures
-from simulation.runs.measure import Guarantee, Measured, Yardstick, measured
+from simulation.runs.measure import Guarantee, RunSums, Yardstick, measured
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.spending import spent_before
 from simulation.runs.summary import figures
@@ -36,7 +36,7 @@ class PartRun:
         refused: jobs that counted and that admission refused, by account and the error's code.
     """
 
-    measured: Measured
+    measured: RunSums
     figures: Figures
     starts_s: Mapping[int, float] = field(hash=False)
     never_started: frozenset[int]

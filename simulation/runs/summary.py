@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
-from simulation.runs.figures import ESTIMATED, Estimate, Figures, ServiceFigures, TenantFigures
-from simulation.runs.measure import Measured, TenantSums
+from simulation.runs.figures import ESTIMATED, Estimate, Figures, ReplayedService, ReplayedTenant
+from simulation.runs.measure import RunSums, TenantSums
 from simulation.services.figures import ServiceOutcome
 
 _T_95 = (
@@ -17,7 +17,7 @@ _T_MANY = 1.96
 
 
 def figures(
-    name: str, of: Measured, capacity_millislices: int, guarantees: Mapping[str, int]
+    name: str, of: RunSums, capacity_millislices: int, guarantees: Mapping[str, int]
 ) -> Figures:
     """The figures of a run; ``guarantees`` are the tenants' guarantees to be shown."""
     tenants = tuple(
@@ -46,8 +46,8 @@ def figures(
     )
 
 
-def _service(of: ServiceOutcome) -> ServiceFigures:
-    return ServiceFigures(
+def _service(of: ServiceOutcome) -> ReplayedService:
+    return ReplayedService(
         service=of.service,
         requests=of.requests,
         attainment=of.attainment,
@@ -58,9 +58,9 @@ def _service(of: ServiceOutcome) -> ServiceFigures:
     )
 
 
-def _tenant(name: str, sums: TenantSums, guaranteed_millislices: int) -> TenantFigures:
+def _tenant(name: str, sums: TenantSums, guaranteed_millislices: int) -> ReplayedTenant:
     waits_s = sorted(sums.waits_s)
-    return TenantFigures(
+    return ReplayedTenant(
         tenant=name,
         jobs=len(waits_s),
         started=sums.started,

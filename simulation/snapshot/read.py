@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.unread import quoted
-from simulation.history.jobs import History
+from simulation.history.jobs import JobHistory
 from simulation.history.lines import UnreadLines, lines_of
 from simulation.history.sacct import read_sacct
 from slurm_plugin.snapshot.contents import FORMAT, HISTORY, STATE, SiteSnapshot, from_values
@@ -46,7 +46,7 @@ class TakenSnapshot:
     """An archive's contents; ``history`` is None if it has none."""
 
     snapshot: SiteSnapshot
-    history: History | None
+    history: JobHistory | None
 
 
 def is_archive(path: Path) -> bool:
@@ -188,7 +188,7 @@ def _refused(path: Path, why: str) -> InvalidInputError:
     )
 
 
-def _history(path: Path, archive: ZipFile) -> History:
+def _history(path: Path, archive: ZipFile) -> JobHistory:
     unread = UnreadLines(f"{path}, {HISTORY}")
     with _opened(path, archive, HISTORY) as member:
         return read_sacct(lines_of(member, unread), unread)

@@ -51,7 +51,7 @@ def test_no_two_public_classes_of_the_programs_have_one_name() -> None:
     """Protocols aside: they are named after what they stand for."""
     names = Counter(
         node.name
-        for package in ("cluster", "launcher", "slurm_plugin")
+        for package in ("cluster", "launcher", "simulation", "slurm_plugin")
         for path in (ROOT / package).rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef)

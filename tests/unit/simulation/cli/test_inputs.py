@@ -9,7 +9,7 @@ from small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos
 from simulation.cli.inputs import SiteInputs, demand, present_plan, read_site, slicewise_plan
-from simulation.history.jobs import History
+from simulation.history.jobs import JobHistory
 from simulation.site.plans import SlicewisePlan, SlurmPlan
 from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
 
@@ -97,7 +97,7 @@ def test_without_tenants_slurm_decides_alone():
 
 def submitted(start_s: float | None, days: int | None, *jobs: object) -> set[int]:
     found = demand(
-        site(History(jobs or JOBS)),  # type: ignore[arg-type]
+        site(JobHistory(jobs or JOBS)),  # type: ignore[arg-type]
         None,
         start_s=start_s,
         days=days,
@@ -120,7 +120,7 @@ def test_what_ran_at_any_time_before_has_been_used():
 
 def test_no_more_of_the_day_before_is_taken_than_the_history_has_whole():
     whole_s = START_S + 40 * HOUR_S
-    past = History(JOBS, whole_from_s=whole_s)
+    past = JobHistory(JOBS, whole_from_s=whole_s)
     for start_s, known_s in ((START_S + 48 * HOUR_S, whole_s), (START_S + 90 * HOUR_S, whole_s)):
         found = demand(site(past), None, start_s=start_s, days=1, seed=1)
         assert (found.start_s, found.known_from_s) == (start_s, known_s)
@@ -146,15 +146,17 @@ def test_jobs_count_once_the_history_has_all_that_came():
         # All came together, and ended later.
         (JOBS[-1].submit_s + 1, START_S),
     ):
-        history = History(JOBS, whole_from_s=whole_s)
+        history = JobHistory(JOBS, whole_from_s=whole_s)
         found = demand(site(history), None, start_s=None, days=None, seed=1)
         assert (found.start_s, found.end_s) == (begin_s, JOBS[-1].submit_s + 1)
-    asked = demand(site(History(JOBS, whole_from_s=since_s)), None, start_s=START_S, days=1, seed=1)
+    asked = demand(
+        site(JobHistory(JOBS, whole_from_s=since_s)), None, start_s=START_S, days=1, seed=1
+    )
     assert asked.start_s == START_S
 
 
 def test_what_was_not_read_is_said():
-    history = History(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, 5)
+    history = JobHistory(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, 5)
     notes = demand(site(history), None, start_s=None, days=None, seed=1).notes
     assert notes[0].endswith("the first is jobs.txt, line 7: no column 'End'.")
     assert [note.split()[0] for note in notes] == ["3", "2", "5"]

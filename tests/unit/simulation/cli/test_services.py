@@ -12,7 +12,7 @@ from small_site import JOBS, START_S, TENANTS, site
 from cluster.language.errors import InvalidInputError
 from simulation.cli.inputs import SiteInputs, demand, present_plan, slicewise_plan
 from simulation.cli.services import AskedServices, asked_services
-from simulation.history.jobs import History
+from simulation.history.jobs import JobHistory
 from simulation.services.service import EngineModel
 from simulation.site.plans import SlicewisePlan, SlurmPlan
 from slurm_plugin.snapshot.contents import SnapshotService
@@ -84,7 +84,7 @@ def test_of_a_rolled_over_service_the_newest_generation_counts_and_no_run_of_any
         SnapshotService(7, "nlp", "chat", VALUES),
     )
     past = (replace(JOBS[0], array_job_id=7), replace(JOBS[1], array_job_id=9), *JOBS[2:])
-    of = replace(of, history=History(past))
+    of = replace(of, history=JobHistory(past))
     found = asked(of, f"{CHAT}={trace}")
     assert found.services[0].spec.max_replicas == 4
     assert found.without_their_runs(past) == JOBS[2:]
@@ -134,7 +134,7 @@ def test_turns_are_further_apart_in_a_long_time(chat: Path):
     found = asked(site(), files=[chat])
     assert found.turn_s == 1.0
     late = replace(JOBS[-1], submit_s=START_S + 30 * 86_400.0)
-    found = asked(replace(site(), history=History((*JOBS, late))), files=[chat])
+    found = asked(replace(site(), history=JobHistory((*JOBS, late))), files=[chat])
     assert found.turn_s == 2.0
     assert found.notes[-1].startswith("The launcher looks at services each 2 s")
 

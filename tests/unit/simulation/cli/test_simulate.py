@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cluster.language.errors import SlicewiseError
 from launcher.main import app
 from simulation.cli import inputs, simulate
-from simulation.history.jobs import History
+from simulation.history.jobs import JobHistory
 from simulation.runs import simulate as runs
 
 Said = Callable[..., str]
@@ -155,9 +155,9 @@ def test_a_time_without_jobs_is_refused_with_when_there_are_some(said: Said):
     assert "2026-10-01 00:00 to 2026-10-05 22:30, UTC" in text
 
 
-@pytest.mark.parametrize("history", [None, History(())])
+@pytest.mark.parametrize("history", [None, JobHistory(())])
 def test_a_site_without_a_past_needs_jobs(
-    said: Said, monkeypatch: pytest.MonkeyPatch, history: History | None
+    said: Said, monkeypatch: pytest.MonkeyPatch, history: JobHistory | None
 ):
     monkeypatch.setattr(inputs, "read_site", lambda _: site(history))
     assert "by --jobs" in refused(said)

@@ -9,7 +9,7 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from simulation.history import lines
 from simulation.history.formats import read_history
-from simulation.history.jobs import History, even_nodes
+from simulation.history.jobs import JobHistory, even_nodes
 
 UB = (
     "-dt {} -e submit_batch_job | -sim-walltime 2009.00 --uid=user003 -J jobid_3 -N 2 -n 18 "
@@ -18,7 +18,7 @@ UB = (
 SWF = "; UnixStartTime: 1000\n;Computer: any\n"
 
 
-def read(folder: Path, text: str, name: str = "jobs.txt") -> History:
+def read(folder: Path, text: str, name: str = "jobs.txt") -> JobHistory:
     path = folder / name
     path.write_bytes(text.encode())
     return read_history(path)

@@ -8,7 +8,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
 from cluster.slurm.unread import ignored
 from simulation.history import lines
-from simulation.history.jobs import History, HistoryJob
+from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.history.lines import UnreadLines, text_lines
 from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
 
@@ -39,7 +39,7 @@ def row(**changed: str) -> str:
     return "|".join(said.get(field, "") for field in HISTORY_FIELDS)
 
 
-def read(*rows: str, header: str = "|".join(HISTORY_FIELDS)) -> History:
+def read(*rows: str, header: str = "|".join(HISTORY_FIELDS)) -> JobHistory:
     return read_sacct(text_lines("\n".join((header, *rows))), UnreadLines("jobs.txt"))
 
 

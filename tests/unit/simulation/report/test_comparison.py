@@ -17,8 +17,8 @@ from simulation_figures import (
 
 from simulation.report.comparison import (
     MEASURES,
-    Difference,
-    Verdict,
+    ChangeVerdict,
+    FigureDifference,
     differences,
     gains_words,
     is_far,
@@ -32,7 +32,7 @@ from simulation.runs.figures import ESTIMATED, Estimate, SimulationResult
 BY_FIGURE = {one.figure: one for one in MEASURES}
 
 
-def difference(figure: str, of: SimulationResult) -> Difference:
+def difference(figure: str, of: SimulationResult) -> FigureDifference:
     return next(one for one in differences(of) if one.figure == figure)
 
 
@@ -43,40 +43,40 @@ def test_every_estimated_figure_is_compared():
 @pytest.mark.parametrize(
     ("figure", "present", "changed", "verdict"),
     [
-        ("utilisation", 0.70, 0.71, Verdict.BETTER),
-        ("utilisation", 0.71, 0.70, Verdict.WORSE),
-        ("utilisation", 0.700, 0.704, Verdict.SAME),
-        ("idle_wanted_share", 0.1, 0.2, Verdict.WORSE),
-        ("wait_mean_s", 600.0, 500.0, Verdict.BETTER),
-        ("wait_mean_s", 500.0, 600.0, Verdict.WORSE),
-        ("wait_mean_s", 10.0, 39.0, Verdict.SAME),
-        ("wait_mean_s", 36_000.0, 37_000.0, Verdict.SAME),
-        ("wait_mean_s", 36_000.0, 38_000.0, Verdict.WORSE),
-        ("jain", 0.7, 0.8, Verdict.BETTER),
-        ("late_jobs", 0, 1, Verdict.WORSE),
-        ("late_jobs", 3, 3, Verdict.SAME),
+        ("utilisation", 0.70, 0.71, ChangeVerdict.BETTER),
+        ("utilisation", 0.71, 0.70, ChangeVerdict.WORSE),
+        ("utilisation", 0.700, 0.704, ChangeVerdict.SAME),
+        ("idle_wanted_share", 0.1, 0.2, ChangeVerdict.WORSE),
+        ("wait_mean_s", 600.0, 500.0, ChangeVerdict.BETTER),
+        ("wait_mean_s", 500.0, 600.0, ChangeVerdict.WORSE),
+        ("wait_mean_s", 10.0, 39.0, ChangeVerdict.SAME),
+        ("wait_mean_s", 36_000.0, 37_000.0, ChangeVerdict.SAME),
+        ("wait_mean_s", 36_000.0, 38_000.0, ChangeVerdict.WORSE),
+        ("jain", 0.7, 0.8, ChangeVerdict.BETTER),
+        ("late_jobs", 0, 1, ChangeVerdict.WORSE),
+        ("late_jobs", 3, 3, ChangeVerdict.SAME),
     ],
 )
 def test_a_step_is_better_worse_or_too_small(
-    figure: str, present: float, changed: float, verdict: Verdict
+    figure: str, present: float, changed: float, verdict: ChangeVerdict
 ):
     assert verdict_of(BY_FIGURE[figure], present, changed) is verdict
 
 
 def test_a_difference_that_may_be_none_is_unclear():
     with_one = result(offsets=1)
-    assert difference("wait_mean_s", with_one).verdict is Verdict.BETTER
+    assert difference("wait_mean_s", with_one).verdict is ChangeVerdict.BETTER
     assert difference("wait_mean_s", with_one).interval is None
     with_many = result(offsets=4)
-    assert difference("wait_mean_s", with_many).verdict is Verdict.UNCLEAR
+    assert difference("wait_mean_s", with_many).verdict is ChangeVerdict.UNCLEAR
     assert difference("wait_mean_s", with_many).interval == around(-180.0, 200.0)
-    assert difference("utilisation", with_many).verdict is Verdict.BETTER
+    assert difference("utilisation", with_many).verdict is ChangeVerdict.BETTER
 
 
 def test_a_difference_that_is_sure_and_too_small_is_none():
     sure = replace(result(offsets=4), difference_estimates={"wait_mean_s": around(-20.0, 1.0)})
     near = replace(CHANGED, wait_mean_s=PRESENT.wait_mean_s - 20.0)
-    assert difference("wait_mean_s", replace(sure, changed=near)).verdict is Verdict.SAME
+    assert difference("wait_mean_s", replace(sure, changed=near)).verdict is ChangeVerdict.SAME
 
 
 def test_without_a_change_intervals_are_those_of_the_figures():
@@ -106,7 +106,11 @@ def test_without_a_change_there_is_no_verdict():
 def test_who_loses_comes_first_and_who_gains_last():
     found = tenant_differences(result())
     assert [one.tenant for one in found] == ["nlp", HOSTILE, "vision"]
-    assert [one.verdict for one in found] == [Verdict.WORSE, Verdict.SAME, Verdict.BETTER]
+    assert [one.verdict for one in found] == [
+        ChangeVerdict.WORSE,
+        ChangeVerdict.SAME,
+        ChangeVerdict.BETTER,
+    ]
     assert found[0].waited_less_s == -660_000.0
     assert gains_words(found) == "1 tenant gains, 1 loses, 1 waits as before."
 
@@ -122,7 +126,7 @@ def test_a_tenant_of_one_policy_only_neither_gains_nor_loses():
     idle = tenant("idle", 0.0, jobs=0, slices=0.0)
     changed = replace(CHANGED, tenants=(*CHANGED.tenants, tenant("new", 5.0), idle))
     found = {one.tenant: one for one in tenant_differences(replace(result(), changed=changed))}
-    assert (found["new"].verdict, found["new"].present) == (Verdict.UNCLEAR, None)
+    assert (found["new"].verdict, found["new"].present) == (ChangeVerdict.UNCLEAR, None)
     assert "idle" not in found
 
 
@@ -146,15 +150,15 @@ def test_short_waits_are_not_far_by_their_share():
 @pytest.mark.parametrize(
     ("attainment", "wait_p99_s", "verdict"),
     [
-        (0.98, 0.5, Verdict.WORSE),
-        (0.992, 1.9, Verdict.SAME),
-        (0.992, 2.6, Verdict.WORSE),
-        (0.992, 0.3, Verdict.BETTER),
-        (0.998, 9.0, Verdict.BETTER),
+        (0.98, 0.5, ChangeVerdict.WORSE),
+        (0.992, 1.9, ChangeVerdict.SAME),
+        (0.992, 2.6, ChangeVerdict.WORSE),
+        (0.992, 0.3, ChangeVerdict.BETTER),
+        (0.998, 9.0, ChangeVerdict.BETTER),
     ],
 )
 def test_a_service_gains_by_requests_in_time_then_by_waits(
-    attainment: float, wait_p99_s: float, verdict: Verdict
+    attainment: float, wait_p99_s: float, verdict: ChangeVerdict
 ):
     now = replace(SERVICE, attainment=attainment, wait_p99_s=wait_p99_s)
     of = replace(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.runs.measure import Guarantee, Measured, Yardstick, joined, measured
+from simulation.runs.measure import Guarantee, RunSums, Yardstick, joined, measured
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 
 HUNDRED = Yardstick(0.0, 100.0, 10, (Guarantee(0.0, {"a": 6, "b": 2}),), grace_s=5, steps=4)
@@ -24,7 +24,7 @@ def one(
     return ReplayedJob(number, tenant, cost, submit_s, run_s, found, **more)  # type: ignore[arg-type]
 
 
-def measure(*jobs: ReplayedJob, by: Yardstick = HUNDRED, stopped_s: float = 200.0) -> Measured:
+def measure(*jobs: ReplayedJob, by: Yardstick = HUNDRED, stopped_s: float = 200.0) -> RunSums:
     return measured(SiteRecord(0.0, stopped_s, jobs), by)
 
 

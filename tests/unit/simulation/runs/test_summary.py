@@ -3,10 +3,10 @@
 import pytest
 
 from simulation.runs.figures import ESTIMATED, Estimate
-from simulation.runs.measure import Measured, TenantSums
+from simulation.runs.measure import RunSums, TenantSums
 from simulation.runs.summary import estimate, estimates, figures, jain, percentile
 
-SUMS = Measured(
+SUMS = RunSums(
     start_s=0.0,
     end_s=100.0,
     seconds=100.0,
