@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from cluster.language.jobs import JobView
@@ -19,7 +19,15 @@ from simulation.services.service import SimulatedService, array_of
 from simulation.slurm_model.model import SlurmModel
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.services.leases import Spare, lease_of, leased, plan_leases
-from slurm_plugin.services.slot_actions import SlotActions, after, plan_desired, plan_guard
+from slurm_plugin.services.slot_actions import (
+    SlotActions,
+    TenantCapacity,
+    after,
+    plan_desired,
+    plan_guard,
+    plan_waiting,
+    waits_beyond_quota,
+)
 from slurm_plugin.services.slot_quotas import SlotQuotas
 from slurm_plugin.services.state import Observation, services
 from slurm_plugin.state.eviction import Evictions
@@ -204,14 +212,18 @@ class ServicesOnModel:
         one.recovery.follow((view,), now_s)
         revive = one.recovery.due(one.array, now_s)
         plan = plan_guard(view, one.desired - self.evictions.kept(view), revive)
+        if waits_beyond_quota(view):
+            moved = plan_waiting(view, self._room(view.tenant))
+            plan = replace(plan, borrow=moved.borrow - plan.hold)
         self._carry_out(one, plan, now_s)
+
+    def _room(self, tenant: str) -> TenantCapacity | None:
+        borrows = not self.evictions.waits(tenant)
+        return self._quotas.room(tenant, self._own_jobs(tenant), self.views, borrows=borrows)
 
     def _bring(self, one: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
         """Bring the slots to those desired, within quota, as the daemon does."""
-        view, tenant = one.view, one.service.spec.tenant
-        borrows = not self.evictions.waits(tenant)
-        room = self._quotas.room(tenant, self._own_jobs(tenant), self.views, borrows=borrows)
-        plan = plan_desired(view, desired.run, room)
+        plan = plan_desired(one.view, desired.run, self._room(one.view.tenant))
         one.desired = desired.run
         self._carry_out(one, plan, now_s)
         return DesiredSlotsAnswer(
