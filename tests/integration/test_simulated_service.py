@@ -45,6 +45,8 @@ LONGER = 1.5 if is_nightly() else 1.0
 RATES = ((0.0, 4.0, 1.0), (4.0, 13.0, 5.0), (25.0, 28.0, 1.0))
 """From when to when, in seconds, how many requests come in a second: up, down to zero, and back."""
 END_S = 37.0 * LONGER
+MOST_S = END_S + 60.0
+"""On a busy machine replicas load, and go, later."""
 TURN_S, LOOK_S = 0.25, 0.25
 """Seconds between the launcher's turns, and between two looks at the replicas."""
 MOST_REPLICAS_APART = 0.5 if is_nightly() else 1.0
@@ -95,7 +97,9 @@ async def for_real(sandbox: Sandbox) -> tuple[Sequence[float], Sequence[Look]]:
         began_s = time.monotonic()
         arrivals = [Arrival(at_s, SERVICE, *TOKENS) for at_s in arrivals_s()]
         sending = asyncio.create_task(load.replay(arrivals))
-        while (at_s := time.monotonic() - began_s) < END_S or not sending.done():
+        while (at_s := time.monotonic() - began_s) < END_S or (
+            at_s < MOST_S and not (sending.done() and not looks[-1].ready)
+        ):
             seen = (await asyncio.to_thread(status, sandbox, SERVICE))["replicas"]
             looks.append(Look(at_s, ages_s(seen, "starting"), ages_s(seen, "ready")))
             await asyncio.sleep(LOOK_S)
@@ -136,7 +140,7 @@ def simulated(service_s: float, loads: tuple[float, ...], looks: Sequence[Look])
         service_s=(service_s,),
     )
     world = SimulatedWorld(service, gpus=7, of={TENANT: Quota(NOMINAL)}, every_s=TURN_S)
-    world.pass_until(before_s + END_S)
+    world.pass_until(before_s + max(END_S, looks[-1].at_s))
     gateway = world.services.gateway(SERVICE)
     ready = [ready_at(gateway, START_S + before_s + look.at_s) for look in looks]
     return Run(gateway.requests.waits, ready)

@@ -25,6 +25,8 @@ _PLAN_S = 120
 """Slurm plans in whole minutes, and from the next look on."""
 _KILL_S = 120
 """Slurm looks at time limits every 30 s, and gives jobs KillWait to end; then it starts others."""
+_WIDTH = 40
+"""Characters of a column of squeue."""
 _SHORT_MINUTES, _SHORTEST_MINUTES = 2, 1
 """The other jobs are submitted, seen and explained within the first. Then the second does."""
 
@@ -52,10 +54,12 @@ class Tenant:
 
     def job(self, number: str) -> dict[str, str]:
         fields = ("state", "reason", "starttime", "endtime")
-        shown = ",".join(f"{field}:40" for field in fields)
+        shown = ",".join(f"{field}:{_WIDTH}" for field in fields)
         argv = ("squeue", "--noheader", "-j", number, "--states=all", "-O", shown)
         line = self.sandbox.run("slurm", argv).stdout
-        return dict(zip(fields, line.split(), strict=True))
+        # A reason may have several words: "Nodes required for job are DOWN, ...".
+        cells = (line[_WIDTH * nth :][:_WIDTH].strip() for nth in range(len(fields)))
+        return dict(zip(fields, cells, strict=True))
 
     def waits(self, number: str, reason: str) -> None:
         until_is(lambda: self.job(number)["reason"], reason)
