@@ -67,6 +67,8 @@ def _read(first: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[Tr
     columns = columns_of(first)
     time = _first_of(TIME_COLUMNS, columns)
     if time is None:
+        if not _is_number(first.partition(",")[0]):
+            raise unread.error(1, f"no column with times, such as {TIME_COLUMNS[-1]}")
         return read_each(lines, _of_numbers, unread)
     prompt, output, service = (
         _first_of(names, columns) for names in (_PROMPT_COLUMNS, _OUTPUT_COLUMNS, _SERVICE_COLUMNS)
@@ -83,6 +85,14 @@ def _read(first: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[Tr
         )
 
     return read_rows(lines, (), read, unread)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _first_of(names: Sequence[str], columns: Sequence[str]) -> str | None:

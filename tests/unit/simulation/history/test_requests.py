@@ -59,7 +59,9 @@ def test_times_alone(tmp_path: Path):
     ("text", "said"),
     [
         ("", "empty"),
-        ("hello\n", "line 1: could not convert"),
+        ("hello\n", "line 1: no column with times"),
+        # Its second column is none of seconds.
+        ("arrived_at,prompt\n1.5,500\n", "line 1: no column with times, such as arrival_s"),
         ("arrival_s,other\n1,2\n", "no column with tokens"),
         ("{}\n", "line 1: no column 'input_length'"),
     ],
