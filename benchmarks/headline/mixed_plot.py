@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.headline.plot import STYLE, bars
+from benchmarks.bar_panels import bar_panels
+from benchmarks.headline.plot import bars
 
 _SERVICES, _BATCH = "#0072B2", "#56B4E9"
 _PANELS = (
@@ -25,23 +21,12 @@ def save_mixed(
     layouts: Mapping[str, Mapping[str, Mapping[str, Any]]], aims: Mapping[str, float], path: Path
 ) -> None:
     """Draw a row for each layout into a PNG file: work, attainment, cost, waits, late jobs."""
-    with mpl.rc_context(STYLE):
-        columns = 2 + len(_PANELS)
-        figure, axes = plt.subplots(
-            len(layouts), columns, figsize=(14, 2.3 * len(layouts)), squeeze=False
-        )
-        for row, (layout, systems) in zip(axes, layouts.items(), strict=True):
+    with bar_panels([*layouts], 2 + len(_PANELS), 14, 2.3, path) as axes:
+        for row, systems in zip(axes, layouts.values(), strict=True):
             _work(row[0], systems, aims["utilisation"])
             _attainment(row[1], systems, aims["attainment"])
             for axis, panel in zip(row[2:], _PANELS, strict=True):
                 bars(axis, [*systems.values()], *panel)
-            row[0].set_ylabel(layout, fontweight="bold")
-            for axis in row[1:]:
-                axis.set_yticklabels([])
-        figure.tight_layout()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=90)
-        plt.close(figure)
 
 
 def _work(axis: Axes, systems: Mapping[str, Mapping[str, Any]], aim: float) -> None:

@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+
+from benchmarks.bar_panels import bar_panels
 
 _COLOURS = {
     "static": "#999999",
@@ -23,15 +20,6 @@ _COLOURS = {
     "slicewise": "#D55E00",
 }
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-}
 _PANELS = (
     ("recovered", "recoverable GPU-hours recovered, %", 100.0),
     ("lost_hours", "GPU-hours lost to preemption", 1.0),
@@ -48,19 +36,10 @@ def save(
     """Draw a row of panels for each load into a PNG file, and one by terms if there are several."""
     rows = {**loads, "philly, by term": [_named(one) for one in terms if len(terms) > 1]}
     rows = {name: systems for name, systems in rows.items() if systems}
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            len(rows), len(_PANELS), figsize=(11, 2.2 * len(rows)), squeeze=False
-        )
-        for row, (load, systems) in zip(axes, rows.items(), strict=True):
+    with bar_panels([*rows], len(_PANELS), 11, 2.2, path) as axes:
+        for row, systems in zip(axes, rows.values(), strict=True):
             for axis, panel in zip(row, _PANELS, strict=True):
                 bars(axis, systems, *panel)
-            row[0].set_ylabel(load, fontweight="bold")
-            for axis in row[1:]:
-                axis.set_yticklabels([])
-        figure.tight_layout()
-        figure.savefig(path, dpi=90)
-        plt.close(figure)
 
 
 def _named(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,25 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+
+from benchmarks.bar_panels import bar_panels
 
 _PRODUCT, _RULES, _TRAINED = "#D55E00", "#56B4E9", "#009E73"
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
 _OURS, _LEARNT = ("slicewise", "slicewise_area"), ("linear", "ppo")
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "x",
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-}
 _PANELS = (
     ("slowdown", "mean bounded slowdown", 1.0),
     ("wait_s", "mean wait, minutes", 1 / 60),
@@ -34,20 +22,10 @@ _PANELS = (
 def save(report: Mapping[str, Any], path: Path) -> None:
     """Draw a row of panels for each load into a PNG file."""
     loads = report["means"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_STYLE):
-        figure, axes = plt.subplots(
-            len(loads), len(_PANELS), figsize=(11, 2.6 * len(loads)), squeeze=False
-        )
-        for row, (load, policies) in zip(axes, loads.items(), strict=True):
+    with bar_panels([*loads], len(_PANELS), 11, 2.6, path) as axes:
+        for row, policies in zip(axes, loads.values(), strict=True):
             for axis, panel in zip(row, _PANELS, strict=True):
                 _draw(axis, policies, *panel)
-            row[0].set_ylabel(load, fontweight="bold")
-            for axis in row[1:]:
-                axis.set_yticklabels([])
-        figure.tight_layout()
-        figure.savefig(path, dpi=90)
-        plt.close(figure)
 
 
 def _draw(
