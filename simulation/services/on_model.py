@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from cluster.language.jobs import JobView
@@ -25,7 +25,6 @@ from slurm_plugin.services.slot_actions import (
     after,
     plan_desired,
     plan_guard,
-    plan_waiting,
     waits_beyond_quota,
 )
 from slurm_plugin.services.slot_quotas import SlotQuotas
@@ -211,10 +210,8 @@ class ServicesOnModel:
         view = one.view
         one.recovery.follow((view,), now_s)
         revive = one.recovery.due(one.array, now_s)
-        plan = plan_guard(view, one.desired - self.evictions.kept(view), revive)
-        if waits_beyond_quota(view):
-            moved = plan_waiting(view, self._room(view.tenant))
-            plan = replace(plan, borrow=moved.borrow - plan.hold)
+        room = self._room(view.tenant) if waits_beyond_quota(view) else None
+        plan = plan_guard(view, one.desired - self.evictions.kept(view), revive, room)
         self._carry_out(one, plan, now_s)
 
     def _room(self, tenant: str) -> TenantCapacity | None:

@@ -80,18 +80,27 @@ def plan_desired(
 
 
 def plan_guard(
-    service: ServiceView, desired_slots: frozenset[int], revive: frozenset[int] = frozenset()
+    service: ServiceView,
+    desired_slots: frozenset[int],
+    revive: frozenset[int] = frozenset(),
+    room: TenantCapacity | None = None,
 ) -> SlotActions:
-    """Slots to hold as soon as they are seen.
+    """Slots to hold as soon as they are seen, and slots that are to borrow.
 
-    These are slots that their user could release, released slots that are not desired, and slots
+    Held are slots that their user could release, released slots that are not desired, and slots
     that Slurm has requeued by itself: once they are held and released again, they need not wait out
-    Slurm's delay. ``revive`` are lost slots that are due to be brought back.
+    Slurm's delay. ``revive`` are lost slots that are due to be brought back. ``room`` is asked for
+    where a slot ``waits_beyond_quota``, and is None for a tenant without quota.
     """
     releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
     requeued = _indices_of(service, _was_requeued)
     loose = _indices(service, {"released"}) - desired_slots
-    return SlotActions(hold=releasable | requeued | loose, revive=revive & lost_slots(service))
+    hold = releasable | requeued | loose
+    return SlotActions(
+        borrow=_beyond_quota(service, room) - hold,
+        hold=hold,
+        revive=revive & lost_slots(service),
+    )
 
 
 def waits_beyond_quota(service: ServiceView) -> bool:
@@ -99,17 +108,20 @@ def waits_beyond_quota(service: ServiceView) -> bool:
     return bool(_waiting_for_quota(service))
 
 
-def plan_waiting(service: ServiceView, room: TenantCapacity | None) -> SlotActions:
-    """Let slots borrow that wait in their tenant's own QOS for more than its guaranteed quota.
+def _beyond_quota(service: ServiceView, room: TenantCapacity | None) -> frozenset[int]:
+    """Slots that wait in their tenant's own QOS for more than its guaranteed quota, and may borrow.
 
     They had room when they were released: then jobs of the tenant took it, or its quota shrank. A
-    tenant within its quota only waits for what it has lent.
+    tenant within its quota only waits for what it has lent. What it may not even borrow waits on.
     """
-    if room is None or not service.cost_millislices or room.held > room.most:
-        return SlotActions()
-    beyond = -(-max(0, room.own_held - room.own) // service.cost_millislices)
+    if room is None or not service.cost_millislices:
+        return frozenset()
+    beyond, too_much = (
+        -(-max(0, held - limit) // service.cost_millislices)
+        for held, limit in ((room.own_held, room.own), (room.held, room.most))
+    )
     waiting = sorted(_waiting_for_quota(service), reverse=True)
-    return SlotActions(borrow=frozenset(waiting[:beyond]))
+    return frozenset(waiting[too_much : max(beyond, too_much)])
 
 
 def _waiting_for_quota(service: ServiceView) -> frozenset[int]:

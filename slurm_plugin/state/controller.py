@@ -35,7 +35,6 @@ from slurm_plugin.services.slot_actions import (
     lost_slots,
     plan_desired,
     plan_guard,
-    plan_waiting,
     waits_beyond_quota,
 )
 from slurm_plugin.services.state import Observation, services, start_age_s, start_marks
@@ -450,10 +449,9 @@ class ClusterState:
         array = service.array_job_id
         due = self._slot_recovery.due(array, self.looked_monotonic_s)
         revive = await self._still_lost(array, due) if due else due
-        plan = plan_guard(service, self.desired_slots[array] - self.evictions.kept(service), revive)
-        if waits_beyond_quota(service):
-            moved = plan_waiting(service, self._room(service))
-            plan = replace(plan, borrow=moved.borrow - plan.hold)
+        desired = self.desired_slots[array] - self.evictions.kept(service)
+        room = self._room(service) if waits_beyond_quota(service) else None
+        plan = plan_guard(service, desired, revive, room)
         if await self._actuator.apply(service, plan):
             self._replace(after(service, plan))
 

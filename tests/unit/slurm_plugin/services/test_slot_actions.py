@@ -17,7 +17,6 @@ from slurm_plugin.services.slot_actions import (
     lost_slots,
     plan_desired,
     plan_guard,
-    plan_waiting,
     released_millislices,
 )
 
@@ -244,12 +243,25 @@ def test_the_view_after_a_plan() -> None:
     assert states == ["released", "held", "starting", "ending", "ending", "gone"]
 
 
+def borrows(of_service: ServiceView, room: TenantCapacity | None) -> frozenset[int]:
+    """The slots that the guard lets borrow, where all are desired."""
+    return plan_guard(of_service, of(0, 1, 2), room=room).borrow
+
+
 def test_slots_that_wait_beyond_the_guaranteed_quota_borrow_the_last_first() -> None:
     waits = service("running", "released", "released", reason="QOSGrpBilling")
     room = TenantCapacity(own=2000, own_held=2500, most=4000, held=3500)
-    assert plan_waiting(waits, room) == SlotActions(borrow=of(2))
+    assert borrows(waits, room) == of(2)
     within = TenantCapacity(own=3000, own_held=3000, most=4000, held=3500)
-    full = TenantCapacity(own=2000, own_held=3000, most=4000, held=4500)
-    assert plan_waiting(waits, within) == plan_waiting(waits, full) == SlotActions()
-    assert plan_waiting(service("released", reason="Resources"), room) == SlotActions()
-    assert plan_waiting(waits, holds(4000)) == plan_waiting(waits, None) == SlotActions()
+    assert borrows(waits, within) == of()
+    assert borrows(service("released", reason="Resources"), room) == of()
+    assert borrows(waits, holds(4000)) == borrows(waits, None) == of()
+    assert plan_guard(waits, of(0, 1), room=room) == SlotActions(hold=of(2))
+
+
+def test_of_slots_that_wait_beyond_all_that_may_be_borrowed_the_others_borrow() -> None:
+    waits = service("released", "released", "released", reason="QOSGrpBilling")
+    by_one = TenantCapacity(own=1000, own_held=3000, most=2000, held=3000)
+    assert borrows(waits, by_one) == of(1)
+    by_all = TenantCapacity(own=1000, own_held=3000, most=1000, held=5000)
+    assert borrows(waits, by_all) == of()
