@@ -19,6 +19,7 @@ from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 
 _MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
 _BY_QOS = "preempt/qos"
+_NEVER = "-1"
 _MINUTE_S = 60.0
 _MOST_S = 10_000_000
 
@@ -114,7 +115,10 @@ def _node(node: NodeView, settings: Settings) -> SimulatedNode:
 
 
 def scheduling_of(config: Mapping[str, str]) -> Scheduling:
-    """How Slurm schedules by slurm.conf's keys; defaults for what is not there."""
+    """How Slurm schedules by slurm.conf's keys; defaults for what is not there or out of bounds.
+
+    With bf_interval=-1 there is no backfill.
+    """
     options = _options(config.get("SchedulerParameters", ""))
     weights = PriorityWeights()
     if config.get("PriorityType", _MULTIFACTOR) == _MULTIFACTOR:
@@ -129,18 +133,19 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
             ),
         )
 
-    def option(name: str, otherwise: float, unit: float = 1.0) -> float:
+    def option(name: str, otherwise: float, unit: float = 1.0, *, least: int = 0) -> float:
         found = _whole(options.get(name, ""))
-        return otherwise if found is None else min(found, _MOST_S) * unit
+        return otherwise if found is None or found < least else min(found, _MOST_S) * unit
 
+    is_backfill = config.get("SchedulerType", _BACKFILL) == _BACKFILL
     return Scheduling(
         weights=weights,
         interval_s=option("sched_min_interval", Scheduling.interval_s, 1e-6),
         depth=int(option("default_queue_depth", Scheduling.depth)),
-        backfills=config.get("SchedulerType", _BACKFILL) == _BACKFILL,
-        backfill_s=option("bf_interval", Scheduling.backfill_s),
-        backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs)),
-        backfill_window_s=option("bf_window", Scheduling.backfill_window_s / _MINUTE_S, _MINUTE_S),
+        backfills=is_backfill and options.get("bf_interval") != _NEVER,
+        backfill_s=option("bf_interval", Scheduling.backfill_s, least=1),
+        backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs, least=1)),
+        backfill_window_s=option("bf_window", Scheduling.backfill_window_s, _MINUTE_S, least=1),
         preempts_youngest_first=preempts_youngest_first(config),
     )
 

@@ -14,7 +14,7 @@ from snapshot_world import NOW_S, snapshot
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS
-from simulation.cluster import SimulatedNode
+from simulation.cluster import Scheduling, SimulatedNode
 from simulation.snapshot import read
 from simulation.snapshot.read import is_archive, read_snapshot
 from simulation.snapshot.site import described, scheduling_of
@@ -120,6 +120,16 @@ def test_scheduling_by_slurm_conf():
     assert scheduling_of({"SchedulerParameters": "preempt_youngest_first"}).preempts_youngest_first
     weights = scheduling_of({"PriorityMaxAge": "1-00:00:00", "PriorityDecayHalfLife": "00:00:00"})
     assert (weights.weights.max_age_s, weights.weights.half_life_s) == (86_400, 0)
+
+
+def test_scheduling_without_parameters_or_with_such_that_slurm_does_not_take_is_the_default():
+    assert scheduling_of({}) == Scheduling()
+    bad = "bf_interval=0,bf_window=0,bf_max_job_test=0"
+    assert scheduling_of({"SchedulerParameters": bad}) == Scheduling()
+
+
+def test_a_backfill_interval_below_zero_turns_backfill_off():
+    assert not scheduling_of({"SchedulerParameters": "bf_interval=-1"}).backfills
 
 
 def test_a_later_format_is_refused(tmp_path: Path):
