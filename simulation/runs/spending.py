@@ -58,10 +58,10 @@ def spending_of(now: SiteDescription) -> KnownSpending | None:
 def _held(plan: SlicewisePlan, jobs: Iterable[HistoryJob], can: Replayable) -> Iterator[_Held]:
     paid_by, partitions = payers(plan.tenants), plan.settings.cluster.partitions
     for job in jobs:
-        if job.started_s is None or job.partition not in partitions:
+        if job.started_s is None:
             continue
         found = can.of(0, job, job.submit_s)
-        if not isinstance(found, str):
+        if not isinstance(found, str) and found.request.partition in partitions:
             account = found.request.account
             payer, end_s = paid_by.get(account, account), job.started_s + job.run_s
             yield _Held(payer, found.cost_millislices, job.started_s, end_s)

@@ -84,3 +84,9 @@ def test_the_history_says_what_was_spent_before(at_s: float, spent_s: int) -> No
     known = KnownSpending(BEGIN_S + 6200, {"a": 6000 * GPU}, {"a": start_s})
     found = spent_before(replace(plan, known_spending=known), jobs, can, BEGIN_S + at_s)
     assert found == {"a": (6000 - 5400 + spent_s) * GPU}
+
+
+def test_a_job_that_named_several_partitions_has_spent_in_the_one_it_is_replayed_in() -> None:
+    can = Replayable(cluster(), {"a100": Millislices(GPU)})
+    job = replace(past("a", 1, 0, 5400.0, started_s=BEGIN_S), partition="elsewhere,gpu")
+    assert spent_before(limited(9), [job], can, BEGIN_S + 6000) == {"a": 5400 * GPU}
