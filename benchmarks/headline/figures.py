@@ -47,8 +47,9 @@ class SystemFigures:
         wait_worst_mean_s: the mean wait of the tenant that waits longest on average.
         worst_tenant: its name.
         starved_s: the longest wait of a job, to its first start.
-        late_jobs, own_jobs_share: jobs within the guarantee that waited beyond the grace, and how
-            many that is of all jobs.
+        late_jobs, late_share: jobs within the guarantee that waited beyond the grace, and how many
+            that is of all jobs.
+        jain: fairness of the tenants' slowdowns; 1 is the same slowdown for all.
         unstarted: jobs that never started.
         preempted_runs: runs that were ended to make room.
     """

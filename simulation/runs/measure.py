@@ -9,7 +9,7 @@ itself lets a requeued job wait for two minutes.
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby, islice
+from itertools import count, groupby, islice, zip_longest
 from typing import NamedTuple
 
 from simulation.runs.figures import ClusterSample, FailureFigures, RecutFigures
@@ -357,12 +357,15 @@ def _events(jobs: Iterable[ReplayedJob], stopped_s: float) -> Iterator[_Event]:
     for nth, job in enumerate(jobs):
         steps = count()
         yield _Event(job.submit_s, nth, next(steps), holds=False, waits=True)
-        for run in job.runs:
+        for run, following in zip_longest(job.runs, job.runs[1:]):
             yield _Event(run.start_s, nth, next(steps), holds=True, waits=False)
             if run.end_s is not None:
                 yield _Event(run.end_s, nth, next(steps), holds=False, waits=False)
                 again_s = run.end_s + REQUEUE_WAIT_S
-                may_wait = job.waits_again or run is not job.runs[-1]
+                if following is not None:
+                    # Of a run that goes on, Slurm shows the start in whole seconds.
+                    again_s = min(again_s, following.start_s)
+                may_wait = job.waits_again or following is not None
                 if may_wait and again_s < _over_s(job, stopped_s):
                     yield _Event(again_s, nth, next(steps), holds=False, waits=True)
         if job.given_up_s is not None:

@@ -96,6 +96,17 @@ def test_what_exceeds_the_guarantee_is_not_owed() -> None:
     assert (found.own_waited_s, found.late_jobs) == (194.0, 2)
 
 
+def test_a_run_that_begins_before_the_wait_of_a_requeue_is_over_is_held_to_its_end() -> None:
+    # Of a run that goes on, Slurm shows the start in whole seconds.
+    found = measure(
+        one(0, "a", 4, 0, (0.0, 9.5), (129.0, None)),
+        by=replace(HUNDRED, end_s=300.0),
+        stopped_s=300.0,
+    )
+    assert found.held_millislice_s == 4 * (9.5 + 300 - 129)
+    assert found.idle_wanted_millislice_s == 0
+
+
 def test_a_requeued_job_is_owed_no_second_start() -> None:
     found = measure(one(0, "a", 4, 0, (5.0, 10.0), (190.0, 195.0))).tenants["a"]
     assert (found.own_waited_s, found.late_jobs) == (5.0, 0)
