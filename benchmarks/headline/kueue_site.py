@@ -27,6 +27,8 @@ _CYCLE_S = 1.0
 """Seconds at least between two cycles."""
 _LOOK_S = 1.0
 """Seconds between two looks at services."""
+_REQUEUED = "REQUEUED"
+"""The state of a run after which its job waits again, as only a preemption ends one here."""
 
 
 @dataclass
@@ -162,7 +164,7 @@ class KueueSite:
                 continue
             if run.start_s is not None:
                 job.runs.append(ReplayedRun(run.start_s, run.end_s))
-            if run.state == "COMPLETED":
+            if run.state != _REQUEUED:
                 job.is_over = True
                 self._admitted.pop(run.job_id, None)
                 self._is_changed = True

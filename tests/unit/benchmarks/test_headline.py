@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pool_world import HOUR_S, pool_job, pool_load
 
 from benchmarks.headline.figures import (
     Idle,
@@ -21,29 +22,12 @@ from benchmarks.headline.systems import GPU_MILLISLICES, SYSTEMS, run
 from simulation.history.jobs import HistoryJob
 from simulation.site.records import ReplayedJob, ReplayedRun
 
-HOUR_S = 3600.0
 SOON_S = 60.0
-
-
-def job(account: str, gpus: int, at_s: float = 0.0, run_s: float = HOUR_S) -> HistoryJob:
-    nodes, each = spread(gpus)
-    return HistoryJob(
-        job_id=1,
-        user=account,
-        account=account,
-        partition="",
-        qos="",
-        submit_s=at_s,
-        run_s=run_s,
-        time_limit_s=int(run_s) + 60,
-        gpus={GPU: nodes * each},
-        nodes=nodes,
-    )
 
 
 def load(*jobs: HistoryJob, end_s: float = 10 * HOUR_S, **more: object) -> Load:
     """Two virtual clusters: a has two nodes of eight GPUs, b has one."""
-    return Load("made up", jobs, {"a": 16, "b": 8}, 0.0, end_s, **more)  # type: ignore[arg-type]
+    return pool_load({"a": 16, "b": 8}, *jobs, end_s=end_s, **more)
 
 
 def starts(system: str, *jobs: HistoryJob) -> Sequence[float]:
@@ -53,61 +37,74 @@ def starts(system: str, *jobs: HistoryJob) -> Sequence[float]:
 
 
 def test_static_partitions_lend_nothing() -> None:
-    first, second = starts("static", job("b", 8), job("b", 8, 1))
+    first, second = starts("static", pool_job("b", 8), pool_job("b", 8, 1))
     assert first < SOON_S
     assert second >= HOUR_S
 
 
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one != "static"])
 def test_all_other_systems_let_a_virtual_cluster_have_what_others_leave_idle(system: str) -> None:
-    assert max(starts(system, job("b", 8), job("b", 8, 1))) < SOON_S
+    assert max(starts(system, pool_job("b", 8), pool_job("b", 8, 1))) < SOON_S
 
 
 def test_first_come_first_served_in_the_pool_whoever_has_much() -> None:
     found = starts(
-        "fifo", *[job("b", 8, at_s) for at_s in range(3)], job("b", 8, 3), job("a", 8, 4)
+        "fifo",
+        *[pool_job("b", 8, at_s) for at_s in range(3)],
+        pool_job("b", 8, 3),
+        pool_job("a", 8, 4),
     )
     assert found[3] <= found[4]
 
 
 def test_fair_share_prefers_who_has_used_less() -> None:
     # Slurm ranks only those who have ever run something.
-    before = job("a", 8, 0, 10.0), *[job("b", 8, at_s) for at_s in range(1, 4)]
-    found = starts("fair_share", *before, job("b", 16, 1800), job("a", 16, 1801))
+    before = pool_job("a", 8, 0, 10.0), *[pool_job("b", 8, at_s) for at_s in range(1, 4)]
+    found = starts("fair_share", *before, pool_job("b", 16, 1800), pool_job("a", 16, 1801))
     assert found[5] < found[4]
 
 
 def test_priority_prefers_the_larger_virtual_cluster() -> None:
     found = starts(
-        "priority", *[job("b", 8, at_s) for at_s in range(3)], job("b", 16, 3), job("a", 16, 4)
+        "priority",
+        *[pool_job("b", 8, at_s) for at_s in range(3)],
+        pool_job("b", 16, 3),
+        pool_job("a", 16, 4),
     )
     assert found[4] < found[3]
 
 
 @pytest.mark.parametrize(("system", "goes"), [("slicewise", 2), ("slicewise_by_id", 1)])
 def test_slurm_preempts_who_started_last_or_has_the_lowest_id(system: str, goes: int) -> None:
-    record = run(system, load(*[job("b", 8, at_s) for at_s in (0, 100, 200)], job("a", 8, 1000)))
+    record = run(
+        system, load(*[pool_job("b", 8, at_s) for at_s in (0, 100, 200)], pool_job("a", 8, 1000))
+    )
     assert [one.number for one in record.jobs if len(one.runs) == 2] == [goes]
 
 
 @pytest.mark.parametrize("system", ["kueue", "slicewise", "slicewise_by_id"])
 def test_a_lender_gets_its_guarantee_back_and_the_borrower_runs_again(system: str) -> None:
-    borrowers = [job("b", 8, at_s) for at_s in range(3)]
-    record = run(system, load(*borrowers, job("a", 8, 1000)))
+    borrowers = [pool_job("b", 8, at_s) for at_s in range(3)]
+    record = run(system, load(*borrowers, pool_job("a", 8, 1000)))
     lender = next(one for one in record.jobs if one.tenant == "a")
     assert lender.runs[0].start_s - lender.submit_s < 2 * SOON_S
     assert sorted(len(one.runs) for one in record.jobs) == [1, 1, 1, 2]
 
 
+def test_a_job_that_runs_into_its_limit_leaves_its_quota_to_the_next() -> None:
+    first = replace(pool_job("b", 24), time_limit_s=600)
+    assert 600 <= starts("kueue", first, pool_job("b", 24, 1))[1] <= 600 + SOON_S
+
+
 def test_static_partitions_are_simulated_each_for_itself_and_joined() -> None:
-    record = run("static", load(job("b", 8), job("a", 16, 5), job("b", 8, 6)))
+    record = run("static", load(pool_job("b", 8), pool_job("a", 16, 5), pool_job("b", 8, 6)))
     assert sorted(one.number for one in record.jobs) == [0, 1, 2]
     assert {one.number: one.tenant for one in record.jobs} == {0: "b", 1: "a", 2: "b"}
 
 
 def test_a_term_of_loans_lets_the_lender_wait_for_it() -> None:
-    borrowers = [job("b", 8, at_s) for at_s in range(3)]
-    record = run("slicewise", load(*borrowers, job("a", 8, 300)), term_s=1200)
+    borrowers = [pool_job("b", 8, at_s) for at_s in range(3)]
+    record = run("slicewise", load(*borrowers, pool_job("a", 8, 300)), term_s=1200)
     lender = next(one for one in record.jobs if one.tenant == "a")
     assert 1200 <= lender.runs[0].start_s <= 1200 + 2 * SOON_S
 
@@ -159,7 +156,7 @@ def test_the_replay_is_held_against_recorded_minutes() -> None:
 
 
 def test_figures_name_who_waits_longest_and_who_was_late() -> None:
-    by = load(job("b", 8), job("b", 8, 1), job("a", 8))
+    by = load(pool_job("b", 8), pool_job("b", 8, 1), pool_job("a", 8))
     found = figures_of("static", run("static", by), by, is_pool=False)
     assert (found.jobs, found.unstarted, found.worst_tenant) == (3, 0, "b")
     assert found.starved_s == pytest.approx(HOUR_S, abs=SOON_S)
@@ -175,7 +172,11 @@ def test_jobs_go_over_whole_nodes_with_as_many_gpus_on_each() -> None:
 
 
 def test_each_job_asks_for_more_time_than_it_runs_the_same_for_a_seed() -> None:
-    jobs = (replace(job("A", 8), gpus={"": 8}), replace(job("b", 0), gpus={}), job("b", 8, 50))
+    jobs = (
+        replace(pool_job("A", 8), gpus={"": 8}),
+        replace(pool_job("b", 0), gpus={}),
+        pool_job("b", 8, 50),
+    )
     found = ready(jobs, 1, 0, 40)
     assert [one.account for one in found] == ["a"]
     assert found[0].time_limit_s in {3600, 7200, 10_800, 14_400}
@@ -183,7 +184,7 @@ def test_each_job_asks_for_more_time_than_it_runs_the_same_for_a_seed() -> None:
 
 
 def test_virtual_clusters_of_unknown_size_have_their_demand_and_their_largest_job() -> None:
-    jobs = (job("a", 8, 0, 60.0), job("b", 1, 0, 10.0), job("b", 17, 100, 1.0))
+    jobs = (pool_job("a", 8, 0, 60.0), pool_job("b", 1, 0, 10.0), pool_job("b", 17, 100, 1.0))
     assert sized(jobs, 100, 0.5) == {"a": 16, "b": 24}
 
 

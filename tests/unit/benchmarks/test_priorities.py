@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pool_world import HOUR_S, pool_job, pool_load
 
-from benchmarks.headline.loads import GPU, Load, spread
+from benchmarks.headline.loads import Load
 from benchmarks.headline.systems import GPU_MILLISLICES
 from benchmarks.priorities import rules
 from benchmarks.priorities.__main__ import RULES, with_whole_days
@@ -18,7 +19,7 @@ from benchmarks.priorities.site import replay
 from simulation.history.jobs import HistoryJob
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 
-HOUR_S, DAY_S = 3600.0, 86_400.0
+DAY_S = 86_400.0
 SOON_S = 60.0
 
 
@@ -109,26 +110,8 @@ def test_what_waiting_costs_is_counted_in_lengths_of_runs() -> None:
     assert pool.cost == pytest.approx(100 / 50)
 
 
-def job(
-    account: str, gpus: int, at_s: float, run_s: float = HOUR_S, limit_s: float | None = None
-) -> HistoryJob:
-    nodes, each = spread(gpus)
-    return HistoryJob(
-        job_id=1,
-        user=account,
-        account=account,
-        partition="",
-        qos="",
-        submit_s=at_s,
-        run_s=run_s,
-        time_limit_s=int(limit_s or run_s),
-        gpus={GPU: nodes * each},
-        nodes=nodes,
-    )
-
-
 def load(*jobs: HistoryJob, end_s: float = DAY_S) -> Load:
-    return Load("made up", jobs, {"a": 8, "b": 8}, 0.0, end_s)
+    return pool_load({"a": 8, "b": 8}, *jobs, end_s=end_s)
 
 
 def started(policy: Policy, *jobs: HistoryJob, by_shares: bool = False) -> Sequence[float]:
@@ -137,8 +120,8 @@ def started(policy: Policy, *jobs: HistoryJob, by_shares: bool = False) -> Seque
 
 
 def test_on_slurm_s_model_the_policy_orders_the_queue() -> None:
-    large, small = job("a", 16, 10, 2 * HOUR_S), job("b", 16, 20, 600)
-    full = job("a", 16, 0, HOUR_S)
+    large, small = pool_job("a", 16, 10, 2 * HOUR_S), pool_job("b", 16, 20, 600)
+    full = pool_job("a", 16, 0, HOUR_S)
     by_time = started(rules.fifo, full, large, small)
     by_area = started(rules.saf, full, large, small)
     assert by_time[1] < by_time[2]
@@ -148,22 +131,22 @@ def test_on_slurm_s_model_the_policy_orders_the_queue() -> None:
 
 def test_scores_that_change_while_a_job_waits_are_written_to_slurm() -> None:
     # At its submission the second has waited for nothing; later its short limit counts.
-    full = job("a", 16, 0, HOUR_S)
-    early, late = job("a", 16, 10, 2 * HOUR_S), job("b", 16, 20, 600)
+    full = pool_job("a", 16, 0, HOUR_S)
+    early, late = pool_job("a", 16, 10, 2 * HOUR_S), pool_job("b", 16, 20, 600)
     found = started(rules.wfp3, full, early, late)
     assert found[2] < found[1]
 
 
 def test_fair_share_decides_between_equal_scores() -> None:
     # Slurm ranks only those who have ever run something.
-    before = job("a", 16, 0, 10.0), job("b", 16, 1)
-    jobs = *before, job("b", 16, 1800), job("a", 16, 1801)
+    before = pool_job("a", 16, 0, 10.0), pool_job("b", 16, 1)
+    jobs = *before, pool_job("b", 16, 1800), pool_job("a", 16, 1801)
     found = started(RULES["fair_share"], *jobs, by_shares=True)
     assert found[3] < found[2]
 
 
 def test_a_load_is_split_in_time_and_fills_its_pools() -> None:
-    jobs = [job("a", 8, hour * HOUR_S, 2 * HOUR_S) for hour in range(48)]
+    jobs = [pool_job("a", 8, hour * HOUR_S, 2 * HOUR_S) for hour in range(48)]
     gone = replace(jobs[0], is_cancelled_waiting=True)
     found = split(load(gone, *jobs, end_s=2 * DAY_S), 1.0)
     assert found.count_from_s == DAY_S
@@ -176,7 +159,11 @@ def test_a_load_is_split_in_time_and_fills_its_pools() -> None:
 
 
 def test_windows_begin_with_what_ran_for_the_rest_of_its_time() -> None:
-    jobs = job("a", 8, 0.0, 2 * DAY_S), job("b", 4, DAY_S + 5, 100), job("b", 1, 3 * DAY_S)
+    jobs = (
+        pool_job("a", 8, 0.0, 2 * DAY_S),
+        pool_job("b", 4, DAY_S + 5, 100),
+        pool_job("b", 1, 3 * DAY_S),
+    )
     both = busy_windows(load(*jobs, end_s=2 * DAY_S), 24.0, 2)
     assert [one.begin_s for one in both] == [0.0, DAY_S]
     (second,) = busy_windows(load(*jobs, end_s=2 * DAY_S), 24.0, 1)
@@ -187,7 +174,7 @@ def test_windows_begin_with_what_ran_for_the_rest_of_its_time() -> None:
 
 
 def test_blunt_limits_are_whole_days() -> None:
-    found = with_whole_days(load(job("a", 1, 0), job("a", 1, 0, DAY_S + 1)))
+    found = with_whole_days(load(pool_job("a", 1, 0), pool_job("a", 1, 0, DAY_S + 1)))
     assert [one.time_limit_s for one in found.jobs] == [DAY_S, 2 * DAY_S]
 
 
