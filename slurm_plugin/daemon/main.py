@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -31,18 +31,13 @@ from slurm_plugin.api.user_socket import UserSocket, user_limits
 from slurm_plugin.api.web_logins import WebLogins
 from slurm_plugin.common.log import report
 from slurm_plugin.common.sockets import own_directory
-from slurm_plugin.daemon.charging_loop import ChargingLoop
-from slurm_plugin.daemon.deferred_loop import DeferredLoop
+from slurm_plugin.daemon.deciding_loops import DecidingLoops
 from slurm_plugin.daemon.history_loop import HistoryLoop
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.daemon.metrics import Metrics
 from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
 from slurm_plugin.daemon.observations import ObservationLoop
 from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
-from slurm_plugin.daemon.priority_loop import PriorityLoop
-from slurm_plugin.daemon.qos_loop import QosLoop
-from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.daemon.retention import RetentionLoop
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.state.controller import ClusterState
@@ -98,24 +93,18 @@ class _Daemon:
             log=settings.log,
         )
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
-        self._ledger_view = ChargingLoop(settings, slurm, ledger, self._cluster_state)
-        self._priorities = PriorityLoop(settings, slurm, ledger, self._cluster_state)
         kept_days = settings.ledger.journal_days
         self._observations = ObservationLoop(ledger, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
         self._history = HistoryLoop(settings, ledger, self._cluster_state)
-        self._limits = QuotaLoop(
+        self._deciding = DecidingLoops(
             settings,
             slurm,
             ledger,
             self._cluster_state,
             self._leader,
-            held_lately=self._priorities.held_lately,
             on_imagined=self._observations.imagined,
         )
-        self._moves = QosLoop(settings, slurm, self._cluster_state)
-        self._leases = LeaseLoop(settings, slurm, self._cluster_state)
-        self._deferred = DeferredLoop(settings, slurm, self._cluster_state)
         self._weights = NodeWeightLoop(settings, slurm, self._cluster_state)
         reads = Reads(settings, slurm, ledger, self._cluster_state)
         rates = RateLimiter()
@@ -148,14 +137,12 @@ class _Daemon:
         own_directory(self._own.admission_socket.parent, 0o700)
         interval_s = self._own.sync_interval_s
         with self._metrics.served(self._own.metrics):
-            await until_done("start_ledger", self._ledger_view.start, interval_s)
+            await until_done("start_ledger", self._deciding.charging.start, interval_s)
             await until_done("start_orders", self._orders.start, interval_s)
             await until_done("start_keys", self._keys.turn, interval_s)
             await until_done("start_leader", self._leader.start, interval_s)
             with self._leader.kept():
-                await until_done("start_slurm", self._cluster_state.turn, interval_s)
-                await until_done("start_priorities", self._priorities.start, interval_s)
-                await until_done("start_limits", self._limits.start, interval_s)
+                await self._deciding.start(interval_s)
                 async with asyncio.TaskGroup() as loops:
                     loops.create_task(self._admission.run())
                     await self._admission.listening.wait()
@@ -172,23 +159,21 @@ class _Daemon:
             loops.create_task(self._turns.repeat(name, turn, every_s, pacing))
 
         repeat("sync", self._cluster_state.turn, pacing=self._cluster_state.pacing)
-        repeat("limits", self._limits.turn)
+        repeat("limits", self._deciding.limits.turn)
         repeat("orders", self._orders.turn)
         repeat("keys", self._keys.turn, _KEYS_S)
         repeat("observations", self._observations.turn)
-        for name, turn, otherwise in (
-            ("bookkeeping", self._ledger_view.turn, None),
-            ("generations", self._generations.turn, None),
-            ("priorities", self._priorities.turn, self._priorities.start),
-            ("moves", self._moves.turn, None),
-            ("leases", self._leases.turn, None),
-            ("late_decisions", self._deferred.turn, None),
-            ("node_weights", self._weights.turn, None),
-            ("retention", self._retention.turn, None),
-            ("history_looks", self._history.look, None),
-            ("history", self._history.turn, None),
-        ):
-            repeat(name, self._led(turn, otherwise))
+        led: Mapping[str, Step] = {
+            **self._deciding.led_turns,
+            "generations": self._generations.turn,
+            "node_weights": self._weights.turn,
+            "retention": self._retention.turn,
+            "history_looks": self._history.look,
+            "history": self._history.turn,
+        }
+        otherwise: Mapping[str, Step] = {"priorities": self._deciding.priorities.start}
+        for name, turn in led.items():
+            repeat(name, self._led(turn, otherwise.get(name)))
 
     def _led(self, turn: Step, otherwise: Step | None) -> Step:
         """A step that takes ``turn`` while this daemon leads, else ``otherwise``, if given."""
@@ -226,7 +211,7 @@ class _Daemon:
 
     async def see_accounts(self) -> None:
         """Look at the accounts of Slurm's users again, but for some seconds after such a look."""
-        await self._limits.see_accounts()
+        await self._deciding.limits.see_accounts()
 
     def _decided(self, decided: Decided) -> None:
         self._metrics.decided(decided)
