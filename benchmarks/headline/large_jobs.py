@@ -8,8 +8,6 @@ import argparse
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import ceil
-from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +23,7 @@ from benchmarks.headline.systems import (
 )
 from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import wait_s
+from simulation.runs.summary import mean, percentile
 from simulation.site.records import SiteRecord
 
 TENANTS, GPUS = 20, 64
@@ -83,8 +82,7 @@ def waits_by_size(record: SiteRecord) -> Mapping[int, Sequence[float]]:
 
 
 def _words(waits: Sequence[float]) -> str:
-    p99 = waits[min(len(waits) - 1, ceil(0.99 * len(waits)) - 1)]
-    return f"{fmean(waits) / _HOUR_S:.1f} / {p99 / _HOUR_S:.1f}"
+    return f"{mean(waits) / _HOUR_S:.1f} / {percentile(waits, 99) / _HOUR_S:.1f}"
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Compares two simulated policies: which figure is better, and which tenant gains or loses."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -228,17 +229,25 @@ def _of_service(
 
 
 def gains_words(found: Iterable[TenantDifference]) -> str:
-    """``3 tenants gain, 1 loses, 2 wait as before.``; "" without a changed policy."""
-    verdicts = [one.verdict for one in found if one.verdict is not None]
+    """``3 tenants gain, 1 loses, 2 wait as before.``; "" without a changed policy.
+
+    Tenants that only one policy has are said to be unclear, where there are any.
+    """
+    verdicts = Counter(one.verdict for one in found if one.verdict is not None)
     if not verdicts:
         return ""
-    gain, lose = verdicts.count(ChangeVerdict.BETTER), verdicts.count(ChangeVerdict.WORSE)
-    rest = len(verdicts) - gain - lose
+    gain, lose, same, unclear = (verdicts[one] for one in _IN_WORDS)
     noun = "tenant" if gain == 1 else "tenants"
+    rest = f", {unclear} {'is' if unclear == 1 else 'are'} unclear" if unclear else ""
     return (
         f"{gain} {noun} {_verb(gain, 'gain')}, {lose} {_verb(lose, 'lose')},"
-        f" {rest} {_verb(rest, 'wait')} as before."
+        f" {same} {_verb(same, 'wait')} as before{rest}."
     )
+
+
+_IN_WORDS = (
+    ChangeVerdict.BETTER, ChangeVerdict.WORSE, ChangeVerdict.SAME, ChangeVerdict.UNCLEAR,
+)  # fmt: skip
 
 
 def _verb(count: int, verb: str) -> str:

@@ -127,6 +127,7 @@ def test_a_tenant_of_one_policy_only_neither_gains_nor_loses():
     changed = replace(CHANGED, tenants=(*CHANGED.tenants, tenant("new", 5.0), idle))
     found = {one.tenant: one for one in tenant_differences(replace(result(), changed=changed))}
     assert (found["new"].verdict, found["new"].present) == (ChangeVerdict.UNCLEAR, None)
+    assert gains_words(found.values()).endswith(" as before, 1 is unclear.")
     assert "idle" not in found
 
 
