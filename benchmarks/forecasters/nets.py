@@ -9,7 +9,7 @@ from benchmarks.autoscale.workload import Floats
 from benchmarks.forecasters import recurrent
 from benchmarks.forecasters.errors import surprises
 from benchmarks.forecasters.forecaster import NEEDED, LoadForecast
-from benchmarks.forecasters.recurrent import Passed, RecurrentCell, Weights
+from benchmarks.forecasters.recurrent import Passed, RecurrentCell, Weights, copied
 from benchmarks.forecasters.series import STEP_S, LoadSeries, peaks_after
 
 _UNITS = 16
@@ -123,7 +123,7 @@ class RecurrentNet:
         scaled = self._scale.scaled(inputs)
         weights = recurrent.drawn(self._cell, scaled.shape[1], _UNITS, _SHARES.size, rng)
         adam = Adam(weights)
-        best, self._weights, since = np.inf, _copied(weights), 0
+        best, self._weights, since = np.inf, copied(weights), 0
         for number in range(_UPDATES):
             begins = rng.integers(0, max(1, held_out - _STEPS), _SEQUENCES)
             steps = begins + np.arange(_STEPS)[:, None]
@@ -133,7 +133,7 @@ class RecurrentNet:
             loss = self._held_out(weights, scaled[held_out:], targets[held_out:])
             since = 0 if loss < best else since + 1
             if loss < best:
-                best, self._weights = loss, _copied(weights)
+                best, self._weights = loss, copied(weights)
             if since == _PATIENCE:
                 break
 
@@ -160,10 +160,6 @@ class RecurrentNet:
             self._ahead = float(middle), float(max(middle, high))
         middle, high = (_came(load, ahead) for ahead in self._ahead)
         return LoadForecast(middle, high)
-
-
-def _copied(weights: Weights) -> Weights:
-    return {name: value.copy() for name, value in weights.items()}
 
 
 def _came(load: float, ahead: float) -> float:

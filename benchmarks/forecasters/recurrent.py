@@ -18,6 +18,11 @@ Weights = Mapping[str, Floats]
 _FORGET_BIAS = 1.0
 
 
+def copied(weights: Weights) -> Weights:
+    """Return weights that stay as these are now."""
+    return {name: value.copy() for name, value in weights.items()}
+
+
 def _sigmoid(x: Floats) -> Floats:
     found: Floats = 0.5 * (1.0 + np.tanh(0.5 * x))
     return found

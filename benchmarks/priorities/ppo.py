@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.autoscale.workload import Floats
 from benchmarks.forecasters.nets import Adam
-from benchmarks.forecasters.recurrent import Weights
+from benchmarks.forecasters.recurrent import Weights, copied
 from benchmarks.priorities import nets
 from benchmarks.priorities.light import LightPool, in_order_of, judged
 from benchmarks.priorities.linear import SAF_WEIGHTS, features
@@ -128,7 +128,7 @@ def fitted(windows: Sequence[Window], seed: int) -> NetPolicy:
     rng = np.random.default_rng(seed)
     weights, value = nets.drawn(_WIDTH, _UNITS, rng), nets.drawn(_STATE, _UNITS, rng)
     adam, value_adam = Adam(weights, _RATE), Adam(value, _RATE)
-    best, kept = np.inf, _copied(weights)
+    best, kept = np.inf, copied(weights)
     beside = [_cost(one) for one in windows]
     for _ in range(_ITERATIONS):
         steps = Steps()
@@ -138,12 +138,8 @@ def fitted(windows: Sequence[Window], seed: int) -> NetPolicy:
             _learn(steps, weights, value, (adam, value_adam), rng)
         found = judged(windows, NetPolicy(weights))
         if found < best:
-            best, kept = found, _copied(weights)
+            best, kept = found, copied(weights)
     return NetPolicy(kept)
-
-
-def _copied(weights: Weights) -> Weights:
-    return {name: value.copy() for name, value in weights.items()}
 
 
 def _cost(window: Window) -> float:
