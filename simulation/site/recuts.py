@@ -225,7 +225,7 @@ class SiteRecuts:
         """The repartitions that the product would make now."""
         seen, of = self._observed(), self._settings.repartition
         terms = RepartitionTerms(of.repartition_s, of.horizon_s, of.nodes_at_once)
-        return cuts_due(inputs(seen, self._types, terms))
+        return cuts_due(inputs(seen, self._types, terms)).now
 
     def _observed(self) -> SiteObservation:
         """One look at everything that a plan takes into account, as the product gathers it."""

@@ -17,10 +17,9 @@ from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import repartitions as present
 from slurm_plugin.cli_views.mig import survey_json, survey_table
-from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.due import DueRepartitions, barred_lines, cuts_due
 from slurm_plugin.mig.problem import SitePlanInput
 from slurm_plugin.mig.steps import (
-    PlannedRepartition,
     Repartition,
     RepartitionState,
     RepartitionStepRecord,
@@ -230,33 +229,38 @@ def _print_step(repartition: Repartition, record: RepartitionStepRecord) -> None
         out.print(present.step_line(repartition, record), soft_wrap=True)
 
 
-def _print_plan(found: Sequence[PlannedRepartition], seen: SitePlanInput, as_json: bool) -> None:
+def _print_plan(due: DueRepartitions, seen: SitePlanInput, as_json: bool) -> None:
     if as_json:
-        plans = [present.planned_json(one) for one in found]
-        stays = {model: dict(one.demand.guaranteed) for model, one in seen.boards.items()}
-        print_json({"plan": plans, "guaranteed": stays, "left_out": dict(seen.left_out)})
+        print_json(
+            {
+                "plan": [present.planned_json(one) for one in due.now],
+                "guaranteed": {n: dict(one.demand.guaranteed) for n, one in seen.boards.items()},
+                "barred": {kind: list(nodes) for kind, nodes in due.barred.items()},
+                "left_out": dict(seen.left_out),
+            }
+        )
         return
-    if found:
-        console().print(present.plan_table(found))
-    else:
+    if due.now:
+        console().print(present.plan_table(due.now))
+    elif not due.barred:
         console().print("No GPU is to be repartitioned: no change would pay for itself.")
     for line in present.guaranteed_lines(seen.boards):
         console().print(line, markup=False, soft_wrap=True)
-    for line in present.left_out_lines(seen.left_out):
+    for line in (*barred_lines(due), *present.left_out_lines(seen.left_out)):
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     unfinished = ledger.repartitions.unfinished()
     seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
-    found = cuts_due(seen)
+    due = cuts_due(seen)
     if as_json:
-        plans = [present.planned_json(one) for one in found]
+        plans = [present.planned_json(one) for one in due.now]
         ids = [one.repartition_id for one in unfinished]
         print_json({"done": False, "unfinished": ids, "plan": plans})
         return
-    _print_plan(found, seen, as_json)
-    for line in (line for one in found for line in present.dry_run_lines(one)):
+    _print_plan(due, seen, as_json)
+    for line in (line for one in due.now for line in present.dry_run_lines(one)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:
         console().print(f"Repartition {one.repartition_id} on {one.planned.node} is {one.state}.")

@@ -606,10 +606,13 @@ class RepartitionJson(RepartitionPlannedJson):
 
 
 class RepartitionPlanJson(TypedDict):
-    """What would be cut, what stays by model, and nodes left out with the reason."""
+    """What would be cut, what stays by model, which types Slurm's order of devices bars on which
+    nodes, and nodes left out with the reason.
+    """
 
     plan: list[RepartitionPlannedJson]
     guaranteed: dict[str, dict[str, int]]
+    barred: dict[str, list[str]]
     left_out: dict[str, str]
 
 

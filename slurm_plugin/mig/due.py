@@ -1,48 +1,148 @@
 """Chooses the repartitions to make now, such that Slurm can have an order of devices for each."""
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from slurm_plugin.mig.checks import planned
 from slurm_plugin.mig.gpu_state import NodeLook, devices_at
-from slurm_plugin.mig.planner import GpuPlan, plan
+from slurm_plugin.mig.planner import GpuChange, plan
 from slurm_plugin.mig.problem import PlanInput, SitePlanInput
 from slurm_plugin.mig.steps import PlannedRepartition
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import positions
 
+_NAMED = 3
+"""Most nodes that a line names."""
 
-def cuts_due(found: SitePlanInput) -> tuple[PlannedRepartition, ...]:
-    """The repartitions to make now, for each board the best first.
+
+@dataclass(frozen=True)
+class GpuRecut:
+    """What becomes of one GPU of a node.
+
+    Attributes:
+        created: GRES types of the new instances.
+    """
+
+    gpu: str
+    destroyed: tuple[Placement, ...]
+    created: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DueRepartitions:
+    """What a plan comes to.
+
+    Attributes:
+        now: the repartitions to make now, for each board the best first.
+        barred: GRES types for which jobs wait and which nothing in ``now`` creates, because Slurm
+            has no order of devices for that (SW-RECUT-ORDER); with the nodes that were tried.
+    """
+
+    now: tuple[PlannedRepartition, ...]
+    barred: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+def cuts_due(found: SitePlanInput) -> DueRepartitions:
+    """Plan the repartitions to make now.
 
     If Slurm has no order of devices for a GPU that is cut fully, only the instances that are asked
-    for are created.
+    for are created. If it has none for these either, another change is planned.
     """
-    return tuple(due for one in found.boards.values() for due in _of_board(found, one))
+    orders = _Orders(found)
+    now = tuple(due for one in found.boards.values() for due in _of_board(found, one, orders))
+    return DueRepartitions(now, orders.barred())
 
 
-def _of_board(found: SitePlanInput, of: PlanInput) -> Iterator[PlannedRepartition]:
-    for step in plan(of.board, of.gpus, of.demand, of.terms):
-        look = found.looks[step.node]
-        is_full = has_order(look, step, [of.types[one.profile] for one in step.create])
-        can_be = step if is_full else replace(step, create=step.asked)
-        yield planned(can_be, found.layouts[step.gpu])
+def _of_board(
+    found: SitePlanInput, of: PlanInput, orders: "_Orders"
+) -> Iterator[PlannedRepartition]:
+    def can_be(changes: Sequence[GpuChange]) -> bool:
+        recuts = [
+            _recut(gpu.name, (one.placement for one in change.destroyed), change.created, of.types)
+            for gpu, change in changes
+        ]
+        return orders.try_also(changes[-1][0].node, recuts)
+
+    orders.awaited |= {of.types[one.profile] for one in of.demand.waiting}
+    for step in plan(of.board, of.gpus, of.demand, of.terms, can_be):
+        # What is asked for may lack an order, too, if an earlier step has filled its GPU.
+        for created in dict.fromkeys((step.create, step.asked)):
+            recut = _recut(step.gpu, step.destroy, created, of.types)
+            if orders.try_also(step.node, [recut]):
+                orders.decided[step.node].append(recut)
+                yield planned(replace(step, create=created), found.layouts[step.gpu])
+                break
 
 
-def has_order(look: NodeLook, step: GpuPlan, created: Sequence[str]) -> bool:
-    """Whether Slurm has an order for the node's devices after the step.
+def _recut(
+    gpu: str,
+    destroyed: Iterator[Placement] | tuple[Placement, ...],
+    created: Sequence[Placement],
+    types: Mapping[str, str],
+) -> GpuRecut:
+    return GpuRecut(gpu, tuple(destroyed), tuple(types[one.profile] for one in created))
 
-    Instances of the ``created`` types replace those that the step destroys, and each job that stays
-    must keep its devices.
+
+class _Orders:
+    """Which recuts Slurm has orders for, and which have been decided, by node."""
+
+    def __init__(self, found: SitePlanInput) -> None:
+        self._looks = found.looks
+        self._known: dict[tuple[str, tuple[GpuRecut, ...]], bool] = {}
+        self._refused = defaultdict[str, set[str]](set)
+        self.awaited: set[str] = set()
+        self.decided = defaultdict[str, list[GpuRecut]](list)
+
+    def try_also(self, node: str, more: Sequence[GpuRecut]) -> bool:
+        """Whether Slurm has an order for the node with these beside what is decided there."""
+        recuts = (*self.decided[node], *more)
+        can = self._known.get((node, recuts))
+        if can is None:
+            can = self._known[node, recuts] = has_order(self._looks[node], recuts)
+        if not can:
+            for kind in more[-1].created:
+                self._refused[kind].add(node)
+        return can
+
+    def barred(self) -> Mapping[str, tuple[str, ...]]:
+        made = {kind for those in self.decided.values() for one in those for kind in one.created}
+        kinds = (self._refused.keys() & self.awaited) - made
+        return {kind: tuple(sorted(self._refused[kind])) for kind in sorted(kinds)}
+
+
+def barred_lines(due: DueRepartitions) -> list[str]:
+    """What Slurm's order of devices keeps from being created, one line each type."""
+    return [
+        f"No {kind} can be created on {_names(nodes)}: Slurm has no order of devices for it"
+        " in which running jobs keep theirs (SW-RECUT-ORDER). Planned again when some have ended."
+        for kind, nodes in due.barred.items()
+    ]
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return f"{', '.join(nodes[:_NAMED])}{more}"
+
+
+def has_order(look: NodeLook, recuts: Sequence[GpuRecut]) -> bool:
+    """Whether Slurm has an order for the node's devices after these recuts.
+
+    Each job that stays must keep its devices.
     """
     before = look.positions
     if isinstance(before, str):
         return False
-    gone = set(_devices(look, step.gpu, step.destroy))
+    gone = {device for one in recuts for device in _devices(look, one.gpu, one.destroyed)}
     stays = [one for one in before if one is not None and one not in gone]
-    new = [Device(kind, (f"created {number}",)) for number, kind in enumerate(created)]
+    created = Counter(kind for one in recuts for kind in one.created)
+    new = [
+        Device(kind, (f"created {number}",))
+        for kind, count in created.items()
+        for number in range(count)
+    ]
     held = look.node.gpus_held - {i for i, one in enumerate(before) if one in gone}
     try:
         positions(before, (*stays, *new), held)

@@ -14,7 +14,7 @@ serves, and a GPU that was just cut is left alone until a job asks that did not 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -31,6 +31,12 @@ from slurm_plugin.mig.candidates import (
 )
 from slurm_plugin.mig.instance_value import InstanceDemand, worth
 from slurm_plugin.mig.leftover import PossibleUses, full
+
+GpuChange = tuple[GpuState, LayoutChange]
+"""A change of one GPU."""
+
+CanBe = Callable[[Sequence[GpuChange]], bool]
+"""Says whether these changes, all of GPUs of one node, can be made together."""
 
 _Targets = dict[str, list[tuple[str, Placement]]]
 """By profile, the places to which replicas may move: GPU and placement, the best last."""
@@ -93,10 +99,17 @@ class GpuPlan:
 
 
 def plan(
-    board: Board, gpus: Iterable[GpuState], demand: InstanceDemand, terms: RepartitionTerms
+    board: Board,
+    gpus: Iterable[GpuState],
+    demand: InstanceDemand,
+    terms: RepartitionTerms,
+    can_be: CanBe = lambda _: True,
 ) -> tuple[GpuPlan, ...]:
-    """The repartitions to make now, best first; empty if no change pays for itself."""
-    return tuple(_Planner(board, tuple(gpus), demand, terms).steps())
+    """The repartitions to make now, best first; empty if no change pays for itself.
+
+    No change is chosen that ``can_be`` refuses beside the others of its node.
+    """
+    return tuple(_Planner(board, tuple(gpus), demand, terms, can_be).steps())
 
 
 @dataclass(frozen=True)
@@ -128,8 +141,10 @@ class _Planner:
         gpus: Sequence[GpuState],
         demand: InstanceDemand,
         terms: RepartitionTerms,
+        can_be: CanBe,
     ) -> None:
         self._gpus, self._demand, self._terms = gpus, demand, terms
+        self._can_be = can_be
         self._costs = {n: int(cost_millislices(board, n, Fraction(1))) for n in board.profiles}
         instances = [one for gpu in gpus for one in gpu.instances]
         self._geometry, self._there = geometry(board), _counted(instances)
@@ -239,10 +254,23 @@ class _Planner:
                 drained = change.drained_millislice_s
                 net = self._net_of(change, to_owners=to_owners)
                 score = net / drained if by_cost else net
-                if net > 0 and score > most:
-                    gpu = min(gpus, key=lambda one: one.node not in nodes)
+                if net > 0 and score > most and (gpu := self._first(gpus, nodes, change)):
                     found, most = _Option(gpu, change, net), score
         return found
+
+    def _first(
+        self, gpus: Sequence[GpuState], nodes: Collection[str], change: LayoutChange
+    ) -> GpuState | None:
+        """The first of these GPUs that can be changed so, those on ``nodes`` before others."""
+        for gpu in sorted(gpus, key=lambda one: one.node not in nodes):
+            beside = [
+                (option.gpu, option.change)
+                for option in self._chosen.values()
+                if option.gpu.node == gpu.node
+            ]
+            if self._can_be((*beside, (gpu, change))):
+                return gpu
+        return None
 
     def _net_of(self, change: LayoutChange, *, to_owners: bool) -> int:
         """Net gain of a change beside the chosen ones; 0 if the change is not possible.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cluster.language.errors import InvalidInputError
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.mig.checks import change_text
-from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.due import barred_lines, cuts_due
 from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slurm_plugin.repartition import cluster_run
@@ -30,10 +30,12 @@ async def _plan(site: RunContext, why: str) -> Report:
         if not why:
             raise
         return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
+    due = cuts_due(seen)
     lines = [
         f"{one.node} {one.gpu_uuid}: {change_text(one.before, one.after)}: {one.reason}"
-        for one in cuts_due(seen)
+        for one in due.now
     ]
+    lines += barred_lines(due)
     saw = {"boards": len(seen.boards), "left out": len(seen.left_out)}
     outcome = StepOutcome.SKIPPED if why else StepOutcome.DONE
     return Report(saw, tuple(lines), why, outcome)

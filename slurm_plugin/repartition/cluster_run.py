@@ -49,7 +49,7 @@ async def cut(
     work = RepartitionActions(site, ledger.repartitions, settings.repartition.move_s, lock.hold)
 
     async def planned_now() -> Sequence[PlannedRepartition]:
-        return cuts_due(await gathered(settings, slurm, ledger))
+        return cuts_due(await gathered(settings, slurm, ledger)).now
 
     executor, left = Executor(work, ledger.repartitions, progress), ledger.repartitions.unfinished()
     try:

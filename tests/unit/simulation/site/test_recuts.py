@@ -100,6 +100,14 @@ def test_jobs_in_the_way_are_not_ended_for_a_cut():
     assert record.jobs[7].runs[0].start_s >= end_s
 
 
+def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
+    """Jobs hold the first and the last of 28 instances on n0: nothing can be between them."""
+    small = [past("a", {SMALL: 1}, 0, 9000.0 if nth in {0, 27} else 100.0) for nth in range(28)]
+    record = ran(site({SMALL: 28}, nodes=2), *small, past("b", {LARGE: 1}, 200, 500.0))
+    assert {(one.node, one.is_done) for one in record.recuts or ()} == {("n1", True)}
+    assert record.jobs[28].runs[0].start_s <= BEGIN_S + 200 + EVERY_S + 60
+
+
 def test_a_node_that_fails_while_it_is_cut_keeps_its_layout():
     at_s = BEGIN_S // EVERY_S * EVERY_S + EVERY_S
     down = (Outage(at_s + 30, at_s + 1000, "n0"),)

@@ -13,6 +13,7 @@ from repartition_world import Crashes, MemoryJournal, RepartitionWorld, inventor
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board
 from slurm_plugin.cli import repartition
+from slurm_plugin.mig.due import DueRepartitions
 from slurm_plugin.mig.instance_value import InstanceDemand
 from slurm_plugin.mig.planner import RepartitionTerms
 from slurm_plugin.mig.problem import PlanInput, SitePlanInput
@@ -89,7 +90,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(repartition, "opened_ledger", opened)
     for module in (repartition, cluster_run):
         monkeypatch.setattr(module, "gathered", gathered)
-        monkeypatch.setattr(module, "cuts_due", lambda _: (planned(),))
+        monkeypatch.setattr(module, "cuts_due", lambda _: DueRepartitions((planned(),)))
     monkeypatch.setattr(cluster_run, "ClusterSite", lambda *_: made.world)
     monkeypatch.setattr(repartition.os, "geteuid", lambda: 0)
     return made
@@ -247,6 +248,19 @@ def test_a_plan_says_what_stays_for_guarantees(
     repartition.show_plan(as_json=True)
     found = json.loads(capsys.readouterr().out)["guaranteed"]
     assert found == {"A100-80GB": {"7g.80gb": 4, "1g.10gb": 2}}
+
+
+def test_a_plan_says_what_slurm_has_no_order_of_devices_for(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barred = {"3g.40gb": ("gpu01", "gpu02", "gpu03", "gpu04")}
+    monkeypatch.setattr(repartition, "cuts_due", lambda _: DueRepartitions((), barred))
+    repartition.show_plan()
+    said = capsys.readouterr().out
+    assert "No 3g.40gb can be created on gpu01, gpu02, gpu03 and 1 more: Slurm" in said
+    assert "no change would pay" not in said
+    repartition.show_plan(as_json=True)
+    assert json.loads(capsys.readouterr().out)["barred"] == {"3g.40gb": list(barred["3g.40gb"])}
 
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

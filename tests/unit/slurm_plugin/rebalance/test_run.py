@@ -31,6 +31,7 @@ from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.limits.desired import BILLING, Difference
+from slurm_plugin.mig.due import DueRepartitions
 from slurm_plugin.mig.problem import SitePlanInput
 from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.quota.types import LimitKey, Recall
@@ -311,7 +312,7 @@ def cut_so_far(
         return SitePlanInput(boards={}, left_out={}, looks={})
 
     monkeypatch.setattr(cluster_run, "cut", cut)
-    monkeypatch.setattr(cut_step, "cuts_due", lambda _: (planned(),))
+    monkeypatch.setattr(cut_step, "cuts_due", lambda _: DueRepartitions((planned(),)))
     monkeypatch.setattr(cut_step, "gathered", gathered)
     return Story(configured=settings(**CUTTING))
 

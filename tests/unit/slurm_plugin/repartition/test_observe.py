@@ -25,7 +25,7 @@ from sandbox.amd_smi.driver import EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
-from slurm_plugin.mig.due import cuts_due, has_order
+from slurm_plugin.mig.due import GpuRecut, barred_lines, cuts_due, has_order
 from slurm_plugin.mig.gpu_state import lines_by_node
 from slurm_plugin.mig.planner import GpuPlan, plan
 from slurm_plugin.mig.problem import PlanInput, SitePlanInput
@@ -460,16 +460,22 @@ def wants_a_3g(site: Site) -> None:
 async def test_a_step_is_planned_so_that_slurm_has_an_order_of_devices(site: Site) -> None:
     wants_a_3g(site)
     found = await site.gathered()
-    (due,) = cuts_due(found)
+    (due,) = cuts_due(found).now
     assert due.after == (Placement("3g.40gb", 0, 4), THREE)
     of = found.boards[A100]
     (step,) = plan(of.board, of.gpus, of.demand, of.terms)
     look = found.looks["gpu01"]
-    assert has_order(look, step, ["3g.40gb"])
+
+    def created(*types: str) -> GpuRecut:
+        return GpuRecut(step.gpu, step.destroy, types)
+
+    assert has_order(look, [created("3g.40gb")])
     # Before the 3g at index 3 there are three places, behind it four: for the H200, too.
-    assert has_order(look, step, ["1g.10gb"] * 4)
-    assert not has_order(look, step, ["1g.10gb"] * 5)
-    assert not has_order(replace(look, positions="its lines are shared"), step, ["3g.40gb"])
+    assert has_order(look, [created(*["1g.10gb"] * 4)])
+    assert not has_order(look, [created(*["1g.10gb"] * 5)])
+    other = GpuRecut("", (), ("1g.10gb",))
+    assert not has_order(look, [created(*["1g.10gb"] * 4), other])
+    assert not has_order(replace(look, positions="its lines are shared"), [created("3g.40gb")])
 
 
 async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
@@ -485,9 +491,23 @@ async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
             yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
 
     monkeypatch.setattr("slurm_plugin.mig.due.plan", full)
-    assert one in cuts_due(found)[0].after
+    assert one in cuts_due(found).now[0].after
+    asked = ("3g.40gb",)
+    monkeypatch.setattr("slurm_plugin.mig.due.has_order", lambda _, them: them[-1].created == asked)
+    assert cuts_due(found).now[0].after == (Placement("3g.40gb", 0, 4), THREE)
+
+
+async def test_what_slurm_has_no_order_for_at_all_is_not_planned_and_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wants_a_3g(site)
+    found = await site.gathered()
+    assert not cuts_due(found).barred
     monkeypatch.setattr("slurm_plugin.mig.due.has_order", lambda *_: False)
-    assert cuts_due(found)[0].after == (Placement("3g.40gb", 0, 4), THREE)
+    due = cuts_due(found)
+    assert (due.now, due.barred) == ((), {"3g.40gb": ("gpu01",)})
+    (line,) = barred_lines(due)
+    assert line.startswith("No 3g.40gb can be created on gpu01: Slurm has no order of devices")
 
 
 def test_a_nodes_lines_say_the_same_as_the_whole_file(site: Site) -> None:
