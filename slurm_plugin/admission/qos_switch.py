@@ -168,7 +168,7 @@ def _waiting(
     costs: Mapping[str, Millislices],
 ) -> Iterator[_Waiting]:
     for job in jobs:
-        if job.account not in policy or not is_waiting(job) or not is_managed(job, partitions):
+        if not is_waiting(job) or job.account not in policy or not is_managed(job, partitions):
             continue
         if job.is_doubtful:
             continue

@@ -103,11 +103,15 @@ def runs_of(jobs: Iterable[JobView], costs: Mapping[str, Millislices], now_s: fl
     may_take: Counter[tuple[str, str]] = Counter()
     counts: Counter[str] = Counter()
     waiting: list[WaitingRun] = []
-    for job in by_priority(jobs):
-        cost = run_cost(job.gpus, costs)
+    pending: list[JobView] = []
+    for job in jobs:
         if job.state in ALLOTTED:
+            cost = run_cost(job.gpus, costs)
             may_take[job.account, job.qos] += minutes_left(job, cost, now_s)
-        elif cost and job.time_limit_s is not None and lacks_only_room(job):
+        elif job.time_limit_s is not None and lacks_only_room(job):
+            pending.append(job)
+    for job in by_priority(pending):
+        if (cost := run_cost(job.gpus, costs)) and job.time_limit_s is not None:
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
             tasks = min(max(1, len(job.untouched)), FIRST_TASKS - counts[job.qos])
             waiting += [one] * tasks
@@ -177,18 +181,23 @@ def as_budgets_let(
         for job in jobs
         if budgets.get(name := of_qos.get(job.qos, job.account)) and is_managed(job, partitions)
     ]
-    left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
-    for job, name in ours:
-        if job.state in ALLOTTED:
-            cost = run_cost(job.gpus, costs)
-            left.subtract(dict.fromkeys(budgets[name], minutes_left(job, cost, now_s)))
-    judged: dict[int, JobView] = {}
     waiting = {
         job.job_id: name
         for job, name in ours
-        if is_ours(job.qos)
-        and (waits_for_quota(job) or (job.reason == QOS_BUDGET and is_waiting(job)))
+        if is_waiting(job)
+        and is_ours(job.qos)
+        and (job.reason == QOS_BUDGET or waits_for_quota(job))
     }
+    if not waiting:
+        return tuple(jobs)
+    taken: Counter[str] = Counter()
+    for job, name in ours:
+        if job.state in ALLOTTED:
+            taken[name] += minutes_left(job, run_cost(job.gpus, costs), now_s)
+    left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
+    for name, minutes in taken.items():
+        left.subtract(dict.fromkeys(budgets[name], minutes))
+    judged: dict[int, JobView] = {}
     in_order = by_priority(job for job, _ in ours if job.job_id in waiting)
     for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
         name = waiting[job.job_id]

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import ALLOTTED, SHAPES_NODE, JobState, JobView, NodeView
+from cluster.language.jobs import ALLOTTED, SHAPES_NODE, WAITING, JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
@@ -167,9 +167,10 @@ def waiting_for_own(
     """Return the jobs that wait for their tenant's own quota, by account."""
     waiting: dict[str, list[PendingDemand]] = defaultdict(list)
     for job in jobs:
+        if not waits_for_quota(job) or job.qos != qos_name(job.account):
+            continue
         since_s = waits_since_s(job)
-        waits = job.qos == qos_name(job.account) and waits_for_quota(job)
-        if since_s is None or not waits or not is_managed(job, partitions):
+        if since_s is None or not is_managed(job, partitions):
             continue
         if cost := run_cost(job.gpus, costs):
             waiting[job.account].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
@@ -206,12 +207,16 @@ def qos_use(
     tasks: dict[str, list[int]] = defaultdict(list)
     doubtful: set[str] = set()
     ours = [job for job in jobs if is_managed(job, partitions)]
-    for job in by_priority(ours):
+    pending: list[JobView] = []
+    for job in ours:
         if _is_in_doubt(job):
             doubtful.add(job.qos)
         elif job.state in ALLOTTED:
             held[job.qos] += run_cost(job.gpus, costs)
-        elif is_waiting(job) and (cost := run_cost(job.gpus, costs)):
+        elif is_waiting(job):
+            pending.append(job)
+    for job in by_priority(pending):
+        if cost := run_cost(job.gpus, costs):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
     for job in paid_by_guaranteed(ours, own, costs, or_by_budget=True):
@@ -381,16 +386,17 @@ def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
 
 def is_waiting(job: JobView) -> bool:
     """Whether a job could start now if there were room: it is pending, not held, and eligible."""
-    pending = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
-    return pending and not job.held and job.reason not in _NOT_BEFORE
+    return job.state in WAITING and not job.held and job.reason not in _NOT_BEFORE
 
 
 def lacks_only_room(job: JobView) -> bool:
     """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
+    if not is_waiting(job):
+        return False
     is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET, ACCOUNTS_BUDGET}
     is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
     lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
-    return is_waiting(job) and not lacks_more and not waits_for_nodes(job)
+    return not lacks_more and not waits_for_nodes(job)
 
 
 def waits_for_others(job: JobView) -> bool:
@@ -400,11 +406,13 @@ def waits_for_others(job: JobView) -> bool:
 
 def waits_for_quota(job: JobView) -> bool:
     """Whether a job could start now if its tenant might hold more; GPUs may have to come free."""
+    if not is_waiting(job):
+        return False
     is_at_gate = job.reason == QOS_SLICES and not is_ours(job.qos)
     others = (*_LIMITS, *_SENTENCES)
     is_over_another = job.reason.startswith(others) and job.reason != QOS_SLICES
     is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
-    return is_waiting(job) and not is_no_matter_of_slices
+    return not is_no_matter_of_slices
 
 
 def waits_for_budget(job: JobView) -> bool:

@@ -32,9 +32,12 @@ class QuotaRoom:
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
+        held: Counter[tuple[str, str]] = Counter()
         for job in jobs:
             if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
-                self.take(job.account, job.qos, run_cost(job.gpus, costs))
+                held[job.account, job.qos] += run_cost(job.gpus, costs)
+        for (tenant, qos), cost in held.items():
+            self.take(tenant, qos, cost)
 
     def take(self, tenant: str, qos: str, cost: int) -> None:
         """Count a cost that runs, or is to run, in that QOS."""

@@ -71,8 +71,7 @@ class QuotaInputs:
 
         What does not follow from these, and was computed already, is kept.
         """
-        ledger_view = replace(self.ledger_view, loans=loans, recalls=recalls)
-        found = replace(self, ledger_view=ledger_view)
+        found = replace(self, ledger_view=self.ledger_view.with_loans(loans, recalls))
         for name in {"jobs", "held", "use", "capacity_millislices"} & vars(self).keys():
             vars(found)[name] = vars(self)[name]
         return found

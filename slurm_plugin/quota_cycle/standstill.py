@@ -64,12 +64,12 @@ def standing_still(
     left = FreeInstances(free_by_node(ours, nodes, partitions))
     nowhere: set[tuple[Shape, int]] = set()
     found: dict[Queued, float] = {}
-    for job in by_priority(ours):
+    for job in by_priority(job for job in ours if waits_for_quota(job)):
         queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, costs)
         since_s = before.get(queued, now_s)
         has_quota = room[job.qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S
-        if job.qos not in limits or not is_followed or not waits_for_quota(job):
+        if job.qos not in limits or not is_followed:
             continue
         instances, count = wanted_on_nodes(job)
         need = JobNeed(0, shape_of(instances), count)

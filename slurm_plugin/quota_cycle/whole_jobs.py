@@ -149,8 +149,9 @@ def waiting_for_loans(
     quota and GPUs and did not start.
     """
     queues: dict[str, list[WaitingJob]] = {}
-    for job in by_priority(job for job in jobs if is_managed(job, partitions)):
-        if job.qos == qos_name(job.account) or not waits_for_quota(job):
+    waiting = (job for job in jobs if waits_for_quota(job) and is_managed(job, partitions))
+    for job in by_priority(waiting):
+        if job.qos == qos_name(job.account):
             continue
         if cost := run_cost(job.gpus, costs):
             one = WaitingJob(
