@@ -1,5 +1,6 @@
 """Reads and writes what accounting keeps of past jobs, with all that they asked for."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -30,6 +31,8 @@ HISTORY_FIELDS = (
 )
 """Fields that every version has. No user can write into them, but a coordinator names accounts."""
 
+_ARRAY_OR_HET = re.compile(r"[_+]")
+"""What follows the number in the id of an array's task, or of a part of a heterogeneous job."""
 _LONGEST_ID = 18
 _UNKNOWN = "Unknown"
 _EVERYWHERE = ("billing", "cpu", "gres/", "mem", "node")
@@ -47,7 +50,7 @@ def past_run(row: Mapping[str, str]) -> PastRun:
     Raises OutsideError (SW-SLURM-FAILED) or LookupError if it can't be read.
     """
     task = row.get("JobID") or row["JobIDRaw"]
-    job_id = row.get("JobIDRaw") or task.partition("_")[0]
+    job_id = row.get("JobIDRaw") or _ARRAY_OR_HET.split(task, 1)[0]
     submit_s = time_s(row["Submit"])
     if not job_id.isdecimal() or len(job_id) > _LONGEST_ID or submit_s is None:
         raise unreadable("accounting", f"{task} submitted {row['Submit']}")

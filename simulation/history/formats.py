@@ -28,13 +28,13 @@ def read_history(path: Path, seed: int = 0) -> JobHistory:
         lines: Iterator[Line] = lines_of(file, unread)
         first = next(lines, None)
         if first is None:
-            raise unread.error(1, "the file is empty")
+            raise unread.nothing(1, "the file is empty")
         reader = _reader_of(first[1], seed)
         if reader is None:
             raise unread.error(first[0], "no format of job histories begins like this")
         history = reader(chain([first], lines), unread)
     if not history.jobs:
-        raise unread.error(first[0], unread.first or "no job follows")
+        raise unread.nothing(first[0], "no job follows")
     return history
 
 

@@ -51,6 +51,10 @@ class UnreadLines:
         """The error for a file that can't be used because of this line."""
         return unusable(f"{self.file}, line {number}: {_words(why)}.")
 
+    def nothing(self, number: int, why: str) -> InvalidInputError:
+        """The error for a file of which nothing could be read: the first line's, or else this."""
+        return unusable(f"{self.first}.") if self.first else self.error(number, why)
+
 
 def unusable(message: str) -> InvalidInputError:
     """The error for a file that is no history that could be read."""

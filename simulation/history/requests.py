@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 from simulation.history.csv_rows import Row, columns_of, count, moment_s, read_rows, seconds
 from simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
 
-TIME_COLUMNS = ("TIMESTAMP", "timestamp", "arrival_s")
-_PROMPT_COLUMNS = ("ContextTokens", "input_length", "prompt_tokens")
-_OUTPUT_COLUMNS = ("GeneratedTokens", "output_length", "output_tokens")
+TIME_COLUMNS = ("TIMESTAMP", "timestamp", "Timestamp", "arrived_at", "arrival_s")
+_PROMPT_COLUMNS = (
+    *("ContextTokens", "input_length", "Request tokens", "num_prefill_tokens", "prompt_tokens"),
+)
+_OUTPUT_COLUMNS = (
+    *("GeneratedTokens", "output_length", "Response tokens", "num_decode_tokens", "output_tokens"),
+)
 _SERVICE_COLUMNS = ("service_s",)
 _MOST_TOKENS = 100_000_000
 
@@ -52,10 +56,10 @@ def read_requests(path: Path) -> RequestTrace:
         lines: Iterator[Line] = lines_of(file, unread)
         first = next(lines, None)
         if first is None:
-            raise unread.error(1, "the file is empty")
+            raise unread.nothing(1, "the file is empty")
         found = sorted(_read(first[1], chain([first], lines), unread), key=lambda one: one.at_s)
     if not found:
-        raise unread.error(first[0], unread.first or "no request follows")
+        raise unread.nothing(first[0], "no request follows")
     begin_s = found[0].at_s
     moved = [one._replace(at_s=one.at_s - begin_s) for one in found]
     return RequestTrace(moved, unread.count, unread.first)

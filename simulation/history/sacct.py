@@ -211,6 +211,9 @@ def _request(run: PastRun) -> tuple[Mapping[str, int], int, int, int]:
 
 def _gpus(tres: Mapping[str, str]) -> Mapping[str, int]:
     """GPUs by type; "" has those without one."""
+    for name, value in tres.items():
+        if name.startswith("gres/gpu:") and not value.isdecimal():
+            raise ValueError(f"no count of GPUs: {name}={value}")
     typed = gpu_types_of_tres(tres)
     untyped = _count(tres.get("gres/gpu", "")) - sum(
         count for name, count in typed.items() if f"gres/gpu:{name}" in tres

@@ -64,7 +64,7 @@ MEASURES = (
     Measure("wait_p50_s", "wait, half within", "wait", ChangeVerdict.WORSE, _NOTICED_S),
     Measure("wait_p99_s", "wait, 99 % within", "wait", ChangeVerdict.WORSE, _NOTICED_S),
     Measure("jain", "fairness, 1 is even", "index", ChangeVerdict.BETTER, 0.01),
-    Measure("late_jobs", "late within quota", "count", ChangeVerdict.WORSE, 1),
+    Measure("late_jobs", "late jobs in quota", "count", ChangeVerdict.WORSE, 1),
     Measure("refused", "refused", "count", ChangeVerdict.WORSE, 1),
 )
 """The figures that are compared, in the order in which they are shown."""
@@ -129,9 +129,7 @@ def _difference(measure: Measure, result: SimulationResult) -> FigureDifference:
         )
     changed = float(getattr(result.changed, measure.figure))
     interval = _interval(measure, result.difference_estimates, result.offsets)
-    verdict = verdict_of(measure, present, changed)
-    if verdict is not ChangeVerdict.SAME and interval and interval.low <= 0 <= interval.high:
-        verdict = ChangeVerdict.UNCLEAR
+    verdict = _clear(verdict_of(measure, present, changed), interval)
     return FigureDifference(measure.figure, present, changed, interval, verdict)
 
 
@@ -195,13 +193,17 @@ class ServiceDifference:
     """A service by both policies; None where a policy does not run it.
 
     Attributes:
+        interval: the 95 % interval of the share in time over the start offsets, of the difference
+            or, without a changed policy, of the share; None where fewer than two parts had
+            requests.
         verdict: by the requests in time, and if as many are, by the 99th percentile of the waits;
-            None without a changed policy.
+            unclear where its interval has 0 in it. None without a changed policy.
     """
 
     service: str
     present: ReplayedService | None
     changed: ReplayedService | None
+    interval: Estimate | None
     verdict: ChangeVerdict | None
 
 
@@ -210,22 +212,46 @@ def service_differences(result: SimulationResult) -> tuple[ServiceDifference, ..
     present = {one.service: one for one in result.present.services}
     changed = {one.service: one for one in result.changed.services} if result.changed else {}
     return tuple(
-        _of_service(name, present.get(name), changed.get(name), compared=result.changed is not None)
+        _of_service(result, name, present.get(name), changed.get(name))
         for name in sorted(present.keys() | changed.keys())
     )
 
 
 def _of_service(
-    name: str, present: ReplayedService | None, changed: ReplayedService | None, *, compared: bool
+    result: SimulationResult,
+    name: str,
+    present: ReplayedService | None,
+    changed: ReplayedService | None,
 ) -> ServiceDifference:
-    if not compared:
-        return ServiceDifference(name, present, None, None)
+    if result.changed is None:
+        own = result.service_estimates.get(name, {}).get(SERVICE_IN_TIME.figure)
+        interval = own and _possible(SERVICE_IN_TIME, own)
+        return ServiceDifference(name, present, None, interval, None)
     if present is None or changed is None:
-        return ServiceDifference(name, present, changed, ChangeVerdict.UNCLEAR)
-    verdict = verdict_of(SERVICE_IN_TIME, present.attainment, changed.attainment)
+        return ServiceDifference(name, present, changed, None, ChangeVerdict.UNCLEAR)
+    steps = result.service_difference_estimates.get(name, {})
+    verdict = _judged(SERVICE_IN_TIME, present, changed, steps)
     if verdict is ChangeVerdict.SAME:
-        verdict = verdict_of(SERVICE_WAIT, present.wait_p99_s, changed.wait_p99_s)
-    return ServiceDifference(name, present, changed, verdict)
+        verdict = _judged(SERVICE_WAIT, present, changed, steps)
+    interval = steps.get(SERVICE_IN_TIME.figure)
+    return ServiceDifference(name, present, changed, interval, verdict)
+
+
+def _judged(
+    measure: Measure,
+    present: ReplayedService,
+    changed: ReplayedService,
+    steps: Mapping[str, Estimate],
+) -> ChangeVerdict:
+    values = (float(getattr(one, measure.figure)) for one in (present, changed))
+    return _clear(verdict_of(measure, *values), steps.get(measure.figure))
+
+
+def _clear(verdict: ChangeVerdict, interval: Estimate | None) -> ChangeVerdict:
+    """The verdict, or that it is unclear because the interval of the difference has 0 in it."""
+    if verdict is not ChangeVerdict.SAME and interval and interval.low <= 0 <= interval.high:
+        return ChangeVerdict.UNCLEAR
+    return verdict
 
 
 def gains_words(found: Iterable[TenantDifference]) -> str:

@@ -37,9 +37,13 @@ class TenantVerdictJson(TypedDict):
 
 
 class ServiceVerdictJson(TypedDict):
-    """What the change does to a service; its figures are in ``present`` and ``changed``."""
+    """What the change does to a service; its figures are in ``present`` and ``changed``.
+
+    ``interval`` is of the share in time, or of what the change adds to it.
+    """
 
     service: str
+    interval: Estimate | None
     verdict: ChangeVerdict | None
 
 
@@ -70,6 +74,11 @@ def result_json(result: SimulationResult, changes: Sequence[str]) -> Mapping[str
             for one in tenant_differences(result)
         ],
         "service_verdicts": [
-            {"service": one.service, "verdict": one.verdict} for one in service_differences(result)
+            {
+                "service": one.service,
+                "interval": asdict(one.interval) if one.interval else None,
+                "verdict": one.verdict,
+            }
+            for one in service_differences(result)
         ],
     }

@@ -45,7 +45,7 @@ def simulation_html(
         zone=zone,
         made=clock_text(made_s, zone),
         changes=changes,
-        trust=trust_text(result.self_check),
+        trust=trust_text(result.self_check, result.unchecked),
         checked=trust_rows(result.self_check) if result.self_check else (),
         figures=rows,
         has_intervals=any(one.interval for one in rows),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from simulation.report.comparison import (
     MEASURES,
+    SERVICE_IN_TIME,
     TENANT_WAIT,
     ChangeVerdict,
     FigureDifference,
@@ -85,11 +86,12 @@ class TenantRow:
 
 @dataclass(frozen=True)
 class ServiceRow:
-    """A service by both policies."""
+    """A service by both policies; ``interval`` is of the share in time, "" where there is none."""
 
     service: str
     requests: str
     attainment: Pair
+    interval: str
     p99: Pair
     slice_hours: Pair
     changes: Pair
@@ -228,6 +230,7 @@ def _service_row(one: ServiceDifference) -> ServiceRow:
         service=one.service,
         requests=next(f"{side.requests:,}" for side in sides if side),
         attainment=pair(lambda side: share_text(side.attainment) if side.requests else NOTHING),
+        interval=interval_text(SERVICE_IN_TIME, one.interval, is_step=one.verdict is not None),
         p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
         slice_hours=pair(lambda side: slice_hours_text(side.slice_s)),
         changes=pair(lambda side: f"{side.changes:,}"),

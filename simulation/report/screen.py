@@ -28,7 +28,7 @@ def result_shown(result: SimulationResult) -> Iterator[RenderableType]:
     """How far to trust it, both policies side by side, the tenants, and what was left out."""
     yield Text(f"{span_text(result)}.")
     yield from _heading("How far to trust it")
-    yield Text(trust_text(result.self_check))
+    yield Text(trust_text(result.self_check, result.unchecked))
     if result.self_check is not None:
         yield trust_table(trust_rows(result.self_check))
     is_compared = result.changed is not None

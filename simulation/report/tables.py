@@ -63,7 +63,7 @@ def tenants_table(rows: Sequence[TenantRow]) -> FittingTable:
         column("99 % within", (_led(one.p99) for one in rows), right=True, rank=2),
         column("slices", (_led(one.held) for one in rows), right=True, rank=1),
     ]
-    found.append(column("late", (_led(one.late) for one in rows), right=True, rank=2))
+    found.append(column("late jobs", (_led(one.late) for one in rows), right=True, rank=2))
     if is_compared:
         found.append(column("", (_styled(one.word, one.verdict) for one in rows)))
     return FittingTable(tuple(found))
@@ -86,6 +86,10 @@ def services_table(rows: Sequence[ServiceRow]) -> FittingTable:
         column("service", (one.service for one in rows)),
         column("requests", (one.requests for one in rows), right=True, rank=2),
         column("in time", (_led(one.attainment) for one in rows), right=True),
+    ]
+    if any(one.interval for one in rows):
+        found.append(column("95 % interval", (one.interval for one in rows), right=True, rank=1))
+    found += [
         column("99 % within", (_led(one.p99) for one in rows), right=True),
         column("slice-hours", (_led(one.slice_hours) for one in rows), right=True),
         column("starts, ends", (_led(one.changes) for one in rows), right=True, rank=1),

@@ -10,6 +10,8 @@ from slurm_plugin.cli_views.overview import age_text
 NOTHING = "–"
 _DAY_S, _MILLISLICES = 86_400, 1000
 _TENTHS_S = 9.95
+_FEW = 30
+"""Fewer jobs than that say little of how near a replay is."""
 
 
 def span_text(result: SimulationResult) -> str:
@@ -117,13 +119,15 @@ def held_text(tenant: ReplayedTenant, length_s: float) -> str:
     return f"{tenant.held_millislice_s / max(1.0, length_s) / _MILLISLICES:,.1f}"
 
 
-def trust_text(check: SelfCheck | None) -> str:
-    """Say in two sentences how far the simulation is to be trusted."""
+def trust_text(check: SelfCheck | None, unchecked: str) -> str:
+    """Say in a few sentences how far the simulation is to be trusted.
+
+    ``unchecked`` says why there is no self-check.
+    """
     if check is None:
         return (
-            "This history does not say when its jobs really started, so nothing shows how far the"
-            " simulation is to be trusted on this site. Compare policies by it; do not take its"
-            " waits for a forecast."
+            f"{unchecked}, so nothing shows how far the simulation is to be trusted on this site."
+            " Compare policies by it; do not take its waits for a forecast."
         )
     pairs = 100 * (1 + check.start_order) / 2
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
@@ -133,6 +137,8 @@ def trust_text(check: SelfCheck | None) -> str:
         f" within {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of"
         " 100 pairs of them started in the same order."
     )
+    if check.jobs < _FEW:
+        found += " So few jobs prove little: simulate a longer time."
     if never := check.never_started:
         found += (
             f" {never:,} more really started, and {'has' if never == 1 else 'have'} no start in the"
@@ -151,14 +157,16 @@ def trust_text(check: SelfCheck | None) -> str:
 
 MEANINGS = (
     "Idle though wanted is the part of the idle slices for which jobs waited. Fairness is Jain's"
-    " index of the tenants' slowdowns. Late are jobs within their tenant's guaranteed quota that"
-    " waited longer than a recall of lent quota may take. Refused jobs are in no other figure, so a"
-    " policy that refuses some has shorter waits by that alone."
+    " index of the tenants' slowdowns. Late are batch jobs within their tenant's guaranteed quota"
+    " that waited longer than a recall of lent quota may take; replicas of services never count."
+    " Refused jobs are in no other figure, so a policy that refuses some has shorter waits by that"
+    " alone."
 )
 """What the less common figures mean."""
 SERVICE_MEANINGS = (
     "In time are requests that met their service's aim. Waits are those for a place in a replica."
     " Slice-hours are what its replicas held. Lost are requests whose replica ended meanwhile."
+    " A replica that came late shows in its requests alone."
 )
 """What the figures of services mean."""
 

@@ -169,6 +169,8 @@ ESTIMATED = (
     "refused",
 )
 """The fields of Figures that are estimated: the keys of ``SimulationResult.estimates``."""
+ESTIMATED_OF_SERVICES = ("attainment", "wait_p99_s")
+"""The same of ReplayedService, by service in ``SimulationResult.service_estimates``."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,17 @@ class SimulationResult:
         cluster: its name.
         seed: of every drawn number; the same inputs and seed give the same figures.
         offsets: of how many parts of the time the estimates are means.
-        self_check: None where the history says nothing of real starts.
+        self_check: None if no job can be compared.
+        unchecked: why none can, as the beginning of a sentence; "" if some can.
         present: the present policy, over the whole history.
         changed: the changed policy over the same history; None if none was given.
         estimates, changed_estimates: by the fields of Figures in ESTIMATED; of counts a mean by
             part.
         difference_estimates: of what the change adds to each, part by part: how much there is to do
             differs from part to part, and that is no uncertainty of the change.
+        service_estimates: of the present policy's services, over the parts in which requests came;
+            nothing of a service for which fewer than two are such.
+        service_difference_estimates: of what the change adds to each.
         seconds: how long the simulation took.
         notes: what was left out of the replay and why, as sentences.
     """
@@ -223,5 +229,12 @@ class SimulationResult:
     estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
     changed_estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
     difference_estimates: Mapping[str, Estimate] = field(default_factory=dict, hash=False)
+    service_estimates: Mapping[str, Mapping[str, Estimate]] = field(
+        default_factory=dict, hash=False
+    )
+    service_difference_estimates: Mapping[str, Mapping[str, Estimate]] = field(
+        default_factory=dict, hash=False
+    )
+    unchecked: str = ""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from simulation.history.jobs import HistoryJob
 from simulation.runs.experiment import Experiment
 from simulation.runs.part_run import all_parts, span_s
 from simulation.site.plans import SlicewisePlan
@@ -17,13 +18,21 @@ Refusals = Mapping[tuple[str, str], int]
 def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple[str, ...]:
     """What was left out of the replay of either plan, and what it does not say."""
     return (
-        *_left_out(experiment),
+        *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
-        *_refused(experiment.present.name, present),
-        *(_refused(experiment.changed.name, changed) if experiment.changed else ()),
+        *_without_gpus(experiment),
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
+    )
+
+
+def lost_jobs(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple[str, ...]:
+    """Which jobs that came are in no figure, and why."""
+    return (
+        *_left_out(experiment),
+        *_refused(experiment.present.name, present),
+        *(_refused(experiment.changed.name, changed) if experiment.changed else ()),
     )
 
 
@@ -43,14 +52,23 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
 def _untyped(experiment: Experiment) -> Iterator[str]:
     """Only where there is a choice of types."""
     kinds = {kind for node in experiment.cluster.nodes for kind in node.gpus}
-    start_s, end_s = span_s(experiment)
-    jobs = (job for job in experiment.jobs if start_s <= job.submit_s < end_s)
-    count = sum(ANY_TYPE in job.gpus for job in jobs)
+    count = sum(ANY_TYPE in job.gpus for job in _counting(experiment))
     if count and len(kinds) > 1:
         yield (
             f"{_jobs(count)} asked for GPUs without a type: Slurm gives them any, Slicewise chooses"
             " one, and both are counted as the cheapest."
         )
+
+
+def _without_gpus(experiment: Experiment) -> Iterator[str]:
+    """Only where nothing else came: it may be a history of CPUs, or one that lost its GPUs."""
+    if not any(job.gpus for job in _counting(experiment)):
+        yield "No job asked for GPUs: quotas and lending, which are of GPUs, make no difference."
+
+
+def _counting(experiment: Experiment) -> Iterator[HistoryJob]:
+    start_s, end_s = span_s(experiment)
+    return (job for job in experiment.jobs if start_s <= job.submit_s < end_s)
 
 
 def _refused(plan: str, refusals: Refusals) -> Iterator[str]:

@@ -7,20 +7,27 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Protocol
 
+from cluster.language.errors import InvalidInputError
 from simulation.runs.experiment import Experiment
-from simulation.runs.figures import Estimate, Figures, SelfCheck, SimulationResult
+from simulation.runs.figures import Figures, SelfCheck, SimulationResult
 from simulation.runs.measure import joined
-from simulation.runs.notes import notes
+from simulation.runs.notes import Refusals, lost_jobs, notes
 from simulation.runs.part_run import PartRun, all_parts, part_run, span_s
 from simulation.runs.self_check import compared_jobs, self_check
-from simulation.runs.summary import difference_estimates, estimates, figures
+from simulation.runs.summary import (
+    difference_estimates,
+    estimates,
+    figures,
+    service_difference_estimates,
+    service_estimates,
+)
 from simulation.site.capacity import capacity_millislices
 from simulation.site.requests import Replayable
 
@@ -56,7 +63,11 @@ def simulate(
     processes: int = 2,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
-    """Simulate it all; ``progress`` is told which share is done, 0 to 1."""
+    """Simulate it all; ``progress`` is told which share is done, 0 to 1.
+
+    Raises InvalidInputError (SW-SIMULATE-JOBS) if jobs came, no plan could take one, and
+    none runs services: there would be nothing but zeros to show.
+    """
     began_s = time.monotonic()
     parts = all_parts(experiment)
     tasks = [
@@ -72,23 +83,37 @@ def simulate(
     present = [found[task] for task in tasks if not task.is_changed]
     changed = [found[task] for task in tasks if task.is_changed]
     whole = _whole(experiment, present)
+    then = _whole(experiment, changed) if changed else None
+    refused = (_refusals(present), _refusals(changed))
+    lost = lost_jobs(experiment, *refused)
+    if lost and not any(one.jobs or one.services for one in (whole, then) if one is not None):
+        raise _nothing(lost)
+    check = _checked(experiment, present)
+    own, others = [one.figures for one in present], [one.figures for one in changed]
     return SimulationResult(
         cluster=experiment.cluster.name,
         seed=experiment.seed,
         offsets=len(parts),
-        self_check=_checked(experiment, present),
+        self_check=check,
+        unchecked="" if check else _unchecked(experiment, present),
         present=whole,
-        changed=_whole(experiment, changed) if changed else None,
-        estimates=estimates([one.figures for one in present]),
-        changed_estimates=estimates([one.figures for one in changed]) if changed else {},
-        difference_estimates=_differences(present, changed) if changed else {},
+        changed=then,
+        estimates=estimates(own),
+        changed_estimates=estimates(others) if changed else {},
+        difference_estimates=difference_estimates(own, others) if changed else {},
+        service_estimates=service_estimates(own),
+        service_difference_estimates=service_difference_estimates(own, others) if changed else {},
         seconds=time.monotonic() - began_s,
-        notes=notes(experiment, _refusals(present), _refusals(changed)),
+        notes=notes(experiment, *refused),
     )
 
 
-def _differences(present: Sequence[PartRun], changed: Sequence[PartRun]) -> Mapping[str, Estimate]:
-    return difference_estimates([one.figures for one in present], [one.figures for one in changed])
+def _nothing(lost: Sequence[str]) -> InvalidInputError:
+    return InvalidInputError(
+        "SW-SIMULATE-JOBS",
+        f"No job came to a queue, so there is nothing to show. {' '.join(lost)}",
+        "Compare what the jobs ask for with the site's partitions, GPUs and quotas.",
+    )
 
 
 def _in_this_process(
@@ -202,11 +227,7 @@ def _checked(experiment: Experiment, runs: Sequence[PartRun]) -> SelfCheck | Non
     """Compare jobs alone: services are not those of the past."""
     starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
     jobs = compared_jobs(experiment.jobs, starts_s)
-    never = sum(
-        experiment.jobs[number].started_s is not None
-        for one in runs
-        for number in one.never_started
-    )
+    never = sum(experiment.jobs[number].started_s is not None for number in _never(runs))
     use = _utilisation_of_history(experiment)
     held = sum(one.measured.held_millislice_s - one.measured.replica_millislice_s for one in runs)
     capacity = sum(one.measured.capacity_millislice_s for one in runs)
@@ -233,7 +254,21 @@ def _utilisation_of_history(experiment: Experiment) -> float:
     return held / (capacity * (end_s - start_s)) if capacity else 0.0
 
 
-def _refusals(runs: Sequence[PartRun]) -> Mapping[tuple[str, str], int]:
+def _unchecked(experiment: Experiment, runs: Sequence[PartRun]) -> str:
+    """Why no job can be compared."""
+    if all(job.started_s is None for job in experiment.jobs):
+        return "This history does not say when its jobs really started"
+    if any(experiment.jobs[number].started_s is not None for number in _never(runs)):
+        return "None of the jobs that really started has a start in the simulation"
+    return "No job that came in this time really started, or can be replayed"
+
+
+def _never(runs: Sequence[PartRun]) -> Iterator[int]:
+    """Numbers of the jobs that counted and did not start."""
+    return (number for one in runs for number in one.never_started)
+
+
+def _refusals(runs: Sequence[PartRun]) -> Refusals:
     found: Counter[tuple[str, str]] = Counter()
     for one in runs:
         found.update(one.refused)

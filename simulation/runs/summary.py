@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, sqrt
 
-from simulation.runs.figures import ESTIMATED, Estimate, Figures, ReplayedService, ReplayedTenant
+from simulation.runs.figures import (
+    ESTIMATED,
+    ESTIMATED_OF_SERVICES,
+    Estimate,
+    Figures,
+    ReplayedService,
+    ReplayedTenant,
+)
 from simulation.runs.measure import RunSums, TenantSums
 from simulation.services.figures import ServiceOutcome
 
@@ -92,6 +99,46 @@ def difference_estimates(
             [float(getattr(then, name)) - float(getattr(now, name)) for now, then in pairs]
         )
         for name in ESTIMATED
+    }
+
+
+def service_estimates(parts: Sequence[Figures]) -> Mapping[str, Mapping[str, Estimate]]:
+    """The same as ``estimates`` of each service, over the parts in which it had requests."""
+    return _of_services((_asked(one), None) for one in parts)
+
+
+def service_difference_estimates(
+    present: Sequence[Figures], changed: Sequence[Figures]
+) -> Mapping[str, Mapping[str, Estimate]]:
+    """The same of what the change adds to each figure of a service that both policies run."""
+    pairs = zip(present, changed, strict=True)
+    return _of_services((_asked(then), _asked(now)) for now, then in pairs)
+
+
+def _asked(of: Figures) -> Mapping[str, ReplayedService]:
+    """The services that had requests: one without has neither waits nor a share in time."""
+    return {one.service: one for one in of.services if one.requests}
+
+
+def _of_services(
+    parts: Iterable[tuple[Mapping[str, ReplayedService], Mapping[str, ReplayedService] | None]],
+) -> Mapping[str, Mapping[str, Estimate]]:
+    """Estimates by service, less what the second of each pair has; only of two parts or more."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for part, less in parts:
+        for name, one in part.items():
+            other = less.get(name) if less is not None else None
+            if less is not None and other is None:
+                continue
+            of = values.setdefault(name, {})
+            for figure in ESTIMATED_OF_SERVICES:
+                step = float(getattr(one, figure))
+                step -= 0.0 if other is None else float(getattr(other, figure))
+                of.setdefault(figure, []).append(step)
+    return {
+        name: {figure: estimate(each) for figure, each in of.items()}
+        for name, of in values.items()
+        if len(of[ESTIMATED_OF_SERVICES[0]]) > 1
     }
 
 

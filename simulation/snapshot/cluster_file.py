@@ -37,6 +37,13 @@ _MOST_NODES = 100_000
 _DAY_S = 86_400
 _SETTINGS = ("gpus", "shared", "qos", "admission", "priority", "lending", "ledger", "repartition")
 _OWN = ("name", "partitions", "nodes", "accounts", "scheduling", "failures", "tenants")
+_HARDWARE = frozenset({"name", "partitions", "nodes"})
+_OTHER_KINDS = {
+    "tenants": ("a file of quotas", "Name it by --change, and the site's own file before it."),
+    "service": ("a service's file", "Name it by --service, and the site's own file before it."),
+    "daemon": ("a slicewise.toml", "slicewise snapshot FILE.zip takes a site that has one."),
+}
+"""Files that are taken for a cluster file, by a table that they have: what they are, what to do."""
 
 
 def _time_s(value: object) -> object:
@@ -132,6 +139,7 @@ def read_cluster_file(path: Path) -> SiteDescription:
 def described_by(path: Path, raw: bytes) -> SiteDescription:
     """The site that the file's text describes; raises what ``read_cluster_file`` does."""
     content, exact = _tables(path, raw)
+    _check_kind(path, content)
     unknown = [key for key in content if key not in (*_OWN, *_SETTINGS)]
     if unknown:
         known = ", ".join((*_OWN, *_SETTINGS))
@@ -169,6 +177,17 @@ def _tables(path: Path, raw: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any
         raise _refused(path, "it is not TOML: tables in tables without end") from None
     except ValueError as error:  # TOMLDecodeError, no UTF-8, a number of thousands of digits
         raise _refused(path, f"it is not TOML: {quoted(str(error))}") from None
+
+
+def _check_kind(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a file of another kind by its name: what it lacks of a cluster file helps nobody."""
+    if not content.keys().isdisjoint(_HARDWARE):
+        return
+    for table, (kind, hint) in _OTHER_KINDS.items():
+        if table in content:
+            raise InvalidInputError(
+                "SW-CLUSTER-FILE", f"{path}: it is {kind}, and describes no cluster.", hint
+            )
 
 
 def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Policy:

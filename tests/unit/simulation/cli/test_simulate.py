@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,14 @@ from small_site import JOBS, START_S, site
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.units import Millislices
 from launcher.main import app
 from simulation.cli import inputs, simulate
 from simulation.history.jobs import JobHistory
 from simulation.runs import simulate as runs
+from simulation.snapshot.site import untouched_ledger
+from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.types import Quota, Tenant
 
 Said = Callable[..., str]
 
@@ -133,7 +138,7 @@ def test_a_service_under_a_load_stands_beside_the_jobs(
     assert (service["service"], service["requests"], service["lost"]) == ("nlp/chat", 20, 0)
     # A replica of seven slices works on each for 40 s.
     assert service["slice_s"] > 7 * 20 * 40
-    assert found["service_verdicts"] == [{"service": "nlp/chat", "verdict": None}]
+    assert found["service_verdicts"] == [{"service": "nlp/chat", "interval": None, "verdict": None}]
 
 
 def test_a_report_takes_the_place_of_no_service_and_no_trace(said: Said, chat: tuple[str, ...]):
@@ -171,7 +176,30 @@ def test_jobs_of_elsewhere_are_fitted(said: Said, tmp_path: Path):
     tenants = {one["tenant"]: one["jobs"] for one in found["present"]["tenants"]}
     assert tenants == {"vision": 12, "nlp": 12}
     assert found["self_check"] is None
+    assert found["unchecked"] == "This history does not say when its jobs really started"
     assert "Jobs of partitions that the cluster does not have are run in gpu." in found["notes"]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("2017-10-09 07:01:55,66.0,99,66.0,a", "1 job was left out: no nodes of their partition"),
+        ("2017-10-09 07:01:55,66.0,8,66.0,a", r"present: 1 job was refused \(SW-"),
+    ],
+)
+def test_where_no_job_is_left_the_error_says_what_became_of_them(
+    said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: str, why: str
+):
+    if "refused" in why:
+        now, nothing = site().now, {"vision": Tenant("vision", "", Quota(Millislices(0)))}
+        now = replace(now, ledger=untouched_ledger(nothing, moment(0.0, "UTC")))
+        monkeypatch.setattr(inputs, "read_site", lambda _: inputs.SiteInputs(now))
+    file, page = tmp_path / "philly.csv", tmp_path / "report.html"
+    file.write_text(f"timestamp,duration,num_gpus,gpu_time,cluster\n{row}\n")
+    text = refused(said, "--jobs", file, "--report", page)
+    assert "SW-SIMULATE-JOBS" in text
+    assert re.search(why, text)
+    assert not page.exists()
 
 
 def test_a_file_of_quotas_that_is_refused_simulates_nothing(

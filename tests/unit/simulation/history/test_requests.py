@@ -45,6 +45,15 @@ def test_mooncake(tmp_path: Path):
     assert "line 3: no number of tokens" in trace.first_unread
 
 
+@pytest.mark.parametrize(
+    "head",
+    ["arrived_at,num_prefill_tokens,num_decode_tokens", "Timestamp,Request tokens,Response tokens"],
+)
+def test_columns_of_other_traces(tmp_path: Path, head: str):
+    trace = read(tmp_path, f"{head}\n100,2,3\n")
+    assert trace.requests == [TracedRequest(0.0, 2, 3)]
+
+
 @pytest.mark.parametrize("head", ["", "arrival_s,service_s\n"])
 def test_seconds_of_service(tmp_path: Path, head: str):
     trace = read(tmp_path, f"{head}100,2.5\n102.5,1\n")
@@ -61,9 +70,11 @@ def test_times_alone(tmp_path: Path):
         ("", "empty"),
         ("hello\n", "line 1: no column with times"),
         # Its second column is none of seconds.
-        ("arrived_at,prompt\n1.5,500\n", "line 1: no column with times, such as arrival_s"),
+        ("came_at,prompt\n1.5,500\n", "line 1: no column with times, such as arrival_s"),
         ("arrival_s,other\n1,2\n", "no column with tokens"),
-        ("{}\n", "line 1: no column 'input_length'"),
+        ("{}\n", "^[^,]*, line 1: no column 'input_length'"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2.5,3\n", "^[^,]*, line 2: no count: 2.5"),
+        ("1," * 40_000, "longer than"),
     ],
 )
 def test_what_is_no_trace_says_so(tmp_path: Path, text: str, said: str):

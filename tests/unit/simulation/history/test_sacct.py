@@ -198,6 +198,16 @@ def test_a_bad_line_costs_only_itself(bad: str):
     assert len(history.first_unread) < 200
 
 
+def test_gres_that_is_no_tres_is_told():
+    history = read(row(), row(ReqTRES="cpu=1,gres/gpu:4,node=1"))
+    assert history.first_unread == "jobs.txt, line 3: no count of GPUs: gres/gpu:4="
+
+
+@pytest.mark.parametrize("task", ["7_3", "7+1"])
+def test_the_number_of_a_task_or_of_a_part_of_a_job_is_its_own(task: str):
+    assert only(row(JobIDRaw="", JobID=task)).job_id == 7
+
+
 def test_an_array_of_impossible_size_is_refused():
     waiting = {"Start": "Unknown", "End": "Unknown", "State": "PENDING", "AllocTRES": ""}
     history = read(row(), row(JobID="9_[0-99999999999]", JobIDRaw="9", **waiting))

@@ -168,4 +168,17 @@ def test_a_service_gains_by_requests_in_time_then_by_waits(
         changed=replace(CHANGED, services=(now,)),
     )
     assert [one.verdict for one in service_differences(of)] == [verdict]
-    assert result_json(of, ())["service_verdicts"] == [{"service": HOSTILE, "verdict": verdict}]
+    assert result_json(of, ())["service_verdicts"] == [
+        {"service": HOSTILE, "interval": None, "verdict": verdict}
+    ]
+
+
+def test_a_service_whose_step_may_be_chance_is_unclear():
+    changed = replace(CHANGED, services=(replace(SERVICE, wait_p99_s=9.0),))
+    of = replace(result(offsets=4), present=replace(PRESENT, services=(SERVICE,)), changed=changed)
+    steps = {"attainment": around(0.0, 0.001), "wait_p99_s": around(7.6, 1.0)}
+    sure = replace(of, service_difference_estimates={HOSTILE: steps})
+    assert service_differences(sure)[0].verdict is ChangeVerdict.WORSE
+    assert service_differences(sure)[0].interval == around(0.0, 0.001)
+    steps["wait_p99_s"] = around(7.6, 9.0)
+    assert service_differences(sure)[0].verdict is ChangeVerdict.UNCLEAR

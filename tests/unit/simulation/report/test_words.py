@@ -11,6 +11,7 @@ from simulation_figures import (
     PRESENT,
     SERVICE,
     START_S,
+    around,
     result,
 )
 
@@ -77,29 +78,35 @@ def test_one_line_that_was_not_read_is_no_lines():
 
 
 def test_trust_says_how_wrong_the_replay_was():
-    text = trust_text(CHECK)
+    text = trust_text(CHECK, "")
     assert "half of 98,123 jobs waited in the simulation within 41 s" in text
     assert "93 of 100 pairs" in text
     assert "Its mean wait is wrong by 1 min and its use by 0.8 points" in text
 
 
 def test_a_replay_far_from_what_happened_promises_no_amount():
-    text = trust_text(replace(CHECK, start_order=0.1))
+    text = trust_text(replace(CHECK, start_order=0.1), "")
     assert "far from what happened" in text
     assert "smaller differences" not in text
 
 
 def test_jobs_without_a_start_in_the_replay_are_told():
-    assert "no start in the simulation" not in trust_text(CHECK)
-    text = trust_text(replace(CHECK, never_started=1_234))
+    assert "no start in the simulation" not in trust_text(CHECK, "")
+    text = trust_text(replace(CHECK, never_started=1_234), "")
     assert "1,234 more really started, and have no start in the simulation" in text
     assert "far from what happened" not in text
-    many = trust_text(replace(CHECK, never_started=CHECK.jobs))
+    many = trust_text(replace(CHECK, never_started=CHECK.jobs), "")
     assert "far from what happened" in many
 
 
 def test_without_real_starts_nothing_is_known_of_trust():
-    assert "nothing shows how far" in trust_text(None)
+    text = trust_text(None, "Nobody knows")
+    assert text.startswith("Nobody knows, so nothing shows how far")
+
+
+def test_a_few_jobs_prove_little():
+    assert "So few jobs prove little" in trust_text(replace(CHECK, jobs=29), "")
+    assert "So few" not in trust_text(replace(CHECK, jobs=30), "")
 
 
 def test_small_differences_of_one_start_may_be_chance():
@@ -133,7 +140,7 @@ def test_figures_stand_side_by_side_with_a_word():
     assert rows[0] == ["figure", "present", "changed", "difference"]
     assert rows[1] == ["slices in use", "70.0 %", "78.0 %", "+8.0 points", "better"]
     assert rows[3] == ["wait, mean", "11 min", "8 min", "-3 min (-27 %)", "better"]
-    assert rows[-1] == ["late within quota", "0", "0", "0", "same"]
+    assert rows[-1] == ["late jobs in quota", "0", "0", "0", "same"]
 
 
 def test_refused_jobs_have_a_row_where_there_are_any():
@@ -157,7 +164,7 @@ def test_without_a_change_there_is_one_figure_each():
     rows = cells(figures_table(figure_rows(result(compared=False))))
     assert rows[1] == ["slices in use", "70.0 %"]
     rows = cells(tenants_table(tenant_rows(result(compared=False))))
-    assert rows[0] == ["tenant", "jobs", "wait, mean", "99 % within", "slices", "late"]
+    assert rows[0] == ["tenant", "jobs", "wait, mean", "99 % within", "slices", "late jobs"]
     assert rows[-1] == ["vision", "1,000", "41 min", "6.2 h", "300.0", "0"]
 
 
@@ -179,6 +186,22 @@ def test_services_have_a_line_by_both_policies():
     both = ["12,000", "99.1 % → 94.0 %", "1.4 s → 1 min", "200.0", "91", "0 → 3", "loses"]
     assert rows[1][1:] == both
     assert rows[2] == ["a/b", "0", "–", "–", "200.0 → –", "91 → –", "0 → –", "unclear"]
+
+
+def test_the_share_in_time_has_an_interval_where_there_is_one():
+    of = replace(result(compared=False, offsets=4), present=replace(PRESENT, services=(SERVICE,)))
+    found = replace(of, service_estimates={HOSTILE: {"attainment": around(0.991, 0.02)}})
+    rows = cells(services_table(service_rows(found)))
+    assert rows[0][3] == "95 % interval"
+    assert rows[1][2:4] == ["99.1 %", "97.1 % to 100.0 %"]
+    both = replace(
+        found,
+        changed=replace(CHANGED, services=(replace(SERVICE, attainment=0.94),)),
+        service_difference_estimates={HOSTILE: {"attainment": around(-0.051, 0.06)}},
+    )
+    rows = cells(services_table(service_rows(both)))
+    assert rows[1][2:4] == ["99.1 % → 94.0 %", "-11.1 to +0.9 points"]
+    assert rows[1][-1] == "unclear"
 
 
 def test_by_one_policy_a_service_has_no_verdict():

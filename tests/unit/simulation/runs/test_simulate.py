@@ -16,6 +16,7 @@ from site_world import (
     tenants,
 )
 
+from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
 from simulation.history.jobs import HistoryJob
 from simulation.runs.figures import ESTIMATED, SimulationResult
@@ -159,7 +160,35 @@ def test_jobs_that_never_start_in_the_replay_are_counted() -> None:
 
 
 def test_a_history_without_starts_has_no_self_check() -> None:
-    assert simulate(experiment(*FOUR_DAYS), processes=1).self_check is None
+    found = simulate(experiment(*FOUR_DAYS), processes=1)
+    assert found.self_check is None
+    assert found.unchecked == "This history does not say when its jobs really started"
+
+
+def test_without_a_job_to_compare_it_is_said_why() -> None:
+    started = past("a", 4, 20)
+    full = (past("a", 4, 0, 9e6), past("a", 4, 10, 9e6), *real([started]))
+    found = simulate(experiment(*full, tail_s=600.0), processes=1)
+    assert found.self_check is None
+    assert found.unchecked.startswith("None of the jobs that really started")
+    only = (past("a", 1, 0), *real([past("a", 999, 20)]))
+    found = simulate(experiment(*only), processes=1)
+    assert found.unchecked.startswith("No job that came in this time really started")
+    checked = simulate(experiment(*real(FOUR_DAYS)), processes=1)
+    assert (checked.self_check is None, checked.unchecked) == (False, "")
+
+
+def test_jobs_without_gpus_are_told() -> None:
+    found = simulate(experiment(replace(past("a", 1, 0), gpus={})), processes=1)
+    assert any(note.startswith("No job asked for GPUs") for note in found.notes)
+    found = simulate(experiment(replace(past("a", 1, 0), gpus={}), past("a", 1, 0)), processes=1)
+    assert not any(note.startswith("No job asked for GPUs") for note in found.notes)
+
+
+def test_jobs_of_which_none_can_be_replayed_are_an_error() -> None:
+    with pytest.raises(InvalidInputError, match="1 job was left out: no nodes") as error:
+        simulate(experiment(past("a", 999, 0)), processes=1)
+    assert error.value.refusal.code == "SW-SIMULATE-JOBS"
 
 
 def test_only_jobs_between_start_and_end_count() -> None:

@@ -1,10 +1,20 @@
 """Figures of what was measured."""
 
+from dataclasses import replace
+
 import pytest
 
-from simulation.runs.figures import ESTIMATED, Estimate
+from simulation.runs.figures import ESTIMATED, Estimate, Figures, ReplayedService
 from simulation.runs.measure import RunSums, TenantSums
-from simulation.runs.summary import estimate, estimates, figures, jain, percentile
+from simulation.runs.summary import (
+    estimate,
+    estimates,
+    figures,
+    jain,
+    percentile,
+    service_difference_estimates,
+    service_estimates,
+)
 
 SUMS = RunSums(
     start_s=0.0,
@@ -60,3 +70,24 @@ def test_every_estimated_field_has_an_estimate() -> None:
     found = estimates([figures("now", SUMS, 10, {})])
     assert tuple(found) == ESTIMATED
     assert found["late_jobs"] == Estimate(3.0, 3.0, 3.0)
+
+
+def _part(**shares: float | None) -> Figures:
+    """A part with services by their share in time; None had no requests."""
+    services = tuple(
+        ReplayedService(name, 0 if share is None else 10, share or 0.0, 2.0, 0.0, 0)
+        for name, share in shares.items()
+    )
+    return replace(figures("now", SUMS, 10, {}), services=services)
+
+
+def test_services_have_estimates_over_the_parts_with_requests() -> None:
+    present = [_part(a=0.8, b=0.5), _part(a=1.0, b=None), _part(a=None, b=None)]
+    found = service_estimates(present)
+    assert found.keys() == {"a"}
+    assert found["a"]["attainment"] == estimate([0.8, 1.0])
+    assert found["a"]["wait_p99_s"] == Estimate(2.0, 2.0, 2.0)
+    changed = [_part(a=0.9, b=0.5), _part(a=0.9), _part(a=0.1)]
+    steps = service_difference_estimates(present, changed)
+    assert steps.keys() == {"a"}
+    assert steps["a"]["attainment"] == estimate([0.9 - 0.8, 0.9 - 1.0])

@@ -175,3 +175,18 @@ def test_failures_are_said_in_days_and_hours(tmp_path: Path):
     assert found == NodeFailures(100 * 86_400, 12 * 3600)
     with pytest.raises(InvalidInputError, match="mean_days"):
         read_cluster_file(written(tmp_path, text.replace("100", "0")))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tenants.a]\nnominal = 1\n", "it is a file of quotas"),
+        ('[service]\nname = "chat"\n', "it is a service's file"),
+        ("[daemon]\n", "it is a slicewise.toml"),
+        ('name = "small"\n[tenants.a]\nnominal = 1\n', "partitions: Field required"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_by_its_name(tmp_path: Path, text: str, said: str):
+    with pytest.raises(InvalidInputError, match=said) as error:
+        read_cluster_file(written(tmp_path, text))
+    assert error.value.refusal.code == "SW-CLUSTER-FILE"
