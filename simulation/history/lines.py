@@ -128,8 +128,3 @@ def lines_of(file: BinaryIO, unread: UnreadLines) -> Iterator[Line]:
             yield number, text
         if left < 0:
             raise unread.error(number, f"more than {MOST_BYTES} bytes, uncompressed")
-
-
-def text_lines(text: str) -> Iterator[Line]:
-    """Lines of text that is in memory already."""
-    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line)

@@ -8,11 +8,12 @@ from math import ceil
 from pathlib import Path
 
 import pytest
+from history_text import text_lines
 
 from simulation.history.formats import read_history
 from simulation.history.helios_counts import COLUMNS, read_helios_counts
 from simulation.history.jobs import HistoryJob
-from simulation.history.lines import UnreadLines, lines_of, opened, text_lines
+from simulation.history.lines import UnreadLines, lines_of, opened
 
 TRACE = "helios_earth_2020-05_vc_minute.csv.xz"
 FOLDER = Path(os.environ.get("SLICEWISE_TRACES", "traces"))

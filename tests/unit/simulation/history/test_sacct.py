@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from history_text import text_lines
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
 from cluster.slurm.unread import ignored
 from simulation.history import lines
 from simulation.history.jobs import HistoryJob, JobHistory
-from simulation.history.lines import UnreadLines, text_lines
+from simulation.history.lines import UnreadLines
 from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
 
 ASSETS = Path(__file__).parents[3] / "assets" / "slurm"
