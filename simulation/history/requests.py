@@ -61,8 +61,9 @@ def read_requests(path: Path) -> RequestTrace:
     if not found:
         raise unread.nothing(first[0], "no request follows")
     begin_s = found[0].at_s
-    moved = [one._replace(at_s=one.at_s - begin_s) for one in found]
-    return RequestTrace(moved, unread.count, unread.first)
+    for nth, one in enumerate(found):  # In place: a second list of millions takes as much again.
+        found[nth] = one._replace(at_s=one.at_s - begin_s)
+    return RequestTrace(found, unread.count, unread.first)
 
 
 def _read(first: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[TracedRequest]:
@@ -107,6 +108,8 @@ def _time_s(text: str) -> float:
     try:
         return seconds(text)
     except ValueError:
+        if _is_number(text):
+            raise  # A time in milliseconds, maybe; a date it is not.
         at_s = moment_s(text)
         if at_s is None:
             raise

@@ -75,6 +75,7 @@ def test_times_alone(tmp_path: Path):
         ("{}\n", "^[^,]*, line 1: no column 'input_length'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2.5,3\n", "^[^,]*, line 2: no count: 2.5"),
         ("1," * 40_000, "longer than"),
+        ("timestamp,service_s\n1715472000000,3\n", "no number of seconds: 1715472000000"),
     ],
 )
 def test_what_is_no_trace_says_so(tmp_path: Path, text: str, said: str):
